@@ -1,0 +1,201 @@
+//! What can be asked of the state. A [`Batch`] is what one log entry carries.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::AclEntry;
+use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term};
+use crate::lock::{LockMode, LockName};
+use crate::path::NodePath;
+
+/// Commands of one node, applied in order as one log entry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Who sent it. The state applies each origin once, so a batch whose fate is unknown may be sent again.
+    pub origin: Origin,
+    /// Wall clock of the proposing leader in milliseconds since 1970. The state clamps it to be monotonic.
+    pub clock_ms: u64,
+    /// The commands, each with an outcome of its own.
+    pub commands: Vec<Command>,
+}
+
+/// Names a batch for ever. A node has one batch in flight at a time, so the last one applied per node is all there is to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Origin {
+    /// The node whose proposer made the batch.
+    pub node: NodeId,
+    /// Counts the starts of that node, durably. A batch of an earlier incarnation than one already seen has no effect.
+    pub incarnation: u64,
+    /// Counts the batches of that incarnation, from 1.
+    pub sequence: u64,
+}
+
+/// One transaction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Opens a session. Its id is the zxid of this transaction.
+    OpenSession {
+        /// SHA-256 of the 16-byte secret. The secret itself is never stored.
+        secret_hash: [u8; 32],
+        /// How long it lives without a sign of life.
+        timeout_ms: u32,
+        /// Who it is, for people.
+        label: Arc<str>,
+    },
+    /// Ends a session and everything it owned, in one transaction.
+    CloseSession {
+        /// The session.
+        session: SessionId,
+    },
+    /// Ends sessions that were silent for too long. Each that ends takes a zxid of its own.
+    /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires nobody (promise P5).
+    ExpireSessions {
+        /// Term of the leader that noticed the silence.
+        term: Term,
+        /// The silent ones; at most [`MAX_BULK`](crate::limits::MAX_BULK).
+        sessions: Vec<SessionId>,
+    },
+    /// Removes containers that stayed empty and TTL nodes that outlived their TTL; each path is judged when applied.
+    Reap {
+        /// Candidates; at most [`MAX_BULK`](crate::limits::MAX_BULK).
+        paths: Vec<NodePath>,
+    },
+    /// An operation of a client.
+    Do {
+        /// On whose behalf. Required for ephemerals, locks and request ids.
+        session: Option<SessionId>,
+        /// Makes a retry safe (promise P9). Needs a session.
+        request: Option<RequestKey>,
+        /// What to do.
+        op: Op,
+    },
+}
+
+/// Names a request within its session, and lets the session forget replies that the client already has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestKey {
+    /// The name.
+    pub id: RequestId,
+    /// Earlier requests whose replies the client has.
+    pub acknowledged: Vec<RequestId>,
+}
+
+/// How a node lives and dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeKind {
+    /// Until it is deleted.
+    Persistent,
+    /// Until its session ends. Has no children.
+    Ephemeral,
+    /// Until it has had children and then stayed empty for a while.
+    Container,
+    /// Until it is without children and unchanged for `ttl_ms`.
+    Ttl {
+        /// Milliseconds, from 1 to [`MAX_TTL_MS`](crate::limits::MAX_TTL_MS).
+        ttl_ms: u64,
+    },
+}
+
+/// An operation of a client. Versions are compared only when given.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// Makes a node. The parent must exist and not be ephemeral.
+    Create {
+        /// Where; with `sequential` the prefix of the name.
+        path: NodePath,
+        /// Its data.
+        data: Arc<[u8]>,
+        /// How it lives.
+        kind: NodeKind,
+        /// Appends `%010d` of the parent's counter, which never goes back.
+        sequential: bool,
+        /// Who may do what; must not be empty.
+        acl: Vec<AclEntry>,
+    },
+    /// Removes a node without children.
+    Delete {
+        /// Which.
+        path: NodePath,
+        /// Its data version.
+        version: Option<i32>,
+    },
+    /// Replaces the data.
+    SetData {
+        /// Where.
+        path: NodePath,
+        /// The new data.
+        data: Arc<[u8]>,
+        /// The data version it replaces.
+        version: Option<i32>,
+    },
+    /// Replaces the ACL.
+    SetAcl {
+        /// Where.
+        path: NodePath,
+        /// The new list; must not be empty.
+        acl: Vec<AclEntry>,
+        /// The ACL version it replaces.
+        version: Option<i32>,
+    },
+    /// Succeeds if the node exists and has this data version. Changes nothing.
+    Check {
+        /// Which.
+        path: NodePath,
+        /// Its data version.
+        version: Option<i32>,
+    },
+    /// Succeeds if this lock is held with this token. Changes nothing; guards a multi.
+    CheckLock {
+        /// The lock.
+        lock: LockName,
+        /// The token.
+        token: FencingToken,
+    },
+    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi and no lock
+    /// command but [`Op::CheckLock`].
+    Multi(Vec<Op>),
+    /// Enters the lock's queue with an ephemeral sequential node; needs a session. Missing directories are made as containers.
+    Acquire {
+        /// The lock.
+        lock: LockName,
+        /// Alone or with other readers.
+        mode: LockMode,
+        /// Goes into the node's name, so that a retry finds its own node (Curator's protection mode).
+        uuid: RequestId,
+        /// Who asks, for people; the node's data.
+        label: Arc<str>,
+    },
+    /// Leaves the queue. Decides when applied: waiting → removed; holding by then → as `if_holding` says.
+    Withdraw {
+        /// The lock.
+        lock: LockName,
+        /// The czxid of the request's node; the caller's session must own it.
+        token: FencingToken,
+        /// What to do if the wait is over after all.
+        if_holding: IfHolding,
+    },
+    /// Gives the lock back; needs the holder's session and token.
+    Release {
+        /// The lock.
+        lock: LockName,
+        /// The token of the grant.
+        token: FencingToken,
+    },
+    /// Takes the lock from its holder, whoever asks. The front door decides who may, and keeps the record.
+    ForceRelease {
+        /// The lock.
+        lock: LockName,
+        /// The token of the grant that is broken: a later holder is not hit by mistake.
+        token: FencingToken,
+    },
+}
+
+/// What a withdrawal does with a request that holds by the time it is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum IfHolding {
+    /// The caller is still there: keep it, and say so.
+    Keep,
+    /// The caller has gone: release it.
+    Release,
+}

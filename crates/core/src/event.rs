@@ -1,0 +1,60 @@
+//! What watchers are told. Events come in zxid order, and within one zxid in the order in which the transaction made them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{SessionId, Zxid};
+use crate::path::NodePath;
+
+/// Something that happened to the state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// Something happened at a path.
+    Node {
+        /// When, in the replicated order.
+        zxid: Zxid,
+        /// What.
+        kind: NodeEventKind,
+        /// Where.
+        path: NodePath,
+    },
+    /// A session opened.
+    SessionOpened {
+        /// When.
+        zxid: Zxid,
+        /// Which.
+        session: SessionId,
+        /// Its timeout.
+        timeout_ms: u32,
+    },
+    /// A session ended; the deletions of its ephemerals, with the same zxid, come before this.
+    SessionEnded {
+        /// When.
+        zxid: Zxid,
+        /// Which.
+        session: SessionId,
+        /// Why.
+        cause: SessionEnd,
+    },
+}
+
+/// What happened at a path. A creation or deletion also gives the parent a `ChildrenChanged`, after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NodeEventKind {
+    /// The node came to be.
+    Created,
+    /// The node went.
+    Deleted,
+    /// Its data was set.
+    DataChanged,
+    /// A child came or went.
+    ChildrenChanged,
+}
+
+/// Why a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionEnd {
+    /// Its client closed it.
+    Closed,
+    /// It was silent for too long.
+    Expired,
+}

@@ -1,0 +1,72 @@
+//! Newtypes for every number that has a meaning, so that none is taken for another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// Position of a state-changing transaction in the replicated order. Starts at 1, never resets, never goes back.
+    /// Not the log index: one log entry carries many transactions, and those that change nothing take none.
+    Zxid
+}
+number! {
+    /// A session; the zxid of the transaction that opened it, so it is never used twice.
+    SessionId
+}
+number! {
+    /// What a lock's holder shows to a resource; the czxid of the holder's lock node. A later grant of the same lock
+    /// has a larger one, always (Kleppmann, "How to do distributed locking"; Chubby's sequencer, section 2.4).
+    FencingToken
+}
+number! {
+    /// One member of the cluster.
+    NodeId
+}
+number! {
+    /// A Raft term (Raft, section 5.1).
+    Term
+}
+
+impl From<Zxid> for FencingToken {
+    fn from(zxid: Zxid) -> Self {
+        Self(zxid.0)
+    }
+}
+
+/// Chosen by the client, unique within its session: the same id with the same payload is the same request (promise P9).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RequestId(pub u128);
+
+impl fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RequestId({self})")
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        uuid::Uuid::from_u128(self.0).fmt(f)
+    }
+}

@@ -1,0 +1,25 @@
+//! The replicated state of Lockkeeper and its rules: a tree of nodes, sessions, and the lock queues that are made of both.
+//!
+//! This crate is pure. It must never read a clock, draw randomness, do IO, spawn, block, or let the order of a hash map be
+//! seen: the same log applied on two machines gives the same bytes. Its `clippy.toml` makes that a compile-time fact.
+//!
+//! Everything that happens to the state happens through one door, [`State::apply`].
+
+pub mod acl;
+pub mod command;
+pub mod event;
+pub mod ids;
+pub mod limits;
+pub mod lock;
+pub mod path;
+pub mod reply;
+pub mod stat;
+
+pub use acl::{AclEntry, Permissions};
+pub use command::{Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey};
+pub use event::{Event, NodeEventKind, SessionEnd};
+pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
+pub use lock::{LockMode, LockName};
+pub use path::NodePath;
+pub use reply::{Outcome, Refusal, Reply};
+pub use stat::Stat;

@@ -1,0 +1,26 @@
+//! The bounds on everything that comes from outside. The state refuses what exceeds them, whatever the front door let through.
+
+/// Longest path, in bytes.
+pub const MAX_PATH_BYTES: usize = 1024;
+/// Longest single part of a path, in bytes, sequence suffix included.
+pub const MAX_PART_BYTES: usize = 255;
+/// Largest data of one node, in bytes.
+pub const MAX_DATA_BYTES: usize = 1024 * 1024;
+/// Longest label of a session or of a lock request, in bytes.
+pub const MAX_LABEL_BYTES: usize = 256;
+/// Most operations in one multi.
+pub const MAX_MULTI_OPS: usize = 128;
+/// Most entries in one ACL.
+pub const MAX_ACL_ENTRIES: usize = 64;
+/// Longest scheme or id of an ACL entry, in bytes.
+pub const MAX_ACL_ID_BYTES: usize = 256;
+/// Replies that a session remembers for retries; beyond it the oldest is forgotten.
+pub const MAX_REMEMBERED_REPLIES: usize = 256;
+/// Most sessions in one expiry command and most paths in one reap command.
+pub const MAX_BULK: usize = 1024;
+/// Shortest session timeout, in milliseconds.
+pub const MIN_SESSION_TIMEOUT_MS: u32 = 500;
+/// Longest session timeout, in milliseconds.
+pub const MAX_SESSION_TIMEOUT_MS: u32 = 3_600_000;
+/// Longest TTL of a node: 40 bits of milliseconds, as ZooKeeper encodes it.
+pub const MAX_TTL_MS: u64 = (1 << 40) - 1;

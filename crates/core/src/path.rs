@@ -1,0 +1,186 @@
+//! Paths of the tree, valid by construction.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::limits::{MAX_PART_BYTES, MAX_PATH_BYTES};
+
+/// An absolute path such as `/locks/orders/42`. The root is `/`.
+///
+/// Valid: starts with `/`, no empty part, no `.` or `..`, no control characters, at most
+/// [`MAX_PATH_BYTES`] in all and [`MAX_PART_BYTES`] a part (ZooKeeper programmer's guide, "The ZooKeeper Data Model").
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Arc<str>", into = "Arc<str>")]
+pub struct NodePath(Arc<str>);
+
+/// What is wrong with a path.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PathError {
+    /// It does not start with `/`.
+    #[error("a path must start with '/'")]
+    NotAbsolute,
+    /// Two slashes in a row, or one at the end.
+    #[error("a path must not have an empty part")]
+    EmptyPart,
+    /// `.` or `..`.
+    #[error("a path must not have the part '{0}'")]
+    Relative(&'static str),
+    /// A control character or one that no client can be trusted to pass on.
+    #[error("a path must not contain the character U+{0:04X}")]
+    Character(u32),
+    /// Too long in all.
+    #[error("a path is at most {MAX_PATH_BYTES} bytes long, this one has {0}")]
+    TooLong(usize),
+    /// One part is too long.
+    #[error("a part of a path is at most {MAX_PART_BYTES} bytes long, one here has {0}")]
+    PartTooLong(usize),
+}
+
+impl NodePath {
+    /// The root, `/`.
+    pub fn root() -> Self {
+        Self(Arc::from("/"))
+    }
+
+    /// Checks `path` and takes it.
+    ///
+    /// # Errors
+    /// Says which rule the path breaks.
+    pub fn parse(path: &str) -> Result<Self, PathError> {
+        check(path)?;
+        Ok(Self(Arc::from(path)))
+    }
+
+    /// The path as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether this is `/`.
+    pub fn is_root(&self) -> bool {
+        &*self.0 == "/"
+    }
+
+    /// The path without its last part; none for the root.
+    pub fn parent(&self) -> Option<Self> {
+        if self.is_root() {
+            return None;
+        }
+        match self.0.rfind('/') {
+            Some(0) | None => Some(Self::root()),
+            Some(at) => Some(Self(Arc::from(&self.0[..at]))),
+        }
+    }
+
+    /// The last part; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// The path of a child.
+    ///
+    /// # Errors
+    /// Says which rule the result breaks; `name` must be one part.
+    pub fn child(&self, name: &str) -> Result<Self, PathError> {
+        if name.is_empty() || name.contains('/') {
+            return Err(PathError::EmptyPart);
+        }
+        let joined = if self.is_root() { format!("/{name}") } else { format!("{}/{name}", self.0) };
+        Self::parse(&joined)
+    }
+
+    /// Whether `self` is `other` or lies below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        other.is_root()
+            || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+fn check(path: &str) -> Result<(), PathError> {
+    if path.len() > MAX_PATH_BYTES {
+        return Err(PathError::TooLong(path.len()));
+    }
+    if path == "/" {
+        return Ok(());
+    }
+    let parts = path.strip_prefix('/').ok_or(PathError::NotAbsolute)?;
+    parts.split('/').try_for_each(check_part)
+}
+
+fn check_part(part: &str) -> Result<(), PathError> {
+    match part {
+        "" => return Err(PathError::EmptyPart),
+        "." => return Err(PathError::Relative(".")),
+        ".." => return Err(PathError::Relative("..")),
+        _ if part.len() > MAX_PART_BYTES => return Err(PathError::PartTooLong(part.len())),
+        _ => {}
+    }
+    match part.chars().find(|c| c.is_control() || matches!(c, '\u{fff0}'..='\u{ffff}')) {
+        Some(c) => Err(PathError::Character(c as u32)),
+        None => Ok(()),
+    }
+}
+
+impl TryFrom<Arc<str>> for NodePath {
+    type Error = PathError;
+
+    fn try_from(path: Arc<str>) -> Result<Self, PathError> {
+        check(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl From<NodePath> for Arc<str> {
+    fn from(path: NodePath) -> Self {
+        path.0
+    }
+}
+
+impl fmt::Display for NodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn good_paths_are_taken() {
+        for path in ["/", "/a", "/a/b", "/locks/orders/42", "/ä/ö", "/a.b/..c"] {
+            assert_eq!(NodePath::parse(path).expect(path).as_str(), path);
+        }
+    }
+
+    #[test]
+    fn bad_paths_are_refused() {
+        for path in ["", "a", "//", "/a/", "/a//b", "/.", "/a/../b", "/a\0", "/a\n", "/\u{ffff}"] {
+            assert!(NodePath::parse(path).is_err(), "{path:?} was taken");
+        }
+        assert_eq!(NodePath::parse(&format!("/{}", "x".repeat(256))), Err(PathError::PartTooLong(256)));
+        assert_eq!(NodePath::parse(&"/x".repeat(513)), Err(PathError::TooLong(1026)));
+    }
+
+    #[test]
+    fn parents_and_children() {
+        let path = NodePath::parse("/a/b").expect("valid");
+        assert_eq!(path.parent().expect("has one").as_str(), "/a");
+        assert_eq!(path.parent().and_then(|p| p.parent()), Some(NodePath::root()));
+        assert_eq!(NodePath::root().parent(), None);
+        assert_eq!(path.child("c").expect("valid").as_str(), "/a/b/c");
+        assert_eq!(NodePath::root().child("c").expect("valid").name(), "c");
+        assert!(path.child("c/d").is_err());
+        assert!(path.is_within(&NodePath::root()) && path.is_within(&path));
+        assert!(!NodePath::parse("/ab").expect("valid").is_within(&NodePath::parse("/a").expect("valid")));
+    }
+}

@@ -1,0 +1,143 @@
+//! What the state answers.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::event::Event;
+use crate::ids::{FencingToken, SessionId, Zxid};
+use crate::path::NodePath;
+use crate::stat::Stat;
+
+/// The result of one [`Command`](crate::Command).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The zxid after the command: its own if it changed the state, else that of the last change before it.
+    pub zxid: Zxid,
+    /// The answer, or why it was refused. A refused command changed nothing.
+    pub reply: Result<Reply, Refusal>,
+    /// What watchers may want to know, in order. Empty for a batch that was applied before.
+    pub events: Vec<Event>,
+}
+
+/// The answer to a command that was carried out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// The session is open.
+    SessionOpened {
+        /// Its id.
+        session: SessionId,
+        /// Its timeout after clamping.
+        timeout_ms: u32,
+    },
+    /// The session and all it owned are gone.
+    SessionClosed,
+    /// Those that were still alive and are now gone.
+    SessionsExpired(Vec<SessionId>),
+    /// The paths that were removed.
+    Reaped(Vec<NodePath>),
+    /// The node exists.
+    Created {
+        /// Where, with its sequence.
+        path: NodePath,
+        /// Its stat.
+        stat: Stat,
+    },
+    /// The node is gone.
+    Deleted,
+    /// The data is replaced.
+    DataSet(Stat),
+    /// The ACL is replaced.
+    AclSet(Stat),
+    /// The check passed.
+    Checked,
+    /// One reply for each op of a multi.
+    Multi(Vec<Reply>),
+    /// The request stands in the lock's queue.
+    Queued {
+        /// The request's node.
+        path: NodePath,
+        /// The fencing token that a grant of this request carries.
+        token: FencingToken,
+        /// Whether it held the lock at once.
+        held: bool,
+    },
+    /// The request left the queue without having held.
+    Withdrawn,
+    /// The withdrawal came too late: the request holds, and was kept.
+    HeldInstead,
+    /// The lock was given back (by release, or by a withdrawal that found it held).
+    Released,
+    /// The lock was taken from this session.
+    ForceReleased {
+        /// The holder that lost it.
+        holder: SessionId,
+    },
+}
+
+/// Why a command was refused. Deterministic: every replica refuses alike.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+pub enum Refusal {
+    /// The path does not exist.
+    #[error("no node at {0}")]
+    NoNode(NodePath),
+    /// The path exists already.
+    #[error("a node exists at {0}")]
+    NodeExists(NodePath),
+    /// A node with children cannot be deleted.
+    #[error("the node at {0} has children")]
+    NotEmpty(NodePath),
+    /// The version is another.
+    #[error("the node at {path} has version {actual}, not {expected}")]
+    BadVersion {
+        /// Where.
+        path: NodePath,
+        /// What was asked for.
+        expected: i32,
+        /// What is there.
+        actual: i32,
+    },
+    /// An ephemeral node cannot have children.
+    #[error("the node at {0} is ephemeral and cannot have children")]
+    NoChildrenForEphemerals(NodePath),
+    /// The request makes no sense, and why.
+    #[error("{0}")]
+    BadArguments(Arc<str>),
+    /// The ACL is empty or has an entry out of bounds.
+    #[error("the ACL is not valid: {0}")]
+    InvalidAcl(Arc<str>),
+    /// The operation needs a session and none was given.
+    #[error("this operation needs a session")]
+    SessionRequired,
+    /// The session has ended, or never was.
+    #[error("session {0} has expired or was closed")]
+    SessionExpired(SessionId),
+    /// The lock is not held with this token by this session.
+    #[error("lock {lock} is not held with token {token}")]
+    NotHeld {
+        /// The lock.
+        lock: Arc<str>,
+        /// The token that was shown.
+        token: FencingToken,
+    },
+    /// A lock request with this token does not stand in the queue (any more), or belongs to another session.
+    #[error("no request with token {token} of this session stands in the queue of lock {lock}")]
+    NotQueued {
+        /// The lock.
+        lock: Arc<str>,
+        /// The token.
+        token: FencingToken,
+    },
+    /// The request id was used before with another payload.
+    #[error("this request id was used before with another payload")]
+    RequestMismatch,
+    /// A multi failed at this op; nothing of it took place.
+    #[error("operation {index} of the transaction was refused: {cause}")]
+    MultiFailed {
+        /// Which op, from 0.
+        index: u32,
+        /// Why.
+        cause: Box<Refusal>,
+    },
+}
