@@ -1,0 +1,194 @@
+//! The values that cross the crate's border.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::error::FatalError;
+
+/// Where a record stands in the Raft log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LogPosition {
+    /// Term of the leader that created the record.
+    pub term: u64,
+    /// Place in the log; contiguous.
+    pub index: u64,
+}
+
+impl Ord for LogPosition {
+    /// By index, then by term: of two positions the later one covers more of the log.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.index, self.term).cmp(&(other.index, other.term))
+    }
+}
+
+impl PartialOrd for LogPosition {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "index {} of term {}", self.index, self.term)
+    }
+}
+
+/// One entry of the Raft log. The payload means nothing to this crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Where it stands.
+    pub position: LogPosition,
+    /// What it says; at most [`Record::MAX_PAYLOAD_BYTES`].
+    pub payload: Bytes,
+}
+
+impl Record {
+    /// Largest payload of one record.
+    pub const MAX_PAYLOAD_BYTES: usize = 64 * 1024 * 1024;
+}
+
+/// Whose directory this is. A directory of another cluster or node is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Name or id of the cluster, at most 256 bytes.
+    pub cluster: String,
+    /// The node.
+    pub node: u64,
+    /// Names the directory itself, so that peers notice a wiped one. Drawn by the caller for a directory that may be new; when the
+    /// directory exists already its own id wins and is reported in [`Opened::directory`].
+    pub directory: u128,
+}
+
+/// What makes a batch durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Barrier {
+    /// sled's flush, then `fdatasync` of its file through our own descriptor. The only one that holds promise P4.
+    #[default]
+    Full,
+    /// sled's flush alone, which does not survive power loss. For the test that proves that the trace check can fail, never for use.
+    FlushOnly,
+}
+
+/// Where the figure for free disk space comes from.
+#[derive(Clone, Debug, Default)]
+pub enum FreeSpace {
+    /// The file system that holds the directory.
+    #[default]
+    Disk,
+    /// A figure in bytes that a test sets, to fill the disk without filling it.
+    Given(Arc<AtomicU64>),
+}
+
+impl FreeSpace {
+    /// Bytes available to this process below `dir`.
+    pub(crate) fn bytes(&self, dir: &std::path::Path) -> std::io::Result<u64> {
+        match self {
+            FreeSpace::Disk => {
+                let stat = nix::sys::statvfs::statvfs(dir)?;
+                Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+            }
+            FreeSpace::Given(bytes) => Ok(bytes.load(std::sync::atomic::Ordering::SeqCst)),
+        }
+    }
+}
+
+/// Called once when the store can no longer keep its promise. The process must end: nothing that this store said since is certain.
+pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
+
+/// How the store works. [`Options::new`] gives what a server uses.
+#[derive(Clone)]
+pub struct Options {
+    /// sled's page cache; its real use may be several times this.
+    pub cache_bytes: u64,
+    /// Payload bytes of recent records kept in memory for replication. Records not yet written are kept whatever this says.
+    pub recent_bytes: usize,
+    /// Writes are refused when less than this would stay free on the disk; the store fails with one clear line instead of a torn write.
+    pub free_floor_bytes: u64,
+    /// A batch that takes longer than this to reach the disk is a storage failure.
+    pub sync_watchdog: Duration,
+    /// What makes a batch durable.
+    pub barrier: Barrier,
+    /// Told of a storage failure, once.
+    pub fatal: FatalHook,
+    /// Most commands waiting for the writer. A caller that exceeds it waits: the disk is the bottleneck then.
+    pub queue_commands: usize,
+    /// Most payload bytes waiting for the writer; one larger command is let through alone.
+    pub queue_bytes: usize,
+    /// sled's background flush, beside the barrier: its garbage collection depends on it. 100 to 500 ms.
+    pub flush_every_ms: u64,
+    /// sled's segment size, a power of two; fixed when the directory is created. Small only in tests.
+    pub segment_bytes: usize,
+    /// Write `ack …` marks to /dev/null just before the callbacks, for a system-call trace (see [`crate::trace`]).
+    pub trace_marks: bool,
+    /// Where the figure for free space comes from.
+    pub free_space: FreeSpace,
+}
+
+impl Options {
+    /// The options of a server, with its way to end the process.
+    pub fn new(fatal: FatalHook) -> Self {
+        Self {
+            cache_bytes: 32 * 1024 * 1024,
+            recent_bytes: 32 * 1024 * 1024,
+            free_floor_bytes: 256 * 1024 * 1024,
+            sync_watchdog: Duration::from_secs(10),
+            barrier: Barrier::Full,
+            fatal,
+            queue_commands: 4096,
+            queue_bytes: 64 * 1024 * 1024,
+            flush_every_ms: 200,
+            segment_bytes: 512 * 1024,
+            trace_marks: false,
+            free_space: FreeSpace::Disk,
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("cache_bytes", &self.cache_bytes)
+            .field("recent_bytes", &self.recent_bytes)
+            .field("free_floor_bytes", &self.free_floor_bytes)
+            .field("sync_watchdog", &self.sync_watchdog)
+            .field("barrier", &self.barrier)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the open found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Starts of this directory, this one included; durable, never repeated.
+    pub incarnation: u64,
+    /// The id that the directory carries.
+    pub directory: u128,
+    /// True when the directory was created by this open.
+    pub fresh: bool,
+    /// The last vote saved.
+    pub vote: Option<Bytes>,
+    /// The last committed mark that reached the disk; may lag.
+    pub committed: Option<Bytes>,
+    /// Everything up to here is gone from the log.
+    pub purged: Option<LogPosition>,
+    /// The last record, or the purge mark when no record follows it.
+    pub last: Option<LogPosition>,
+    /// Records in the log.
+    pub records: u64,
+    /// True when an incomplete record behind the last acknowledged one was cut off.
+    pub torn_tail_cut: bool,
+}
+
+/// The ends of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Everything up to here is gone from the log.
+    pub purged: Option<LogPosition>,
+    /// The last record, or the purge mark when no record follows it.
+    pub last: Option<LogPosition>,
+}
