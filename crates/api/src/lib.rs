@@ -1,1 +1,26 @@
-//! placeholder
+//! The types that cross the HTTP boundary: what a client sends and what it gets, in JSON under `/v1`.
+//!
+//! They say nothing about how the cluster works inside, and the server and the client share them, so that neither
+//! can drift from the other. Unknown fields in a request are an error, in a reply they are ignored.
+
+pub mod cluster;
+pub mod credential;
+pub mod data;
+pub mod locks;
+pub mod nodes;
+pub mod problem;
+pub mod sessions;
+pub mod watch;
+
+pub use credential::Credential;
+pub use data::Data;
+pub use problem::{Code, Problem};
+
+/// Header of a reply: the zxid at which it is true.
+pub const ZXID_HEADER: &str = "lockkeeper-zxid";
+/// Header of a request on behalf of a session: `<id>.<secret>`, see [`Credential`].
+pub const SESSION_HEADER: &str = "lockkeeper-session";
+/// Header of a mutation: a UUID that makes a retry safe; the same id with another payload is refused.
+pub const REQUEST_ID_HEADER: &str = "lockkeeper-request-id";
+/// Header of a mutation: request ids whose answers the client has, separated by commas, so that the session may forget them.
+pub const ACKNOWLEDGE_HEADER: &str = "lockkeeper-acknowledge";

@@ -1,0 +1,114 @@
+//! The cluster and its members.
+
+use serde::{Deserialize, Serialize};
+
+/// What a member is to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Votes and counts towards the quorum.
+    Voter,
+    /// Receives the log, does not vote.
+    Learner,
+}
+
+/// One member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Member {
+    /// Its id, never used again after it is removed.
+    pub node_id: u64,
+    /// Where its peers reach it.
+    pub peer_address: String,
+    /// Voter or learner.
+    pub role: Role,
+    /// On the leader: the log index up to which it has the log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched_index: Option<u64>,
+}
+
+/// `GET /v1/cluster?checksum=`: the cluster as this node sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Status {
+    /// The cluster's id.
+    pub cluster: String,
+    /// This node.
+    pub node_id: u64,
+    /// Version of its software.
+    pub version: String,
+    /// The Raft term.
+    pub term: u64,
+    /// The leader, if this node knows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<u64>,
+    /// Whether this node leads.
+    pub leading: bool,
+    /// Whether it has a leader and is caught up.
+    pub ready: bool,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_ready_because: Option<String>,
+    /// Last index of its log.
+    pub last_log_index: u64,
+    /// Last index it has applied.
+    pub applied_index: u64,
+    /// Index of its last snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_index: Option<u64>,
+    /// Last zxid it has applied.
+    pub zxid: u64,
+    /// Number of open sessions.
+    pub sessions: u64,
+    /// Number of nodes in the tree.
+    pub nodes: u64,
+    /// Watches registered at this node.
+    pub watches: u64,
+    /// Lock requests that wait at this node.
+    pub lock_waiters: u64,
+    /// With `?checksum=true`: the zxid and checksum of its state; equal zxids must have equal checksums on all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<StateChecksum>,
+    /// Who belongs to the cluster.
+    pub members: Vec<Member>,
+}
+
+/// The state of one replica in a few digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateChecksum {
+    /// What it was taken at.
+    pub zxid: u64,
+    /// Hex digits.
+    pub checksum: String,
+}
+
+/// `POST /v1/cluster/members`: adds a learner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct AddMember {
+    /// A new id.
+    pub node_id: u64,
+    /// Where its peers reach it.
+    pub peer_address: String,
+}
+
+/// `POST /v1/cluster/transfer`: hands leadership over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Transfer {
+    /// To whom; the most advanced follower where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// The leader after a transfer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Transferred {
+    /// Who leads now.
+    pub leader: u64,
+}

@@ -1,0 +1,171 @@
+//! Locks: acquire, release, verify, look at, break.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Alone.
+    #[default]
+    Exclusive,
+    /// Together with other readers.
+    Shared,
+    /// Alone, under the name that Curator's read-write lock gives to writers. Queues as `exclusive`.
+    Write,
+}
+
+/// `POST /v1/locks/{name}/acquire`. With the `Lockkeeper-Session` header the lock belongs to that session;
+/// without it `ttl_ms` has a session made, whose credential the answer carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// Alone or shared.
+    #[serde(default)]
+    pub mode: Mode,
+    /// How long to wait in the queue, in milliseconds; 0 only tries. At most 10 minutes.
+    #[serde(default)]
+    pub wait_ms: u64,
+    /// Makes a retry find the same place in the queue (promise P9). Drawn by the server where it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<Uuid>,
+    /// Who asks, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// Have a session with this timeout made for the lock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u32>,
+}
+
+/// The lock is held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Acquired {
+    /// The lock.
+    pub lock: String,
+    /// Alone or shared.
+    pub mode: Mode,
+    /// The fencing token: larger than that of every earlier grant of this lock. Show it to the resource.
+    pub token: u64,
+    /// The request's node in the tree.
+    pub path: String,
+    /// The session that holds it.
+    pub session_id: u64,
+    /// The credential of the session that was made for it (`ttl_ms`); shown this once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credential: Option<String>,
+    /// The session's timeout in milliseconds.
+    pub session_timeout_ms: u32,
+    /// How long the session lives at least, in milliseconds, if nothing more is heard of it.
+    pub session_remaining_ms: u64,
+    /// The request id, to be used in a retry.
+    pub request_id: Uuid,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// `POST /v1/locks/{name}/release` and `POST /v1/locks/{name}/verify`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// The fencing token of the grant.
+    pub token: u64,
+}
+
+/// The lock was given back, or taken from its holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Released {
+    /// The lock.
+    pub lock: String,
+    /// The grant that ended.
+    pub token: u64,
+    /// The zxid of the release.
+    pub zxid: u64,
+}
+
+/// Whether a token still holds (Chubby's `CheckSequencer`), linearizable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Verified {
+    /// The lock.
+    pub lock: String,
+    /// The token asked about.
+    pub token: u64,
+    /// Whether the lock is held with it.
+    pub held: bool,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// One request in a lock's queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Request {
+    /// The fencing token that its grant carries.
+    pub token: u64,
+    /// Its place in the order of requests.
+    pub sequence: u64,
+    /// Alone or shared.
+    pub mode: Mode,
+    /// The session that asks.
+    #[serde(default)]
+    pub session_id: Option<u64>,
+    /// Who asks.
+    pub label: String,
+    /// Since when it stands in the queue, in milliseconds since 1970 by the replicated clock.
+    pub since_ms: u64,
+    /// The request's node.
+    pub path: String,
+    /// The node it waits for; none for a holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+}
+
+/// `GET /v1/locks/{name}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Lock {
+    /// The lock.
+    pub lock: String,
+    /// Those who hold it: one exclusive, or several shared.
+    pub holders: Vec<Request>,
+    /// Those who wait, first come first (at most 1,000; see `waiting`).
+    pub queue: Vec<Request>,
+    /// How many wait.
+    pub waiting: u64,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// A line of `GET /v1/locks`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LockSummary {
+    /// The lock.
+    pub lock: String,
+    /// How many hold it.
+    pub holding: u64,
+    /// How many wait.
+    pub waiting: u64,
+    /// The first holder, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Request>,
+}
+
+/// `GET /v1/locks?prefix=&after=&limit=`: locks with somebody in the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Locks {
+    /// In the order of their names.
+    pub locks: Vec<LockSummary>,
+    /// Where the next page starts (`?after=`), if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}

@@ -1,0 +1,74 @@
+//! Sessions: open, keep alive, look at, close.
+
+use serde::{Deserialize, Serialize};
+
+/// `POST /v1/sessions`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct OpenSession {
+    /// How long the session lives without a sign of life, in milliseconds. The server clamps it to its limits and says what it took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u32>,
+    /// Who this is, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
+/// The answer to [`OpenSession`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SessionOpened {
+    /// The session.
+    pub session_id: u64,
+    /// What goes into the `Lockkeeper-Session` header: `<id>.<secret>`. It is shown this once.
+    pub credential: String,
+    /// The timeout that holds, in milliseconds.
+    pub timeout_ms: u32,
+    /// The replicated order when the session opened.
+    pub zxid: u64,
+}
+
+/// `POST /v1/sessions/{id}/keepalive`: the cluster will not expire the session before `timeout_ms` have passed since the
+/// keepalive was *sent*. Count from the sending, on a monotonic clock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeptAlive {
+    /// The session.
+    pub session_id: u64,
+    /// Its timeout in milliseconds.
+    pub timeout_ms: u32,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
+
+/// `GET /v1/sessions/{id}`; needs no secret and shows none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Session {
+    /// The session.
+    pub session_id: u64,
+    /// Its timeout in milliseconds.
+    pub timeout_ms: u32,
+    /// Who it is.
+    pub label: String,
+    /// When it was opened, in milliseconds since 1970 by the replicated clock.
+    pub opened_ms: u64,
+    /// How many ephemeral nodes it owns.
+    pub ephemeral_count: u64,
+    /// The first of them (at most 100).
+    pub ephemerals: Vec<String>,
+}
+
+/// `GET /v1/sessions`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Sessions {
+    /// In the order in which they were opened.
+    pub sessions: Vec<Session>,
+    /// Where the next page starts (`?after=`), if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+    /// The zxid at which this is true.
+    pub zxid: u64,
+}
