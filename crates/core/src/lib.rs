@@ -14,6 +14,8 @@ pub mod lock;
 pub mod path;
 pub mod reply;
 pub mod stat;
+pub mod state;
+pub mod wire;
 
 pub use acl::{AclEntry, Permissions};
 pub use command::{Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey};
@@ -23,3 +25,4 @@ pub use lock::{LockMode, LockName};
 pub use path::NodePath;
 pub use reply::{Outcome, Refusal, Reply};
 pub use stat::Stat;
+pub use state::{LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};

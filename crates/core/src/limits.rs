@@ -24,3 +24,7 @@ pub const MIN_SESSION_TIMEOUT_MS: u32 = 500;
 pub const MAX_SESSION_TIMEOUT_MS: u32 = 3_600_000;
 /// Longest TTL of a node: 40 bits of milliseconds, as ZooKeeper encodes it.
 pub const MAX_TTL_MS: u64 = (1 << 40) - 1;
+/// How long a container that has had children stays empty before it may be reaped, in milliseconds of the replicated clock.
+pub const CONTAINER_GRACE_MS: u64 = 10_000;
+/// Highest sequence that a sequential node can have: what ten digits hold.
+pub const MAX_SEQUENCE: u64 = 9_999_999_999;

@@ -124,7 +124,8 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 pub fn parse_request(name: &str) -> Option<(u64, LockMode)> {
     let sequence = sequence_of(name)?;
     let stem = &name[..name.len() - 10];
-    let mode = [LockMode::Exclusive, LockMode::Shared, LockMode::Write].into_iter().find(|m| stem.ends_with(m.infix()))?;
+    let mode =
+        [LockMode::Exclusive, LockMode::Shared, LockMode::Write].into_iter().find(|m| stem.ends_with(m.infix()))?;
     Some((sequence, mode))
 }
 

@@ -1,5 +1,6 @@
 //! Paths of the tree, valid by construction.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -94,8 +95,7 @@ impl NodePath {
 
     /// Whether `self` is `other` or lies below it.
     pub fn is_within(&self, other: &Self) -> bool {
-        other.is_root()
-            || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        other.is_root() || self.0.strip_prefix(&*other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -136,6 +136,13 @@ impl TryFrom<Arc<str>> for NodePath {
 impl From<NodePath> for Arc<str> {
     fn from(path: NodePath) -> Self {
         path.0
+    }
+}
+
+/// Ordered and hashed as its text, so that a map of paths can be searched by text, a prefix for instance.
+impl Borrow<str> for NodePath {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

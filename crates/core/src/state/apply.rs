@@ -1,0 +1,174 @@
+//! From a log entry to its outcomes: each batch once, each request once, each command in its transaction.
+
+use std::sync::Arc;
+
+use super::session::{Session, fingerprint};
+use super::transaction::Transaction;
+use super::{Applied, State};
+use crate::command::{Batch, Command, Op, Origin, RequestKey};
+use crate::event::SessionEnd;
+use crate::ids::{NodeId, SessionId, Term};
+use crate::limits::{
+    MAX_BULK, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+};
+use crate::path::NodePath;
+use crate::reply::{Outcome, Refusal, Reply};
+
+impl State {
+    /// Applies a log entry: one outcome for each command, in order.
+    ///
+    /// A batch that is applied already is answered as it was, without events and without any change. One that is older than
+    /// the last of its node has no effect and no outcomes: whoever sent it has its answer, or is gone.
+    pub fn apply(&mut self, entry_term: Term, batch: &Batch) -> Vec<Outcome> {
+        let origin = batch.origin;
+        if let Some(applied) = self.origins.get(&origin.node) {
+            let (seen, new) = (rank(applied.origin), rank(origin));
+            if new == seen {
+                return applied.outcomes.to_vec();
+            }
+            if new < seen {
+                return Vec::new();
+            }
+        }
+        self.clock_ms = self.clock_ms.max(batch.clock_ms);
+        let outcomes: Vec<Outcome> =
+            batch.commands.iter().map(|command| self.apply_command(entry_term, command)).collect();
+        let kept = outcomes.iter().map(|o| Outcome { zxid: o.zxid, reply: o.reply.clone(), events: Vec::new() });
+        self.origins.insert(origin.node, Applied { origin, outcomes: kept.collect() });
+        outcomes
+    }
+
+    /// The last batch of a node that was applied, and its outcomes without the events. A replica that installed a snapshot
+    /// past its own batch finds its replies here.
+    pub fn origin_applied(&self, node: NodeId) -> Option<(Origin, Arc<[Outcome]>)> {
+        self.origins.get(&node).map(|applied| (applied.origin, applied.outcomes.clone()))
+    }
+
+    fn apply_command(&mut self, entry_term: Term, command: &Command) -> Outcome {
+        match command {
+            Command::OpenSession { secret_hash, timeout_ms, label } => {
+                self.transact(|t| open_session(t, *secret_hash, *timeout_ms, label))
+            }
+            Command::CloseSession { session } => self.transact(|t| {
+                t.end_session(*session, SessionEnd::Closed)?;
+                Ok(Reply::SessionClosed)
+            }),
+            Command::ExpireSessions { term, sessions } => self.expire(entry_term == *term, sessions),
+            Command::Reap { paths } => self.reap(paths),
+            Command::Do { session, request, op } => self.perform(*session, request.as_ref(), op),
+        }
+    }
+
+    /// Ends those of the silent that are still there, each in a transaction of its own.
+    fn expire(&mut self, term_is_current: bool, silent: &[SessionId]) -> Outcome {
+        if let Some(refused) = self.refuse_bulk(silent.len()) {
+            return refused;
+        }
+        let mut ended = Vec::new();
+        let mut events = Vec::new();
+        for &session in silent.iter().filter(|_| term_is_current) {
+            let outcome = self.transact(|t| {
+                t.end_session(session, SessionEnd::Expired)?;
+                Ok(Reply::SessionClosed)
+            });
+            if outcome.reply.is_ok() {
+                ended.push(session);
+                events.extend(outcome.events);
+            }
+        }
+        Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), events }
+    }
+
+    /// Removes those candidates whose time has come, each in a transaction of its own.
+    fn reap(&mut self, candidates: &[NodePath]) -> Outcome {
+        if let Some(refused) = self.refuse_bulk(candidates.len()) {
+            return refused;
+        }
+        let mut reaped = Vec::new();
+        let mut events = Vec::new();
+        for path in candidates {
+            let due = self.tree.get(path).and_then(|node| node.deadline_ms()).is_some_and(|at| at <= self.clock_ms);
+            if due {
+                let outcome = self.transact(|t| {
+                    t.remove(path);
+                    Ok(Reply::Deleted)
+                });
+                reaped.push(path.clone());
+                events.extend(outcome.events);
+            }
+        }
+        Outcome { zxid: self.zxid, reply: Ok(Reply::Reaped(reaped)), events }
+    }
+
+    fn refuse_bulk(&self, count: usize) -> Option<Outcome> {
+        (count > MAX_BULK).then(|| self.refused(bad(format!("at most {MAX_BULK} at a time, these are {count}"))))
+    }
+
+    fn refused(&self, refusal: Refusal) -> Outcome {
+        Outcome { zxid: self.zxid, reply: Err(refusal), events: Vec::new() }
+    }
+
+    /// An operation of a client: once for each request id, whatever the answer was.
+    fn perform(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> Outcome {
+        if let Some(gone) = session.filter(|id| !self.sessions.contains_key(id)) {
+            return self.refused(Refusal::SessionExpired(gone));
+        }
+        let Some(key) = request else { return self.transact(|t| t.run(session, op)) };
+        let Some(id) = session else { return self.refused(Refusal::SessionRequired) };
+        if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
+            let count = key.acknowledged.len();
+            return self.refused(bad(format!(
+                "a request acknowledges at most {MAX_REMEMBERED_REPLIES} earlier ones, this one {count}"
+            )));
+        }
+        let asked = fingerprint(op);
+        if let Some(known) = self.sessions.get(&id).and_then(|s| s.memory.answers.get(&key.id)) {
+            let reply = if known.fingerprint == asked { known.answer.clone() } else { Err(Refusal::RequestMismatch) };
+            return Outcome { zxid: self.zxid, reply, events: Vec::new() };
+        }
+        let outcome = self.transact(|t| t.run(session, op));
+        if let Some(session) = self.sessions.get_mut(&id) {
+            let memory = &mut Arc::make_mut(session).memory;
+            memory.forget(&key.acknowledged);
+            memory.remember(key.id, asked, outcome.reply.clone());
+        }
+        outcome
+    }
+}
+
+/// Orders the batches of one node.
+fn rank(origin: Origin) -> (u64, u64) {
+    (origin.incarnation, origin.sequence)
+}
+
+fn open_session(
+    transaction: &mut Transaction<'_>,
+    secret_hash: [u8; 32],
+    timeout_ms: u32,
+    label: &Arc<str>,
+) -> Result<Reply, Refusal> {
+    check_label(label)?;
+    let timeout_ms = timeout_ms.clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
+    let opened_ms = transaction.clock_ms;
+    let session = transaction.open_session(Session {
+        timeout_ms,
+        label: label.clone(),
+        secret_hash,
+        opened_ms,
+        ephemerals: Default::default(),
+        memory: Default::default(),
+    });
+    Ok(Reply::SessionOpened { session, timeout_ms })
+}
+
+pub(crate) fn check_label(label: &str) -> Result<(), Refusal> {
+    if label.len() > MAX_LABEL_BYTES {
+        return Err(bad(format!("a label is at most {MAX_LABEL_BYTES} bytes long, this one has {}", label.len())));
+    }
+    Ok(())
+}
+
+/// A refusal of something that makes no sense.
+pub(crate) fn bad(why: impl Into<Arc<str>>) -> Refusal {
+    Refusal::BadArguments(why.into())
+}

@@ -1,0 +1,56 @@
+//! The replicated state and its one door, [`State::apply`].
+//!
+//! All of it lives in persistent maps: cloning a state of a million nodes costs a handful of reference counts, so a snapshot
+//! is built from a clone while the original goes on changing. Nothing here may depend on anything but the log.
+
+mod apply;
+mod locks;
+mod ops;
+mod queue;
+mod read;
+mod session;
+mod transaction;
+mod tree;
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use crate::command::Origin;
+use crate::ids::{NodeId, SessionId, Zxid};
+use crate::reply::Outcome;
+
+pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
+pub use session::Session;
+pub(crate) use tree::Tree;
+
+/// Everything that is replicated. `Clone` is O(1).
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    pub(crate) zxid: Zxid,
+    pub(crate) clock_ms: u64,
+    pub(crate) tree: Tree,
+    pub(crate) sessions: OrdMap<SessionId, Arc<Session>>,
+    pub(crate) origins: OrdMap<NodeId, Applied>,
+}
+
+/// The last batch of a node, and what it was told.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Applied {
+    pub(crate) origin: Origin,
+    /// Without events: those were for the first time only.
+    pub(crate) outcomes: Arc<[Outcome]>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    /// A root without children, and nobody there.
+    pub fn new() -> Self {
+        Self { zxid: Zxid(0), clock_ms: 0, tree: Tree::new(), sessions: OrdMap::new(), origins: OrdMap::new() }
+    }
+}

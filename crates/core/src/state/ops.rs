@@ -1,0 +1,208 @@
+//! The operations that ZooKeeper has, in ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
+
+use std::sync::Arc;
+
+use super::apply::bad;
+use super::transaction::Transaction;
+use super::tree::Node;
+use crate::acl::{AclEntry, Permissions};
+use crate::command::{NodeKind, Op};
+use crate::ids::SessionId;
+use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
+use crate::lock::{LockName, parse_request};
+use crate::path::NodePath;
+use crate::reply::{Refusal, Reply};
+
+impl Transaction<'_> {
+    /// Carries out an operation for a session that is known to live.
+    pub(crate) fn run(&mut self, session: Option<SessionId>, op: &Op) -> Result<Reply, Refusal> {
+        match op {
+            Op::Multi(ops) => self.multi(session, ops),
+            Op::Acquire { lock, mode, uuid, label } => self.acquire(session, lock, *mode, *uuid, label),
+            Op::Withdraw { lock, token, if_holding } => self.withdraw(session, lock, *token, *if_holding),
+            Op::Release { lock, token } => self.release(session, lock, *token),
+            Op::ForceRelease { lock, token } => self.force_release(lock, *token),
+            simple => self.run_simple(session, simple),
+        }
+    }
+
+    /// Those that may be part of a multi.
+    fn run_simple(&mut self, session: Option<SessionId>, op: &Op) -> Result<Reply, Refusal> {
+        match op {
+            Op::Create { path, data, kind, sequential, acl } => {
+                check_create(session, data, *kind, acl)?;
+                let owner = session.filter(|_| *kind == NodeKind::Ephemeral);
+                let node = Node::new(data.clone(), self.tree.share_acl(acl), *kind, owner);
+                self.create_checked(path, *sequential, node)
+            }
+            Op::Delete { path, version } => self.delete(path, *version),
+            Op::SetData { path, data, version } => self.set_data(path, data, *version),
+            Op::SetAcl { path, acl, version } => self.set_acl(path, acl, *version),
+            Op::Check { path, version } => {
+                check_version(path, *version, self.node(path)?.version)?;
+                Ok(Reply::Checked)
+            }
+            Op::CheckLock { lock, token } => self.check_lock(lock, *token),
+            Op::Multi(_) => Err(bad("a multi takes no nested multi")),
+            Op::Acquire { .. } | Op::Withdraw { .. } | Op::Release { .. } | Op::ForceRelease { .. } => {
+                Err(bad("a multi takes no lock command but check-lock"))
+            }
+        }
+    }
+
+    /// All or nothing.
+    fn multi(&mut self, session: Option<SessionId>, ops: &[Op]) -> Result<Reply, Refusal> {
+        if ops.len() > MAX_MULTI_OPS {
+            return Err(bad(format!("a multi has at most {MAX_MULTI_OPS} operations, this one {}", ops.len())));
+        }
+        let before = self.save();
+        let mut replies = Vec::with_capacity(ops.len());
+        for (op, index) in ops.iter().zip(0_u32..) {
+            match self.run_simple(session, op) {
+                Ok(reply) => replies.push(reply),
+                Err(cause) => {
+                    self.roll_back(before);
+                    return Err(Refusal::MultiFailed { index, cause: Box::new(cause) });
+                }
+            }
+        }
+        Ok(Reply::Multi(replies))
+    }
+
+    pub(crate) fn node(&self, path: &NodePath) -> Result<&Node, Refusal> {
+        self.tree.get(path).ok_or_else(|| Refusal::NoNode(path.clone()))
+    }
+
+    /// Everything about a creation that depends on the tree; the arguments themselves have been checked.
+    pub(crate) fn create_checked(&mut self, path: &NodePath, sequential: bool, node: Node) -> Result<Reply, Refusal> {
+        let path = if sequential { self.sequential_path(path)? } else { path.clone() };
+        let Some(parent) = path.parent() else { return Err(Refusal::NodeExists(path)) };
+        let directory = self.node(&parent)?;
+        if self.tree.contains(&path) {
+            return Err(Refusal::NodeExists(path));
+        }
+        if directory.is_ephemeral() {
+            return Err(Refusal::NoChildrenForEphemerals(parent));
+        }
+        if !sequential && LockName::of_directory(&parent).is_some() && parse_request(path.name()).is_some() {
+            // It could stand before a holder, or hold again after a later one: tokens would not rise (promise P1).
+            return Err(bad(format!(
+                "'{}' reads as a place in a lock's queue, and places are given by sequence only",
+                path.name()
+            )));
+        }
+        self.create(&path, node);
+        let stat = self.node(&path)?.stat();
+        Ok(Reply::Created { path, stat })
+    }
+
+    /// The path that a sequential node gets. The root as a prefix means a name that is a sequence alone.
+    fn sequential_path(&self, prefix: &NodePath) -> Result<NodePath, Refusal> {
+        let parent = prefix.parent().unwrap_or_else(NodePath::root);
+        let sequence = self.node(&parent)?.children_made;
+        check_sequence(&parent, sequence)?;
+        NodePath::parse(&format!("{prefix}{sequence:010}")).map_err(|e| bad(format!("with its sequence: {e}")))
+    }
+
+    fn delete(&mut self, path: &NodePath, version: Option<i32>) -> Result<Reply, Refusal> {
+        if path.is_root() {
+            return Err(bad("the root cannot be deleted"));
+        }
+        let node = self.node(path)?;
+        check_version(path, version, node.version)?;
+        if !node.children.is_empty() {
+            return Err(Refusal::NotEmpty(path.clone()));
+        }
+        self.remove(path);
+        Ok(Reply::Deleted)
+    }
+
+    fn set_data(&mut self, path: &NodePath, data: &Arc<[u8]>, version: Option<i32>) -> Result<Reply, Refusal> {
+        check_data(data)?;
+        check_version(path, version, self.node(path)?.version)?;
+        let (zxid, clock_ms) = (self.zxid, self.clock_ms);
+        self.change(path, |node| {
+            node.data = data.clone();
+            node.version = next_version(node.version);
+            node.mzxid = zxid;
+            node.mtime_ms = clock_ms;
+        });
+        self.tell_data_changed(path);
+        Ok(Reply::DataSet(self.node(path)?.stat()))
+    }
+
+    fn set_acl(&mut self, path: &NodePath, acl: &[AclEntry], version: Option<i32>) -> Result<Reply, Refusal> {
+        check_acl(acl)?;
+        check_version(path, version, self.node(path)?.aversion)?;
+        let acl = self.tree.share_acl(acl);
+        self.change(path, |node| {
+            node.acl = acl;
+            node.aversion = next_version(node.aversion);
+        });
+        Ok(Reply::AclSet(self.node(path)?.stat()))
+    }
+}
+
+/// The version after this one. −1 means "any" in a request and is skipped.
+fn next_version(version: i32) -> i32 {
+    match version.wrapping_add(1) {
+        -1 => 0,
+        next => next,
+    }
+}
+
+fn check_version(path: &NodePath, expected: Option<i32>, actual: i32) -> Result<(), Refusal> {
+    match expected {
+        Some(expected) if expected != actual => Err(Refusal::BadVersion { path: path.clone(), expected, actual }),
+        _ => Ok(()),
+    }
+}
+
+fn check_create(session: Option<SessionId>, data: &[u8], kind: NodeKind, acl: &[AclEntry]) -> Result<(), Refusal> {
+    match kind {
+        NodeKind::Ephemeral if session.is_none() => return Err(Refusal::SessionRequired),
+        NodeKind::Ttl { ttl_ms } if !(1..=MAX_TTL_MS).contains(&ttl_ms) => {
+            return Err(bad(format!("a TTL is from 1 to {MAX_TTL_MS} ms, this one {ttl_ms}")));
+        }
+        _ => {}
+    }
+    check_data(data)?;
+    check_acl(acl)
+}
+
+fn check_data(data: &[u8]) -> Result<(), Refusal> {
+    if data.len() > MAX_DATA_BYTES {
+        return Err(bad(format!("a node holds at most {MAX_DATA_BYTES} bytes, these are {}", data.len())));
+    }
+    Ok(())
+}
+
+fn check_acl(acl: &[AclEntry]) -> Result<(), Refusal> {
+    let invalid = |why: String| Err(Refusal::InvalidAcl(why.into()));
+    if acl.is_empty() {
+        return invalid("it is empty".into());
+    }
+    if acl.len() > MAX_ACL_ENTRIES {
+        return invalid(format!("it has {} entries, at most {MAX_ACL_ENTRIES} are allowed", acl.len()));
+    }
+    for entry in acl {
+        if entry.scheme.is_empty() {
+            return invalid("an entry has no scheme".into());
+        }
+        if entry.scheme.len().max(entry.id.len()) > MAX_ACL_ID_BYTES {
+            return invalid(format!("a scheme and an id are at most {MAX_ACL_ID_BYTES} bytes long"));
+        }
+        if entry.permissions.0 & !Permissions::ALL.0 != 0 {
+            return invalid(format!("{:#x} has bits that are no permissions", entry.permissions.0));
+        }
+    }
+    Ok(())
+}
+
+/// Ten digits hold no more than that, and a longer number would not stand where it belongs.
+pub(crate) fn check_sequence(directory: &NodePath, next: u64) -> Result<(), Refusal> {
+    if next > MAX_SEQUENCE {
+        return Err(bad(format!("the sequences of {directory} are used up at {MAX_SEQUENCE}; use another directory")));
+    }
+    Ok(())
+}

@@ -1,0 +1,272 @@
+//! What can be read of a state. Nothing here changes anything, and nothing that answers for one node or request scans others.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::State;
+use super::locks::request_of;
+use super::queue::{Place, Queue, place_of};
+use super::session::Session;
+use super::tree::{Node, Tree};
+use crate::acl::AclEntry;
+use crate::command::NodeKind;
+use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
+use crate::lock::{LOCKS_ROOT, LockMode, LockName};
+use crate::path::NodePath;
+use crate::reply::{Refusal, Reply};
+use crate::stat::Stat;
+
+/// A node as readers see it.
+#[derive(Clone, Debug)]
+pub struct NodeView<'a> {
+    /// Its data.
+    pub data: &'a Arc<[u8]>,
+    /// Its bookkeeping.
+    pub stat: Stat,
+    /// Who may do what.
+    pub acl: &'a [AclEntry],
+    /// How it lives.
+    pub kind: NodeKind,
+}
+
+/// Where a lock request stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds.
+    Holds {
+        /// With this token.
+        token: FencingToken,
+    },
+    /// It waits.
+    Waits {
+        /// For this node to go; the request is to be looked at again then, and not before.
+        blocker: NodePath,
+    },
+    /// There is no such request (any more).
+    Gone,
+}
+
+/// A request in a lock's queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockRequest {
+    /// Its node.
+    pub path: NodePath,
+    /// The token that its grant carries.
+    pub token: FencingToken,
+    /// Its place in the queue.
+    pub sequence: u64,
+    /// How it asks.
+    pub mode: LockMode,
+    /// Whose it is; none for a hand-made node that is no ephemeral.
+    pub session: Option<SessionId>,
+    /// Who it is, for people.
+    pub label: String,
+    /// When it entered the queue.
+    pub since_ms: u64,
+    /// Where it stands now.
+    pub standing: Standing,
+}
+
+/// A lock's queue.
+#[derive(Clone, Debug)]
+pub struct LockView<'a> {
+    tree: &'a Tree,
+    directory: NodePath,
+    queue: &'a Queue,
+}
+
+/// A lock in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockSummary {
+    /// Its name.
+    pub name: LockName,
+    /// How many hold it.
+    pub holders: usize,
+    /// How many wait for it.
+    pub waiters: usize,
+}
+
+impl<'a> LockView<'a> {
+    /// The requests in queue order.
+    pub fn requests(&self) -> impl Iterator<Item = LockRequest> + use<'a> {
+        let (tree, directory, queue) = (self.tree, self.directory.clone(), self.queue);
+        queue.iter().filter_map(move |(place, mode)| tree.request(&directory, queue, place, mode))
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether nobody stands there.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// How many hold.
+    pub fn holders(&self) -> usize {
+        self.queue.holders()
+    }
+}
+
+impl Tree {
+    fn queue_of(&self, path: &NodePath) -> Option<(NodePath, &Queue)> {
+        let directory = path.parent()?;
+        let queue = &self.get(&directory)?.queue;
+        Some((directory, queue))
+    }
+
+    /// Where a request stands. O(log n).
+    pub(crate) fn standing(&self, path: &NodePath) -> Standing {
+        let name: Arc<str> = Arc::from(path.name());
+        let (Some((directory, queue)), Some((place, mode))) = (self.queue_of(path), place_of(&name)) else {
+            return Standing::Gone;
+        };
+        match self.get(path) {
+            Some(node) if queue.contains(&place) => standing_of(node, &directory, queue.blocker(&place, mode)),
+            _ => Standing::Gone,
+        }
+    }
+
+    fn request(&self, directory: &NodePath, queue: &Queue, place: &Place, mode: LockMode) -> Option<LockRequest> {
+        let path = directory.child(&place.1).ok()?;
+        let node = self.get(&path)?;
+        Some(LockRequest {
+            token: node.czxid.into(),
+            sequence: place.0,
+            mode,
+            session: node.owner,
+            label: String::from_utf8_lossy(&node.data).into_owned(),
+            since_ms: node.ctime_ms,
+            standing: standing_of(node, directory, queue.blocker(place, mode)),
+            path,
+        })
+    }
+}
+
+fn standing_of(node: &Node, directory: &NodePath, blocker: Option<&Place>) -> Standing {
+    match blocker.map(|(_, name)| directory.child(name)) {
+        None => Standing::Holds { token: node.czxid.into() },
+        Some(Ok(blocker)) => Standing::Waits { blocker },
+        // Names in a queue are names of nodes: this path was valid when the node was made.
+        Some(Err(_)) => Standing::Gone,
+    }
+}
+
+impl State {
+    /// The last transaction that changed anything.
+    pub fn zxid(&self) -> Zxid {
+        self.zxid
+    }
+
+    /// The replicated clock, in milliseconds since 1970.
+    pub fn clock_ms(&self) -> u64 {
+        self.clock_ms
+    }
+
+    /// The node at a path.
+    pub fn get(&self, path: &NodePath) -> Option<NodeView<'_>> {
+        let node = self.tree.get(path)?;
+        Some(NodeView { data: &node.data, stat: node.stat(), acl: &node.acl, kind: node.kind })
+    }
+
+    /// The names of a node's children, in order.
+    pub fn children(&self, path: &NodePath) -> Option<impl ExactSizeIterator<Item = &Arc<str>> + use<'_>> {
+        Some(self.tree.get(path)?.children.iter())
+    }
+
+    /// A live session.
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id).map(|session| &**session)
+    }
+
+    /// All live sessions, oldest first.
+    pub fn sessions(&self) -> impl ExactSizeIterator<Item = (SessionId, &Session)> {
+        self.sessions.iter().map(|(id, session)| (*id, &**session))
+    }
+
+    /// How many nodes there are, with the root.
+    pub fn node_count(&self) -> usize {
+        self.tree.nodes.len()
+    }
+
+    /// How many sessions live.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many nodes are ephemeral.
+    pub fn ephemeral_count(&self) -> usize {
+        self.tree.ephemeral_count
+    }
+
+    /// What a session was told under a request id, while it is remembered.
+    pub fn remembered_reply(&self, session: SessionId, request: RequestId) -> Option<&Result<Reply, Refusal>> {
+        Some(&self.session(session)?.memory.answers.get(&request)?.answer)
+    }
+
+    /// Nodes that a [`Reap`](crate::Command::Reap) would remove at `now_ms`, those that are due longest first; at most `limit`.
+    pub fn reapable(&self, now_ms: u64, limit: usize) -> Vec<NodePath> {
+        let due = self.tree.deadlines.iter().take_while(|(at_ms, _)| *at_ms <= now_ms);
+        due.take(limit).map(|(_, path)| path.clone()).collect()
+    }
+
+    /// A lock's queue; none if the lock has no directory.
+    pub fn lock(&self, lock: &LockName) -> Option<LockView<'_>> {
+        let directory = lock.directory();
+        let queue = &self.tree.get(&directory)?.queue;
+        Some(LockView { tree: &self.tree, directory, queue })
+    }
+
+    /// Where a lock request stands. O(log n).
+    pub fn standing(&self, path: &NodePath) -> Standing {
+        self.tree.standing(path)
+    }
+
+    /// Whether a lock is held with this token (Chubby's `CheckSequencer`).
+    pub fn verify(&self, lock: &LockName, token: FencingToken) -> bool {
+        self.tree.requests(&lock.directory(), token).any(|found| found.held)
+    }
+
+    /// The request that a session has made under this uuid, waiting or holding.
+    pub fn request_of(&self, session: SessionId, lock: &LockName, uuid: RequestId) -> Option<LockRequest> {
+        let path = request_of(self.session(session)?, &lock.directory(), uuid)?;
+        self.request_at(path)
+    }
+
+    /// What a session holds, in order of the lock's names.
+    pub fn held_by(&self, session: SessionId) -> impl Iterator<Item = LockRequest> {
+        let own = self.session(session).into_iter().flat_map(|session| session.ephemerals.iter());
+        own.filter(|path| path.parent().is_some_and(|directory| LockName::of_directory(&directory).is_some()))
+            .filter_map(|path| self.request_at(path))
+            .filter(|request| matches!(request.standing, Standing::Holds { .. }))
+    }
+
+    /// The locks in whose queue anybody stands, in order of their names: those that start with `prefix` and come after
+    /// `after`, at most `limit`.
+    pub fn locks(&self, prefix: &str, after: Option<&LockName>, limit: usize) -> Vec<LockSummary> {
+        let prefix = format!("{LOCKS_ROOT}/{prefix}");
+        let after = after.map(LockName::directory);
+        let from = match &after {
+            Some(after) if after.as_str() >= prefix.as_str() => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        let queues = self.tree.queues.range::<_, str>((from, Bound::Unbounded));
+        let below = queues.take_while(|path| path.as_str().starts_with(&prefix));
+        below.filter_map(|path| self.summary(path)).take(limit).collect()
+    }
+
+    fn summary(&self, directory: &NodePath) -> Option<LockSummary> {
+        let name = LockName::of_directory(directory)?;
+        let queue = &self.tree.get(directory)?.queue;
+        let holders = queue.holders();
+        Some(LockSummary { name, holders, waiters: queue.len() - holders })
+    }
+
+    fn request_at(&self, path: &NodePath) -> Option<LockRequest> {
+        let (directory, queue) = self.tree.queue_of(path)?;
+        let name: Arc<str> = Arc::from(path.name());
+        let (place, mode) = place_of(&name)?;
+        self.tree.request(&directory, queue, &place, mode)
+    }
+}

@@ -1,0 +1,108 @@
+//! A session and its memory of replies, which makes a retried request harmless (promise P9).
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::command::Op;
+use crate::ids::RequestId;
+use crate::limits::MAX_REMEMBERED_REPLIES;
+use crate::path::NodePath;
+use crate::reply::{Refusal, Reply};
+
+/// A live session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    /// How long it lives without a sign of life.
+    pub timeout_ms: u32,
+    /// Who it is, for people.
+    pub label: Arc<str>,
+    /// SHA-256 of its secret.
+    pub secret_hash: [u8; 32],
+    /// When it opened, by the replicated clock.
+    pub opened_ms: u64,
+    pub(crate) ephemerals: OrdSet<NodePath>,
+    pub(crate) memory: Memory,
+}
+
+impl Session {
+    /// The nodes that go when it goes, in order of their paths.
+    pub fn ephemerals(&self) -> impl ExactSizeIterator<Item = &NodePath> {
+        self.ephemerals.iter()
+    }
+
+    /// How many replies it remembers for retries.
+    pub fn remembered_count(&self) -> usize {
+        self.memory.answers.len()
+    }
+}
+
+/// What was asked under a request id, and what was answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Remembered {
+    /// Orders the memory by age.
+    pub(crate) age: u64,
+    /// Of the op that was asked for.
+    pub(crate) fingerprint: [u8; 32],
+    /// What it was told.
+    pub(crate) answer: Result<Reply, Refusal>,
+}
+
+/// The replies of a session's recent requests, oldest first out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Memory {
+    pub(crate) answers: OrdMap<RequestId, Arc<Remembered>>,
+    pub(crate) by_age: OrdMap<u64, RequestId>,
+}
+
+impl Memory {
+    /// Forgets what the client says it has.
+    pub(crate) fn forget(&mut self, acknowledged: &[RequestId]) {
+        for id in acknowledged {
+            if let Some(gone) = self.answers.remove(id) {
+                self.by_age.remove(&gone.age);
+            }
+        }
+    }
+
+    /// Remembers a new answer, and forgets the oldest when that makes too many.
+    pub(crate) fn remember(&mut self, id: RequestId, fingerprint: [u8; 32], answer: Result<Reply, Refusal>) {
+        // Ages only have to be in order: one past the youngest will do, and a snapshot needs no counter.
+        let age = self.by_age.get_max().map_or(0, |(age, _)| age + 1);
+        self.restore(id, Remembered { age, fingerprint, answer });
+        while self.answers.len() > MAX_REMEMBERED_REPLIES {
+            let Some((_, oldest)) = self.by_age.get_min().copied() else { break };
+            self.forget(&[oldest]);
+        }
+    }
+
+    /// Puts an entry in as it was.
+    pub(crate) fn restore(&mut self, id: RequestId, entry: Remembered) {
+        self.by_age.insert(entry.age, id);
+        self.answers.insert(id, Arc::new(entry));
+    }
+}
+
+/// Tells payloads apart: SHA-256 of the op as the log encodes it, which is one and the same for equal ops.
+pub(crate) fn fingerprint(op: &Op) -> [u8; 32] {
+    // Encoding into memory does not fail for these types; were it to, no two such payloads would be taken for equal replies
+    // of different ops, since the bytes written up to then are hashed all the same.
+    let mut hasher = HashWriter(Sha256::new());
+    let _ = postcard::to_io(op, &mut hasher);
+    hasher.0.finalize().into()
+}
+
+struct HashWriter(Sha256);
+
+impl std::io::Write for HashWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

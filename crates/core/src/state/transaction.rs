@@ -1,0 +1,151 @@
+//! One transaction in the making: the zxid it will take, its events, and the changes that every kind of transaction is made of.
+//!
+//! A refused operation must find its refusal before it makes its first change; only a multi is rolled back.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::State;
+use super::session::Session;
+use super::tree::{Node, Tree};
+use crate::event::{Event, NodeEventKind, SessionEnd};
+use crate::ids::{SessionId, Zxid};
+use crate::path::NodePath;
+use crate::reply::{Outcome, Refusal, Reply};
+
+/// Borrows what a transaction may change.
+pub(crate) struct Transaction<'a> {
+    pub(crate) zxid: Zxid,
+    pub(crate) clock_ms: u64,
+    pub(crate) tree: &'a mut Tree,
+    pub(crate) sessions: &'a mut OrdMap<SessionId, Arc<Session>>,
+    pub(crate) events: Vec<Event>,
+    /// Whether anything changed that takes a zxid.
+    pub(crate) changed: bool,
+}
+
+/// What was there before, to go back to.
+pub(crate) struct Savepoint {
+    tree: Tree,
+    sessions: OrdMap<SessionId, Arc<Session>>,
+    events: usize,
+    changed: bool,
+}
+
+impl State {
+    /// Runs one transaction. It takes the next zxid if, and only if, it changes something.
+    pub(crate) fn transact(&mut self, work: impl FnOnce(&mut Transaction<'_>) -> Result<Reply, Refusal>) -> Outcome {
+        let mut transaction = Transaction {
+            zxid: Zxid(self.zxid.0 + 1),
+            clock_ms: self.clock_ms,
+            tree: &mut self.tree,
+            sessions: &mut self.sessions,
+            events: Vec::new(),
+            changed: false,
+        };
+        let reply = work(&mut transaction);
+        let Transaction { zxid, events, changed, .. } = transaction;
+        assert!(reply.is_ok() || !changed, "a refused operation changed the state");
+        if changed {
+            self.zxid = zxid;
+        }
+        Outcome { zxid: self.zxid, reply, events }
+    }
+}
+
+impl Transaction<'_> {
+    fn tell(&mut self, kind: NodeEventKind, path: &NodePath) {
+        self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone() });
+    }
+
+    fn tell_parent(&mut self, path: &NodePath) {
+        if let Some(parent) = path.parent() {
+            self.tell(NodeEventKind::ChildrenChanged, &parent);
+        }
+    }
+
+    /// Makes a node whose making has been found to be in order.
+    pub(crate) fn create(&mut self, path: &NodePath, mut node: Node) {
+        self.changed = true;
+        (node.czxid, node.mzxid, node.pzxid) = (self.zxid, self.zxid, self.zxid);
+        (node.ctime_ms, node.mtime_ms) = (self.clock_ms, self.clock_ms);
+        if let Some(owner) = node.owner {
+            self.change_session(owner, |session| {
+                session.ephemerals.insert(path.clone());
+            });
+        }
+        self.tree.attach(path, node);
+        self.tell(NodeEventKind::Created, path);
+        self.tell_parent(path);
+    }
+
+    /// Removes a node whose removal has been found to be in order.
+    pub(crate) fn remove(&mut self, path: &NodePath) {
+        let Some(node) = self.tree.detach(path, self.zxid, self.clock_ms) else { return };
+        self.changed = true;
+        if let Some(owner) = node.owner {
+            self.change_session(owner, |session| {
+                session.ephemerals.remove(path);
+            });
+        }
+        self.tell(NodeEventKind::Deleted, path);
+        self.tell_parent(path);
+    }
+
+    /// Changes a node in place.
+    pub(crate) fn change(&mut self, path: &NodePath, change: impl FnOnce(&mut Node)) {
+        self.changed = true;
+        self.tree.update(path, change);
+    }
+
+    /// Says that a node's data was set.
+    pub(crate) fn tell_data_changed(&mut self, path: &NodePath) {
+        self.tell(NodeEventKind::DataChanged, path);
+    }
+
+    fn change_session(&mut self, id: SessionId, change: impl FnOnce(&mut Session)) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            change(Arc::make_mut(session));
+        }
+    }
+
+    /// Opens a session that is named after this transaction.
+    pub(crate) fn open_session(&mut self, session: Session) -> SessionId {
+        self.changed = true;
+        let id = SessionId(self.zxid.0);
+        let timeout_ms = session.timeout_ms;
+        self.sessions.insert(id, Arc::new(session));
+        self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
+        id
+    }
+
+    /// Ends a session and all it owned. Whoever hears of the end has heard of the deletions before it (promise P6).
+    pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
+        let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
+        self.changed = true;
+        for path in &session.ephemerals {
+            self.remove(path);
+        }
+        self.events.push(Event::SessionEnded { zxid: self.zxid, session: id, cause });
+        Ok(())
+    }
+
+    /// Remembers how things stand. O(1).
+    pub(crate) fn save(&self) -> Savepoint {
+        Savepoint {
+            tree: self.tree.clone(),
+            sessions: self.sessions.clone(),
+            events: self.events.len(),
+            changed: self.changed,
+        }
+    }
+
+    /// Goes back to how things stood.
+    pub(crate) fn roll_back(&mut self, to: Savepoint) {
+        *self.tree = to.tree;
+        *self.sessions = to.sessions;
+        self.events.truncate(to.events);
+        self.changed = to.changed;
+    }
+}

@@ -1,0 +1,208 @@
+//! The tree of nodes with its indexes. It keeps parents, counters, queues and deadlines in step with each change, and decides
+//! nothing: what may be changed is the business of `ops`.
+
+use std::sync::Arc;
+
+use imbl::{OrdMap, OrdSet};
+
+use super::queue::Queue;
+use crate::acl::AclEntry;
+use crate::command::NodeKind;
+use crate::ids::{FencingToken, SessionId, Zxid};
+use crate::limits::CONTAINER_GRACE_MS;
+use crate::path::NodePath;
+use crate::stat::Stat;
+
+/// One node. Cheap to clone: everything large is shared.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) data: Arc<[u8]>,
+    pub(crate) acl: Arc<[AclEntry]>,
+    pub(crate) kind: NodeKind,
+    pub(crate) owner: Option<SessionId>,
+    pub(crate) czxid: Zxid,
+    pub(crate) mzxid: Zxid,
+    pub(crate) pzxid: Zxid,
+    pub(crate) ctime_ms: u64,
+    pub(crate) mtime_ms: u64,
+    pub(crate) version: i32,
+    pub(crate) aversion: i32,
+    /// Children ever made; the next sequence. Never goes back while the node lives.
+    pub(crate) children_made: u64,
+    /// Since when it has been without children again, if it has had any.
+    pub(crate) empty_since_ms: Option<u64>,
+    pub(crate) children: OrdSet<Arc<str>>,
+    pub(crate) queue: Queue,
+}
+
+impl Node {
+    /// A node as it is when just made.
+    pub(crate) fn new(data: Arc<[u8]>, acl: Arc<[AclEntry]>, kind: NodeKind, owner: Option<SessionId>) -> Self {
+        Self {
+            data,
+            acl,
+            kind,
+            owner,
+            czxid: Zxid(0),
+            mzxid: Zxid(0),
+            pzxid: Zxid(0),
+            ctime_ms: 0,
+            mtime_ms: 0,
+            version: 0,
+            aversion: 0,
+            children_made: 0,
+            empty_since_ms: None,
+            children: OrdSet::new(),
+            queue: Queue::default(),
+        }
+    }
+
+    /// When it may be reaped, as things stand.
+    pub(crate) fn deadline_ms(&self) -> Option<u64> {
+        if !self.children.is_empty() {
+            return None;
+        }
+        match self.kind {
+            NodeKind::Container => self.empty_since_ms.map(|since| since.saturating_add(CONTAINER_GRACE_MS)),
+            NodeKind::Ttl { ttl_ms } => Some(self.mtime_ms.saturating_add(ttl_ms)),
+            NodeKind::Persistent | NodeKind::Ephemeral => None,
+        }
+    }
+
+    pub(crate) fn is_ephemeral(&self) -> bool {
+        self.kind == NodeKind::Ephemeral
+    }
+
+    /// The bookkeeping as clients see it. `cversion` counts creations and deletions, of which only the creations are stored.
+    pub(crate) fn stat(&self) -> Stat {
+        let children = self.children.len() as u64;
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            pzxid: self.pzxid,
+            ctime_ms: self.ctime_ms,
+            mtime_ms: self.mtime_ms,
+            version: self.version,
+            // Wraps as ZooKeeper's does; nobody compares it.
+            cversion: self.children_made.wrapping_mul(2).wrapping_sub(children) as i32,
+            aversion: self.aversion,
+            ephemeral_owner: self.owner,
+            data_length: self.data.len() as u32,
+            num_children: children as u32,
+        }
+    }
+}
+
+/// All nodes, and what is looked up about them without a scan.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Tree {
+    pub(crate) nodes: OrdMap<NodePath, Arc<Node>>,
+    /// Nodes that can be reaped, by when.
+    pub(crate) deadlines: OrdSet<(u64, NodePath)>,
+    /// Directories in which at least one lock request stands.
+    pub(crate) queues: OrdSet<NodePath>,
+    pub(crate) ephemeral_count: usize,
+    /// The ACL that nearly every node has, shared.
+    open_acl: Arc<[AclEntry]>,
+}
+
+impl Tree {
+    /// A tree of a root alone.
+    pub(crate) fn new() -> Self {
+        let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
+        let root = Node::new(Arc::from([]), open_acl.clone(), NodeKind::Persistent, None);
+        Self {
+            nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
+            deadlines: OrdSet::new(),
+            queues: OrdSet::new(),
+            ephemeral_count: 0,
+            open_acl,
+        }
+    }
+
+    pub(crate) fn get(&self, path: &NodePath) -> Option<&Node> {
+        self.nodes.get(path).map(|node| &**node)
+    }
+
+    pub(crate) fn contains(&self, path: &NodePath) -> bool {
+        self.nodes.contains_key(path)
+    }
+
+    /// Shares the list if it is the usual one.
+    pub(crate) fn share_acl(&self, acl: &[AclEntry]) -> Arc<[AclEntry]> {
+        if acl == &*self.open_acl { self.open_acl.clone() } else { Arc::from(acl) }
+    }
+
+    /// Changes a node and keeps the index of deadlines in step.
+    pub(crate) fn update(&mut self, path: &NodePath, change: impl FnOnce(&mut Node)) {
+        let Some(shared) = self.nodes.get_mut(path) else { return };
+        let node = Arc::make_mut(shared);
+        let before = node.deadline_ms();
+        change(node);
+        let after = node.deadline_ms();
+        if before != after {
+            self.move_deadline(path, before, after);
+        }
+    }
+
+    fn move_deadline(&mut self, path: &NodePath, before: Option<u64>, after: Option<u64>) {
+        if let Some(at_ms) = before {
+            self.deadlines.remove(&(at_ms, path.clone()));
+        }
+        if let Some(at_ms) = after {
+            self.deadlines.insert((at_ms, path.clone()));
+        }
+    }
+
+    /// Puts in a node whose parent is known to exist, and counts it there.
+    pub(crate) fn attach(&mut self, path: &NodePath, node: Node) {
+        let zxid = node.czxid;
+        self.place(path, node);
+        let Some(parent) = path.parent() else { return };
+        self.update(&parent, |directory| {
+            directory.children_made += 1;
+            directory.pzxid = zxid;
+            directory.empty_since_ms = None;
+        });
+    }
+
+    /// Puts in a node and all that is derived from it: the part of [`attach`](Self::attach) that restoring needs too.
+    pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
+        let token = FencingToken::from(node.czxid);
+        self.ephemeral_count += usize::from(node.is_ephemeral());
+        self.move_deadline(path, None, node.deadline_ms());
+        self.nodes.insert(path.clone(), Arc::new(node));
+        let Some(parent) = path.parent() else { return };
+        let name: Arc<str> = Arc::from(path.name());
+        let mut queued = false;
+        self.update(&parent, |directory| {
+            directory.queue.insert(&name, token);
+            queued = !directory.queue.is_empty();
+            directory.children.insert(name);
+        });
+        if queued {
+            self.queues.insert(parent);
+        }
+    }
+
+    /// Takes out a node that is known to have no children.
+    pub(crate) fn detach(&mut self, path: &NodePath, zxid: Zxid, clock_ms: u64) -> Option<Arc<Node>> {
+        let node = self.nodes.remove(path)?;
+        self.ephemeral_count -= usize::from(node.is_ephemeral());
+        self.move_deadline(path, node.deadline_ms(), None);
+        let parent = path.parent()?;
+        let name: Arc<str> = Arc::from(path.name());
+        let mut queued = true;
+        self.update(&parent, |directory| {
+            directory.children.remove(&name);
+            directory.queue.remove(&name, node.czxid.into());
+            directory.pzxid = zxid;
+            directory.empty_since_ms = directory.children.is_empty().then_some(clock_ms);
+            queued = !directory.queue.is_empty();
+        });
+        if !queued {
+            self.queues.remove(&parent);
+        }
+        Some(node)
+    }
+}
