@@ -1,1 +1,28 @@
-//! placeholder
+//! Consensus: openraft behind our own small interface, and the transport between peers.
+//!
+//! Everything above sees bytes going in ([`Consensus::propose`]) and committed bytes coming out in the same order on every node
+//! ([`Machine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
+//! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
+
+mod config;
+mod consensus;
+mod error;
+mod gate;
+mod http;
+mod machine;
+mod status;
+mod transport;
+
+pub use config::Config;
+pub use consensus::{ClockMs, Consensus, FatalHook, Parts};
+pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
+pub use gate::{
+    CODE_BAD_IDENTITY, CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY,
+    GateRejection, HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_TO_DIRECTORY, PeerBook, PeerGate,
+    PeerIdentity,
+};
+pub use http::HttpTransport;
+pub use lockkeeper_store::LogPosition;
+pub use machine::{Committed, Machine, PeerService, ServiceError, SnapshotEncoder};
+pub use status::{ConsensusStatus, Leadership, Members, ReadIndex};
+pub use transport::{PeerKind, Transport, TransportError};

@@ -1,0 +1,61 @@
+//! What others may know of consensus, as plain values.
+
+use std::collections::BTreeMap;
+
+use lockkeeper_store::LogPosition;
+
+/// Who leads, as this node knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The term.
+    pub term: u64,
+    /// Its leader, when known.
+    pub leader: Option<u64>,
+    /// True when this node leads.
+    pub leading: bool,
+}
+
+/// The membership: node ids and their peer addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Nodes that vote.
+    pub voters: BTreeMap<u64, String>,
+    /// Nodes that receive the log but do not vote.
+    pub learners: BTreeMap<u64, String>,
+}
+
+/// A point up to which reads are linearizable once it is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadIndex {
+    /// Term of the leader that gave it.
+    pub term: u64,
+    /// Log index.
+    pub index: u64,
+}
+
+/// The state of consensus on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsensusStatus {
+    /// This node.
+    pub node: u64,
+    /// Current term.
+    pub term: u64,
+    /// Leader, when known.
+    pub leader: Option<u64>,
+    /// True when this node leads.
+    pub leading: bool,
+    /// Last index in the log.
+    pub last_log: Option<u64>,
+    /// Last index known to be committed.
+    pub committed: Option<LogPosition>,
+    /// Last index applied here.
+    pub applied: Option<LogPosition>,
+    /// What the latest snapshot covers.
+    pub snapshot: Option<LogPosition>,
+    /// Up to where the log was cut.
+    pub purged: Option<LogPosition>,
+    /// On the leader: how far the log of each other member is known to match.
+    pub matched: BTreeMap<u64, Option<u64>>,
+    /// The members.
+    pub members: Members,
+}

@@ -1,0 +1,146 @@
+//! What consensus asks of the network: one bounded request and its answer, to a peer named by its node id.
+//!
+//! Handed in from outside: [`crate::HttpTransport`] in production, an in-memory one in tests and simulation. An implementation must never
+//! retry, queue without bound, or report [`TransportError::Refused`] or [`TransportError::Unreachable`] for a request that may have
+//! reached the peer: the outcome of a write is judged by that difference.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// What a peer call is about. The route is `POST /peer/v1/{kind}` with [`PeerKind::as_str`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PeerKind {
+    /// Log entries.
+    Append,
+    /// An append without entries, on a connection of its own.
+    Heartbeat,
+    /// A vote request.
+    Vote,
+    /// The question whether a vote would be granted.
+    PreVote,
+    /// One piece of a snapshot.
+    Snapshot,
+    /// The leader hands over.
+    TransferLeader,
+    /// A follower asks the leader for a read index.
+    ReadIndex,
+    /// Held open by the leader for as long as it leads: its breaking tells that the leader's process is gone.
+    Lifeline,
+    /// A command for the leader: a proposal or a change of the membership.
+    Propose,
+    /// A message of the layer above, not looked at here.
+    Service,
+}
+
+impl PeerKind {
+    /// Every kind.
+    pub const ALL: [PeerKind; 10] = [
+        PeerKind::Append,
+        PeerKind::Heartbeat,
+        PeerKind::Vote,
+        PeerKind::PreVote,
+        PeerKind::Snapshot,
+        PeerKind::TransferLeader,
+        PeerKind::ReadIndex,
+        PeerKind::Lifeline,
+        PeerKind::Propose,
+        PeerKind::Service,
+    ];
+
+    /// The last part of the route.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            PeerKind::Append => "append",
+            PeerKind::Heartbeat => "heartbeat",
+            PeerKind::Vote => "vote",
+            PeerKind::PreVote => "pre-vote",
+            PeerKind::Snapshot => "snapshot",
+            PeerKind::TransferLeader => "transfer-leader",
+            PeerKind::ReadIndex => "read-index",
+            PeerKind::Lifeline => "lifeline",
+            PeerKind::Propose => "propose",
+            PeerKind::Service => "service",
+        }
+    }
+
+    /// The kind that a route names.
+    pub fn parse(name: &str) -> Option<PeerKind> {
+        PeerKind::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Largest body that a peer may send for this kind; the front door refuses a longer one.
+    pub fn max_body_bytes(self) -> usize {
+        match self {
+            PeerKind::Append => 72 * 1024 * 1024,
+            PeerKind::Propose | PeerKind::Service => 40 * 1024 * 1024,
+            PeerKind::Snapshot => 2 * 1024 * 1024,
+            _ => 64 * 1024,
+        }
+    }
+}
+
+impl fmt::Display for PeerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a peer call gave no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransportError {
+    /// The connection was refused: no process listens there, nothing was sent.
+    #[error("connection refused")]
+    Refused,
+    /// The connection stood and broke: the process has probably gone; it may have acted on the request before.
+    #[error("connection lost")]
+    Reset,
+    /// No connection came to be for another reason; nothing was sent.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// No answer in time; the peer may act on the request.
+    #[error("timed out")]
+    TimedOut,
+    /// The peer answered and said no; it did not act on the request.
+    #[error("rejected by the peer ({code}): {detail}")]
+    Rejected {
+        /// Stable code of the reason.
+        code: String,
+        /// The reason for people.
+        detail: String,
+    },
+}
+
+impl TransportError {
+    /// True when the peer has certainly not acted on the request and will not.
+    pub fn surely_not_acted_on(&self) -> bool {
+        match self {
+            TransportError::Refused | TransportError::Unreachable(_) | TransportError::Rejected { .. } => true,
+            TransportError::Reset | TransportError::TimedOut => false,
+        }
+    }
+
+    /// True when the peer's process seems to be gone rather than slow or cut off.
+    pub fn process_gone(&self) -> bool {
+        matches!(self, TransportError::Refused | TransportError::Reset)
+    }
+}
+
+/// Calls to peers.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    /// Sends `body` to node `to` and gives its answer, within `deadline`.
+    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
+
+    /// The membership says that `node` is to be found at `address`.
+    fn learn(&self, node: u64, address: &str) {
+        let _ = (node, address);
+    }
+
+    /// `node` has been removed from the membership.
+    fn forget(&self, node: u64) {
+        let _ = node;
+    }
+}
