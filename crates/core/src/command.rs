@@ -105,6 +105,7 @@ pub enum Op {
         /// Where; with `sequential` the prefix of the name.
         path: NodePath,
         /// Its data.
+        #[serde(with = "crate::blob")]
         data: Arc<[u8]>,
         /// How it lives.
         kind: NodeKind,
@@ -125,6 +126,7 @@ pub enum Op {
         /// Where.
         path: NodePath,
         /// The new data.
+        #[serde(with = "crate::blob")]
         data: Arc<[u8]>,
         /// The data version it replaces.
         version: Option<i32>,
@@ -154,7 +156,7 @@ pub enum Op {
     },
     /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi and no lock
     /// command but [`Op::CheckLock`].
-    Multi(Vec<Op>),
+    Multi(#[serde(with = "crate::nesting")] Vec<Op>),
     /// Enters the lock's queue with an ephemeral sequential node; needs a session. Missing directories are made as containers.
     Acquire {
         /// The lock.

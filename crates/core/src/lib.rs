@@ -6,13 +6,16 @@
 //! Everything that happens to the state happens through one door, [`State::apply`].
 
 pub mod acl;
+mod blob;
 pub mod command;
 pub mod event;
 pub mod ids;
 pub mod limits;
 pub mod lock;
+mod nesting;
 pub mod path;
 pub mod reply;
+pub mod snapshot;
 pub mod stat;
 pub mod state;
 pub mod wire;
@@ -24,5 +27,7 @@ pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 pub use lock::{LockMode, LockName};
 pub use path::NodePath;
 pub use reply::{Outcome, Refusal, Reply};
+pub use snapshot::SnapshotError;
 pub use stat::Stat;
 pub use state::{LockRequest, LockSummary, LockView, NodeView, Session, Standing, State};
+pub use wire::DecodeError;

@@ -53,7 +53,7 @@ pub enum Reply {
     /// The check passed.
     Checked,
     /// One reply for each op of a multi.
-    Multi(Vec<Reply>),
+    Multi(#[serde(deserialize_with = "crate::nesting::deserialize")] Vec<Reply>),
     /// The request stands in the lock's queue.
     Queued {
         /// The request's node.
@@ -138,6 +138,7 @@ pub enum Refusal {
         /// Which op, from 0.
         index: u32,
         /// Why.
+        #[serde(deserialize_with = "crate::nesting::deserialize")]
         cause: Box<Refusal>,
     },
 }

@@ -11,6 +11,7 @@ mod read;
 mod session;
 mod transaction;
 mod tree;
+mod validate;
 
 use std::sync::Arc;
 
@@ -21,8 +22,9 @@ use crate::ids::{NodeId, SessionId, Zxid};
 use crate::reply::Outcome;
 
 pub use read::{LockRequest, LockSummary, LockView, NodeView, Standing};
+pub(crate) use session::Remembered;
 pub use session::Session;
-pub(crate) use tree::Tree;
+pub(crate) use tree::{Node, Tree};
 
 /// Everything that is replicated. `Clone` is O(1).
 #[derive(Clone, Debug, PartialEq)]

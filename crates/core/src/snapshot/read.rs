@@ -1,0 +1,248 @@
+//! From a stream to a state. Nothing that the stream claims is believed: what it says costs no more memory than it is long,
+//! and a state comes out only when every record fits those before it, the counts agree and so does the checksum.
+
+use std::io::{BufReader, Read};
+use std::sync::Arc;
+
+use super::record::{Head, NodeRecord, Record, SessionRecord};
+use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, VERSION};
+use crate::command::{NodeKind, Origin};
+use crate::ids::SessionId;
+use crate::path::NodePath;
+use crate::reply::Outcome;
+use crate::state::{Applied, Session, State};
+
+const BUFFER_BYTES: usize = 256 * 1024;
+
+impl State {
+    /// Reads what [`write_snapshot`](Self::write_snapshot) wrote; the stream must end with it.
+    ///
+    /// # Errors
+    /// Says what is wrong with the stream. Nothing of a damaged stream is ever given out.
+    pub fn read_snapshot(from: impl Read) -> Result<Self, SnapshotError> {
+        let mut reader =
+            Reader { from: BufReader::with_capacity(BUFFER_BYTES, from), crc: 0, at: 0, scratch: Vec::new() };
+        reader.preamble()?;
+        let Record::Head(head) = reader.record()? else { return Err(damaged("it does not begin with its head")) };
+        let mut builder = Builder::new(head);
+        loop {
+            match reader.record()? {
+                Record::End => break,
+                record => builder.take(record)?,
+            }
+        }
+        let state = builder.finish()?;
+        reader.checksum()?;
+        Ok(state)
+    }
+}
+
+fn damaged(why: impl Into<String>) -> SnapshotError {
+    SnapshotError::Damaged(why.into())
+}
+
+struct Reader<R> {
+    from: BufReader<R>,
+    crc: u32,
+    at: u64,
+    scratch: Vec<u8>,
+}
+
+impl<R: Read> Reader<R> {
+    /// Reads so many bytes into the scratch. It grows with what is there, not with what is claimed.
+    fn fill(&mut self, length: u32) -> Result<&[u8], SnapshotError> {
+        self.scratch.clear();
+        let read = self.from.by_ref().take(u64::from(length)).read_to_end(&mut self.scratch)?;
+        self.at += read as u64;
+        if read < length as usize {
+            return Err(SnapshotError::Truncated(self.at));
+        }
+        self.crc = crc32c::crc32c_append(self.crc, &self.scratch);
+        Ok(&self.scratch)
+    }
+
+    fn number(&mut self) -> Result<u32, SnapshotError> {
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.fill(4)?);
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    fn preamble(&mut self) -> Result<(), SnapshotError> {
+        if self.fill(MAGIC.len() as u32)? != MAGIC {
+            return Err(SnapshotError::Magic);
+        }
+        match self.number()? {
+            VERSION => Ok(()),
+            other => Err(SnapshotError::Version(other)),
+        }
+    }
+
+    fn record(&mut self) -> Result<Record, SnapshotError> {
+        let length = self.number()?;
+        if length > MAX_RECORD_BYTES {
+            return Err(SnapshotError::RecordTooLong(length));
+        }
+        let (record, rest) = postcard::take_from_bytes(self.fill(length)?).map_err(|e| damaged(e.to_string()))?;
+        if rest.is_empty() { Ok(record) } else { Err(damaged("a record is shorter than it says")) }
+    }
+
+    fn checksum(&mut self) -> Result<(), SnapshotError> {
+        let actual = self.crc;
+        let expected = self.number()?;
+        if actual != expected {
+            return Err(SnapshotError::Checksum { expected, actual });
+        }
+        match self.from.read(&mut [0])? {
+            0 => Ok(()),
+            _ => Err(damaged("something follows its end")),
+        }
+    }
+}
+
+/// The parts of a snapshot, in the order in which they come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Sessions,
+    Nodes,
+    Origins,
+}
+
+struct Builder {
+    head: Head,
+    state: State,
+    part: Part,
+    replies: u64,
+    nodes: u64,
+    last_session: Option<SessionId>,
+    last_path: Option<NodePath>,
+    /// The origin whose outcomes are coming in, and how many are still to come.
+    origin: Option<(Origin, Vec<Outcome>, u64)>,
+}
+
+impl Builder {
+    fn new(head: Head) -> Self {
+        let mut state = State::new();
+        state.zxid = head.zxid;
+        state.clock_ms = head.clock_ms;
+        Self {
+            head,
+            state,
+            part: Part::Sessions,
+            replies: 0,
+            nodes: 0,
+            last_session: None,
+            last_path: None,
+            origin: None,
+        }
+    }
+
+    fn take(&mut self, record: Record) -> Result<(), SnapshotError> {
+        let part = match &record {
+            Record::Head(_) | Record::End => return Err(damaged("it has a second head")),
+            Record::Session(_) | Record::Reply { .. } => Part::Sessions,
+            Record::Node(_) => Part::Nodes,
+            Record::Origin { .. } | Record::Outcome(_) => Part::Origins,
+        };
+        if part < self.part {
+            return Err(damaged("its records are out of order"));
+        }
+        self.part = part;
+        match record {
+            Record::Session(session) => self.session(session),
+            Record::Reply { request, remembered } => {
+                let id = self.last_session.ok_or_else(|| damaged("a reply comes before any session"))?;
+                let session = self.state.sessions.get_mut(&id).ok_or_else(|| damaged("a reply is nobody's"))?;
+                Arc::make_mut(session).memory.restore(request, Arc::unwrap_or_clone(remembered));
+                self.replies += 1;
+                Ok(())
+            }
+            Record::Node(node) => self.node(node),
+            Record::Origin { origin, outcomes } => {
+                self.finish_origin()?;
+                self.origin = Some((origin, Vec::new(), outcomes));
+                Ok(())
+            }
+            Record::Outcome(outcome) => match &mut self.origin {
+                Some((_, outcomes, missing @ 1..)) => {
+                    outcomes.push(outcome);
+                    *missing -= 1;
+                    Ok(())
+                }
+                _ => Err(damaged("an outcome belongs to no batch")),
+            },
+            Record::Head(_) | Record::End => Ok(()),
+        }
+    }
+
+    fn session(&mut self, record: SessionRecord) -> Result<(), SnapshotError> {
+        if self.last_session.is_some_and(|last| record.id <= last) {
+            return Err(damaged("its sessions are out of order"));
+        }
+        self.last_session = Some(record.id);
+        let session = Session {
+            timeout_ms: record.timeout_ms,
+            label: record.label,
+            secret_hash: record.secret_hash,
+            opened_ms: record.opened_ms,
+            ephemerals: Default::default(),
+            memory: Default::default(),
+        };
+        self.state.sessions.insert(record.id, Arc::new(session));
+        Ok(())
+    }
+
+    fn node(&mut self, record: NodeRecord) -> Result<(), SnapshotError> {
+        if self.last_path.as_ref().is_some_and(|last| record.path <= *last) {
+            return Err(damaged("its nodes are out of order"));
+        }
+        self.last_path = Some(record.path.clone());
+        if (record.kind == NodeKind::Ephemeral) != record.owner.is_some() {
+            return Err(damaged(format!("the kind and the owner of {} do not agree", record.path)));
+        }
+        match record.path.parent().map(|parent| self.state.tree.get(&parent)) {
+            Some(None) => return Err(damaged(format!("{} has no parent", record.path))),
+            Some(Some(parent)) if parent.is_ephemeral() => {
+                return Err(damaged(format!("{} is the child of an ephemeral", record.path)));
+            }
+            _ => {}
+        }
+        if let Some(owner) = record.owner {
+            let session = self.state.sessions.get_mut(&owner);
+            let session = session.ok_or_else(|| damaged(format!("the session of {} is not there", record.path)))?;
+            Arc::make_mut(session).ephemerals.insert(record.path.clone());
+        }
+        let acl = self.state.tree.share_acl(&record.acl);
+        let (path, node) = record.into_node(acl);
+        self.state.tree.place(&path, node);
+        self.nodes += 1;
+        Ok(())
+    }
+
+    fn finish_origin(&mut self) -> Result<(), SnapshotError> {
+        let Some((origin, outcomes, missing)) = self.origin.take() else { return Ok(()) };
+        if missing > 0 {
+            return Err(damaged("outcomes of a batch are missing"));
+        }
+        let after_last = self.state.origins.get_max().is_none_or(|(last, _)| *last < origin.node);
+        if !after_last {
+            return Err(damaged("its origins are out of order"));
+        }
+        self.state.origins.insert(origin.node, Applied { origin, outcomes: outcomes.into() });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<State, SnapshotError> {
+        self.finish_origin()?;
+        let found = Head {
+            sessions: self.state.sessions.len() as u64,
+            replies: self.replies,
+            nodes: self.nodes,
+            origins: self.state.origins.len() as u64,
+            ..self.head
+        };
+        if found != self.head || self.nodes == 0 {
+            return Err(damaged(format!("it says {:?} and has {found:?}", self.head)));
+        }
+        Ok(self.state)
+    }
+}

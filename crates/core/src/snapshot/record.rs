@@ -1,0 +1,103 @@
+//! What a snapshot is made of. Fields and variants are never reordered or removed: a new format gets a new version.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::AclEntry;
+use crate::command::{NodeKind, Origin};
+use crate::ids::{RequestId, SessionId, Zxid};
+use crate::path::NodePath;
+use crate::reply::Outcome;
+use crate::state::{Node, Remembered};
+
+/// One record.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Record {
+    Head(Head),
+    Session(SessionRecord),
+    Reply { request: RequestId, remembered: Arc<Remembered> },
+    Node(NodeRecord),
+    Origin { origin: Origin, outcomes: u64 },
+    Outcome(Outcome),
+    End,
+}
+
+/// What stands at the beginning: how far the state had come, and how much of everything follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Head {
+    pub(super) zxid: Zxid,
+    pub(super) clock_ms: u64,
+    pub(super) sessions: u64,
+    pub(super) replies: u64,
+    pub(super) nodes: u64,
+    pub(super) origins: u64,
+}
+
+/// A session without what other records say about it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct SessionRecord {
+    pub(super) id: SessionId,
+    pub(super) timeout_ms: u32,
+    pub(super) label: Arc<str>,
+    pub(super) secret_hash: [u8; 32],
+    pub(super) opened_ms: u64,
+}
+
+/// A node without what other records say about it.
+#[derive(Serialize, Deserialize)]
+pub(super) struct NodeRecord {
+    pub(super) path: NodePath,
+    #[serde(with = "crate::blob")]
+    pub(super) data: Arc<[u8]>,
+    pub(super) acl: Arc<[AclEntry]>,
+    pub(super) kind: NodeKind,
+    pub(super) owner: Option<SessionId>,
+    pub(super) czxid: Zxid,
+    pub(super) mzxid: Zxid,
+    pub(super) pzxid: Zxid,
+    pub(super) ctime_ms: u64,
+    pub(super) mtime_ms: u64,
+    pub(super) version: i32,
+    pub(super) aversion: i32,
+    pub(super) children_made: u64,
+    pub(super) empty_since_ms: Option<u64>,
+}
+
+impl NodeRecord {
+    pub(super) fn of(path: &NodePath, node: &Node) -> Self {
+        Self {
+            path: path.clone(),
+            data: node.data.clone(),
+            acl: node.acl.clone(),
+            kind: node.kind,
+            owner: node.owner,
+            czxid: node.czxid,
+            mzxid: node.mzxid,
+            pzxid: node.pzxid,
+            ctime_ms: node.ctime_ms,
+            mtime_ms: node.mtime_ms,
+            version: node.version,
+            aversion: node.aversion,
+            children_made: node.children_made,
+            empty_since_ms: node.empty_since_ms,
+        }
+    }
+
+    /// The node, as yet without children; `acl` is the record's, shared where possible.
+    pub(super) fn into_node(self, acl: Arc<[AclEntry]>) -> (NodePath, Node) {
+        let node = Node {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            pzxid: self.pzxid,
+            ctime_ms: self.ctime_ms,
+            mtime_ms: self.mtime_ms,
+            version: self.version,
+            aversion: self.aversion,
+            children_made: self.children_made,
+            empty_since_ms: self.empty_since_ms,
+            ..Node::new(self.data, acl, self.kind, self.owner)
+        };
+        (self.path, node)
+    }
+}

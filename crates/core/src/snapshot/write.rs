@@ -1,0 +1,116 @@
+//! From a state to a stream, and to a checksum.
+
+use std::io::{BufWriter, Write};
+
+use sha2::{Digest, Sha256};
+
+use super::record::{Head, NodeRecord, Record, SessionRecord};
+use super::{MAGIC, SnapshotError, VERSION};
+use crate::ids::SessionId;
+use crate::state::{Session, State};
+
+const BUFFER_BYTES: usize = 256 * 1024;
+
+impl State {
+    /// Writes the whole state. Takes as long as the state is large: do it with a clone, outside of any lock.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn write_snapshot(&self, to: impl Write) -> Result<(), SnapshotError> {
+        let mut writer = Writer { to: BufWriter::with_capacity(BUFFER_BYTES, to), crc: 0, scratch: Vec::new() };
+        writer.bytes(&MAGIC)?;
+        writer.bytes(&VERSION.to_le_bytes())?;
+        writer.record(&Record::Head(self.head()))?;
+        for (id, session) in self.sessions() {
+            writer.session(id, session)?;
+        }
+        for (path, node) in &self.tree.nodes {
+            writer.record(&Record::Node(NodeRecord::of(path, node)))?;
+        }
+        for applied in self.origins.values() {
+            writer.record(&Record::Origin { origin: applied.origin, outcomes: applied.outcomes.len() as u64 })?;
+            for outcome in applied.outcomes.iter() {
+                writer.record(&Record::Outcome(outcome.clone()))?;
+            }
+        }
+        writer.record(&Record::End)?;
+        let crc = writer.crc;
+        writer.bytes(&crc.to_le_bytes())?;
+        writer.to.flush()?;
+        Ok(())
+    }
+
+    /// A checksum of everything that the zxid determines: the tree and the sessions. Two nodes at the same zxid have the same
+    /// one. The clock, the origins and the remembered replies are not part of it: commands that change nothing move them too.
+    ///
+    /// The first 8 bytes of a SHA-256. Takes as long as the state is large: do it with a clone, outside of any lock.
+    pub fn checksum(&self) -> u64 {
+        let mut hasher = Sha256::new();
+        let mut scratch = Vec::new();
+        let mut take = |record: &Record| {
+            scratch.clear();
+            // Writing to memory; were it to fail, the record would count as empty on every node alike.
+            scratch = postcard::to_extend(record, std::mem::take(&mut scratch)).unwrap_or_default();
+            hasher.update(&scratch);
+        };
+        take(&Record::Head(Head { zxid: self.zxid, ..Head::default() }));
+        self.sessions().for_each(|(id, session)| take(&session_record(id, session)));
+        self.tree.nodes.iter().for_each(|(path, node)| take(&Record::Node(NodeRecord::of(path, node))));
+        let digest = hasher.finalize();
+        digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
+    fn head(&self) -> Head {
+        Head {
+            zxid: self.zxid,
+            clock_ms: self.clock_ms,
+            sessions: self.sessions.len() as u64,
+            replies: self.sessions().map(|(_, session)| session.remembered_count() as u64).sum(),
+            nodes: self.tree.nodes.len() as u64,
+            origins: self.origins.len() as u64,
+        }
+    }
+}
+
+fn session_record(id: SessionId, session: &Session) -> Record {
+    Record::Session(SessionRecord {
+        id,
+        timeout_ms: session.timeout_ms,
+        label: session.label.clone(),
+        secret_hash: session.secret_hash,
+        opened_ms: session.opened_ms,
+    })
+}
+
+struct Writer<W: Write> {
+    to: BufWriter<W>,
+    crc: u32,
+    scratch: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        Ok(self.to.write_all(bytes)?)
+    }
+
+    fn record(&mut self, record: &Record) -> Result<(), SnapshotError> {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let encoded = postcard::to_extend(record, scratch).map_err(|e| SnapshotError::Damaged(e.to_string()))?;
+        self.bytes(&(encoded.len() as u32).to_le_bytes())?;
+        self.bytes(&encoded)?;
+        self.scratch = encoded;
+        Ok(())
+    }
+
+    fn session(&mut self, id: SessionId, session: &Session) -> Result<(), SnapshotError> {
+        self.record(&session_record(id, session))?;
+        for request in session.memory.by_age.values() {
+            if let Some(remembered) = session.memory.answers.get(request) {
+                self.record(&Record::Reply { request: *request, remembered: remembered.clone() })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Every invariant of the state, checked by looking at everything. For tests and for those who doubt; never on the way of a write.
+
+use std::collections::BTreeSet;
+
+use imbl::OrdSet;
+
+use super::State;
+use super::queue::Queue;
+use super::session::Session;
+use super::tree::Node;
+use crate::command::NodeKind;
+use crate::ids::{FencingToken, SessionId, Zxid};
+use crate::limits::{MAX_DATA_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
+use crate::lock::LockName;
+use crate::path::NodePath;
+
+/// Fails with a message unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+impl State {
+    /// Checks every invariant.
+    ///
+    /// # Errors
+    /// Names the first one that does not hold, and where.
+    pub fn validate(&self) -> Result<(), String> {
+        ensure!(self.tree.contains(&NodePath::root()), "there is no root");
+        let mut children = 0;
+        for (path, node) in &self.tree.nodes {
+            self.validate_place(path, node).map_err(|why| format!("{path}: {why}"))?;
+            self.validate_numbers(node).map_err(|why| format!("{path}: {why}"))?;
+            self.validate_children(path, node).map_err(|why| format!("{path}: {why}"))?;
+            children += node.children.len();
+        }
+        ensure!(children + 1 == self.tree.nodes.len(), "{} nodes, but {children} children", self.tree.nodes.len());
+        self.validate_indexes()?;
+        for (id, session) in self.sessions() {
+            self.validate_session(id, session).map_err(|why| format!("session {id}: {why}"))?;
+        }
+        self.validate_origins()
+    }
+
+    /// A node hangs where it should, and its owner knows.
+    fn validate_place(&self, path: &NodePath, node: &Node) -> Result<(), String> {
+        if let Some(parent) = path.parent() {
+            let directory = self.tree.get(&parent).ok_or("it has no parent")?;
+            ensure!(!directory.is_ephemeral(), "it is the child of an ephemeral");
+            ensure!(directory.children.contains(path.name()), "its parent does not list it");
+        }
+        ensure!(node.is_ephemeral() == node.owner.is_some(), "kind {:?}, owner {:?}", node.kind, node.owner);
+        if let Some(owner) = node.owner {
+            let session = self.session(owner).ok_or_else(|| format!("its session {owner} is gone"))?;
+            ensure!(session.ephemerals.contains(path), "its session {owner} does not list it");
+            ensure!(owner.0 < node.czxid.0, "it is older than its session {owner}");
+        }
+        Ok(())
+    }
+
+    fn validate_numbers(&self, node: &Node) -> Result<(), String> {
+        ensure!(node.czxid <= node.mzxid && node.mzxid <= self.zxid, "czxid {}, mzxid {}", node.czxid, node.mzxid);
+        ensure!(node.czxid <= node.pzxid && node.pzxid <= self.zxid, "czxid {}, pzxid {}", node.czxid, node.pzxid);
+        ensure!(
+            node.ctime_ms <= node.mtime_ms && node.mtime_ms <= self.clock_ms,
+            "times {} {}",
+            node.ctime_ms,
+            node.mtime_ms
+        );
+        ensure!(node.version != -1 && node.aversion != -1, "a version of -1");
+        ensure!(node.data.len() <= MAX_DATA_BYTES, "{} bytes of data", node.data.len());
+        ensure!(!node.acl.is_empty(), "an empty ACL");
+        Ok(())
+    }
+
+    fn validate_children(&self, path: &NodePath, node: &Node) -> Result<(), String> {
+        let made = node.children_made;
+        ensure!(node.children.len() as u64 <= made, "{} children, but {made} made", node.children.len());
+        match node.empty_since_ms {
+            Some(since) => ensure!(
+                node.children.is_empty() && made > 0 && since <= self.clock_ms,
+                "said to be empty since {since}"
+            ),
+            None => ensure!(made == 0 || !node.children.is_empty(), "not known since when it is empty"),
+        }
+        let mut queue = Queue::default();
+        for name in &node.children {
+            let child = path.child(name).map_err(|e| format!("child {name}: {e}"))?;
+            let child = self.tree.get(&child).ok_or_else(|| format!("child {name} is not there"))?;
+            ensure!(child.czxid <= node.pzxid, "child {name} is newer than pzxid {}", node.pzxid);
+            queue.insert(name, child.czxid.into());
+        }
+        ensure!(queue == node.queue, "its queue is {:?}, its children make {queue:?}", node.queue);
+        if LockName::of_directory(path).is_some() {
+            self.validate_lock(path, node)?;
+        }
+        Ok(())
+    }
+
+    /// In a lock's queue, places are given by the counter, and so tokens rise with them (promises P1 and P2).
+    fn validate_lock(&self, path: &NodePath, node: &Node) -> Result<(), String> {
+        let mut last = FencingToken(0);
+        for ((sequence, name), _) in node.queue.iter() {
+            let child = path.child(name).map_err(|e| e.to_string())?;
+            let token = self.tree.get(&child).map_or(FencingToken(0), |child| child.czxid.into());
+            ensure!(*sequence < node.children_made, "{name} has a sequence that was never given");
+            ensure!(last <= token, "{name} has token {token}, after {last}");
+            last = token;
+        }
+        Ok(())
+    }
+
+    fn validate_indexes(&self) -> Result<(), String> {
+        let nodes = || self.tree.nodes.iter();
+        let deadlines: OrdSet<_> =
+            nodes().filter_map(|(path, node)| Some((node.deadline_ms()?, path.clone()))).collect();
+        ensure!(deadlines == self.tree.deadlines, "deadlines {:?} instead of {deadlines:?}", self.tree.deadlines);
+        let queues: OrdSet<_> = nodes().filter(|(_, n)| !n.queue.is_empty()).map(|(path, _)| path.clone()).collect();
+        ensure!(queues == self.tree.queues, "queues {:?} instead of {queues:?}", self.tree.queues);
+        let ephemerals = nodes().filter(|(_, node)| node.kind == NodeKind::Ephemeral).count();
+        ensure!(ephemerals == self.tree.ephemeral_count, "{} ephemerals, not {ephemerals}", self.tree.ephemeral_count);
+        Ok(())
+    }
+
+    fn validate_session(&self, id: SessionId, session: &Session) -> Result<(), String> {
+        ensure!(Zxid(id.0) <= self.zxid && id.0 > 0, "it has yet to be opened");
+        ensure!(session.opened_ms <= self.clock_ms, "it opened in the future");
+        ensure!(
+            (MIN_SESSION_TIMEOUT_MS..=MAX_SESSION_TIMEOUT_MS).contains(&session.timeout_ms),
+            "its timeout is {}",
+            session.timeout_ms
+        );
+        for path in &session.ephemerals {
+            let owner = self.tree.get(path).and_then(|node| node.owner);
+            ensure!(owner == Some(id), "it lists {path}, which is owned by {owner:?}");
+        }
+        let memory = &session.memory;
+        ensure!(memory.answers.len() <= MAX_REMEMBERED_REPLIES, "it remembers {} replies", memory.answers.len());
+        let by_age: BTreeSet<_> = memory.by_age.iter().map(|(age, id)| (*age, *id)).collect();
+        let answers: BTreeSet<_> = memory.answers.iter().map(|(id, answer)| (answer.age, *id)).collect();
+        ensure!(by_age == answers, "its memory is not in order");
+        Ok(())
+    }
+
+    fn validate_origins(&self) -> Result<(), String> {
+        for (node, applied) in &self.origins {
+            ensure!(applied.origin.node == *node, "the origin of node {node} is {:?}", applied.origin);
+            for outcome in applied.outcomes.iter() {
+                ensure!(outcome.events.is_empty(), "the last batch of node {node} kept its events");
+                ensure!(outcome.zxid <= self.zxid, "the last batch of node {node} is of the future");
+            }
+        }
+        Ok(())
+    }
+}
