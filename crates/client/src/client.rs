@@ -1,0 +1,125 @@
+//! The client's handle: endpoints, connections, options, and on whose behalf it speaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::Credential;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::endpoints::{Endpoint, EndpointError, Endpoints};
+use crate::error::Error;
+
+/// How patient a client is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long to wait for a connection to one endpoint.
+    pub connect_timeout: Duration,
+    /// How long to wait for the answer of one endpoint, on top of the time that the request itself asks to wait.
+    pub attempt_timeout: Duration,
+    /// How long to go on trying endpoints while none can serve, on top of the time that the request itself asks to wait.
+    pub patience: Duration,
+    /// While a request waits in a lock's queue, how often to ask its node whether it is alive. A node that does not answer
+    /// twice in a row is given up, and the request is taken to the next under the same request id.
+    pub liveness_interval: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(1),
+            attempt_timeout: Duration::from_secs(3),
+            patience: Duration::from_secs(10),
+            liveness_interval: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Request ids whose answers have arrived, to be told to the cluster with the next change so that it may forget them.
+/// Telling is a courtesy: what does not fit is dropped, the session's own bound takes care of it.
+const MAX_ACKNOWLEDGEMENTS: usize = 32;
+
+#[derive(Debug, Default)]
+pub(crate) struct Acknowledgements(Mutex<Vec<Uuid>>);
+
+impl Acknowledgements {
+    pub(crate) fn answered(&self, id: Uuid) {
+        let mut ids = self.0.lock();
+        if ids.len() < MAX_ACKNOWLEDGEMENTS {
+            ids.push(id);
+        }
+    }
+
+    pub(crate) fn take(&self) -> Vec<Uuid> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// On whose behalf requests are made.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) credential: Credential,
+    pub(crate) acknowledgements: Arc<Acknowledgements>,
+}
+
+/// A handle on the cluster; clones share connections and the endpoint they prefer.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) http: reqwest::Client,
+    pub(crate) endpoints: Arc<Endpoints>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) identity: Option<Identity>,
+}
+
+impl Client {
+    /// A client of the cluster that is reached there. Connects when first used.
+    ///
+    /// # Errors
+    /// An endpoint that cannot be used, or none.
+    pub fn new(endpoints: impl IntoIterator<Item = impl AsRef<str>>, options: Options) -> Result<Self, EndpointError> {
+        let endpoints = Endpoints::new(endpoints)?;
+        let http = reqwest::Client::builder()
+            // A proxy between a holder and its cluster would be one more thing that can lie about who is alive.
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_nodelay(true)
+            .connect_timeout(options.connect_timeout)
+            // Below the server's own idle timeout, so that it is this side that closes.
+            .pool_idle_timeout(Duration::from_secs(15))
+            .user_agent(concat!("lockkeeper/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|e| EndpointError::Bad { text: "http client".into(), why: e.to_string() })?;
+        Ok(Self { http, endpoints: Arc::new(endpoints), options: Arc::new(options), identity: None })
+    }
+
+    /// The same client, speaking for that session.
+    #[must_use]
+    pub fn as_session(&self, credential: Credential) -> Self {
+        let identity = Identity { credential, acknowledgements: Arc::default() };
+        Self { identity: Some(identity), ..self.clone() }
+    }
+
+    /// Where the cluster is reached.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        self.endpoints.all()
+    }
+
+    /// The endpoint that is turned to first.
+    pub fn preferred(&self) -> &Endpoint {
+        self.endpoints.at(self.endpoints.preferred())
+    }
+
+    /// A client of that one endpoint alone, with the same connections and identity.
+    ///
+    /// # Errors
+    /// The endpoint cannot be used.
+    pub fn only(&self, endpoint: &Endpoint) -> Result<Self, EndpointError> {
+        Ok(Self { endpoints: Arc::new(Endpoints::new([endpoint.as_str()])?), ..self.clone() })
+    }
+
+    pub(crate) fn credential(&self) -> Result<Credential, Error> {
+        let missing =
+            || Error::refused(lockkeeper_api::Code::SessionRequired, "this call needs a client with a session");
+        self.identity.as_ref().map(|identity| identity.credential).ok_or_else(missing)
+    }
+}

@@ -1,0 +1,148 @@
+//! Where the cluster is reached, and which endpoint to turn to first.
+//!
+//! Endpoints stand in a ring. All calls of a client go to the same one until it fails, then to the next: a caller then
+//! reads its own writes without waiting for another replica.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use thiserror::Error;
+
+/// More would be a mistake, not a cluster.
+const MAX_ENDPOINTS: usize = 64;
+
+/// The address of one node's client interface, such as `http://10.0.0.1:7001`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint(String);
+
+/// The text names no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum EndpointError {
+    /// None given.
+    #[error("no endpoint given; name at least one, such as http://127.0.0.1:7001")]
+    None,
+    /// Too many.
+    #[error("{0} endpoints given, at most {MAX_ENDPOINTS} are taken")]
+    TooMany(usize),
+    /// Not one that can be used.
+    #[error("'{text}' is no endpoint ({why}); write it as http://HOST:PORT")]
+    Bad {
+        /// What was given.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl Endpoint {
+    /// Takes `http://host:port` or `host:port`.
+    ///
+    /// # Errors
+    /// Another scheme, no host, or a path behind the port.
+    pub fn parse(text: &str) -> Result<Self, EndpointError> {
+        let bad = |why: &str| EndpointError::Bad { text: text.to_owned(), why: why.to_owned() };
+        let trimmed = text.trim().trim_end_matches('/');
+        let with_scheme = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
+        let url = reqwest::Url::parse(&with_scheme).map_err(|e| bad(&e.to_string()))?;
+        if url.scheme() != "http" {
+            return Err(bad("only plain http is spoken"));
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(bad("it has no host"));
+        }
+        if url.path() != "/" || url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
+            return Err(bad("it has more than host and port"));
+        }
+        Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
+    }
+
+    /// The URL without a slash at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The ring.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    ring: Vec<Endpoint>,
+    preferred: AtomicUsize,
+}
+
+impl Endpoints {
+    pub(crate) fn new(texts: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, EndpointError> {
+        let mut ring = Vec::new();
+        for text in texts {
+            let endpoint = Endpoint::parse(text.as_ref())?;
+            if !ring.contains(&endpoint) {
+                ring.push(endpoint);
+            }
+        }
+        match ring.len() {
+            0 => Err(EndpointError::None),
+            1..=MAX_ENDPOINTS => Ok(Self { ring, preferred: AtomicUsize::new(0) }),
+            many => Err(EndpointError::TooMany(many)),
+        }
+    }
+
+    pub(crate) fn all(&self) -> &[Endpoint] {
+        &self.ring
+    }
+
+    /// The place of the endpoint to turn to first.
+    pub(crate) fn preferred(&self) -> usize {
+        self.preferred.load(Ordering::Relaxed) % self.ring.len()
+    }
+
+    pub(crate) fn at(&self, place: usize) -> &Endpoint {
+        &self.ring[place % self.ring.len()]
+    }
+
+    /// The endpoint at `failed` could not serve: the next is preferred, unless another caller has moved on already.
+    pub(crate) fn move_on_from(&self, failed: usize) {
+        let next = (failed + 1) % self.ring.len();
+        let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The endpoint at `place` has just served where the preferred one did not.
+    pub(crate) fn prefer(&self, place: usize) {
+        self.preferred.store(place % self.ring.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_that_are_taken() {
+        assert_eq!(Endpoint::parse("http://127.0.0.1:7001/").unwrap().as_str(), "http://127.0.0.1:7001");
+        assert_eq!(Endpoint::parse(" node-1:7001 ").unwrap().as_str(), "http://node-1:7001");
+        assert_eq!(Endpoint::parse("[::1]:7001").unwrap().as_str(), "http://[::1]:7001");
+        for bad in ["", "https://a:1", "http://a:1/v1", "http://a:b", "ftp://a", "http://u@a:1"] {
+            assert!(Endpoint::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_ring_turns_once_per_failure() {
+        let ring = Endpoints::new(["a:1", "b:1", "c:1", "a:1"]).unwrap();
+        assert_eq!(ring.all().len(), 3);
+        assert_eq!(ring.preferred(), 0);
+        ring.move_on_from(0);
+        ring.move_on_from(0);
+        assert_eq!(ring.preferred(), 1, "a second report of the same failure changes nothing");
+        ring.move_on_from(1);
+        ring.move_on_from(2);
+        assert_eq!(ring.preferred(), 0);
+        ring.prefer(2);
+        assert_eq!(ring.at(ring.preferred()).as_str(), "http://c:1");
+        assert_eq!(Endpoints::new(Vec::<String>::new()).unwrap_err(), EndpointError::None);
+    }
+}

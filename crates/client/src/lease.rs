@@ -1,0 +1,100 @@
+//! How long a session may be relied on: arithmetic over points in time that are handed in, nothing else.
+//!
+//! The cluster does not expire a session before `timeout` has passed since the *sending* of a keepalive that it
+//! acknowledged (promise P5). The client calls it lost a margin earlier (promise P11).
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+const LARGEST_MARGIN: Duration = Duration::from_millis(500);
+
+/// How long before the earliest expiry a session counts as lost: a tenth of its timeout, at most 500 ms. It covers the
+/// time between finding out and having acted, and clocks that run at slightly different speeds.
+pub fn safety_margin(timeout: Duration) -> Duration {
+    (timeout / 10).min(LARGEST_MARGIN)
+}
+
+/// The last acknowledged keepalive and what follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lease {
+    sent: Moment,
+    timeout: Duration,
+}
+
+impl Lease {
+    pub(crate) fn new(sent: Moment, timeout: Duration) -> Self {
+        Self { sent, timeout }
+    }
+
+    /// A keepalive sent then was acknowledged. Answers may overtake each other: the latest sending counts.
+    pub(crate) fn acknowledged(&mut self, sent: Moment, timeout: Duration) {
+        if sent >= self.sent {
+            *self = Self { sent, timeout };
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// When to send the next keepalive.
+    pub(crate) fn renew_at(&self) -> Moment {
+        self.sent + self.timeout / 3
+    }
+
+    /// From when on the lack of an acknowledgement is worth telling.
+    pub(crate) fn failing_at(&self) -> Moment {
+        self.sent + self.timeout / 2
+    }
+
+    /// When it counts as lost.
+    pub(crate) fn lost_at(&self) -> Moment {
+        self.sent + (self.timeout - safety_margin(self.timeout))
+    }
+
+    /// Before this the cluster does not give its locks to another.
+    pub(crate) fn expires_at(&self) -> Moment {
+        self.sent + self.timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_millis(millis)
+    }
+
+    #[test]
+    fn everything_counts_from_the_sending() {
+        let lease = Lease::new(at(1_000), Duration::from_secs(3));
+        assert_eq!(lease.renew_at(), at(2_000));
+        assert_eq!(lease.failing_at(), at(2_500));
+        assert_eq!(lease.lost_at(), at(3_700));
+        assert_eq!(lease.expires_at(), at(4_000));
+        assert_eq!(at(3_000).until(lease.lost_at()), Duration::from_millis(700));
+        assert_eq!(at(9_000).until(lease.lost_at()), Duration::ZERO);
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_does_not_turn_the_clock_back() {
+        let mut lease = Lease::new(at(1_000), Duration::from_secs(3));
+        lease.acknowledged(at(2_000), Duration::from_secs(3));
+        lease.acknowledged(at(1_500), Duration::from_secs(3));
+        assert_eq!(lease.expires_at(), at(5_000));
+        lease.acknowledged(at(2_100), Duration::from_secs(6));
+        assert_eq!(lease.expires_at(), at(8_100));
+    }
+
+    #[test]
+    fn lost_always_comes_before_expiry() {
+        for timeout_ms in [1, 10, 500, 1_000, 4_999, 5_000, 10_000, 3_600_000] {
+            let lease = Lease::new(at(7), Duration::from_millis(timeout_ms));
+            assert!(lease.renew_at() < lease.failing_at() && lease.failing_at() < lease.lost_at(), "{timeout_ms}");
+            assert!(lease.lost_at() < lease.expires_at());
+            assert!(lease.lost_at().until(lease.expires_at()) <= LARGEST_MARGIN);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `/v1/cluster`.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
+use reqwest::Method;
+
+use super::Query;
+use crate::client::Client;
+use crate::endpoints::Endpoint;
+use crate::error::Error;
+use crate::transport::{Ask, Repeat, send_once};
+
+impl Client {
+    /// The cluster as one endpoint sees it, whatever state it is in; no other endpoint is asked instead.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
+        let target = Query::default().maybe("checksum", checksum.then_some("true")).behind("/v1/cluster");
+        let request = self.request(endpoint, &Ask::get(target), None)?;
+        send_once(endpoint, request, limit).await
+    }
+
+    /// [`status_of`](Self::status_of) each endpoint, all at once.
+    pub async fn status_of_all(&self, checksum: bool, limit: Duration) -> Vec<(Endpoint, Result<Status, Error>)> {
+        let ask = |endpoint: &Endpoint| {
+            let endpoint = endpoint.clone();
+            async move {
+                let status = self.status_of(&endpoint, checksum, limit).await;
+                (endpoint, status)
+            }
+        };
+        join_all(self.endpoints().iter().map(ask)).await
+    }
+
+    /// Hands leadership over.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<Transferred, Error> {
+        let ask = Ask::new(Method::POST, "/v1/cluster/transfer".into(), Repeat::Never).json(&Transfer { to })?;
+        self.call(&ask).await
+    }
+
+    /// Adds a member that receives the log and does not vote yet.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn add_member(&self, add: &AddMember) -> Result<(), Error> {
+        let ask = Ask::new(Method::POST, "/v1/cluster/members".into(), Repeat::Never).json(add)?;
+        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+    }
+
+    /// Gives a member its vote.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn promote_member(&self, node_id: u64) -> Result<(), Error> {
+        let ask = Ask::new(Method::POST, format!("/v1/cluster/members/{node_id}/promote"), Repeat::Never);
+        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+    }
+
+    /// Removes a member; its id is never used again.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
+        let ask = Ask::new(Method::DELETE, format!("/v1/cluster/members/{node_id}"), Repeat::Never);
+        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+    }
+}

@@ -1,0 +1,85 @@
+//! `/v1/locks`.
+
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::locks::{Acquire, Acquired, Lock, Locks, Released, Token, Verified};
+use reqwest::Method;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{Paging, Query, lock_part};
+use crate::client::Client;
+use crate::error::Error;
+use crate::transport::{Ask, Repeat, encode};
+
+/// Longest wait that the server takes in one request.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+impl Client {
+    /// Asks for a lock and waits for it as long as `acquire.wait_ms` says. With a session a lost answer is asked for again
+    /// under the same request id, at any node, and finds the same place in the queue; without one (`ttl_ms`) it is reported
+    /// as unknown.
+    ///
+    /// # Errors
+    /// [`Code::LockBusy`] when the wait is over; otherwise see [`Error`].
+    pub async fn acquire(&self, lock: &str, acquire: &Acquire) -> Result<Acquired, Error> {
+        let wait = Duration::from_millis(acquire.wait_ms);
+        if wait > LONGEST_WAIT {
+            return Err(Error::refused(Code::BadRequest, format!("a wait is at most {} s", LONGEST_WAIT.as_secs())));
+        }
+        let repeat = if self.identity.is_some() { Repeat::Idempotent } else { Repeat::Never };
+        let request_id = acquire.request_id.unwrap_or_else(Uuid::new_v4);
+        let until = Instant::now() + wait;
+        let body = move || {
+            let left = until.saturating_duration_since(Instant::now());
+            let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            encode(&Acquire { request_id: Some(request_id), wait_ms, ..acquire.clone() })
+        };
+        let target = format!("/v1/locks/{}/acquire", lock_part(lock)?);
+        self.call(&Ask::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await
+    }
+
+    /// Gives back what this client's session holds with that token.
+    ///
+    /// # Errors
+    /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
+    pub async fn release(&self, lock: &str, token: u64) -> Result<Released, Error> {
+        let target = format!("/v1/locks/{}/release", lock_part(lock)?);
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(&Token { token })?).await
+    }
+
+    /// Whether the lock is held with that token, linearizable. Needs no session: it is the resource that asks.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn verify(&self, lock: &str, token: u64) -> Result<Verified, Error> {
+        let target = format!("/v1/locks/{}/verify", lock_part(lock)?);
+        self.call(&Ask::new(Method::POST, target, Repeat::Freely).anonymous().json(&Token { token })?).await
+    }
+
+    /// Who holds a lock and who waits for it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn lock(&self, lock: &str) -> Result<Lock, Error> {
+        self.call(&Ask::get(format!("/v1/locks/{}", lock_part(lock)?))).await
+    }
+
+    /// A page of the locks that somebody holds.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn locks(&self, prefix: Option<&str>, paging: &Paging) -> Result<Locks, Error> {
+        self.call(&Ask::get(Query::default().maybe("prefix", prefix).paged(paging).behind("/v1/locks"))).await
+    }
+
+    /// Takes a lock from whoever holds it with that token. Audited by the server. The holder may still be at work.
+    ///
+    /// # Errors
+    /// [`Code::NotHeld`] if nobody holds it so; otherwise see [`Error`].
+    pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
+        let target = format!("/v1/locks/{}/holders/{token}", lock_part(lock)?);
+        self.call(&Ask::new(Method::DELETE, target, Repeat::ByRequestId)).await
+    }
+}

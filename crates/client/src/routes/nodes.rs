@@ -1,0 +1,75 @@
+//! `/v1/nodes` and `/v1/txn`.
+
+use lockkeeper_api::nodes::{Changed, Create, Deleted, Node, SetData, Txn, TxnDone};
+use reqwest::Method;
+
+use super::{Query, Reading, node_path};
+use crate::client::Client;
+use crate::error::Error;
+use crate::transport::{Ask, Repeat};
+
+impl Client {
+    /// Reads a node.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn node(&self, path: &str, reading: &Reading) -> Result<Node, Error> {
+        let query = Query::default()
+            .maybe("children", reading.children.then_some("true"))
+            .maybe("children_after", reading.children_after.as_ref())
+            .maybe("consistency", reading.stale.then_some("stale"));
+        self.call(&Ask::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
+    }
+
+    /// The names of all children of a node, page by page. Between two pages the node may change.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+        let mut names = Vec::new();
+        let mut reading = Reading { children: true, ..Reading::default() };
+        loop {
+            let page = self.node(path, &reading).await?;
+            names.extend(page.children.unwrap_or_default());
+            match page.next_children {
+                Some(next) => reading.children_after = Some(next),
+                None => return Ok(names),
+            }
+        }
+    }
+
+    /// Creates a node.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn create(&self, path: &str, create: &Create) -> Result<Changed, Error> {
+        let target = format!("/v1/nodes{}", node_path(path)?);
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(create)?).await
+    }
+
+    /// Sets a node's data, if it has that version.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn set(&self, path: &str, set: &SetData, version: Option<i32>) -> Result<Changed, Error> {
+        let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
+        self.call(&Ask::new(Method::PUT, target, Repeat::ByRequestId).json(set)?).await
+    }
+
+    /// Deletes a node, if it has that version.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn delete(&self, path: &str, version: Option<i32>) -> Result<Deleted, Error> {
+        let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
+        self.call(&Ask::new(Method::DELETE, target, Repeat::ByRequestId)).await
+    }
+
+    /// Several operations, all or nothing.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn txn(&self, txn: &Txn) -> Result<TxnDone, Error> {
+        self.call(&Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(txn)?).await
+    }
+}

@@ -1,0 +1,67 @@
+//! `/v1/sessions`. [`Session`](crate::Session) is what keeps one alive.
+
+use std::time::Duration;
+
+use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
+use reqwest::Method;
+
+use super::{Paging, Query};
+use crate::client::Client;
+use crate::endpoints::Endpoint;
+use crate::error::Error;
+use crate::transport::{Ask, Repeat, send_once};
+
+impl Client {
+    /// Opens a session that nobody keeps alive yet. If an answer is lost it asks again: a session that nobody knows of
+    /// holds nothing and expires.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn open_session(&self, open: &OpenSession) -> Result<SessionOpened, Error> {
+        let ask = Ask::new(Method::POST, "/v1/sessions".into(), Repeat::Idempotent).anonymous().json(open)?;
+        self.call(&ask).await
+    }
+
+    /// Keeps this client's session alive, once.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn keepalive(&self) -> Result<KeptAlive, Error> {
+        let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
+        self.call(&Ask::new(Method::POST, target, Repeat::Freely)).await
+    }
+
+    /// Keeps this client's session alive through that endpoint and no other.
+    pub(crate) async fn keepalive_at(&self, endpoint: &Endpoint, limit: Duration) -> Result<KeptAlive, Error> {
+        let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
+        let request = self.request(endpoint, &Ask::new(Method::POST, target, Repeat::Freely), None)?;
+        send_once(endpoint, request, limit).await
+    }
+
+    /// Closes this client's session; all it owned goes with it.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Error::Lost`] if it was gone already.
+    pub async fn close_session(&self) -> Result<(), Error> {
+        let target = format!("/v1/sessions/{}", self.credential()?.session_id);
+        // Once closed it cannot be closed again, and that is what the caller wants to be true: see `session.rs`.
+        let ask = Ask::new(Method::DELETE, target, Repeat::Idempotent);
+        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+    }
+
+    /// What a session is and owns.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn session(&self, session_id: u64) -> Result<Session, Error> {
+        self.call(&Ask::get(format!("/v1/sessions/{session_id}")).anonymous()).await
+    }
+
+    /// A page of the open sessions.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn sessions(&self, paging: &Paging) -> Result<Sessions, Error> {
+        self.call(&Ask::get(Query::default().paged(paging).behind("/v1/sessions"))).await
+    }
+}

@@ -1,0 +1,233 @@
+//! A session that keeps itself alive, and says when it can no longer be relied on.
+//!
+//! A background task sends a keepalive every third of the timeout. What counts is when the last *acknowledged* one was
+//! sent: from then on the clock runs, whatever the network does. When it has run down to the safety margin, the session is
+//! lost, for good: a later answer does not bring it back, because its holder has been told (promise P11).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::Credential;
+use lockkeeper_api::sessions::OpenSession;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::keepalive::{Round, round};
+use crate::lease::Lease;
+
+/// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+const SHORTEST_NAP: Duration = Duration::from_millis(1);
+/// Pause after a round in which nobody acknowledged.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
+
+/// How a session is opened.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// How long it lives without a sign of life; the server clamps it to its limits.
+    pub timeout: Duration,
+    /// Who this is, for people.
+    pub label: String,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(10), label: String::new() }
+    }
+}
+
+/// What is known of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// Keepalives are acknowledged.
+    Connected,
+    /// None was acknowledged for half the timeout. The session is still sure to live for a while.
+    RenewalFailing {
+        /// How long, counted from when this was said; [`Session::left`] has it at any time.
+        left: Duration,
+    },
+    /// It is over, or cannot be relied on any more. Final.
+    Lost {
+        /// Why.
+        because: String,
+    },
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    lease: Mutex<Lease>,
+    state: watch::Sender<SessionState>,
+}
+
+/// An open session. Dropping it stops the keepalives and lets it expire; [`close`](Session::close) ends it at once.
+#[derive(Debug)]
+pub struct Session {
+    shared: Arc<Shared>,
+    credential: Credential,
+    keeper: JoinHandle<()>,
+}
+
+impl Session {
+    /// Opens a session and begins to keep it alive on the current runtime.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn open(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
+        let timeout_ms = u32::try_from(options.timeout.as_millis()).unwrap_or(u32::MAX);
+        let open = OpenSession { timeout_ms: Some(timeout_ms), label: Some(options.label.clone()) };
+        // Counting from before the first try can only make the client more careful than it needs to be.
+        let sent = Moment::now();
+        let opened = client.open_session(&open).await?;
+        let credential = opened.credential.parse().map_err(|e| Error::NotLockkeeper {
+            endpoint: client.preferred().to_string(),
+            why: format!("session credential: {e}"),
+        })?;
+        let lease = Lease::new(sent, Duration::from_millis(opened.timeout_ms.into()));
+        let shared = Arc::new(Shared {
+            client: client.as_session(credential),
+            lease: Mutex::new(lease),
+            state: watch::Sender::new(SessionState::Connected),
+        });
+        let keeper = tokio::spawn(keep(shared.clone()));
+        Ok(Self { shared, credential, keeper })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u64 {
+        self.credential.session_id
+    }
+
+    /// What proves it. Whoever has this *is* the session.
+    pub fn credential(&self) -> Credential {
+        self.credential
+    }
+
+    /// The timeout that the cluster granted.
+    pub fn timeout(&self) -> Duration {
+        self.shared.lease.lock().timeout()
+    }
+
+    /// A client that speaks for it.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
+    }
+
+    /// Follows its state.
+    pub fn state(&self) -> watch::Receiver<SessionState> {
+        self.shared.state.subscribe()
+    }
+
+    /// When it counts as lost if no further keepalive is acknowledged. In the past once it is lost.
+    pub fn lost_at(&self) -> Moment {
+        match *self.shared.state.borrow() {
+            SessionState::Lost { .. } => Moment::from_millis(0),
+            _ => self.shared.lease.lock().lost_at(),
+        }
+    }
+
+    /// Until then the cluster does not give its locks to another, as far as this client knows.
+    pub fn expires_at(&self) -> Moment {
+        self.shared.lease.lock().expires_at()
+    }
+
+    /// How long it may be relied on, right now.
+    pub fn left(&self) -> Duration {
+        Moment::now().until(self.lost_at())
+    }
+
+    /// Completes when it is lost, with the reason.
+    pub async fn lost(&self) -> String {
+        let mut state = self.state();
+        loop {
+            if let SessionState::Lost { because } = &*state.borrow_and_update() {
+                return because.clone();
+            }
+            if state.changed().await.is_err() {
+                return "its keeper has stopped".into();
+            }
+        }
+    }
+
+    /// Ends it, with all it owns, in one transaction of the cluster.
+    ///
+    /// # Errors
+    /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
+    pub async fn close(self) -> Result<(), Error> {
+        self.keeper.abort();
+        match self.shared.client.close_session().await {
+            Err(Error::Lost(_)) | Ok(()) => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+/// The keeper: renews, and says what it finds, until the session is lost.
+async fn keep(shared: Arc<Shared>) {
+    let because = loop {
+        let lease = *shared.lease.lock();
+        let now = Moment::now();
+        let until_lost = now.until(lease.lost_at());
+        if until_lost.is_zero() {
+            let timeout_ms = lease.timeout().as_millis();
+            break format!("no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further");
+        }
+        tell_if_failing(&shared, &lease, now);
+        let until_renewal = now.until(lease.renew_at());
+        if !until_renewal.is_zero() {
+            sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)).await;
+            continue;
+        }
+        // A round is cut short to tell of trouble and to look at the clock; it is begun again at once.
+        let until_failing = now.until(lease.failing_at());
+        let cut = if until_failing.is_zero() { until_lost } else { until_failing.min(until_lost) };
+        let attempt = round(&shared.client, lease.timeout(), lease.timeout() / 3);
+        match timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt).await {
+            Ok(Round::Acknowledged { sent, timeout }) => {
+                shared.lease.lock().acknowledged(sent, timeout);
+                if !Moment::now().until(lease.lost_at()).is_zero() {
+                    shared.state.send_if_modified(|state| {
+                        let changed = *state != SessionState::Connected;
+                        *state = SessionState::Connected;
+                        changed
+                    });
+                } else {
+                    // The answer came after the old deadline had passed: what began then cannot be taken back.
+                    break "a keepalive was acknowledged too late".into();
+                }
+            }
+            Ok(Round::Over(why)) => break why,
+            Ok(Round::Failed(why)) => {
+                tracing::debug!(why, "keepalive not acknowledged");
+                sleep(PAUSE_AFTER_FAILURE.min(until_lost)).await;
+            }
+            Err(_) => {}
+        }
+    };
+    shared.state.send_replace(SessionState::Lost { because });
+}
+
+fn tell_if_failing(shared: &Shared, lease: &Lease, now: Moment) {
+    if now < lease.failing_at() {
+        return;
+    }
+    let left = now.until(lease.lost_at());
+    shared.state.send_if_modified(|state| {
+        let news = *state == SessionState::Connected;
+        if news {
+            *state = SessionState::RenewalFailing { left };
+        }
+        news
+    });
+}

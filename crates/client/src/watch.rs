@@ -1,0 +1,233 @@
+//! Watching a path: server-sent events that are taken up again, at any node, where they broke off.
+//!
+//! It never skips silently: either every change after the starting point is given, or the stream ends in an error whose
+//! code is `compacted`, and the caller reads anew and watches from there.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use lockkeeper_api::watch::{Bookmark, Change};
+use lockkeeper_api::{Code, Problem, ZXID_HEADER};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::client::Client;
+use crate::error::{Error, Tried};
+use crate::routes::Query;
+use crate::sse::{SseEvent, SseParser};
+use crate::transport::root_cause;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What to watch.
+#[derive(Clone, Debug)]
+pub struct WatchOptions {
+    /// The node.
+    pub path: String,
+    /// With everything below it.
+    pub recursive: bool,
+    /// Changes after this zxid; from now on where it is left out.
+    pub from: Option<u64>,
+    /// A connection over which nothing came for so long, not even a sign of life, is given up for another.
+    pub silence: Duration,
+    /// How long to go on looking for an endpoint that serves; for ever where it is left out.
+    pub patience: Option<Duration>,
+}
+
+impl WatchOptions {
+    /// Watches that node from now on.
+    pub fn new(path: impl Into<String>) -> Self {
+        Self { path: path.into(), recursive: false, from: None, silence: Duration::from_secs(40), patience: None }
+    }
+}
+
+/// What a watch gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchItem {
+    /// Something happened.
+    Change(Change),
+    /// Nothing more happened up to this zxid.
+    Bookmark(u64),
+}
+
+type Pieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
+
+struct Connection {
+    pieces: Pieces,
+    parser: SseParser,
+    place: usize,
+}
+
+/// A watch; connects when first asked.
+pub struct Watch {
+    client: Client,
+    options: WatchOptions,
+    connection: Option<Connection>,
+    ready: VecDeque<SseEvent>,
+    /// Since when no endpoint has served.
+    broken_since: Option<Instant>,
+    tried: Vec<Tried>,
+    pause: Duration,
+    ended: bool,
+}
+
+impl Client {
+    /// Watches a path.
+    pub fn watch(&self, options: WatchOptions) -> Watch {
+        Watch {
+            client: self.clone(),
+            options,
+            connection: None,
+            ready: VecDeque::new(),
+            broken_since: None,
+            tried: Vec::new(),
+            pause: FIRST_PAUSE,
+            ended: false,
+        }
+    }
+}
+
+/// One step in following a watch.
+enum Step {
+    Item(WatchItem),
+    End(Error),
+    Again,
+}
+
+impl Watch {
+    /// The next item; `None` after an error. May be dropped and called again without losing anything.
+    pub async fn next(&mut self) -> Option<Result<WatchItem, Error>> {
+        while !self.ended {
+            let step = match self.ready.pop_front() {
+                Some(event) => self.understand(&event),
+                None if self.connection.is_some() => self.receive().await,
+                None => self.connect().await,
+            };
+            match step {
+                Step::Item(item) => return Some(Ok(item)),
+                Step::End(error) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+                Step::Again => {}
+            }
+        }
+        None
+    }
+
+    /// The same as a stream.
+    pub fn into_stream(self) -> impl Stream<Item = Result<WatchItem, Error>> + Send {
+        futures::stream::unfold(self, |mut watch| async move {
+            let item = watch.next().await?;
+            Some((item, watch))
+        })
+    }
+
+    /// The zxid from which it would be resumed.
+    pub fn position(&self) -> Option<u64> {
+        self.options.from
+    }
+
+    fn understand(&mut self, event: &SseEvent) -> Step {
+        let understood = match event.name.as_str() {
+            "change" => parse::<Change>(event).map(|change| (change.zxid, WatchItem::Change(change))),
+            "bookmark" => parse::<Bookmark>(event).map(|mark| (mark.zxid, WatchItem::Bookmark(mark.zxid))),
+            "compacted" => {
+                return match parse::<Problem>(event) {
+                    Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
+                    Err(why) => Step::End(self.not_lockkeeper(why)),
+                };
+            }
+            // A later version may say more.
+            _ => return Step::Again,
+        };
+        match understood {
+            Ok((zxid, item)) => {
+                self.options.from = Some(zxid);
+                self.broken_since = None;
+                self.pause = FIRST_PAUSE;
+                Step::Item(item)
+            }
+            Err(why) => Step::End(self.not_lockkeeper(why)),
+        }
+    }
+
+    fn not_lockkeeper(&self, why: String) -> Error {
+        Error::NotLockkeeper { endpoint: self.client.preferred().to_string(), why }
+    }
+
+    async fn receive(&mut self) -> Step {
+        let Some(connection) = &mut self.connection else { return Step::Again };
+        let why = match timeout(self.options.silence, connection.pieces.next()).await {
+            Ok(Some(Ok(piece))) => match connection.parser.feed(&piece) {
+                Ok(events) => {
+                    self.ready.extend(events);
+                    return Step::Again;
+                }
+                Err(why) => return Step::End(self.not_lockkeeper(why.to_string())),
+            },
+            Ok(Some(Err(error))) => root_cause(&error),
+            Ok(None) => "the node ended the stream".into(),
+            Err(_) => format!("silent for {} s", self.options.silence.as_secs()),
+        };
+        let place = connection.place;
+        self.connection = None;
+        self.failed(place, why).await
+    }
+
+    async fn connect(&mut self) -> Step {
+        let place = self.client.endpoints.preferred();
+        let endpoint = self.client.endpoints.at(place).clone();
+        let target = Query::default()
+            .with("path", &self.options.path)
+            .maybe("recursive", self.options.recursive.then_some("true"))
+            .maybe("from", self.options.from)
+            .behind("/v1/watch");
+        let request = self.client.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
+        let response = match timeout(self.client.options.attempt_timeout, request).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return self.failed(place, root_cause(&error)).await,
+            Err(_) => return self.failed(place, "no answer in time".into()).await,
+        };
+        if response.status().is_success() {
+            // Where the stream begins, so that a break before the first event leaves no gap.
+            let begins = response.headers().get(ZXID_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
+            self.options.from = self.options.from.or(begins);
+            self.tried.clear();
+            self.broken_since = None;
+            self.connection =
+                Some(Connection { pieces: Box::pin(response.bytes_stream()), parser: SseParser::new(), place });
+            return Step::Again;
+        }
+        let status = response.status();
+        match response.json::<Problem>().await {
+            Ok(problem) if problem.code.is_transient() || problem.code == Code::UnknownOutcome => {
+                self.failed(place, problem.to_string()).await
+            }
+            Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
+            Err(_) => Step::End(self.not_lockkeeper(format!("status {status} without a problem document"))),
+        }
+    }
+
+    async fn failed(&mut self, place: usize, why: String) -> Step {
+        let endpoint = self.client.endpoints.at(place).to_string();
+        self.tried.retain(|tried| tried.endpoint != endpoint);
+        self.tried.push(Tried { endpoint, why });
+        self.client.endpoints.move_on_from(place);
+        let since = *self.broken_since.get_or_insert_with(Instant::now);
+        if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {
+            return Step::End(Error::Unreachable { tried: std::mem::take(&mut self.tried) });
+        }
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Step::Again
+    }
+}
+
+fn parse<T: DeserializeOwned>(event: &SseEvent) -> Result<T, String> {
+    serde_json::from_str(&event.data).map_err(|e| format!("event '{}': {e}", event.name))
+}
