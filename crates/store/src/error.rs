@@ -53,9 +53,9 @@ pub enum OpenError {
         /// The file concerned.
         file: PathBuf,
         /// Its version.
-        found: u32,
+        found: char,
         /// Ours.
-        supported: u32,
+        supported: char,
     },
     /// Too little free space to work.
     #[error(

@@ -1,9 +1,27 @@
-//! Durable Raft log and vote on sled, and snapshot files. The interface lands first; the working parts follow.
-#![allow(dead_code, unused_variables)] // removed with the commit that brings the working parts
+//! Durable Raft log and vote on sled, and snapshot files (design, section 8; Raft, section 5: "persistent state on all servers").
+//!
+//! The promise: what was acknowledged through a callback survives kill -9 at any instant and power loss, or the directory is refused at
+//! the next open. This crate must never acknowledge before the barrier, retry after a failed sync, repair damage silently, or know what
+//! the payloads mean. It alone names sled; it never names the consensus library.
+//!
+//! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it.
+
+mod barrier;
+mod codec;
+mod directory;
 mod error;
+mod floor;
+mod log;
+mod open;
+mod queue;
+mod recent;
+mod scan;
 mod snapshots;
 mod store;
+
 mod types;
+mod watchdog;
+mod writer;
 
 pub use error::{FatalError, OpenError, SnapshotError, StoreError};
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};

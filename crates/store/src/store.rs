@@ -1,60 +1,402 @@
-//! The handle.
+//! The handle: what callers see of the log at once, while the writer makes it durable behind them.
+//!
+//! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under one lock, so the
+//! order of calls is the order on the disk. No lock is held while sled or a callback runs.
+
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{Bounds, Identity, LogPosition, OpenError, Opened, Options, Record, StoreError};
+use crate::barrier::Marks;
+use crate::codec::{MAX_META_BYTES, part_key};
+use crate::directory::DirectoryLock;
+use crate::error::{FatalError, OpenError, StoreError};
+use crate::log::Log;
+use crate::open::Ready;
+use crate::queue::{Command, Done, Queue, Work};
+use crate::recent::Recent;
+use crate::types::{Bounds, Identity, LogPosition, Opened, Options, Record};
+use crate::watchdog::{Failure, Watchdog};
+use crate::writer::Writer;
 
-/// Handle of the log.
+/// Handle of the log, the vote and the marks of one data directory. Clones share it; the directory is free again when the store is
+/// closed or its last clone dropped.
 #[derive(Clone)]
-pub struct Store(std::sync::Arc<()>);
+pub struct Store(Arc<Inner>);
+
+struct Inner {
+    shared: Arc<Shared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What callers and the writer share.
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) failure: Arc<Failure>,
+    pub(crate) state: Mutex<State>,
+    /// There is work, or the end has come.
+    work: Condvar,
+    /// There is room in the queue, or the end has come.
+    room: Condvar,
+}
+
+pub(crate) struct State {
+    pub(crate) recent: Recent,
+    pub(crate) committed: Option<Bytes>,
+    vote: Option<Bytes>,
+    vote_sequence: u64,
+    purged: Option<LogPosition>,
+    last: Option<LogPosition>,
+    first_index: Option<u64>,
+    queue: Queue,
+    commands: u64,
+    /// Counts truncations and purges: a reader that saw it change looks again.
+    reshaped: u64,
+    closed: bool,
+    /// Gone when closed.
+    files: Option<(Arc<Log>, DirectoryLock)>,
+}
 
 impl Store {
-    /// Opens or creates the store below `dir`.
+    /// Opens the store below `dir`, or creates it there. Refuses a directory that is in use, belongs to another node, or lost
+    /// anything that was acknowledged.
     pub fn open(dir: &Path, identity: &Identity, options: Options) -> Result<(Store, Opened), OpenError> {
-        Err(OpenError::Invalid("not there yet".into()))
+        let ready = crate::open::open(dir, identity, &options)?;
+        let (opened, marks) = (ready.opened.clone(), Marks::new(options.trace_marks));
+        let marks = marks.map_err(OpenError::io("open", Path::new("/dev/null")))?;
+        let store = Self::start(dir, ready, options, marks).map_err(OpenError::io("start a thread for", dir))?;
+        Ok((store, opened))
     }
-    /// Readable on return; `done` after the barrier, in order.
+
+    fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
+        let Ready { lock, log, barrier, floor, recent, first_index, opened } = ready;
+        let log = Arc::new(log);
+        let failure = Arc::new(Failure::new(options.fatal.clone()));
+        let state = State {
+            recent,
+            committed: opened.committed.clone(),
+            vote: opened.vote,
+            vote_sequence: floor.floor().vote_sequence,
+            purged: opened.purged,
+            last: opened.last,
+            first_index,
+            queue: Queue::new(options.queue_commands, options.queue_bytes),
+            commands: 0,
+            reshaped: 0,
+            closed: false,
+            files: Some((log.clone(), lock)),
+        };
+        let (work, room) = (Condvar::new(), Condvar::new());
+        let shared =
+            Arc::new(Shared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
+        let limit = shared.options.sync_watchdog;
+        let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
+        let watched = shared.clone();
+        let watchdog = Watchdog::start(limit, move || watched.fail(&stuck))?;
+        let writer = Writer {
+            shared: shared.clone(),
+            log,
+            barrier,
+            floor,
+            marks,
+            watchdog,
+            // A purge that a crash interrupted goes on.
+            purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
+            committed_at: Instant::now(),
+            committed: opened.committed,
+            buffer: Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run())?;
+        Ok(Store(Arc::new(Inner { shared, writer: Mutex::new(Some(thread)) })))
+    }
+
+    /// Appends records that continue the log. They are readable when this returns; `done` is called after the barrier, in the order of
+    /// the calls, on the writer's thread: it must be quick. Waits while the queue is full.
     pub fn append(&self, records: Vec<Record>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-        done(Err(StoreError::Closed));
+        self.submit(Box::new(done), records.iter().map(|record| record.payload.len()).sum(), |state| {
+            state.accept(&records)?;
+            let command = state.commands + 1;
+            for record in &records {
+                state.recent.push(record.clone(), command);
+            }
+            Ok(Work::Append(records))
+        });
     }
-    /// Durable before `done`.
+
+    /// Saves the vote; durable before `done`, in order with appends.
     pub fn save_vote(&self, vote: Bytes, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-        done(Err(StoreError::Closed));
+        self.submit(Box::new(done), vote.len(), |state| {
+            check_size("vote", vote.len(), MAX_META_BYTES)?;
+            state.vote_sequence += 1;
+            state.vote = Some(vote.clone());
+            Ok(Work::Vote { vote, sequence: state.vote_sequence })
+        });
     }
-    /// Not synced.
-    pub fn save_committed(&self, committed: Bytes) {}
-    /// Keeps what is at or below the index; `None` keeps nothing.
+
+    /// Remembers how far the log is committed. Not synced: it reaches the disk along with a later batch or at close.
+    pub fn save_committed(&self, committed: Bytes) {
+        debug_assert!(committed.len() <= MAX_META_BYTES);
+        if committed.len() <= MAX_META_BYTES {
+            self.0.shared.state.lock().committed = Some(committed);
+        }
+    }
+
+    /// Removes every record after the index; `None` removes all that is left. Gone for readers when this returns, and durably so no later
+    /// than the next acknowledged append.
     pub fn truncate_after(&self, keep: Option<u64>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-        done(Err(StoreError::Closed));
+        // The position of the new end is needed and may have to be read; nobody else appends while the log is cut.
+        let end = match self.end_at(keep) {
+            Ok(end) => end,
+            Err(error) => return done(Err(error)),
+        };
+        self.submit(Box::new(done), 0, |state| {
+            if state.last == end {
+                return Ok(Work::Nothing);
+            }
+            state.last = end;
+            state.reshaped += 1;
+            state.recent.truncate(end.map_or(0, |end| end.index + 1));
+            if end.is_none_or(|end| state.first_index.is_some_and(|first| first > end.index)) {
+                state.first_index = None;
+            }
+            Ok(Work::Truncate(end))
+        });
     }
-    /// `done` when the mark is durable.
+
+    /// Forgets everything up to the position, which may lie beyond the last record. Gone for readers when this returns; `done` when the
+    /// mark is durable; the disk is freed little by little afterwards. The snapshot that covers it must be durable before the call.
     pub fn purge_to(&self, upto: LogPosition, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-        done(Err(StoreError::Closed));
+        self.submit(Box::new(done), 0, |state| {
+            if state.purged.is_some_and(|purged| purged.index >= upto.index) {
+                return Ok(Work::Nothing);
+            }
+            state.purged = Some(upto);
+            state.reshaped += 1;
+            state.recent.purge(upto.index + 1);
+            if state.last.is_none_or(|last| last.index <= upto.index) {
+                (state.last, state.first_index) = (Some(upto), None);
+            } else {
+                state.first_index = state.first_index.map(|first| first.max(upto.index + 1));
+            }
+            Ok(Work::Purge(upto))
+        });
     }
-    /// Consecutive records of the range that exist; stops when `max_bytes` of payload are exceeded, but gives at least one.
+
+    /// The records of the range that exist, consecutive; stops before `max_bytes` of payload are exceeded, but gives at least one if
+    /// there is one. What was purged or is not there yet is left out.
     pub fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError> {
-        Err(StoreError::Closed)
+        let mut records: Vec<Record> = Vec::new();
+        let mut bytes = 0;
+        let mut state = self.0.shared.state.lock();
+        loop {
+            let (Some(first), Some(last)) = (state.first_index, state.last) else { return Ok(records) };
+            let next = records.last().map_or(range.start.max(first), |record| record.position.index + 1);
+            let end = range.end.min(last.index + 1);
+            if next >= end || next < first {
+                return Ok(records);
+            }
+            let in_memory = state.recent.first_index().unwrap_or(end);
+            if next >= in_memory {
+                for record in (next..end).map_while(|index| state.recent.get(index)) {
+                    bytes += record.payload.len();
+                    if !records.is_empty() && bytes > max_bytes {
+                        break;
+                    }
+                    records.push(record.clone());
+                }
+                return Ok(records);
+            }
+            let Some(log) = state.files.as_ref().map(|(log, _)| log.clone()) else { return Err(StoreError::Closed) };
+            let reshaped = state.reshaped;
+            let budget = max_bytes.saturating_sub(bytes);
+            let older = MutexGuard::unlocked(&mut state, || log.read(next, end.min(in_memory), budget));
+            if state.reshaped != reshaped {
+                // Cut or purged meanwhile: what was read may be gone, or half gone.
+                (records, bytes) = (Vec::new(), 0);
+                continue;
+            }
+            let older = match older {
+                Ok(older) => older,
+                Err(error) => {
+                    drop(state);
+                    self.0.shared.fail(&error);
+                    return Err(StoreError::Failed(error));
+                }
+            };
+            let fits = records.is_empty() || older.first().is_some_and(|record| record.payload.len() <= budget);
+            let complete = older.last().is_some_and(|record| record.position.index + 1 == end.min(in_memory));
+            if fits {
+                bytes += older.iter().map(|record| record.payload.len()).sum::<usize>();
+                records.extend(older);
+            }
+            if !fits || !complete {
+                return Ok(records);
+            }
+        }
     }
+
     /// The ends of the log.
     pub fn bounds(&self) -> Bounds {
-        Bounds::default()
+        let state = self.0.shared.state.lock();
+        Bounds { purged: state.purged, last: state.last }
     }
-    /// The last vote handed to `save_vote` (or found at open).
+
+    /// The last vote handed to [`Store::save_vote`], or found at open.
     pub fn vote(&self) -> Option<Bytes> {
-        None
+        self.0.shared.state.lock().vote.clone()
     }
-    /// The last committed mark handed over (or found at open).
+
+    /// The last mark handed to [`Store::save_committed`], or found at open.
     pub fn committed(&self) -> Option<Bytes> {
-        None
+        self.0.shared.state.lock().committed.clone()
     }
-    /// Free bytes of the disk.
+
+    /// Bytes free on the disk that holds the directory; 0 when that cannot be found out.
     pub fn free_bytes(&self) -> u64 {
-        0
+        self.0.shared.options.free_space.bytes(&self.0.shared.dir).unwrap_or(0)
     }
-    /// Writes what waits, then ends the writer.
+
+    /// Writes what waits, ends the writer and frees the directory. Not from a callback. Other clones answer `Closed` from now on.
     pub fn close(self) -> Result<(), StoreError> {
+        self.0.end();
+        self.0.shared.failure.get().map_or(Ok(()), |error| Err(StoreError::Failed(error)))
+    }
+
+    /// The position at the index, or the end of the log if that comes first.
+    fn end_at(&self, keep: Option<u64>) -> Result<Option<LogPosition>, StoreError> {
+        let (purged, last, first) = {
+            let state = self.0.shared.state.lock();
+            (state.purged, state.last, state.first_index)
+        };
+        let Some(keep) = keep else { return Ok(purged) };
+        if last.is_none_or(|last| last.index <= keep) {
+            return Ok(last);
+        }
+        if let Some(purged) = purged.filter(|purged| keep <= purged.index) {
+            let refused = format!("the log cannot be cut after {keep}: it is purged up to {purged}");
+            return if keep == purged.index { Ok(Some(purged)) } else { Err(StoreError::Refused(refused)) };
+        }
+        if first.is_some_and(|first| keep < first) {
+            return Ok(None);
+        }
+        Ok(self.read(keep..keep + 1, 0)?.first().map(|record| record.position))
+    }
+
+    /// Changes what readers see and queues the work, in one step; or refuses and changes nothing.
+    fn submit(&self, done: Done, bytes: usize, change: impl FnOnce(&mut State) -> Result<Work, StoreError>) {
+        let shared = &self.0.shared;
+        let refused = {
+            let mut state = shared.state.lock();
+            while !state.closed && !state.queue.has_room(bytes) && shared.failure.get().is_none() {
+                shared.room.wait(&mut state);
+            }
+            if let Some(error) = shared.failure.get() {
+                StoreError::Failed(error)
+            } else if state.closed {
+                StoreError::Closed
+            } else {
+                match change(&mut state) {
+                    Ok(work) => {
+                        state.commands += 1;
+                        let number = state.commands;
+                        state.queue.push(Command { number, work, done });
+                        shared.work.notify_one();
+                        return;
+                    }
+                    Err(error) => error,
+                }
+            }
+        };
+        done(Err(refused));
+    }
+}
+
+impl State {
+    /// Whether the records continue the log; if so, its end moves.
+    fn accept(&mut self, records: &[Record]) -> Result<(), StoreError> {
+        let mut last = self.last;
+        for record in records {
+            check_size("record", record.payload.len(), Record::MAX_PAYLOAD_BYTES)?;
+            let continues =
+                last.is_none_or(|last| record.position.index == last.index + 1 && record.position.term >= last.term);
+            if !continues {
+                return Err(StoreError::NotContiguous { got: record.position, last });
+            }
+            last = Some(record.position);
+        }
+        self.first_index = self.first_index.or(records.first().map(|record| record.position.index));
+        self.last = last;
         Ok(())
+    }
+}
+
+fn check_size(what: &'static str, bytes: usize, max_bytes: usize) -> Result<(), StoreError> {
+    if bytes > max_bytes { Err(StoreError::TooLarge { what, bytes, max_bytes }) } else { Ok(()) }
+}
+
+impl Shared {
+    /// All that waits; empty when there is nothing and the writer has other work; `None` at the end.
+    pub(crate) fn next_batch(&self, other_work: bool) -> Option<Vec<Command>> {
+        let mut state = self.state.lock();
+        while state.queue.is_empty() {
+            if state.closed || self.failure.get().is_some() {
+                return None;
+            }
+            if other_work {
+                return Some(Vec::new());
+            }
+            self.work.wait(&mut state);
+        }
+        let batch = state.queue.drain();
+        self.room.notify_all();
+        Some(batch)
+    }
+
+    /// Records in the log.
+    pub(crate) fn records(&self) -> u64 {
+        let state = self.state.lock();
+        state.first_index.map_or(0, |first| state.last.map_or(0, |last| (last.index + 1).saturating_sub(first)))
+    }
+
+    /// The end: tells the hook, and everyone who waits.
+    pub(crate) fn fail(&self, error: &FatalError) {
+        self.failure.set(error);
+        let waiting = {
+            let mut state = self.state.lock();
+            self.work.notify_all();
+            self.room.notify_all();
+            state.queue.drain()
+        };
+        for command in waiting {
+            (command.done)(Err(StoreError::Failed(error.clone())));
+        }
+    }
+}
+
+impl Inner {
+    fn end(&self) {
+        self.shared.state.lock().closed = true;
+        self.shared.work.notify_all();
+        self.shared.room.notify_all();
+        if let Some(writer) = self.writer.lock().take() {
+            // A callback may drop the last handle: the writer cannot wait for itself.
+            if writer.thread().id() != std::thread::current().id() {
+                let _ = writer.join();
+            }
+        }
+        let files = self.shared.state.lock().files.take();
+        drop(files);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.end();
     }
 }

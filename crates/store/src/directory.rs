@@ -1,0 +1,114 @@
+//! Where the files are, whose they are, and how a directory entry becomes durable.
+//!
+//! ```text
+//! <dir>/lock               held (flock) by the process that uses the directory
+//! <dir>/log/sled/db …      sled's files
+//! <dir>/log/floor          what was acknowledged at least (see floor.rs)
+//! <dir>/log.new            a log directory in the making; never acknowledged anything, so it is thrown away
+//! <dir>/snapshots/*.snap   snapshot files
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::error::OpenError;
+
+/// A process killed a moment ago may hold its lock until the kernel has cleared it away.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The paths below one data directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) root: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn new(root: &Path) -> Self {
+        Self { root: root.to_path_buf() }
+    }
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+    pub(crate) fn log(&self) -> PathBuf {
+        self.root.join("log")
+    }
+    pub(crate) fn unfinished_log(&self) -> PathBuf {
+        self.root.join("log.new")
+    }
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.root.join("snapshots")
+    }
+}
+
+/// sled's directory inside a log directory.
+pub(crate) fn sled_dir(log: &Path) -> PathBuf {
+    log.join("sled")
+}
+
+/// sled's data file inside a log directory.
+pub(crate) fn sled_file(log: &Path) -> PathBuf {
+    sled_dir(log).join("db")
+}
+
+/// The floor file inside a log directory.
+pub(crate) fn floor_file(log: &Path) -> PathBuf {
+    log.join("floor")
+}
+
+/// Held as long as the directory is in use.
+pub(crate) struct DirectoryLock(#[expect(dead_code, reason = "holding it is the point")] Flock<File>);
+
+impl DirectoryLock {
+    /// Takes the lock, or says that another process has it.
+    pub(crate) fn take(layout: &Layout) -> Result<Self, OpenError> {
+        let path = layout.lock();
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        let mut file = options.open(&path).map_err(OpenError::io("open", &path))?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Self(lock)),
+                Err((file, nix::errno::Errno::EWOULDBLOCK | nix::errno::Errno::EINTR)) => file,
+                Err((_, errno)) => return Err(OpenError::io("lock", &path)(errno.into())),
+            };
+            if Instant::now() >= deadline {
+                return Err(OpenError::InUse { dir: layout.root.clone() });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Makes the entries of a directory durable.
+pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Creates a directory and makes its entry durable.
+pub(crate) fn create_directory(dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    sync_directory(dir)?;
+    match dir.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),
+        _ => sync_directory(Path::new(".")),
+    }
+}
+
+/// Removes what sled left of a snapshot that a crash interrupted: it would take it for damage (sled issues 1527 and 1533).
+pub(crate) fn remove_unfinished_sled_snapshots(sled: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(sled)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            tracing::info!(file = %entry.path().display(), "removing an index file that a crash left unfinished");
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! From a directory to a working store, or to a refusal that says why.
+//!
+//! A new log directory is made as `log.new` and renamed when it is whole and synced, so that a crash in between leaves nothing that
+//! looks like a log. Whatever is called `log` has therefore been acknowledged by someone, and must be complete.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::barrier::DataBarrier;
+use crate::codec::{self, MetaKind};
+use crate::directory::{self, DirectoryLock, Layout};
+use crate::error::{FatalError, OpenError};
+use crate::floor::{Floor, FloorFile};
+use crate::log::Log;
+use crate::recent::Recent;
+use crate::scan;
+use crate::types::{Barrier, Identity, Opened, Options};
+
+/// sled lets go of its file a while after the last handle is gone (sled issue 1234).
+const SLED_LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest cluster name.
+const MAX_CLUSTER_BYTES: usize = 256;
+
+/// An open directory, checked, counted and durable.
+pub(crate) struct Ready {
+    pub(crate) lock: DirectoryLock,
+    pub(crate) log: Log,
+    pub(crate) barrier: DataBarrier,
+    pub(crate) floor: FloorFile,
+    pub(crate) recent: Recent,
+    pub(crate) first_index: Option<u64>,
+    pub(crate) opened: Opened,
+}
+
+/// Opens the directory, or creates what is missing in it.
+pub(crate) fn open(dir: &Path, identity: &Identity, options: &Options) -> Result<Ready, OpenError> {
+    validate(identity, options)?;
+    let layout = Layout::new(dir);
+    if !dir.is_dir() {
+        directory::create_directory(dir).map_err(OpenError::io("create", dir))?;
+    }
+    let lock = DirectoryLock::take(&layout)?;
+    let free_bytes = options.free_space.bytes(dir).map_err(OpenError::io("examine", dir))?;
+    if free_bytes < options.free_floor_bytes {
+        return Err(OpenError::DiskFull { dir: dir.into(), free_bytes, floor_bytes: options.free_floor_bytes });
+    }
+    let fresh = !layout.log().try_exists().map_err(OpenError::io("examine", &layout.log()))?;
+    if fresh {
+        refuse_orphaned_snapshots(&layout)?;
+        guarded(&layout.unfinished_log(), || create(&layout, identity, options))?;
+    }
+    guarded(&directory::sled_file(&layout.log()), || open_existing(lock, &layout, identity, options, fresh))
+}
+
+fn validate(identity: &Identity, options: &Options) -> Result<(), OpenError> {
+    if identity.cluster.is_empty() || identity.cluster.len() > MAX_CLUSTER_BYTES {
+        return Err(OpenError::Invalid(format!("the cluster's name must have 1 to {MAX_CLUSTER_BYTES} bytes")));
+    }
+    if options.flush_every_ms == 0 || options.queue_commands == 0 || options.sync_watchdog.is_zero() {
+        return Err(OpenError::Invalid("flush_every_ms, queue_commands and sync_watchdog must be above 0".into()));
+    }
+    Ok(())
+}
+
+/// Snapshots without a log: someone removed the log, and with it votes and acknowledged records.
+fn refuse_orphaned_snapshots(layout: &Layout) -> Result<(), OpenError> {
+    let dir = layout.snapshots();
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(OpenError::io("read", &dir))?,
+    };
+    for entry in entries {
+        let path = entry.map_err(OpenError::io("read", &dir))?.path();
+        if path.extension().is_some_and(|extension| extension == "snap") {
+            return Err(OpenError::damaged(&layout.log(), "it is missing, yet there are snapshots beside it"));
+        }
+    }
+    Ok(())
+}
+
+fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(), OpenError> {
+    let making = layout.unfinished_log();
+    let sled = directory::sled_dir(&making);
+    if making.try_exists().map_err(OpenError::io("examine", &making))? {
+        fs::remove_dir_all(&making).map_err(OpenError::io("remove the unfinished", &making))?;
+    }
+    fs::create_dir_all(&sled).map_err(OpenError::io("create", &sled))?;
+    let file = directory::sled_file(&making);
+    let log = open_log(&making, options)?;
+    log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
+    log.put_meta(MetaKind::Incarnation, 0, &0_u64.to_le_bytes()).map_err(refusal)?;
+    let barrier = DataBarrier::new(log.db().clone(), &file, Barrier::Full).map_err(OpenError::io("open", &file))?;
+    barrier.run().map_err(refusal)?;
+    drop((barrier, log));
+    let floor = Floor { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
+    let floor_file = directory::floor_file(&making);
+    FloorFile::create(&floor_file, floor).map_err(OpenError::io("create", &floor_file))?;
+    for entry in fs::read_dir(&sled).map_err(OpenError::io("read", &sled))? {
+        let path = entry.map_err(OpenError::io("read", &sled))?.path();
+        fs::File::open(&path).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", &path))?;
+    }
+    for dir in [&sled, &making] {
+        directory::sync_directory(dir).map_err(OpenError::io("sync", dir))?;
+    }
+    fs::rename(&making, layout.log()).map_err(OpenError::io("rename", &making))?;
+    directory::sync_directory(&layout.root).map_err(OpenError::io("sync", &layout.root))
+}
+
+fn open_log(log_dir: &Path, options: &Options) -> Result<Log, OpenError> {
+    let file = directory::sled_file(log_dir);
+    let config = sled::Config::new()
+        .path(directory::sled_dir(log_dir))
+        .cache_capacity(options.cache_bytes)
+        .flush_every_ms(Some(options.flush_every_ms))
+        .segment_size(options.segment_bytes);
+    let deadline = Instant::now() + SLED_LOCK_PATIENCE;
+    let db = loop {
+        match config.open() {
+            Ok(db) => break db,
+            Err(sled::Error::Io(error)) if error.to_string().contains("could not acquire lock") => {
+                if Instant::now() >= deadline {
+                    return Err(OpenError::InUse { dir: log_dir.to_path_buf() });
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(scan::sled_refusal(&file, &error)),
+        }
+    };
+    Log::new(db, &file).map_err(|error| scan::sled_refusal(&file, &error))
+}
+
+fn open_existing(
+    lock: DirectoryLock,
+    layout: &Layout,
+    identity: &Identity,
+    options: &Options,
+    fresh: bool,
+) -> Result<Ready, OpenError> {
+    let log_dir = layout.log();
+    let (sled, file) = (directory::sled_dir(&log_dir), directory::sled_file(&log_dir));
+    let floor_path = directory::floor_file(&log_dir);
+    let floor_file = FloorFile::open(&floor_path).map_err(OpenError::io("open", &floor_path))?;
+    let mut floor_file = floor_file.map_err(|problem| problem.refusal(&floor_path))?;
+    if !file.try_exists().map_err(OpenError::io("examine", &file))? {
+        return Err(OpenError::damaged(&file, "it is missing"));
+    }
+    directory::remove_unfinished_sled_snapshots(&sled).map_err(OpenError::io("tidy", &sled))?;
+
+    let log = open_log(&log_dir, options)?;
+    let floor = floor_file.floor();
+    let meta = scan::meta(&log, &floor)?;
+    if meta.identity.cluster != identity.cluster || meta.identity.node != identity.node {
+        return Err(OpenError::Foreign {
+            dir: layout.root.clone(),
+            found_cluster: meta.identity.cluster,
+            found_node: meta.identity.node,
+            cluster: identity.cluster.clone(),
+            node: identity.node,
+        });
+    }
+    let mut recent = Recent::new(options.recent_bytes);
+    let scanned = scan::log(&log, &meta, &floor, |record| recent.push(record, 0))?;
+    if let Some(torn) = scanned.torn {
+        tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
+        log.remove_from(torn).map_err(refusal)?;
+    }
+
+    // What a killed process left in the page cache becomes durable here, before anyone counts on it; so does the new start.
+    let incarnation = meta.incarnation + 1;
+    log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
+    let barrier = DataBarrier::new(log.db().clone(), &file, options.barrier).map_err(OpenError::io("open", &file))?;
+    barrier.run().map_err(refusal)?;
+    directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
+    let vote_sequence = meta.vote.as_ref().map_or(0, |(sequence, _)| *sequence);
+    let raised = Floor { incarnation, vote_sequence, directory: meta.identity.directory, last: scanned.last };
+    floor_file.raise(raised, 0, true).map_err(OpenError::io("sync", &floor_path))?;
+
+    let opened = Opened {
+        incarnation,
+        directory: meta.identity.directory,
+        fresh,
+        vote: meta.vote.map(|(_, vote)| Bytes::from(vote)),
+        committed: meta.committed.map(|(_, committed)| Bytes::from(committed)),
+        purged: meta.purged,
+        last: scanned.last,
+        records: scanned.first.map_or(0, |first| scanned.last.map_or(0, |last| last.index + 1 - first)),
+        torn_tail_cut: scanned.torn.is_some(),
+    };
+    Ok(Ready { lock, log, barrier, floor: floor_file, recent, first_index: scanned.first, opened })
+}
+
+/// A failed write at open is a refusal like any other: nothing was acknowledged yet.
+fn refusal(error: FatalError) -> OpenError {
+    match error {
+        FatalError::Io { what, file, reason } => OpenError::Io { what, file, source: std::io::Error::other(reason) },
+        FatalError::Damaged { file, what } | FatalError::Panicked { file, what } => OpenError::Damaged { file, what },
+        other => OpenError::Invalid(other.to_string()),
+    }
+}
+
+/// sled answers some damage with a panic; that is a refusal too.
+fn guarded<T>(file: &Path, work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    let explained = cfg!(panic = "abort").then(|| Explained::install(file));
+    let result = catch_unwind(AssertUnwindSafe(work));
+    drop(explained);
+    result.unwrap_or_else(|panic| Err(OpenError::damaged(file, format!("sled panicked: {}", panic_text(&*panic)))))
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no message").to_owned()
+}
+
+type PanicHook = Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync>;
+
+/// In a build whose panics abort, nothing can be caught: then the refusal is at least printed before the end.
+struct Explained(Arc<PanicHook>);
+
+impl Explained {
+    fn install(file: &Path) -> Self {
+        let file = file.to_path_buf();
+        let previous = Arc::new(std::panic::take_hook());
+        let after = previous.clone();
+        std::panic::set_hook(Box::new(move |info| {
+            eprintln!("{}", OpenError::damaged(&file, format!("sled panicked while opening it: {info}")));
+            previous(info);
+        }));
+        Self(after)
+    }
+}
+
+impl Drop for Explained {
+    fn drop(&mut self) {
+        let previous = self.0.clone();
+        std::panic::set_hook(Box::new(move |info| previous(info)));
+    }
+}

@@ -1,0 +1,110 @@
+//! The newest records, in memory: all that the writer has not inserted yet (so that an append is readable when it returns), and as
+//! many more as the budget allows (so that replication does not read sled).
+
+use std::collections::VecDeque;
+
+use crate::types::Record;
+
+struct Slot {
+    record: Record,
+    /// Number of the command that brought it.
+    command: u64,
+}
+
+/// A contiguous run that ends with the log.
+pub(crate) struct Recent {
+    slots: VecDeque<Slot>,
+    bytes: usize,
+    budget_bytes: usize,
+    /// Commands up to this number are in sled.
+    inserted: u64,
+}
+
+impl Recent {
+    pub(crate) fn new(budget_bytes: usize) -> Self {
+        Self { slots: VecDeque::new(), bytes: 0, budget_bytes, inserted: 0 }
+    }
+
+    /// Index of the oldest record held.
+    pub(crate) fn first_index(&self) -> Option<u64> {
+        self.slots.front().map(|slot| slot.record.position.index)
+    }
+
+    pub(crate) fn get(&self, index: u64) -> Option<&Record> {
+        let at = index.checked_sub(self.first_index()?)?;
+        self.slots.get(usize::try_from(at).ok()?).map(|slot| &slot.record)
+    }
+
+    /// The record must follow the last one held.
+    pub(crate) fn push(&mut self, record: Record, command: u64) {
+        debug_assert!(self.slots.back().is_none_or(|slot| slot.record.position.index + 1 == record.position.index));
+        self.bytes += cost(&record);
+        self.slots.push_back(Slot { record, command });
+        self.evict();
+    }
+
+    /// Commands up to `command` are in sled: their records may go when the budget is exceeded.
+    pub(crate) fn mark_inserted(&mut self, command: u64) {
+        self.inserted = command;
+        self.evict();
+    }
+
+    /// Keeps what lies below `end`.
+    pub(crate) fn truncate(&mut self, end: u64) {
+        while self.slots.back().is_some_and(|slot| slot.record.position.index >= end) {
+            let slot = self.slots.pop_back();
+            self.bytes -= slot.map_or(0, |slot| cost(&slot.record));
+        }
+    }
+
+    /// Keeps what lies at or above `start`.
+    pub(crate) fn purge(&mut self, start: u64) {
+        while self.first_index().is_some_and(|first| first < start) {
+            self.drop_first();
+        }
+    }
+
+    fn evict(&mut self) {
+        while self.bytes > self.budget_bytes && self.slots.front().is_some_and(|slot| slot.command <= self.inserted) {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        if let Some(slot) = self.slots.pop_front() {
+            self.bytes -= cost(&slot.record);
+        }
+    }
+}
+
+/// Payload and bookkeeping, so that many empty records count too.
+fn cost(record: &Record) -> usize {
+    record.payload.len() + size_of::<Slot>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::LogPosition;
+
+    fn record(index: u64) -> Record {
+        Record { position: LogPosition { term: 1, index }, payload: vec![0; 100].into() }
+    }
+
+    #[test]
+    fn only_inserted_records_are_evicted() {
+        let mut recent = Recent::new(0);
+        for index in 5..10 {
+            recent.push(record(index), index);
+        }
+        assert_eq!(recent.first_index(), Some(5));
+        recent.mark_inserted(7);
+        assert_eq!(recent.first_index(), Some(8));
+        assert!(recent.get(7).is_none());
+        assert_eq!(recent.get(9), Some(&record(9)));
+        recent.truncate(9);
+        assert!(recent.get(9).is_none());
+        recent.purge(9);
+        assert_eq!((recent.first_index(), recent.bytes), (None, 0));
+    }
+}

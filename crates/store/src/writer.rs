@@ -1,0 +1,271 @@
+//! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order (design, section 8).
+//!
+//! It must never call back before the barrier, and never write again after a failure. Purging is its spare-time work: the mark is
+//! written at once, the keys go in small chunks between the batches, so that no append waits for them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::barrier::{DataBarrier, Marks, io_failure};
+use crate::codec::{self, MetaKind};
+use crate::error::{FatalError, StoreError};
+use crate::floor::FloorFile;
+use crate::open::panic_text;
+use crate::queue::{Command, Work};
+use crate::store::Shared;
+use crate::types::LogPosition;
+use crate::watchdog::Watchdog;
+
+/// Keys removed per barrier by the lazy purge. Under load twice what the batch wrote, if that is more: it must not fall behind.
+const PURGE_CHUNK: u64 = 128;
+/// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
+const COMMITTED_EVERY: Duration = Duration::from_millis(200);
+/// Room for sled's own bookkeeping when free space is reckoned.
+const SLACK_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Everything that only the writer touches.
+pub(crate) struct Writer {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) log: Arc<crate::log::Log>,
+    pub(crate) barrier: DataBarrier,
+    pub(crate) floor: FloorFile,
+    pub(crate) marks: Marks,
+    pub(crate) watchdog: Watchdog,
+    /// Upper index and next key of a purge under way.
+    pub(crate) purging: Option<(u64, sled::IVec)>,
+    pub(crate) committed_at: Instant,
+    pub(crate) committed: Option<Bytes>,
+    pub(crate) buffer: Vec<u8>,
+}
+
+/// What a batch did, for the barrier and the floor.
+struct Applied {
+    last: Option<LogPosition>,
+    vote_sequence: u64,
+    voted: bool,
+    records: u64,
+    parts: u64,
+}
+
+impl Writer {
+    /// Works until the store is closed or fails.
+    pub(crate) fn run(mut self) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.work()));
+        self.watchdog.end();
+        let failure = match result {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error),
+            Err(panic) => Some(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) }),
+        };
+        if let Some(error) = failure {
+            self.shared.fail(&error);
+        }
+    }
+
+    fn work(&mut self) -> Result<(), FatalError> {
+        loop {
+            let batch = self.shared.next_batch(self.purging.is_some());
+            match batch {
+                Some(batch) if batch.is_empty() => self.purge_idle()?,
+                Some(batch) => self.write(batch)?,
+                None if self.shared.failure.get().is_some() => return Ok(()),
+                None => return self.finish(),
+            }
+        }
+    }
+
+    /// One batch: its callbacks are told in every case.
+    fn write(&mut self, batch: Vec<Command>) -> Result<(), FatalError> {
+        self.watchdog.begin();
+        let result = catch_unwind(AssertUnwindSafe(|| self.make_durable(&batch)));
+        self.watchdog.end();
+        let result = result.unwrap_or_else(|panic| {
+            Err(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) })
+        });
+        // A watchdog that fired meanwhile has declared this process dead: too late to acknowledge.
+        let result = result.and_then(|()| self.shared.failure.get().map_or(Ok(()), Err));
+        let told = match &result {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.shared.fail(error);
+                Err(StoreError::Failed(error.clone()))
+            }
+        };
+        if told.is_ok() {
+            self.mark(&batch);
+        }
+        for command in batch {
+            (command.done)(told.clone());
+        }
+        result
+    }
+
+    fn make_durable(&mut self, batch: &[Command]) -> Result<(), FatalError> {
+        self.check_free_space(batch)?;
+        let floor = self.floor.floor();
+        let (last, vote_sequence) = (floor.last, floor.vote_sequence);
+        let mut applied = Applied { last, vote_sequence, voted: false, records: 0, parts: 0 };
+        for command in batch {
+            self.apply(&command.work, &mut applied)?;
+        }
+        self.put_committed_if_due()?;
+        self.purge_some(PURGE_CHUNK.max(2 * applied.parts))?;
+        if let Some(command) = batch.last() {
+            self.shared.state.lock().recent.mark_inserted(command.number);
+        }
+        self.barrier.run()?;
+        self.raise_floor(&applied, applied.voted)?;
+        if applied.records > 0 {
+            metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
+        }
+        metrics::gauge!("lockkeeper_store_log_entries").set(self.shared.records() as f64);
+        Ok(())
+    }
+
+    /// Inserts, in order, what one command asks for.
+    fn apply(&mut self, work: &Work, applied: &mut Applied) -> Result<(), FatalError> {
+        match work {
+            Work::Append(records) => {
+                if let Some(first) = records.first().filter(|_| applied.last.is_none()) {
+                    self.put_start(first.position.index)?;
+                }
+                for record in records {
+                    applied.parts += self.log.insert(record, &mut self.buffer)?;
+                    applied.last = Some(record.position);
+                }
+                applied.records += records.len() as u64;
+            }
+            Work::Vote { vote, sequence } => {
+                self.log.put_meta(MetaKind::Vote, *sequence, vote)?;
+                (applied.vote_sequence, applied.voted) = (*sequence, true);
+            }
+            Work::Truncate(last) => {
+                // The floor first: a crash between the two must not find less than was claimed. Never raised here: what this batch
+                // brought is not durable yet.
+                if self.floor.floor().last.is_some_and(|floor| last.is_none_or(|last| last.index < floor.index)) {
+                    self.floor.lower(*last).map_err(|error| io_failure("sync", self.floor.path(), &error))?;
+                }
+                self.log.remove_from(last.map_or(0, |last| last.index + 1))?;
+                applied.last = *last;
+            }
+            Work::Purge(upto) => {
+                self.log.put_purged(*upto)?;
+                if applied.last.is_none_or(|last| last.index <= upto.index) {
+                    applied.last = Some(*upto);
+                }
+                let from = self.purging.take().map_or_else(|| sled::IVec::from(&codec::part_key(0, 0)), |(_, key)| key);
+                self.purging = Some((upto.index, from));
+            }
+            Work::Nothing => {}
+        }
+        Ok(())
+    }
+
+    /// A log that was never purged starts at 0 unless said otherwise; written only when it has to be.
+    fn put_start(&mut self, index: u64) -> Result<(), FatalError> {
+        let stored = self.log.meta(MetaKind::Start).map_err(|error| io_failure("read", self.log.file(), &error))?;
+        if index == 0 && matches!(stored, Ok(None)) {
+            return Ok(());
+        }
+        self.log.put_meta(MetaKind::Start, 0, &index.to_le_bytes())
+    }
+
+    fn check_free_space(&self, batch: &[Command]) -> Result<(), FatalError> {
+        let bytes: u64 = batch.iter().map(|command| command.work.bytes() as u64).sum();
+        if bytes == 0 {
+            // Cutting and purging free space; they are never refused for want of it.
+            return Ok(());
+        }
+        let options = &self.shared.options;
+        let free = options.free_space.bytes(&self.shared.dir);
+        let free_bytes = free.map_err(|error| io_failure("examine the disk of", &self.shared.dir, &error))?;
+        metrics::gauge!("lockkeeper_store_free_bytes").set(free_bytes as f64);
+        let needed_bytes = bytes.saturating_mul(2) + SLACK_BYTES;
+        if free_bytes.saturating_sub(needed_bytes) < options.free_floor_bytes {
+            return Err(FatalError::DiskFull {
+                dir: self.shared.dir.clone(),
+                free_bytes,
+                needed_bytes,
+                floor_bytes: options.free_floor_bytes,
+            });
+        }
+        Ok(())
+    }
+
+    fn raise_floor(&mut self, applied: &Applied, sync: bool) -> Result<(), FatalError> {
+        let floor =
+            crate::floor::Floor { last: applied.last, vote_sequence: applied.vote_sequence, ..self.floor.floor() };
+        let raised = self.floor.raise(floor, applied.records, sync);
+        raised.map_err(|error| io_failure("write", self.floor.path(), &error))
+    }
+
+    fn put_committed_if_due(&mut self) -> Result<(), FatalError> {
+        if self.committed_at.elapsed() < COMMITTED_EVERY {
+            return Ok(());
+        }
+        self.put_committed()
+    }
+
+    fn put_committed(&mut self) -> Result<(), FatalError> {
+        let committed = self.shared.state.lock().committed.clone();
+        if committed != self.committed {
+            if let Some(committed) = &committed {
+                self.log.put_meta(MetaKind::Committed, 0, committed)?;
+            }
+            (self.committed, self.committed_at) = (committed, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// A chunk of a purge under way.
+    fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
+        if let Some((upto, from)) = self.purging.take() {
+            let next = self.log.purge_some(&from, upto, usize::try_from(limit).unwrap_or(usize::MAX))?;
+            self.purging = next.map(|key| (upto, key));
+        }
+        Ok(())
+    }
+
+    /// A chunk while nothing else waits, with its own barrier, so that the next batch does not pay for it.
+    fn purge_idle(&mut self) -> Result<(), FatalError> {
+        self.watchdog.begin();
+        self.purge_some(PURGE_CHUNK)?;
+        self.barrier.run()?;
+        self.watchdog.end();
+        Ok(())
+    }
+
+    /// One line per acknowledgement, for a system-call trace.
+    fn mark(&mut self, batch: &[Command]) {
+        if !self.marks.on() {
+            return;
+        }
+        for command in batch {
+            let mark = match &command.work {
+                Work::Append(records) => records.last().map(|record| {
+                    format!("ack append {} {} {}\n", record.position.index, record.position.term, records.len())
+                }),
+                Work::Vote { sequence, .. } => Some(format!("ack vote {sequence}\n")),
+                Work::Truncate(_) | Work::Purge(_) | Work::Nothing => None,
+            };
+            if let Some(mark) = mark {
+                self.marks.write(&mark);
+            }
+        }
+    }
+
+    /// The last barrier, with the committed mark, and a synced floor.
+    fn finish(&mut self) -> Result<(), FatalError> {
+        self.watchdog.begin();
+        self.put_committed()?;
+        self.barrier.run()?;
+        let floor = self.floor.floor();
+        let raised = self.floor.raise(floor, 0, true);
+        raised.map_err(|error| io_failure("sync", self.floor.path(), &error))?;
+        self.watchdog.end();
+        Ok(())
+    }
+}
