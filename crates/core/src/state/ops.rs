@@ -7,7 +7,7 @@ use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
 use crate::command::{NodeKind, Op};
-use crate::ids::SessionId;
+use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
 use crate::lock::{LockName, parse_request};
 use crate::path::NodePath;
@@ -84,12 +84,8 @@ impl Transaction<'_> {
         if directory.is_ephemeral() {
             return Err(Refusal::NoChildrenForEphemerals(parent));
         }
-        if !sequential && LockName::of_directory(&parent).is_some() && parse_request(path.name()).is_some() {
-            // It could stand before a holder, or hold again after a later one: tokens would not rise (promise P1).
-            return Err(bad(format!(
-                "'{}' reads as a place in a lock's queue, and places are given by sequence only",
-                path.name()
-            )));
+        if parse_request(path.name()).is_some() && LockName::of_directory(&parent).is_some() {
+            check_request(path.name(), sequential, directory, self.zxid)?;
         }
         self.create(&path, node);
         let stat = self.node(&path)?.stat();
@@ -141,6 +137,19 @@ impl Transaction<'_> {
         });
         Ok(Reply::AclSet(self.node(path)?.stat()))
     }
+}
+
+/// Keeps the tokens of a lock's grants rising (promise P1), whoever makes the requests.
+fn check_request(name: &str, sequential: bool, directory: &Node, zxid: Zxid) -> Result<(), Refusal> {
+    if !sequential {
+        // It could stand before a holder, which would hold again, with a smaller token, after it.
+        return Err(bad(format!("'{name}' reads as a place in a lock's queue, and places are given by sequence only")));
+    }
+    if directory.queue.with_token(zxid.into()).next().is_some() {
+        // Both grants would carry the same token.
+        return Err(bad("one transaction asks for a lock only once"));
+    }
+    Ok(())
 }
 
 /// The version after this one. −1 means "any" in a request and is skipped.

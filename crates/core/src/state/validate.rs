@@ -107,7 +107,7 @@ impl State {
             let child = path.child(name).map_err(|e| e.to_string())?;
             let token = self.tree.get(&child).map_or(FencingToken(0), |child| child.czxid.into());
             ensure!(*sequence < node.children_made, "{name} has a sequence that was never given");
-            ensure!(last <= token, "{name} has token {token}, after {last}");
+            ensure!(last < token, "{name} has token {token}, after {last}");
             last = token;
         }
         Ok(())

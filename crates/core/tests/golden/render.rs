@@ -1,0 +1,116 @@
+//! Replies, events and state as text.
+
+use std::fmt::Write as _;
+
+use lockkeeper_core::*;
+
+pub(crate) fn outcome(outcome: &Outcome) -> String {
+    let mut text = match &outcome.reply {
+        Ok(reply) => format!("  zxid {}: {}\n", outcome.zxid, self::reply(reply)),
+        Err(refusal) => format!("  zxid {}: refused: {refusal}\n", outcome.zxid),
+    };
+    for event in &outcome.events {
+        writeln!(text, "    {}", self::event(event)).unwrap();
+    }
+    text
+}
+
+pub(crate) fn reply(reply: &Reply) -> String {
+    match reply {
+        Reply::SessionOpened { session, timeout_ms } => format!("session {session} opened, timeout {timeout_ms} ms"),
+        Reply::SessionClosed => "session closed".into(),
+        Reply::SessionsExpired(sessions) => format!("sessions expired: {}", join(sessions)),
+        Reply::Reaped(paths) => format!("reaped: {}", join(paths)),
+        Reply::Created { path, stat } => format!("created {path}: {}", self::stat(stat)),
+        Reply::Deleted => "deleted".into(),
+        Reply::DataSet(stat) => format!("data set: {}", self::stat(stat)),
+        Reply::AclSet(stat) => format!("ACL set: {}", self::stat(stat)),
+        Reply::Checked => "checked".into(),
+        Reply::Multi(replies) => {
+            let parts: Vec<String> = replies.iter().map(|r| format!("\n    - {}", self::reply(r))).collect();
+            format!("all done:{}", parts.concat())
+        }
+        Reply::Queued { path, token, held } => {
+            format!("{} with token {token} as {path}", if *held { "holds" } else { "waits" })
+        }
+        Reply::Withdrawn => "withdrawn".into(),
+        Reply::HeldInstead => "holds instead".into(),
+        Reply::Released => "released".into(),
+        Reply::ForceReleased { holder } => format!("taken from session {holder}"),
+    }
+}
+
+pub(crate) fn event(event: &Event) -> String {
+    match event {
+        Event::Node { zxid, kind, path } => {
+            let what = match kind {
+                NodeEventKind::Created => "created",
+                NodeEventKind::Deleted => "deleted",
+                NodeEventKind::DataChanged => "data changed",
+                NodeEventKind::ChildrenChanged => "children changed",
+            };
+            format!("@{zxid} {what} {path}")
+        }
+        Event::SessionOpened { zxid, session, timeout_ms } => {
+            format!("@{zxid} session {session} opened, {timeout_ms} ms")
+        }
+        Event::SessionEnded { zxid, session, cause } => format!("@{zxid} session {session} ended: {cause:?}"),
+    }
+}
+
+pub(crate) fn stat(stat: &Stat) -> String {
+    let owner = stat.ephemeral_owner.map_or(String::new(), |owner| format!(" owner {owner}"));
+    format!(
+        "c{} m{} p{} v{}.{}.{} ctime {} mtime {} bytes {} children {}{owner}",
+        stat.czxid,
+        stat.mzxid,
+        stat.pzxid,
+        stat.version,
+        stat.cversion,
+        stat.aversion,
+        stat.ctime_ms,
+        stat.mtime_ms,
+        stat.data_length,
+        stat.num_children
+    )
+}
+
+/// The tree from a path down, one line a node.
+pub(crate) fn tree(state: &State, path: &NodePath) -> String {
+    let Some(node) = state.get(path) else { return format!("  {path}: no node\n") };
+    let kind = match node.kind {
+        NodeKind::Persistent => String::new(),
+        NodeKind::Ephemeral => " ephemeral".into(),
+        NodeKind::Container => " container".into(),
+        NodeKind::Ttl { ttl_ms } => format!(" ttl {ttl_ms}"),
+    };
+    let data = String::from_utf8_lossy(node.data);
+    let mut text = format!("  {path}{kind} {data:?} {}\n", stat(&node.stat));
+    for name in state.children(path).unwrap() {
+        text.push_str(&tree(state, &path.child(name).unwrap()));
+    }
+    text
+}
+
+pub(crate) fn lock(state: &State, name: &LockName) -> String {
+    let Some(view) = state.lock(name) else { return format!("  no lock {name}\n") };
+    let mut text = format!("  {} of {} hold\n", view.holders(), view.len());
+    for request in view.requests() {
+        let LockRequest { path, token, sequence, mode, session, label, since_ms, standing } = request;
+        assert_eq!(state.standing(&path), standing);
+        assert_eq!(state.verify(name, token), matches!(standing, Standing::Holds { .. }));
+        let standing = match standing {
+            Standing::Holds { token } => format!("holds with {token}"),
+            Standing::Waits { blocker } => format!("waits for {}", blocker.name()),
+            Standing::Gone => "gone".into(),
+        };
+        let session = session.map_or("nobody".into(), |s| format!("session {s}"));
+        writeln!(text, "  {sequence} {mode:?} token {token} {session} {label:?} since {since_ms}: {standing}").unwrap();
+    }
+    text
+}
+
+pub(crate) fn join<T: std::fmt::Display>(things: &[T]) -> String {
+    let things: Vec<String> = things.iter().map(T::to_string).collect();
+    if things.is_empty() { "none".into() } else { things.join(" ") }
+}

@@ -1,0 +1,297 @@
+//! The language of the golden scripts.
+//!
+//! ```text
+//! clock 5000                                   the wall clock of later batches
+//! open alice timeout=10000 label=worker-1      close alice     expire alice bob term=3 entry=3
+//! [@alice] [#7] [ack=5,6] create /a data=x kind=ephemeral|container|ttl:500 seq
+//!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
+//!     acquire orders shared uuid=1 label=x     release orders 7     withdraw orders 7 keep|drop     force orders 7
+//!     checklock orders 7                       multi create /a ; delete /b v=1 ; …
+//! reap /a /b       reapable now=20000
+//! batch node=2 incarnation=1 sequence=4 | command | command …        resend
+//! tree /           lock orders      locks prefix=or after=x limit=2  held alice    sessions    remembered alice 7
+//! applied 2        snapshot         (to bytes and back; goes on with what was read)
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use lockkeeper_core::*;
+
+use super::render;
+
+pub(crate) struct Stage {
+    state: State,
+    clock_ms: u64,
+    sequence: u64,
+    names: BTreeMap<String, SessionId>,
+    last: Option<(Term, Batch)>,
+}
+
+/// The words of a command, and its `key=value` pairs.
+struct Words<'a> {
+    plain: Vec<&'a str>,
+    pairs: BTreeMap<&'a str, &'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn of(text: &'a str) -> Self {
+        let (mut plain, mut pairs) = (Vec::new(), BTreeMap::new());
+        for word in text.split_whitespace() {
+            match word.split_once('=') {
+                Some((key, value)) if !key.starts_with('/') => drop(pairs.insert(key, value)),
+                _ => plain.push(word),
+            }
+        }
+        Self { plain, pairs }
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        self.pairs.get(key).map(|v| v.parse().unwrap_or_else(|_| panic!("{key}={v} is no number")))
+    }
+
+    fn version(&self) -> Option<i32> {
+        self.pairs.get("v").map(|v| v.parse().unwrap())
+    }
+
+    fn path(&self, at: usize) -> NodePath {
+        NodePath::parse(self.plain[at]).unwrap()
+    }
+
+    fn lock(&self) -> LockName {
+        LockName::parse(self.plain[1]).unwrap()
+    }
+
+    fn token(&self) -> FencingToken {
+        FencingToken(self.plain[2].parse().unwrap())
+    }
+
+    fn data(&self) -> Arc<[u8]> {
+        match self.pairs.get("bytes") {
+            Some(count) => vec![b'x'; count.parse().unwrap()].into(),
+            None => self.pairs.get("data").unwrap_or(&"").as_bytes().into(),
+        }
+    }
+
+    fn acl(&self) -> Vec<AclEntry> {
+        let Some(entries) = self.pairs.get("acl") else { return vec![AclEntry::open()] };
+        entries.split(',').filter(|entry| !entry.is_empty()).map(acl_entry).collect()
+    }
+}
+
+fn acl_entry(text: &str) -> AclEntry {
+    let parts: Vec<&str> = text.split(':').collect();
+    let permissions = Permissions(parts[2].parse().unwrap());
+    AclEntry { permissions, scheme: parts[0].into(), id: parts[1].into() }
+}
+
+impl Stage {
+    pub(crate) fn new() -> Self {
+        Self { state: State::new(), clock_ms: 1000, sequence: 0, names: BTreeMap::new(), last: None }
+    }
+
+    /// Runs one line and says what came of it.
+    pub(crate) fn run(&mut self, line: &str) -> String {
+        let words = Words::of(line);
+        let text = match words.plain[0] {
+            "clock" => {
+                self.clock_ms = words.plain[1].parse().unwrap();
+                String::new()
+            }
+            "resend" => {
+                let (term, batch) = self.last.clone().unwrap();
+                self.apply(term, batch)
+            }
+            "batch" => self.batch(&words, line),
+            "tree" => render::tree(&self.state, &words.path(1)),
+            "lock" => render::lock(&self.state, &words.lock()),
+            "locks" => self.locks(&words),
+            "held" => self.held(words.plain[1]),
+            "sessions" => self.sessions(),
+            "remembered" => self.remembered(&words),
+            "applied" => format!("  {:?}\n", self.state.origin_applied(NodeId(words.plain[1].parse().unwrap()))),
+            "reapable" => {
+                let limit = words.number("limit").unwrap_or(10) as usize;
+                format!("  {}\n", render::join(&self.state.reapable(words.number("now").unwrap(), limit)))
+            }
+            "snapshot" => self.snapshot(),
+            _ => self.single(line),
+        };
+        self.state.validate().unwrap_or_else(|why| panic!("after '{line}': {why}"));
+        text
+    }
+
+    fn single(&mut self, line: &str) -> String {
+        let words = Words::of(line);
+        let command = self.command(line);
+        self.sequence += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+        let term = Term(words.number("entry").unwrap_or(1));
+        let text = self.apply(term, Batch { origin, clock_ms: self.clock_ms, commands: vec![command] });
+        if words.plain[0] == "open" && !text.contains("refused") {
+            self.names.insert(words.plain[1].into(), SessionId(self.state.zxid().0));
+        }
+        text
+    }
+
+    fn batch(&mut self, words: &Words<'_>, line: &str) -> String {
+        let commands = line.split('|').skip(1).map(|part| self.command(part.trim())).collect();
+        let origin = Origin {
+            node: NodeId(words.number("node").unwrap()),
+            incarnation: words.number("incarnation").unwrap(),
+            sequence: words.number("sequence").unwrap(),
+        };
+        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, commands })
+    }
+
+    /// Applies what a log would hand over: the bytes of the batch, read back.
+    fn apply(&mut self, term: Term, batch: Batch) -> String {
+        self.last = Some((term, batch.clone()));
+        let outcomes = self.state.apply(term, &Batch::decode(&batch.encode()).unwrap());
+        if outcomes.is_empty() {
+            return "  no outcomes\n".into();
+        }
+        outcomes.iter().map(render::outcome).collect()
+    }
+
+    fn session(&self, name: &str) -> SessionId {
+        self.names.get(name).copied().unwrap_or_else(|| SessionId(name.parse().expect("a session's name or number")))
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let words = Words::of(line);
+        match words.plain[0] {
+            "open" => Command::OpenSession {
+                secret_hash: [7; 32],
+                timeout_ms: words.number("timeout").unwrap_or(10_000) as u32,
+                label: words.pairs.get("label").copied().unwrap_or(words.plain[1]).into(),
+            },
+            "close" => Command::CloseSession { session: self.session(words.plain[1]) },
+            "expire" => Command::ExpireSessions {
+                term: Term(words.number("term").unwrap_or(1)),
+                sessions: words.plain[1..].iter().map(|name| self.session(name)).collect(),
+            },
+            "reap" => Command::Reap { paths: (1..words.plain.len()).map(|at| words.path(at)).collect() },
+            _ => self.operation(line),
+        }
+    }
+
+    fn operation(&self, line: &str) -> Command {
+        let mut rest = line.trim();
+        let (mut session, mut id, mut acknowledged) = (None, None, Vec::new());
+        loop {
+            let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
+            if let Some(name) = word.strip_prefix('@') {
+                session = Some(self.session(name));
+            } else if let Some(number) = word.strip_prefix('#') {
+                id = Some(RequestId(number.parse().unwrap()));
+            } else if let Some(ids) = word.strip_prefix("ack=") {
+                acknowledged = ids.split(',').map(|i| RequestId(i.parse().unwrap())).collect();
+            } else {
+                break;
+            }
+            rest = after;
+        }
+        Command::Do { session, request: id.map(|id| RequestKey { id, acknowledged }), op: op(rest) }
+    }
+
+    fn locks(&self, words: &Words<'_>) -> String {
+        let after = words.pairs.get("after").map(|name| LockName::parse(name).unwrap());
+        let limit = words.number("limit").unwrap_or(10) as usize;
+        let found = self.state.locks(words.pairs.get("prefix").unwrap_or(&""), after.as_ref(), limit);
+        let lines = found.iter().map(|l| format!("  {}: {} hold, {} wait\n", l.name, l.holders, l.waiters));
+        lines.collect()
+    }
+
+    fn held(&self, name: &str) -> String {
+        let held = self.state.held_by(self.session(name));
+        held.map(|request| format!("  {} with token {}\n", request.path, request.token)).collect()
+    }
+
+    fn sessions(&self) -> String {
+        let mut text = String::new();
+        for (id, session) in self.state.sessions() {
+            let own: Vec<String> = session.ephemerals().map(NodePath::to_string).collect();
+            let (label, timeout_ms, opened_ms) = (&session.label, session.timeout_ms, session.opened_ms);
+            let remembered = session.remembered_count();
+            let own = render::join(&own);
+            writeln!(text, "  {id} {label:?} {timeout_ms} ms, opened {opened_ms}, remembers {remembered}, owns {own}")
+                .unwrap();
+        }
+        let (nodes, ephemerals) = (self.state.node_count(), self.state.ephemeral_count());
+        writeln!(text, "  {} sessions, {nodes} nodes, {ephemerals} ephemerals", self.state.session_count()).unwrap();
+        text
+    }
+
+    fn remembered(&self, words: &Words<'_>) -> String {
+        let id = RequestId(words.plain[2].parse().unwrap());
+        match self.state.remembered_reply(self.session(words.plain[1]), id) {
+            None => "  nothing\n".into(),
+            Some(Ok(reply)) => format!("  {}\n", render::reply(reply)),
+            Some(Err(refusal)) => format!("  refused: {refusal}\n"),
+        }
+    }
+
+    fn snapshot(&mut self) -> String {
+        let mut bytes = Vec::new();
+        self.state.write_snapshot(&mut bytes).unwrap();
+        let restored = State::read_snapshot(&bytes[..]).unwrap();
+        assert_eq!(restored, self.state);
+        assert_eq!(restored.checksum(), self.state.checksum());
+        let mut again = Vec::new();
+        restored.write_snapshot(&mut again).unwrap();
+        assert_eq!(bytes, again);
+        self.state = restored;
+        format!("  zxid {}, clock {}\n", self.state.zxid(), self.state.clock_ms())
+    }
+}
+
+fn op(text: &str) -> Op {
+    let words = Words::of(text);
+    match words.plain[0] {
+        "multi" => {
+            let ops = text.trim_start().strip_prefix("multi").unwrap().split(';');
+            Op::Multi(ops.filter(|part| !part.trim().is_empty()).map(op).collect())
+        }
+        "create" => Op::Create {
+            path: words.path(1),
+            data: words.data(),
+            kind: kind(words.pairs.get("kind").copied()),
+            sequential: words.plain.contains(&"seq"),
+            acl: words.acl(),
+        },
+        "delete" => Op::Delete { path: words.path(1), version: words.version() },
+        "set" => Op::SetData { path: words.path(1), data: words.data(), version: words.version() },
+        "setacl" => Op::SetAcl { path: words.path(1), acl: words.acl(), version: words.version() },
+        "check" => Op::Check { path: words.path(1), version: words.version() },
+        "checklock" => Op::CheckLock { lock: words.lock(), token: words.token() },
+        "acquire" => Op::Acquire {
+            lock: words.lock(),
+            mode: match words.plain.get(2) {
+                Some(&"shared") => LockMode::Shared,
+                Some(&"write") => LockMode::Write,
+                _ => LockMode::Exclusive,
+            },
+            uuid: RequestId(u128::from(words.number("uuid").expect("acquire has a uuid"))),
+            label: words.pairs.get("label").copied().unwrap_or("").into(),
+        },
+        "release" => Op::Release { lock: words.lock(), token: words.token() },
+        "force" => Op::ForceRelease { lock: words.lock(), token: words.token() },
+        "withdraw" => Op::Withdraw {
+            lock: words.lock(),
+            token: words.token(),
+            if_holding: if words.plain[3] == "keep" { IfHolding::Keep } else { IfHolding::Release },
+        },
+        other => panic!("'{other}' is no command"),
+    }
+}
+
+fn kind(text: Option<&str>) -> NodeKind {
+    match text {
+        None => NodeKind::Persistent,
+        Some("ephemeral") => NodeKind::Ephemeral,
+        Some("container") => NodeKind::Container,
+        Some(ttl) => NodeKind::Ttl { ttl_ms: ttl.strip_prefix("ttl:").unwrap().parse().unwrap() },
+    }
+}
