@@ -1,17 +1,32 @@
 //! The handle that the rest of the program holds.
 
 use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_store::{LogPosition, Opened, SnapshotStore, Store};
-use tokio::sync::watch;
+use openraft::SnapshotPolicy;
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
+use crate::inner::Inner;
+use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
+use crate::network::Network;
+use crate::peers::Peers;
+use crate::replica::Replica;
+use crate::rounds::{Rounds, leader_round};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
 use crate::transport::{PeerKind, Transport, TransportError};
+use crate::types::Raft;
+use crate::watcher::{self, Watcher};
+use crate::wire::Command;
+use crate::{formation, lifeline, membership, propose, serve};
 
 /// Reads the wall clock, in ms.
 pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -46,37 +61,87 @@ pub struct Consensus {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    leadership: watch::Receiver<Leadership>,
-    members: watch::Receiver<Members>,
-    applied: watch::Receiver<u64>,
-    transport: Arc<dyn Transport>,
-}
-
 impl Consensus {
     /// Restores the state machine, starts the protocol, and at the first start of a cluster forms it.
     pub async fn start(parts: Parts) -> Result<Consensus, StartError> {
-        let _ = parts;
-        Err(StartError::Raft("not there yet".into()))
+        let Parts { config, store, opened, snapshots, machine, service, transport, clock_ms, fatal } = parts;
+        config.validate().map_err(StartError::Config)?;
+        let raft_config = Arc::new(raft_config(&config)?);
+        let (applied_sender, applied) = watch::channel(0);
+        let replica = {
+            let snapshots = snapshots.clone();
+            tokio::task::spawn_blocking(move || Replica::restore(machine, snapshots, applied_sender))
+                .await
+                .map_err(|error| StartError::Stored(error.to_string()))?
+                .map_err(|error| StartError::Stored(error.to_string()))?
+        };
+        let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
+        let peers = Peers::new(config.node, transport, fatal.clone());
+        let network = Network::new(peers.clone());
+        let raft = Raft::new(config.node, raft_config, network, LogStore::new(store), replica)
+            .await
+            .map_err(|error| StartError::Raft(error.to_string()))?;
+
+        let stop = CancellationToken::new();
+        let (leadership_sender, leadership) = watch::channel(Leadership::default());
+        let (members_sender, members) = watch::channel(Members::default());
+        let (leader_rounds, read_rounds, shared) = rounds(&raft, &stop);
+        let inner = Arc::new(Inner {
+            config,
+            raft: raft.clone(),
+            peers: peers.clone(),
+            service,
+            clock_ms,
+            snapshots,
+            leadership,
+            members,
+            applied,
+            leader_rounds,
+            read_rounds,
+            incoming: Mutex::new(None),
+            change: Mutex::new(()),
+            closing: AtomicBool::new(false),
+            stop: stop.clone(),
+        });
+        // Set once, here.
+        let _ = shared.set(Arc::downgrade(&inner));
+        let watcher =
+            Watcher { raft, peers, leadership: leadership_sender, members: members_sender, fatal, stop: stop.clone() };
+        tokio::spawn(watcher.run());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(lifeline::keep(inner.clone())));
+        tokio::spawn(stop.run_until_cancelled_owned(formation::greet_and_form(inner.clone(), fresh)));
+        Ok(Consensus { inner })
     }
 
     /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; the caller sees its own
     /// replica apply it through [`Machine::apply`].
     pub async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
-        let _ = payload;
-        Err(ProposeError::NoLeader)
+        propose::propose(&self.inner, payload).await
     }
 
     /// Makes a read on this replica linearizable: gets a read index from the leader, by a quorum round begun after this call, and waits
     /// until it is applied here. Concurrent calls share a round.
     pub async fn read_barrier(&self) -> Result<ReadIndex, BarrierError> {
-        Err(BarrierError::NoLeader)
+        if self.inner.is_closing() {
+            return Err(BarrierError::ShuttingDown);
+        }
+        let read = self.inner.read_rounds.join().await?;
+        self.inner.wait_applied(read.index).await?;
+        Ok(read)
     }
 
     /// On the leader: a quorum round begun after this call has confirmed that this node still leads in the term given back, and
     /// everything committed before is applied here. Concurrent calls share a round.
     pub async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
-        Err(BarrierError::NoLeader)
+        if self.inner.is_closing() {
+            return Err(BarrierError::ShuttingDown);
+        }
+        if !self.inner.leads().leading {
+            return Err(BarrierError::NoLeader);
+        }
+        let read = self.inner.leader_rounds.join().await?;
+        self.inner.wait_applied(read.index).await?;
+        Ok(read.term)
     }
 
     /// Who leads, as it changes.
@@ -96,44 +161,101 @@ impl Consensus {
 
     /// The state of things.
     pub fn status(&self) -> ConsensusStatus {
-        ConsensusStatus::default()
+        watcher::status_of(self.inner.config.node, &self.inner.raft)
     }
 
     /// Adds a node that receives the log but does not vote; on any node. Changes are made one after another.
     pub async fn add_learner(&self, node: u64, address: &str) -> Result<Members, ChangeError> {
-        let _ = (node, address);
-        Err(ChangeError::NoLeader)
+        membership::change(&self.inner, Command::AddLearner { node, address: address.to_owned() }).await
     }
 
-    /// Makes a learner a voter; on any node.
+    /// Makes a learner that has caught up a voter; on any node.
     pub async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
-        let _ = node;
-        Err(ChangeError::NoLeader)
+        membership::change(&self.inner, Command::Promote { node }).await
     }
 
-    /// Removes a voter or learner; on any node.
+    /// Removes a voter or learner; on any node. Its id must not come back.
     pub async fn remove(&self, node: u64) -> Result<Members, ChangeError> {
-        let _ = node;
-        Err(ChangeError::NoLeader)
+        membership::change(&self.inner, Command::Remove { node }).await
     }
 
     /// Hands leadership to `to`, or to the most up-to-date voter; on any node. Gives the new leader.
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<u64, ChangeError> {
-        let _ = to;
-        Err(ChangeError::NoLeader)
+        membership::transfer(&self.inner, to).await
     }
 
     /// Sends a message of the layer above to the [`PeerService`] of node `to`.
     pub async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        self.inner.transport.call(to, PeerKind::Service, body, deadline).await
+        self.inner.peers.call(to, PeerKind::Service, body, deadline).await
     }
 
     /// Answers a peer's call, which has passed the [`crate::PeerGate`].
     pub async fn serve(&self, from: u64, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
-        let _ = (from, kind, body);
-        Err(ServeError::new("not_ready", "not there yet"))
+        serve::serve(&self.inner, from, kind, body).await
     }
 
-    /// Hands leadership over if this node leads (within `transfer_timeout_ms`), then stops. Does not close the store.
-    pub async fn shutdown(&self) {}
+    /// Hands leadership over if this node leads (within `transfer_timeout_ms`), then stops. New work is refused from the first moment.
+    /// Does not close the store.
+    pub async fn shutdown(&self) {
+        self.inner.closing.store(true, Ordering::Release);
+        if self.inner.leads().leading && self.inner.members.borrow().voters.len() > 1 {
+            match membership::transfer_here(&self.inner, None).await {
+                Ok(leader) => tracing::info!(leader, "leadership handed over"),
+                Err(error) => tracing::warn!(%error, "leadership not handed over; the others will elect"),
+            }
+        }
+        self.inner.stop.cancel();
+        if let Err(error) = self.inner.raft.shutdown().await {
+            tracing::warn!(%error, "consensus did not stop cleanly");
+        }
+    }
+}
+
+/// The two groups of read rounds. The second needs the shared part, which does not exist yet: it is filled in later.
+fn rounds(raft: &Raft, stop: &CancellationToken) -> (Rounds, Rounds, Arc<OnceLock<Weak<Inner>>>) {
+    let shared: Arc<OnceLock<Weak<Inner>>> = Arc::default();
+    let leader = {
+        let raft = raft.clone();
+        Rounds::new(stop.clone(), move || {
+            let raft = raft.clone();
+            async move { leader_round(&raft).await }
+        })
+    };
+    let read = {
+        let shared = shared.clone();
+        Rounds::new(stop.clone(), move || {
+            let inner = shared.get().and_then(Weak::upgrade);
+            async move {
+                match inner {
+                    Some(inner) => serve::read_round(&inner).await,
+                    None => Err(BarrierError::ShuttingDown),
+                }
+            }
+        })
+    };
+    (leader, read, shared)
+}
+
+fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
+    let raft = openraft::Config {
+        cluster_name: config.cluster.clone(),
+        heartbeat_interval: config.heartbeat_ms,
+        election_timeout_min: config.election_timeout_min_ms,
+        election_timeout_max: config.election_timeout_max_ms,
+        max_payload_entries: config.max_payload_entries,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(config.snapshot_every_entries),
+        // Above the snapshot distance: otherwise a snapshot might not end the lag that called for it.
+        replication_lag_threshold: config.snapshot_every_entries.saturating_mul(2).max(config.keep_entries),
+        max_in_snapshot_log_to_keep: config.keep_entries,
+        purge_batch_size: 256,
+        enable_pre_vote: Some(true),
+        // A restarted leader must be elected again: what it had committed is known to the others, not to its disk.
+        enable_leader_restore: Some(false),
+        // A leader without a majority falls silent in turns, so that a partial partition heals (openraft #2080).
+        quorum_loss_probe_interval: Some(2 * config.election_timeout_max_ms),
+        install_snapshot_timeout: 120_000,
+        backoff: "20ms 50ms 100ms ...500ms".to_owned(),
+        ..openraft::Config::default()
+    };
+    raft.validate().map_err(|error| StartError::Config(error.to_string()))
 }

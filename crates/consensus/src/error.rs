@@ -1,5 +1,7 @@
 //! What can go wrong, by caller. Every text says what happened; the variants say what the caller may conclude.
 
+use serde::{Deserialize, Serialize};
+
 /// Why consensus did not start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
@@ -15,7 +17,7 @@ pub enum StartError {
 }
 
 /// Why a proposal was not reported as committed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum ProposeError {
     /// There is no leader that would take it. It is certainly not in the log and will not be.
     #[error("no leader at the moment; the proposal was not taken: try again")]
@@ -40,7 +42,7 @@ pub enum ProposeError {
 }
 
 /// Why a read could not be confirmed. Nothing happened; it can be tried again.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum BarrierError {
     /// No leader is known or reachable (or, for `confirm_leadership`: this node does not lead).
     #[error("no leader at the moment: try again")]
@@ -60,7 +62,7 @@ pub enum BarrierError {
 }
 
 /// Why a change of the membership or a transfer of leadership was not done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum ChangeError {
     /// There is no leader that would do it.
     #[error("no leader at the moment: try again")]

@@ -4,14 +4,30 @@
 //! ([`Machine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
 //! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
+mod codec;
 mod config;
 mod consensus;
 mod error;
+mod formation;
 mod gate;
 mod http;
+mod incoming;
+mod inner;
+mod lifeline;
+mod log_store;
 mod machine;
+mod membership;
+mod network;
+mod peers;
+mod propose;
+mod replica;
+mod rounds;
+mod serve;
 mod status;
 mod transport;
+mod types;
+mod watcher;
+mod wire;
 
 pub use config::Config;
 pub use consensus::{ClockMs, Consensus, FatalHook, Parts};
@@ -21,7 +37,7 @@ pub use gate::{
     GateRejection, HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_TO_DIRECTORY, PeerBook, PeerGate,
     PeerIdentity,
 };
-pub use http::HttpTransport;
+pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, ServiceError, SnapshotEncoder};
 pub use status::{ConsensusStatus, Leadership, Members, ReadIndex};

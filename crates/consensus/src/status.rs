@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use lockkeeper_store::LogPosition;
+use serde::{Deserialize, Serialize};
 
 /// Who leads, as this node knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct Leadership {
 }
 
 /// The membership: node ids and their peer addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// Nodes that vote.
     pub voters: BTreeMap<u64, String>,

@@ -103,6 +103,9 @@ pub enum TransportError {
     /// No answer in time; the peer may act on the request.
     #[error("timed out")]
     TimedOut,
+    /// An answer came, but not one that a peer gives; it may have acted on the request.
+    #[error("unexpected answer: {0}")]
+    Garbled(String),
     /// The peer answered and said no; it did not act on the request.
     #[error("rejected by the peer ({code}): {detail}")]
     Rejected {
@@ -118,7 +121,7 @@ impl TransportError {
     pub fn surely_not_acted_on(&self) -> bool {
         match self {
             TransportError::Refused | TransportError::Unreachable(_) | TransportError::Rejected { .. } => true,
-            TransportError::Reset | TransportError::TimedOut => false,
+            TransportError::Reset | TransportError::TimedOut | TransportError::Garbled(_) => false,
         }
     }
 

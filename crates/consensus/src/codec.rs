@@ -1,0 +1,155 @@
+//! How entries, votes and marks look as bytes, on disk and between peers. Everything here reads what came from outside: it must refuse
+//! what it does not know, never panic.
+
+use std::io;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use lockkeeper_store::{LogPosition, Record};
+use openraft::EntryPayload;
+use openraft::entry::RaftEntry;
+use openraft::vote::{RaftLeaderId, RaftVote};
+
+use crate::types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_of};
+
+const KIND_BLANK: u8 = 0;
+const KIND_NORMAL: u8 = 1;
+const KIND_MEMBERSHIP: u8 = 2;
+const FORMAT_VOTE: u8 = 1;
+const FORMAT_COMMITTED: u8 = 1;
+
+pub(crate) fn invalid(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("unreadable {what}: written by another version, or damaged"))
+}
+
+/// The record of an entry: a kind byte; then nothing, or the clock and the payload, or the membership.
+pub(crate) fn record_of(entry: &Entry) -> io::Result<Record> {
+    let payload = match &entry.payload {
+        EntryPayload::Blank => Bytes::from_static(&[KIND_BLANK]),
+        EntryPayload::Normal(stamped) => {
+            let mut bytes = BytesMut::with_capacity(9 + stamped.payload.len());
+            bytes.put_u8(KIND_NORMAL);
+            bytes.put_u64_le(stamped.clock_ms);
+            bytes.put_slice(&stamped.payload);
+            bytes.freeze()
+        }
+        EntryPayload::Membership(membership) => {
+            let encoded = postcard::to_stdvec(&membership).map_err(io::Error::other)?;
+            let mut bytes = BytesMut::with_capacity(1 + encoded.len());
+            bytes.put_u8(KIND_MEMBERSHIP);
+            bytes.put_slice(&encoded);
+            bytes.freeze()
+        }
+    };
+    Ok(Record { position: position_of(&entry.log_id()), payload })
+}
+
+/// The entry of a record; the payload is shared, not copied.
+pub(crate) fn entry_of(position: LogPosition, payload: &Bytes) -> io::Result<Entry> {
+    let body = match payload.first() {
+        Some(&KIND_BLANK) if payload.len() == 1 => EntryPayload::Blank,
+        Some(&KIND_NORMAL) if payload.len() >= 9 => EntryPayload::Normal(Stamped {
+            clock_ms: u64_le(&payload[1..9]).ok_or_else(|| invalid("log entry"))?,
+            payload: payload.slice(9..),
+        }),
+        Some(&KIND_MEMBERSHIP) => {
+            let membership: Membership =
+                postcard::from_bytes(&payload[1..]).map_err(|_| invalid("membership entry"))?;
+            EntryPayload::Membership(membership)
+        }
+        _ => return Err(invalid("log entry")),
+    };
+    Ok(Entry::new(log_id_of(position), body))
+}
+
+fn u64_le(bytes: &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?))
+}
+
+pub(crate) fn encode_vote(vote: &Vote) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(18);
+    bytes.put_u8(FORMAT_VOTE);
+    bytes.put_u64_le(vote.leader_id().term());
+    bytes.put_u64_le(*vote.leader_id().node_id());
+    bytes.put_u8(u8::from(vote.is_committed()));
+    bytes.freeze()
+}
+
+pub(crate) fn decode_vote(bytes: &[u8]) -> io::Result<Vote> {
+    if bytes.len() != 18 || bytes[0] != FORMAT_VOTE || bytes[17] > 1 {
+        return Err(invalid("vote"));
+    }
+    match (u64_le(&bytes[1..]), u64_le(&bytes[9..])) {
+        (Some(term), Some(node)) => Ok(Vote::from_leader_id(RaftLeaderId::new(term, node), bytes[17] == 1)),
+        _ => Err(invalid("vote")),
+    }
+}
+
+pub(crate) fn encode_committed(committed: Option<&LogId>) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(17);
+    if let Some(id) = committed {
+        let position = position_of(id);
+        bytes.put_u8(FORMAT_COMMITTED);
+        bytes.put_u64_le(position.term);
+        bytes.put_u64_le(position.index);
+    }
+    bytes.freeze()
+}
+
+pub(crate) fn decode_committed(bytes: &[u8]) -> io::Result<Option<LogId>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    if bytes.len() != 17 || bytes[0] != FORMAT_COMMITTED {
+        return Err(invalid("committed mark"));
+    }
+    match (u64_le(&bytes[1..]), u64_le(&bytes[9..])) {
+        (Some(term), Some(index)) => Ok(Some(log_id_of(LogPosition { term, index }))),
+        _ => Err(invalid("committed mark")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(payload: EntryPayload<Stamped, u64, openraft::BasicNode>) -> Entry {
+        Entry::new(log_id_of(LogPosition { term: 3, index: 9 }), payload)
+    }
+
+    #[test]
+    fn entries_survive_the_way_through_a_record() {
+        let membership = Membership::from(std::collections::BTreeMap::from([(1, openraft::BasicNode::new("a:1"))]));
+        for payload in [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Stamped { clock_ms: 77, payload: Bytes::from_static(b"xyz") }),
+            EntryPayload::Normal(Stamped { clock_ms: u64::MAX, payload: Bytes::new() }),
+            EntryPayload::Membership(membership),
+        ] {
+            let before = entry(payload);
+            let record = record_of(&before).unwrap();
+            assert_eq!(entry_of(record.position, &record.payload).unwrap(), before);
+        }
+    }
+
+    #[test]
+    fn unknown_records_votes_and_marks_are_refused() {
+        let position = LogPosition { term: 1, index: 1 };
+        for bytes in [&b""[..], &[9], &[KIND_BLANK, 0], &[KIND_NORMAL, 1, 2], &[KIND_MEMBERSHIP, 255, 255]] {
+            assert!(entry_of(position, &Bytes::copy_from_slice(bytes)).is_err(), "{bytes:?}");
+        }
+        assert!(decode_vote(&[]).is_err());
+        assert!(decode_vote(&[2; 18]).is_err());
+        assert!(decode_committed(&[1; 3]).is_err());
+    }
+
+    #[test]
+    fn votes_and_marks_survive() {
+        for committed in [false, true] {
+            let vote = Vote::from_leader_id(RaftLeaderId::new(5, 2), committed);
+            assert_eq!(decode_vote(&encode_vote(&vote)).unwrap(), vote);
+        }
+        let id = log_id_of(LogPosition { term: 4, index: 44 });
+        assert_eq!(decode_committed(&encode_committed(Some(&id))).unwrap(), Some(id));
+        assert_eq!(decode_committed(&encode_committed(None)).unwrap(), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! Receiving a snapshot: pieces of bounded size, in order, into a temporary file; then openraft installs it.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lockkeeper_store::SnapshotWriter;
+use openraft::Snapshot;
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+
+use crate::error::ServeError;
+use crate::inner::Inner;
+use crate::replica::{SnapshotData, covered, decode_meta};
+use crate::types::Vote;
+use crate::wire::{PieceHead, PieceReply};
+
+/// A snapshot on its way in. There is at most one: a new one replaces it.
+pub(crate) struct Incoming {
+    vote: Vote,
+    meta: Vec<u8>,
+    written: u64,
+    writer: SnapshotWriter,
+}
+
+fn failed(error: impl std::fmt::Display) -> ServeError {
+    ServeError::new("snapshot_refused", format!("cannot take the snapshot: {error}"))
+}
+
+/// Takes one piece; the last one installs the snapshot.
+pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes) -> Result<PieceReply, ServeError> {
+    let own = inner.raft.metrics().borrow_watched().vote;
+    if own > head.vote {
+        return Ok(PieceReply::HigherVote { vote: own });
+    }
+    let mut slot = inner.incoming.lock().await;
+    if head.offset == 0 {
+        let snapshots = inner.snapshots.clone();
+        let meta = head.meta.clone();
+        let position = covered(&decode_meta(&meta).map_err(failed)?);
+        // Dropped first: its temporary file goes before the next one comes.
+        *slot = None;
+        let writer = blocking(move || snapshots.create(position, &meta).map_err(io::Error::other)).await?;
+        *slot = Some(Incoming { vote: head.vote, meta: head.meta.clone(), written: 0, writer });
+    }
+    let fits = slot.as_ref().is_some_and(|incoming| {
+        incoming.vote == head.vote && incoming.meta == head.meta && incoming.written == head.offset
+    });
+    let Some(mut incoming) = slot.take_if(|_| fits) else {
+        *slot = None;
+        return Ok(PieceReply::Restart);
+    };
+    let incoming = blocking(move || {
+        incoming.writer.write_all(&piece)?;
+        incoming.written += piece.len() as u64;
+        Ok(incoming)
+    })
+    .await?;
+    if !head.last {
+        *slot = Some(incoming);
+        return Ok(PieceReply::Taken { vote: head.vote });
+    }
+    drop(slot);
+    let meta = decode_meta(&head.meta).map_err(failed)?;
+    let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(Mutex::new(incoming.writer)) };
+    let response = inner.raft.install_full_snapshot(head.vote, snapshot).await.map_err(failed)?;
+    Ok(PieceReply::Taken { vote: response.vote })
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, ServeError> {
+    tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(failed)
+}

@@ -1,0 +1,127 @@
+//! Finding out at once that the leader's *process* is dead, and electing without waiting for its lease.
+//!
+//! Each follower keeps one call open at the leader, which answers when it stops leading or after [`HOLD`]. A kernel closes the connections
+//! of a dead process, so the call breaks; a paused or cut-off leader breaks nothing and is left to the ordinary timeouts. A broken line is
+//! probed: only a refused connection counts as death.
+//!
+//! What is done then is only to give up the leader lease early (the lease spares a *living* leader from needless elections) and to ask for a
+//! pre-vote. Votes, terms and the log check stay as they are, so a mistake here can cost an election and never safety. Reads must not
+//! rely on leases because of this; they do not (read index only).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::TransferLeaderRequest;
+use openraft::vote::RaftLeaderId;
+
+use crate::inner::Inner;
+use crate::status::Leadership;
+use crate::transport::{PeerKind, TransportError};
+use crate::wire::{self, Lifeline, LifelineReply};
+
+/// The leader holds a line this long at most.
+const HOLD: Duration = Duration::from_secs(20);
+/// The follower waits for longer than that.
+const HOLD_DEADLINE: Duration = Duration::from_secs(25);
+const PROBE_DEADLINE: Duration = Duration::from_millis(150);
+/// A line that ended in another way is opened again after this.
+const REOPEN: Duration = Duration::from_millis(100);
+/// The peers must have noticed as well before a pre-vote can succeed.
+const SETTLE: Duration = Duration::from_millis(8);
+/// One follower after the other, so that they do not split the vote.
+const RANK_STEP: Duration = Duration::from_millis(40);
+/// Rounds of pre-votes before it is left to the ordinary election timeout.
+const ROUNDS: u32 = 4;
+
+/// The leader's side: holds the line, and tells whether this node belongs to a formed cluster.
+pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> LifelineReply {
+    if let Lifeline::Hold { term } = line {
+        let mut leadership = inner.leadership.clone();
+        let over = leadership.wait_for(|now| !now.leading || now.term != term);
+        tokio::select! {
+            _ = over => {}
+            () = inner.stop.cancelled() => {}
+            () = tokio::time::sleep(HOLD) => {}
+        }
+    }
+    LifelineReply { formed: inner.raft.is_initialized().await.unwrap_or(true) }
+}
+
+/// The follower's side, for as long as the node runs.
+pub(crate) async fn keep(inner: Arc<Inner>) {
+    let mut leadership = inner.leadership.clone();
+    loop {
+        let now = *leadership.borrow_and_update();
+        match now.leader {
+            Some(leader) if !now.leading && leader != inner.config.node => tokio::select! {
+                () = watch_leader(&inner, now, leader) => {}
+                changed = leadership.changed() => if changed.is_err() { return },
+            },
+            _ => {
+                if leadership.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// One line to one leader. Returns when it is to be opened again.
+async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64) {
+    let Ok(body) = wire::encode(&Lifeline::Hold { term: now.term }) else { return };
+    match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
+        Err(error) if error.process_gone() && inner.config.fast_path && is_dead(inner, leader).await => {
+            elect_without(inner, now, leader).await;
+        }
+        _ => {}
+    }
+    tokio::time::sleep(REOPEN).await;
+}
+
+/// True when nothing listens at the leader's address any more.
+async fn is_dead(inner: &Arc<Inner>, leader: u64) -> bool {
+    let Ok(body) = wire::encode(&Lifeline::Probe) else { return false };
+    // A dying process closes its sockets one by one: a connection may still be taken and then reset.
+    for _ in 0..3 {
+        match inner.peers.call(leader, PeerKind::Lifeline, body.clone(), PROBE_DEADLINE).await {
+            Err(TransportError::Refused) => return true,
+            Err(TransportError::Reset) => tokio::time::sleep(Duration::from_millis(3)).await,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Drops the dead leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
+async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64) {
+    let (vote, rank, voters) = {
+        let metrics = inner.raft.metrics().borrow_watched().clone();
+        let voters: Vec<u64> =
+            metrics.membership_config.membership().voter_ids().filter(|voter| *voter != leader).collect();
+        (metrics.vote, voters.iter().position(|voter| *voter == inner.config.node), voters.len() as u32)
+    };
+    let still_its_term =
+        vote.is_committed() && *vote.leader_id().node_id() == leader && vote.leader_id().term() == now.term;
+    let Some(rank) = rank.filter(|_| still_its_term) else { return };
+    tracing::info!(
+        leader,
+        term = now.term,
+        rank,
+        "the leader's process is gone; electing without waiting for its lease"
+    );
+    metrics::counter!("lockkeeper_fast_elections_total").increment(1);
+    let turn = RANK_STEP * rank as u32;
+    for _ in 0..ROUNDS {
+        // Addressed to the dead leader and not to this node, openraft takes this as: the lease is over. No more than that.
+        let release = TransferLeaderRequest::new(vote, leader, None);
+        if inner.raft.handle_transfer_leader(release).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(SETTLE + turn).await;
+        if inner.raft.trigger().elect(true).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(RANK_STEP * voters - turn.min(RANK_STEP * voters)).await;
+    }
+}

@@ -1,0 +1,235 @@
+//! Changes of the membership and transfers of leadership: one at a time, on the leader; other nodes forward them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::{BasicNode, ChangeMembers, Instant};
+use tokio::time::timeout;
+
+use crate::error::ChangeError;
+use crate::inner::Inner;
+use crate::status::Members;
+use crate::transport::PeerKind;
+use crate::types::{Membership, TypeConfig};
+use crate::wire::{self, Command, MembersReply, TransferReply};
+
+/// A learner may lag by so many entries when it is promoted; more would hold up commits.
+const PROMOTE_LAG_ENTRIES: u64 = 1_000;
+const MAX_MEMBERS: usize = 32;
+const MAX_ADDRESS_BYTES: usize = 256;
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
+
+pub(crate) fn members_of(membership: &Membership) -> Members {
+    let address = |node: u64| membership.get_node(&node).map(|node| node.addr.clone()).unwrap_or_default();
+    Members {
+        voters: membership.voter_ids().map(|node| (node, address(node))).collect(),
+        learners: membership.learner_ids().map(|node| (node, address(node))).collect(),
+    }
+}
+
+/// Runs a change where it belongs.
+pub(crate) async fn change(inner: &Arc<Inner>, command: Command) -> Result<Members, ChangeError> {
+    let leads = inner.leads();
+    if leads.leading {
+        return change_here(inner, command).await;
+    }
+    let reply: MembersReply = forward(inner, leads.leader, &command).await?;
+    reply
+}
+
+/// Runs a transfer where it belongs.
+pub(crate) async fn transfer(inner: &Arc<Inner>, to: Option<u64>) -> Result<u64, ChangeError> {
+    let leads = inner.leads();
+    if leads.leading {
+        return transfer_here(inner, to).await;
+    }
+    let reply: TransferReply = forward(inner, leads.leader, &Command::Transfer { to }).await?;
+    reply
+}
+
+async fn forward<T: serde::de::DeserializeOwned>(
+    inner: &Arc<Inner>,
+    leader: Option<u64>,
+    command: &Command,
+) -> Result<T, ChangeError> {
+    if inner.is_closing() {
+        return Err(ChangeError::ShuttingDown);
+    }
+    let Some(leader) = leader else { return Err(ChangeError::NoLeader) };
+    let body = wire::encode(command).map_err(|error| ChangeError::Refused(error.to_string()))?;
+    let deadline = CHANGE_TIMEOUT + Duration::from_secs(1);
+    match inner.peers.call(leader, PeerKind::Propose, body, deadline).await {
+        Ok(answer) => wire::decode(&answer).map_err(|error| ChangeError::Unknown(error.to_string())),
+        Err(error) if error.surely_not_acted_on() => Err(ChangeError::NoLeader),
+        Err(error) => Err(ChangeError::Unknown(format!("node {leader}, which led, gave no answer: {error}"))),
+    }
+}
+
+/// On the leader.
+pub(crate) async fn change_here(inner: &Arc<Inner>, command: Command) -> Result<Members, ChangeError> {
+    if inner.is_closing() {
+        return Err(ChangeError::ShuttingDown);
+    }
+    let _one_at_a_time = inner.change.lock().await;
+    let outcome = timeout(CHANGE_TIMEOUT, async {
+        finish_interrupted(inner).await?;
+        match command {
+            Command::AddLearner { node, address } => add_learner(inner, node, &address).await,
+            Command::Promote { node } => promote(inner, node).await,
+            Command::Remove { node } => remove(inner, node).await,
+            Command::Propose(_) | Command::Transfer { .. } => {
+                Err(ChangeError::Refused("not a change of the membership".into()))
+            }
+        }
+    });
+    outcome.await.unwrap_or_else(|_| {
+        Err(ChangeError::Unknown(format!("not done within {} s; look at the membership", CHANGE_TIMEOUT.as_secs())))
+    })
+}
+
+fn current(inner: &Inner) -> Membership {
+    inner.raft.server_metrics().borrow_watched().membership_config.membership().clone()
+}
+
+fn change_error(error: WriteError) -> ChangeError {
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => ChangeError::NoLeader,
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => ChangeError::Refused(error.to_string()),
+        RaftError::APIError(other) => ChangeError::Unknown(other.to_string()),
+        RaftError::Fatal(fatal) => ChangeError::Fatal(fatal.to_string()),
+    }
+}
+
+async fn apply(inner: &Inner, change: ChangeMembers<u64, BasicNode>, retain: bool) -> Result<Members, ChangeError> {
+    let response = inner.raft.change_membership(change, retain).await.map_err(change_error)?;
+    Ok(response.membership().as_ref().map_or_else(|| members_of(&current(inner)), members_of))
+}
+
+/// A leader that died in the middle of a change leaves a joint membership; only the next change finishes it.
+async fn finish_interrupted(inner: &Inner) -> Result<(), ChangeError> {
+    if current(inner).get_joint_config().len() > 1 {
+        apply(inner, ChangeMembers::AddVoterIds(BTreeSet::new()), true).await?;
+    }
+    Ok(())
+}
+
+async fn add_learner(inner: &Inner, node: u64, address: &str) -> Result<Members, ChangeError> {
+    let membership = current(inner);
+    if node == 0 || address.is_empty() || address.len() > MAX_ADDRESS_BYTES {
+        return Err(ChangeError::Refused(format!(
+            "a node needs an id from 1 and an address of 1 to {MAX_ADDRESS_BYTES} bytes"
+        )));
+    }
+    if let Some(known) = membership.get_node(&node) {
+        if known.addr == address {
+            return Ok(members_of(&membership));
+        }
+        return Err(ChangeError::Refused(format!(
+            "node {node} is a member already, at {}: give the new node another id",
+            known.addr
+        )));
+    }
+    if let Some((other, _)) = membership.nodes().find(|(_, node)| node.addr == address) {
+        return Err(ChangeError::Refused(format!("{address} is the address of node {other}")));
+    }
+    if membership.nodes().count() >= MAX_MEMBERS {
+        return Err(ChangeError::Refused(format!("a cluster has at most {MAX_MEMBERS} members")));
+    }
+    apply(inner, ChangeMembers::AddNodes(BTreeMap::from([(node, BasicNode::new(address))])), true).await
+}
+
+async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
+    let membership = current(inner);
+    if membership.voter_ids().any(|voter| voter == node) {
+        return Ok(members_of(&membership));
+    }
+    if membership.get_node(&node).is_none() {
+        return Err(ChangeError::Refused(format!("node {node} is not a member: add it as a learner first")));
+    }
+    let (matched, last) = {
+        let metrics = inner.raft.metrics().borrow_watched().clone();
+        let matched = metrics.replication.and_then(|followers| followers.get(&node).cloned().flatten());
+        (matched.map(|id| id.index()), metrics.last_log_index.unwrap_or(0))
+    };
+    match matched {
+        Some(index) if last.saturating_sub(index) <= PROMOTE_LAG_ENTRIES => {}
+        _ => {
+            return Err(ChangeError::Refused(format!(
+                "node {node} has not caught up: its log is known up to {matched:?} of {last}; try again when it has"
+            )));
+        }
+    }
+    apply(inner, ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
+}
+
+async fn remove(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
+    let membership = current(inner);
+    if membership.get_node(&node).is_none() {
+        return Err(ChangeError::Refused(format!("node {node} is not a member")));
+    }
+    let voters: BTreeSet<u64> = membership.voter_ids().collect();
+    if !voters.contains(&node) {
+        return apply(inner, ChangeMembers::RemoveNodes(BTreeSet::from([node])), false).await;
+    }
+    if voters.len() == 1 {
+        return Err(ChangeError::Refused("the last voter cannot be removed".into()));
+    }
+    apply(inner, ChangeMembers::RemoveVoters(BTreeSet::from([node])), false).await
+}
+
+/// On the leader: hands over to `to` or the most up-to-date voter that answers; gives the new leader.
+pub(crate) async fn transfer_here(inner: &Arc<Inner>, to: Option<u64>) -> Result<u64, ChangeError> {
+    let own = inner.config.node;
+    let target = choose(inner, to)?;
+    let Some(target) = target else { return Ok(own) };
+    inner.raft.trigger().transfer_leader(target).await.map_err(|fatal| ChangeError::Fatal(fatal.to_string()))?;
+    let mut leadership = inner.leadership.clone();
+    let moved = leadership.wait_for(|now| now.leader.is_some_and(|leader| leader != own));
+    match timeout(Duration::from_millis(inner.config.transfer_timeout_ms), moved).await {
+        Ok(Ok(now)) => now.leader.ok_or(ChangeError::NoLeader),
+        Ok(Err(_)) => Err(ChangeError::ShuttingDown),
+        Err(_) => Err(ChangeError::Unknown(format!(
+            "node {target} has not taken over within {} ms",
+            inner.config.transfer_timeout_ms
+        ))),
+    }
+}
+
+/// The target: `None` when this node leads already as asked.
+fn choose(inner: &Inner, to: Option<u64>) -> Result<Option<u64>, ChangeError> {
+    let own = inner.config.node;
+    let metrics = inner.raft.metrics().borrow_watched().clone();
+    let Some(followers) = metrics.replication else { return Err(ChangeError::NoLeader) };
+    let last = metrics.last_log_index.unwrap_or(0);
+    let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
+    let lease = Duration::from_millis(inner.config.election_timeout_max_ms);
+    let heard = metrics.heartbeat.unwrap_or_default();
+    let near = |node: &u64| {
+        // One that has not answered lately may be dead, however good its log.
+        heard.get(node)?.as_ref().filter(|at| at.elapsed() < lease)?;
+        let matched = followers.get(node).cloned().flatten().map_or(0, |id| id.index());
+        (last.saturating_sub(matched) <= PROMOTE_LAG_ENTRIES).then_some(matched)
+    };
+    match to {
+        Some(node) if node == own => Ok(None),
+        Some(node) if !voters.contains(&node) => {
+            Err(ChangeError::Refused(format!("node {node} does not vote: only a voter can lead")))
+        }
+        Some(node) if near(&node).is_none() => {
+            Err(ChangeError::Refused(format!("node {node} has not caught up: choose another, or try again later")))
+        }
+        Some(node) => Ok(Some(node)),
+        None => voters
+            .iter()
+            .filter(|node| **node != own)
+            .filter_map(|node| near(node).map(|matched| (matched, *node)))
+            .max()
+            .map(|(_, node)| Some(node))
+            .ok_or_else(|| ChangeError::Refused("no other voter has caught up".into())),
+    }
+}

@@ -1,0 +1,209 @@
+//! openraft's network on top of the transport: encoding, deadlines, and what a failure means to openraft.
+//!
+//! openraft drops a call's future at its own, sometimes tight, limits; calls therefore run in tasks of their own, so that a late answer
+//! does not cost the connection.
+
+use std::io::{self, Read};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{Either, select};
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
+};
+use openraft::type_config::alias::SnapshotOf;
+use openraft::{BasicNode, RPCTypes};
+use serde::de::DeserializeOwned;
+
+use crate::peers::Peers;
+use crate::replica::{SnapshotData, encode_meta};
+use crate::transport::{PeerKind, TransportError};
+use crate::types::{TypeConfig, Vote};
+use crate::wire::{self, PIECE_BYTES, PieceHead, PieceReply};
+
+/// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
+const BULK_DEADLINE: Duration = Duration::from_secs(2);
+/// For one piece of a snapshot.
+const PIECE_DEADLINE: Duration = Duration::from_secs(10);
+/// For the last piece, which is answered when the snapshot is installed.
+const INSTALL_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Makes clients.
+pub(crate) struct Network {
+    peers: Peers,
+}
+
+impl Network {
+    pub(crate) fn new(peers: Peers) -> Network {
+        Network { peers }
+    }
+
+    fn client(&self, target: u64, node: &BasicNode, append: PeerKind) -> PeerClient {
+        self.peers.learn(target, &node.addr);
+        PeerClient { peers: self.peers.clone(), target, append }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for Network {
+    type Network = PeerClient;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+        self.client(target, node, PeerKind::Append)
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+        self.client(target, node, PeerKind::Heartbeat)
+    }
+
+    async fn new_snapshot_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+        self.client(target, node, PeerKind::Snapshot)
+    }
+}
+
+/// Calls to one peer.
+pub(crate) struct PeerClient {
+    peers: Peers,
+    target: u64,
+    append: PeerKind,
+}
+
+impl PeerClient {
+    async fn call<T: DeserializeOwned>(
+        &self,
+        kind: PeerKind,
+        action: RPCTypes,
+        body: io::Result<Bytes>,
+        deadline: Duration,
+    ) -> Result<T, RPCError<TypeConfig>> {
+        let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
+        let (peers, target) = (self.peers.clone(), self.target);
+        let answer = tokio::spawn(async move { peers.call(target, kind, body, deadline).await })
+            .await
+            .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
+        let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
+        wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+    }
+
+    fn rpc_error(&self, action: RPCTypes, timeout: Duration, error: &TransportError) -> RPCError<TypeConfig> {
+        match error {
+            TransportError::TimedOut => {
+                RPCError::Timeout(Timeout { action, id: self.peers.node, target: self.target, timeout })
+            }
+            // Backs off. `Network` would try again at once.
+            _ => RPCError::Unreachable(Unreachable::new(error)),
+        }
+    }
+
+    async fn send_pieces(
+        &self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotData>,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let broken = |error: &io::Error| StreamingError::Network(NetworkError::new(error));
+        let meta = encode_meta(&snapshot.meta).map_err(|error| broken(&error))?;
+        let SnapshotData::Stored(file) = snapshot.snapshot else {
+            return Err(StreamingError::Network(NetworkError::from_string("only a stored snapshot can be sent")));
+        };
+        let total = file.bytes;
+        let mut reader = file.reader().map_err(|error| StreamingError::Network(NetworkError::new(&error)))?;
+        let mut offset = 0;
+        loop {
+            let read = tokio::task::spawn_blocking(move || read_piece(reader)).await;
+            let (piece, back) =
+                read.map_err(|error| broken(&io::Error::other(error)))?.map_err(|error| broken(&error))?;
+            reader = back;
+            let last = offset + piece.len() as u64 >= total;
+            if piece.is_empty() && !last {
+                return Err(broken(&io::Error::other("the snapshot's file is shorter than it should be")));
+            }
+            if last {
+                // The end must be reached before the last piece goes out: only then has the file's checksum been checked.
+                let end = tokio::task::spawn_blocking(move || read_piece(reader)).await;
+                let (rest, back) =
+                    end.map_err(|error| broken(&io::Error::other(error)))?.map_err(|error| broken(&error))?;
+                reader = back;
+                if !rest.is_empty() {
+                    return Err(broken(&io::Error::other("the snapshot's file is longer than it should be")));
+                }
+            }
+            let head = PieceHead { vote, meta: meta.clone(), offset, last };
+            let deadline = if last { INSTALL_DEADLINE } else { PIECE_DEADLINE };
+            let body = wire::encode_piece(&head, &piece);
+            let reply = self.call(PeerKind::Snapshot, RPCTypes::InstallSnapshot, body, deadline).await?;
+            offset += piece.len() as u64;
+            match reply {
+                PieceReply::Taken { .. } if !last => {}
+                PieceReply::Taken { vote } | PieceReply::HigherVote { vote } => return Ok(SnapshotResponse::new(vote)),
+                PieceReply::Restart => {
+                    return Err(StreamingError::Unreachable(Unreachable::from_string(
+                        "the receiver has lost the beginning of the snapshot",
+                    )));
+                }
+            }
+        }
+    }
+}
+
+fn read_piece<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, R)> {
+    let mut piece = Vec::with_capacity(PIECE_BYTES);
+    (&mut reader).take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
+    Ok((piece, reader))
+}
+
+impl RaftNetworkV2<TypeConfig> for PeerClient {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        rpc: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let deadline = match self.append {
+            PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
+            _ => option.hard_ttl().max(BULK_DEADLINE),
+        };
+        self.call(self.append, RPCTypes::AppendEntries, wire::encode_append(&rpc), deadline).await
+    }
+
+    async fn vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.call(PeerKind::Vote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await
+    }
+
+    async fn pre_vote(
+        &mut self,
+        rpc: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.call(PeerKind::PreVote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotData>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let sending = std::pin::pin!(self.send_pieces(vote, snapshot));
+        match select(sending, std::pin::pin!(cancel)).await {
+            Either::Left((result, _)) => result,
+            Either::Right((closed, _)) => Err(StreamingError::Closed(closed)),
+        }
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        req: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let body = wire::encode(&req);
+        self.call(PeerKind::TransferLeader, RPCTypes::TransferLeader, body, option.hard_ttl()).await
+    }
+}

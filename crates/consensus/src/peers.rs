@@ -1,0 +1,65 @@
+//! The transport as the rest of consensus uses it: calls whose rejections are looked at once, here.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::consensus::FatalHook;
+use crate::gate::CODE_DIRECTORY_CHANGED;
+use crate::transport::{PeerKind, Transport, TransportError};
+
+/// Calls to peers. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Peers {
+    pub(crate) node: u64,
+    transport: Arc<dyn Transport>,
+    fatal: FatalHook,
+    /// Rejections already told, by peer and code: once each, not once per heartbeat.
+    told: Arc<Mutex<BTreeSet<(u64, String)>>>,
+}
+
+impl Peers {
+    pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, fatal: FatalHook) -> Peers {
+        Peers { node, transport, fatal, told: Arc::default() }
+    }
+
+    pub(crate) async fn call(
+        &self,
+        to: u64,
+        kind: PeerKind,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, TransportError> {
+        let result = self.transport.call(to, kind, body, deadline).await;
+        if let Err(TransportError::Rejected { code, detail }) = &result {
+            self.look_at(to, code, detail);
+        }
+        result
+    }
+
+    pub(crate) fn learn(&self, node: u64, address: &str) {
+        if node != self.node {
+            self.transport.learn(node, address);
+        }
+    }
+
+    pub(crate) fn forget(&self, node: u64) {
+        self.transport.forget(node);
+        self.told.lock().retain(|(peer, _)| *peer != node);
+    }
+
+    fn look_at(&self, to: u64, code: &str, detail: &str) {
+        if !self.told.lock().insert((to, code.to_owned())) {
+            return;
+        }
+        if code == CODE_DIRECTORY_CHANGED {
+            // This node has forgotten what it voted for. It must not take part.
+            (self.fatal)(format!("node {to} does not accept this node: {detail}"));
+        } else {
+            tracing::warn!(peer = to, code, detail, "a peer rejects calls of this node");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Proposals: here when this node leads, otherwise to the leader; and what may be said of one whose answer does not come.
+//!
+//! `NoLeader` is said only where the entry was certainly never appended: openraft refused it before the append, or the request never left.
+//! Everything else that is not a success is `Unknown`.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use lockkeeper_store::LogPosition;
+use openraft::errors::{ClientWriteError, RaftError};
+
+use crate::error::ProposeError;
+use crate::inner::Inner;
+use crate::transport::PeerKind;
+use crate::types::{Stamped, position_of};
+use crate::wire::{self, Command, ProposeReply};
+
+/// On any node.
+pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
+    let max_bytes = inner.config.max_proposal_bytes;
+    if payload.len() > max_bytes {
+        return Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes });
+    }
+    if inner.is_closing() {
+        return Err(ProposeError::ShuttingDown);
+    }
+    let started = Instant::now();
+    let leads = inner.leads();
+    let outcome = match leads.leader {
+        _ if leads.leading => propose_here(inner, payload).await,
+        Some(leader) if leader != inner.config.node => forward(inner, leader, payload).await,
+        _ => Err(ProposeError::NoLeader),
+    };
+    let result = match &outcome {
+        Ok(_) => "committed",
+        Err(ProposeError::NoLeader | ProposeError::ShuttingDown) => "not_taken",
+        Err(ProposeError::TooLarge { .. }) => "refused",
+        Err(ProposeError::Unknown(_) | ProposeError::Fatal(_)) => "unknown",
+    };
+    metrics::counter!("lockkeeper_proposals_total", "result" => result).increment(1);
+    metrics::histogram!("lockkeeper_proposal_seconds").record(started.elapsed().as_secs_f64());
+    outcome
+}
+
+/// On the leader: appends, waits for the quorum and for the application here.
+pub(crate) async fn propose_here(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
+    let stamped = Stamped { clock_ms: (inner.clock_ms)(), payload };
+    let written = tokio::time::timeout(inner.propose_timeout(), inner.raft.client_write(stamped)).await;
+    match written {
+        Ok(Ok(response)) => Ok(position_of(response.log_id())),
+        Ok(Err(RaftError::APIError(error))) => Err(match error {
+            ClientWriteError::ForwardToLeader(_) => ProposeError::NoLeader,
+            other => ProposeError::Unknown(other.to_string()),
+        }),
+        Ok(Err(RaftError::Fatal(fatal))) if inner.is_closing() => {
+            Err(ProposeError::Unknown(format!("this node shut down before the outcome was known: {fatal}")))
+        }
+        Ok(Err(RaftError::Fatal(fatal))) => Err(ProposeError::Fatal(fatal.to_string())),
+        Err(_) => Err(ProposeError::Unknown(format!(
+            "not committed within {} ms; the leader may have lost its majority",
+            inner.config.propose_timeout_ms
+        ))),
+    }
+}
+
+async fn forward(inner: &Arc<Inner>, leader: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+    let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
+    let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
+    // The leader answers within its own limit; a little more for the way.
+    let deadline = inner.propose_timeout() + std::time::Duration::from_millis(500);
+    match inner.peers.call(leader, PeerKind::Propose, body, deadline).await {
+        Ok(answer) => {
+            let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
+            match reply {
+                Ok((term, index)) => Ok(LogPosition { term, index }),
+                // The leader leaves: to us there is none at the moment.
+                Err(ProposeError::ShuttingDown) => Err(ProposeError::NoLeader),
+                // The leader fails, this node does not.
+                Err(ProposeError::Fatal(what)) => Err(ProposeError::Unknown(what)),
+                Err(other) => Err(other),
+            }
+        }
+        Err(error) if error.surely_not_acted_on() => Err(ProposeError::NoLeader),
+        Err(error) => Err(unknown(error.to_string())),
+    }
+}

@@ -1,0 +1,151 @@
+//! Answers to peers. What arrives here has passed the gate; a `ServeError` says that the call was not acted on.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openraft::errors::RaftError;
+use openraft::vote::RaftLeaderId;
+use serde::Serialize;
+
+use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
+use crate::incoming::take_piece;
+use crate::inner::{Inner, nothing};
+use crate::transport::PeerKind;
+use crate::types::{TypeConfig, Vote};
+use crate::wire::{self, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply};
+use crate::{lifeline, membership, propose, rounds};
+
+type Answer = Result<Bytes, ServeError>;
+
+fn malformed(error: io::Error) -> ServeError {
+    ServeError::new("malformed", error.to_string())
+}
+
+fn stopped(error: RaftError<TypeConfig>) -> ServeError {
+    ServeError::new("stopped", format!("consensus has stopped on this node: {error}"))
+}
+
+fn answer<T: Serialize>(value: &T) -> Answer {
+    wire::encode(value).map_err(malformed)
+}
+
+/// A vote must name the node that sends it: for a leader's calls and a candidate's alike.
+fn spoken_by(vote: &Vote, from: u64) -> Result<(), ServeError> {
+    let speaker = *vote.leader_id().node_id();
+    if speaker == from {
+        return Ok(());
+    }
+    Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {speaker}")))
+}
+
+/// Dispatches a call.
+pub(crate) async fn serve(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) -> Answer {
+    if body.len() > kind.max_body_bytes() {
+        return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
+    }
+    match kind {
+        PeerKind::Append | PeerKind::Heartbeat => {
+            let request = wire::decode_append(body).map_err(malformed)?;
+            spoken_by(&request.vote, from)?;
+            answer(&inner.raft.append_entries(request).await.map_err(stopped)?)
+        }
+        PeerKind::Vote => {
+            let request: openraft::raft::VoteRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
+            spoken_by(&request.vote, from)?;
+            answer(&inner.raft.vote(request).await.map_err(stopped)?)
+        }
+        PeerKind::PreVote => {
+            let request: openraft::raft::VoteRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
+            spoken_by(&request.vote, from)?;
+            answer(&inner.raft.pre_vote(request).await.map_err(stopped)?)
+        }
+        PeerKind::Snapshot => {
+            let (head, piece) = wire::decode_piece(body).map_err(malformed)?;
+            spoken_by(&head.vote, from)?;
+            answer(&take_piece(inner, head, piece).await?)
+        }
+        PeerKind::TransferLeader => {
+            let request: openraft::raft::TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
+            spoken_by(request.from_leader(), from)?;
+            answer(&inner.raft.handle_transfer_leader(request).await.map_err(|fatal| stopped(fatal.into()))?)
+        }
+        PeerKind::ReadIndex => answer(&read_index(inner).await),
+        PeerKind::Lifeline => {
+            let line: Lifeline = wire::decode(&body).map_err(malformed)?;
+            answer(&lifeline::hold(inner, line).await)
+        }
+        PeerKind::Propose => command(inner, wire::decode(&body).map_err(malformed)?).await,
+        PeerKind::Service => {
+            inner.service.serve(from, body).await.map_err(|error| ServeError { code: error.code, detail: error.detail })
+        }
+    }
+}
+
+async fn read_index(inner: &Arc<Inner>) -> ReadIndexReply {
+    if !inner.leads().leading {
+        return Err(BarrierError::NoLeader);
+    }
+    inner.leader_rounds.join().await.map(|read| (read.term, read.index))
+}
+
+/// A command of a peer that takes this node for the leader. It is never passed on a second time.
+async fn command(inner: &Arc<Inner>, command: Command) -> Answer {
+    let leading = inner.leads().leading;
+    let closing = inner.is_closing();
+    match command {
+        Command::Propose(payload) => {
+            let reply: ProposeReply = if closing || !leading {
+                Err(ProposeError::NoLeader)
+            } else if payload.len() > inner.config.max_proposal_bytes {
+                Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes: inner.config.max_proposal_bytes })
+            } else {
+                propose::propose_here(inner, payload).await.map(|position| (position.term, position.index))
+            };
+            answer(&reply)
+        }
+        Command::Transfer { to } => {
+            let reply: TransferReply = if closing || !leading {
+                Err(ChangeError::NoLeader)
+            } else {
+                membership::transfer_here(inner, to).await
+            };
+            answer(&reply)
+        }
+        change => {
+            let reply: MembersReply = if closing || !leading {
+                Err(ChangeError::NoLeader)
+            } else {
+                membership::change_here(inner, change).await
+            };
+            answer(&reply)
+        }
+    }
+}
+
+/// One round of reads for this node: by itself when it leads, otherwise asked of the leader.
+pub(crate) async fn read_round(inner: &Arc<Inner>) -> Result<crate::status::ReadIndex, BarrierError> {
+    let leads = inner.leads();
+    let leader = match leads.leader {
+        _ if leads.leading => return inner.leader_rounds.join().await,
+        Some(leader) if leader != inner.config.node => leader,
+        _ => return Err(BarrierError::NoLeader),
+    };
+    let deadline = rounds::read_index_deadline(inner.config.election_timeout_max_ms);
+    match inner.peers.call(leader, PeerKind::ReadIndex, nothing(), deadline).await {
+        Ok(body) => {
+            let reply: ReadIndexReply =
+                wire::decode(&body).map_err(|error| BarrierError::TimedOut(error.to_string()))?;
+            match reply {
+                Ok((term, index)) => Ok(crate::status::ReadIndex { term, index }),
+                // The leader stops or fails, this node does not.
+                Err(BarrierError::ShuttingDown | BarrierError::Fatal(_)) => Err(BarrierError::NoLeader),
+                Err(other) => Err(other),
+            }
+        }
+        Err(crate::transport::TransportError::TimedOut) => {
+            Err(BarrierError::TimedOut(format!("node {leader}, which led, gave no read index")))
+        }
+        Err(_) => Err(BarrierError::NoLeader),
+    }
+}

@@ -1,0 +1,112 @@
+//! Turns openraft's metrics into our values: leadership, members, gauges, and the one line that says why it stopped.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::vote::RaftLeaderId;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::consensus::FatalHook;
+use crate::membership::members_of;
+use crate::peers::Peers;
+use crate::status::{ConsensusStatus, Leadership, Members};
+use crate::types::{LogId, Raft, position_of};
+
+/// How often the running state is looked at when nothing else moves.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+pub(crate) struct Watcher {
+    pub(crate) raft: Raft,
+    pub(crate) peers: Peers,
+    pub(crate) leadership: watch::Sender<Leadership>,
+    pub(crate) members: watch::Sender<Members>,
+    pub(crate) fatal: FatalHook,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Watcher {
+    /// Runs until consensus stops.
+    pub(crate) async fn run(self) {
+        let mut metrics = self.raft.server_metrics();
+        loop {
+            self.publish();
+            let changed = tokio::select! {
+                () = self.stop.cancelled() => break,
+                changed = metrics.changed() => changed.is_ok(),
+                () = tokio::time::sleep(LOOK_EVERY) => true,
+            };
+            let failed = self.raft.metrics().borrow_watched().running_state.clone().err();
+            if (failed.is_some() || !changed) && !self.stop.is_cancelled() {
+                let why = failed.map_or_else(|| "its task has ended".to_owned(), |fatal| fatal.to_string());
+                (self.fatal)(format!("consensus has stopped: {why}; the process must end; start it again"));
+                break;
+            }
+        }
+        self.leadership.send_modify(|now| *now = Leadership { term: now.term, leader: None, leading: false });
+    }
+
+    fn publish(&self) {
+        let metrics = self.raft.server_metrics().borrow_watched().clone();
+        let leading = metrics.state == ServerState::Leader;
+        let now = Leadership { term: metrics.vote.leader_id().term(), leader: metrics.current_leader, leading };
+        self.leadership.send_if_modified(|before| {
+            if *before == now {
+                return false;
+            }
+            if now.leader.is_some() && (now.leader, now.term) != (before.leader, before.term) {
+                metrics::counter!("lockkeeper_elections_total").increment(1);
+                tracing::info!(term = now.term, leader = now.leader, leading, "a leader is established");
+            }
+            *before = now;
+            true
+        });
+        metrics::gauge!("lockkeeper_term").set(now.term as f64);
+        metrics::gauge!("lockkeeper_is_leader").set(if leading { 1.0 } else { 0.0 });
+        let members = members_of(metrics.membership_config.membership());
+        self.members.send_if_modified(|before| {
+            if *before == members {
+                return false;
+            }
+            let all = |members: &Members| -> BTreeMap<u64, String> {
+                members.voters.iter().chain(&members.learners).map(|(node, at)| (*node, at.clone())).collect()
+            };
+            let now = all(&members);
+            for (node, address) in &now {
+                self.peers.learn(*node, address);
+            }
+            for node in all(before).keys().filter(|node| !now.contains_key(node)) {
+                self.peers.forget(*node);
+            }
+            *before = members;
+            true
+        });
+    }
+}
+
+/// The status as openraft's metrics give it.
+pub(crate) fn status_of(node: u64, raft: &Raft) -> ConsensusStatus {
+    let metrics = raft.metrics().borrow_watched().clone();
+    let position = |id: &Option<LogId>| id.as_ref().map(position_of);
+    ConsensusStatus {
+        node,
+        term: metrics.current_term,
+        leader: metrics.current_leader,
+        leading: metrics.state == ServerState::Leader,
+        last_log: metrics.last_log_index,
+        committed: position(&metrics.local_committed),
+        applied: position(&metrics.last_applied),
+        snapshot: position(&metrics.snapshot),
+        purged: position(&metrics.purged),
+        matched: metrics
+            .replication
+            .iter()
+            .flatten()
+            .filter(|(follower, _)| **follower != node)
+            .map(|(follower, matched)| (*follower, matched.as_ref().map(LogId::index)))
+            .collect(),
+        members: members_of(metrics.membership_config.membership()),
+    }
+}

@@ -1,0 +1,156 @@
+//! What peers say to each other inside consensus: bodies of the calls, each with its decoding. Bodies come from outside, so decoding
+//! refuses what it does not understand.
+
+use std::io;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use lockkeeper_store::LogPosition;
+use openraft::raft::AppendEntriesRequest;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::codec::{self, invalid};
+use crate::error::{BarrierError, ChangeError, ProposeError};
+use crate::status::Members;
+use crate::types::{LogId, TypeConfig, Vote};
+
+/// First byte of every body: the version of what follows.
+const VERSION: u8 = 1;
+/// Payload bytes in one snapshot piece.
+pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
+
+pub(crate) fn encode<T: Serialize>(value: &T) -> io::Result<Bytes> {
+    postcard::to_extend(value, vec![VERSION]).map(Bytes::from).map_err(io::Error::other)
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> io::Result<T> {
+    match body.split_first() {
+        Some((&VERSION, rest)) => postcard::from_bytes(rest).map_err(|_| invalid("peer message")),
+        _ => Err(invalid("peer message")),
+    }
+}
+
+/// Head of an append; the entries follow as (term, index, length, record payload).
+#[derive(Serialize, Deserialize)]
+struct AppendHead {
+    vote: Vote,
+    prev: Option<LogId>,
+    commit: Option<LogId>,
+    entries: u32,
+}
+
+/// An append in which entries are copied once and shared after.
+pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>) -> io::Result<Bytes> {
+    let records = request.entries.iter().map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
+    let head = AppendHead {
+        vote: request.vote,
+        prev: request.prev_log_id,
+        commit: request.leader_commit,
+        entries: u32::try_from(records.len()).map_err(io::Error::other)?,
+    };
+    let head = encode(&head)?;
+    let bytes = records.iter().map(|record| 20 + record.payload.len()).sum::<usize>();
+    let mut body = BytesMut::with_capacity(4 + head.len() + bytes);
+    body.put_u32_le(u32::try_from(head.len()).map_err(io::Error::other)?);
+    body.put_slice(&head);
+    for record in &records {
+        body.put_u64_le(record.position.term);
+        body.put_u64_le(record.position.index);
+        body.put_u32_le(u32::try_from(record.payload.len()).map_err(io::Error::other)?);
+        body.put_slice(&record.payload);
+    }
+    Ok(body.freeze())
+}
+
+pub(crate) fn decode_append(mut body: Bytes) -> io::Result<AppendEntriesRequest<TypeConfig>> {
+    let short = || invalid("append");
+    let head_bytes = body.try_get_u32_le().map_err(|_| short())? as usize;
+    if body.len() < head_bytes {
+        return Err(short());
+    }
+    let head: AppendHead = decode(&body.split_to(head_bytes))?;
+    let mut entries = Vec::new();
+    for _ in 0..head.entries {
+        let term = body.try_get_u64_le().map_err(|_| short())?;
+        let index = body.try_get_u64_le().map_err(|_| short())?;
+        let bytes = body.try_get_u32_le().map_err(|_| short())? as usize;
+        if body.len() < bytes {
+            return Err(short());
+        }
+        entries.push(codec::entry_of(LogPosition { term, index }, &body.split_to(bytes))?);
+    }
+    if !body.is_empty() {
+        return Err(short());
+    }
+    Ok(AppendEntriesRequest { vote: head.vote, prev_log_id: head.prev, entries, leader_commit: head.commit })
+}
+
+/// A command for the leader.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Command {
+    Propose(Bytes),
+    AddLearner { node: u64, address: String },
+    Promote { node: u64 },
+    Remove { node: u64 },
+    Transfer { to: Option<u64> },
+}
+
+/// (term, index), or why not.
+pub(crate) type ProposeReply = Result<(u64, u64), ProposeError>;
+pub(crate) type MembersReply = Result<Members, ChangeError>;
+pub(crate) type TransferReply = Result<u64, ChangeError>;
+/// (term, index), or why not.
+pub(crate) type ReadIndexReply = Result<(u64, u64), BarrierError>;
+
+/// A lifeline call.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum Lifeline {
+    /// Hold the line for as long as you lead in this term.
+    Hold { term: u64 },
+    /// Are you there?
+    Probe,
+}
+
+/// The answer to a lifeline call.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct LifelineReply {
+    /// True when this node is part of a formed cluster.
+    pub(crate) formed: bool,
+}
+
+/// One piece of a snapshot; the piece's bytes follow the head.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct PieceHead {
+    pub(crate) vote: Vote,
+    pub(crate) meta: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) last: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum PieceReply {
+    /// Taken; go on. After the last piece: installed.
+    Taken { vote: Vote },
+    /// The receiver knows a higher vote.
+    HigherVote { vote: Vote },
+    /// The receiver does not have what comes before: begin again.
+    Restart,
+}
+
+pub(crate) fn encode_piece(head: &PieceHead, bytes: &[u8]) -> io::Result<Bytes> {
+    let head = encode(head)?;
+    let mut body = BytesMut::with_capacity(4 + head.len() + bytes.len());
+    body.put_u32_le(u32::try_from(head.len()).map_err(io::Error::other)?);
+    body.put_slice(&head);
+    body.put_slice(bytes);
+    Ok(body.freeze())
+}
+
+pub(crate) fn decode_piece(mut body: Bytes) -> io::Result<(PieceHead, Bytes)> {
+    let head_bytes = body.try_get_u32_le().map_err(|_| invalid("snapshot piece"))? as usize;
+    if body.len() < head_bytes {
+        return Err(invalid("snapshot piece"));
+    }
+    let head = decode(&body.split_to(head_bytes))?;
+    Ok((head, body))
+}
