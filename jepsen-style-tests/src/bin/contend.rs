@@ -1,0 +1,120 @@
+//! `contend`: programs that share a counter in a plain file, with nothing but a Lockkeeper lock between them.
+//!
+//! Each reads the file, adds one and writes it back, so that two at once would lose an increment. And each shows its fencing token to
+//! the resource before it writes, as every user of a lock service should: a holder that was paused is found out there, not by the lock.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use lockkeeper_client::api::Code;
+use lockkeeper_client::api::locks::Acquire;
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+
+/// Contenders for one lock, each incrementing a counter in a file while it holds it.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Where the cluster is reached.
+    #[arg(long, env = "LOCKKEEPER_ENDPOINTS", value_delimiter = ',', required = true)]
+    endpoints: Vec<String>,
+    /// How many contend.
+    #[arg(long, default_value_t = 20)]
+    contenders: u64,
+    /// How often each increments.
+    #[arg(long, default_value_t = 50)]
+    times: u64,
+    /// How long each holds the lock on top, in milliseconds.
+    #[arg(long, default_value_t = 10)]
+    hold_ms: u64,
+    /// The counter's file; created, and overwritten if it is there.
+    #[arg(long)]
+    file: PathBuf,
+    /// The lock.
+    #[arg(long, default_value = "quickstart/counter")]
+    lock: String,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arc::new(Arguments::parse());
+    match contend(&arguments).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("contend: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn contend(arguments: &Arc<Arguments>) -> Result<bool, String> {
+    write(&arguments.file, 0)?;
+    let begun = Instant::now();
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let contenders: Vec<_> = (1..=arguments.contenders)
+        .map(|number| tokio::spawn(one_contender(Arc::clone(arguments), number, Arc::clone(&tokens))))
+        .collect();
+    for contender in contenders {
+        contender.await.map_err(|error| error.to_string())??;
+    }
+    let (counter, expected) = (read(&arguments.file)?, arguments.contenders * arguments.times);
+    let tokens = tokens.lock().map_err(|error| error.to_string())?;
+    let rising = tokens.windows(2).all(|pair| pair[0] < pair[1]);
+    println!("{} turns in {:.1} s", tokens.len(), begun.elapsed().as_secs_f64());
+    println!("counter {counter} of {expected}");
+    println!("tokens strictly rising: {}", if rising { "yes" } else { "no" });
+    Ok(counter == expected && rising)
+}
+
+async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex<Vec<u64>>>) -> Result<(), String> {
+    let failed = |error: Error| format!("contender {number}: {error}");
+    // Each starts with another endpoint, so that all nodes serve some.
+    let mut endpoints = arguments.endpoints.clone();
+    let count = endpoints.len().max(1);
+    endpoints.rotate_left(usize::try_from(number).unwrap_or(0) % count);
+    let client = Client::new(&endpoints, Options::default()).map_err(|error| error.to_string())?;
+    let options = SessionOptions { timeout: Duration::from_secs(10), label: format!("contender {number}") };
+    let session = Session::open(&client, &options).await.map_err(failed)?;
+    let acquire = Acquire { wait_ms: 120_000, label: Some(format!("contender {number}")), ..Acquire::default() };
+    for _ in 0..arguments.times {
+        let held = session.client().acquire(&arguments.lock, &acquire).await.map_err(failed)?;
+        let counter = read(&arguments.file)?;
+        tokio::time::sleep(Duration::from_millis(arguments.hold_ms)).await;
+        show_token(&tokens, held.token).map_err(|why| format!("contender {number}: {why}"))?;
+        write(&arguments.file, counter + 1)?;
+        match session.client().release(&arguments.lock, held.token).await {
+            Ok(_) => {}
+            Err(error) if error.code() == Some(Code::NotHeld) => {
+                return Err(format!("contender {number}: lost the lock while it held it: {error}"));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    session.close().await.map_err(failed)
+}
+
+/// The resource's own check: a token that is not larger than the last one comes from a holder that was overtaken.
+fn show_token(seen: &Mutex<Vec<u64>>, token: u64) -> Result<(), String> {
+    let mut seen = seen.lock().map_err(|error| error.to_string())?;
+    if let Some(last) = seen.last().filter(|last| **last >= token) {
+        return Err(format!("the file refuses token {token}: it has seen {last}"));
+    }
+    seen.push(token);
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<u64, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    text.trim().parse().map_err(|_| format!("{} does not hold a number", file.display()))
+}
+
+/// In one step, so that a reader from outside never sees half a number.
+fn write(file: &Path, counter: u64) -> Result<(), String> {
+    let fresh = file.with_extension("new");
+    let told = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
+    std::fs::write(&fresh, format!("{counter}\n")).map_err(told)?;
+    std::fs::rename(&fresh, file).map_err(told)
+}

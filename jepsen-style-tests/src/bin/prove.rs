@@ -1,0 +1,114 @@
+//! `prove NAME`: tries to falsify one of the promises against real processes, and ends in one line.
+//!
+//! Exit codes: 0 holds, 1 broken, 2 could not be tried (skipped) or wrong usage.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use lockkeeper_jepsen::proofs::{Context, PROOFS, Proof};
+use lockkeeper_jepsen::story::Story;
+use lockkeeper_jepsen::verdict::{Failed, Outcome};
+
+/// Checks a promise of Lockkeeper against real processes on loopback.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Which proof; see --list.
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Explain each proof in a line.
+    #[arg(long)]
+    list: bool,
+    /// Rounds, for proofs that have them.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: Option<u32>,
+    /// Where all chance comes from; drawn and printed where it is left out.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Seconds of the main phase, for proofs that have one.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: Option<u64>,
+    /// Seconds of each of the two calm phases of `failover` (0 leaves them out).
+    #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    calm_seconds: Option<u64>,
+    /// Keep data and logs even if the promise holds.
+    #[arg(long)]
+    keep: bool,
+    /// Where data and logs go; must be on a real disk for `synced`. A directory of the proof's own is made in it.
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// The server's binary; the one beside this program where it is left out.
+    #[arg(long, env = "LOCKKEEPER_BIN")]
+    binary: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        for proof in PROOFS {
+            println!("{:<10} {}", proof.name, proof.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let name = arguments.name.clone().unwrap_or_default();
+    let Some(proof) = PROOFS.iter().find(|proof| proof.name == name) else {
+        eprintln!("prove: there is no proof '{name}'; --list names them");
+        return ExitCode::from(2);
+    };
+    match prove(proof, &arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            println!("{name}: skipped ({error})");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn prove(proof: &Proof, arguments: &Arguments) -> std::io::Result<ExitCode> {
+    let binary = arguments.binary.clone().map_or_else(binary_beside_us, Ok)?;
+    if !binary.is_file() {
+        let hint = "build it with `cargo build --release`, or give --binary";
+        return Err(std::io::Error::other(format!("no server binary at {}: {hint}", binary.display())));
+    }
+    let evidence =
+        tempfile::Builder::new().prefix(&format!("lockkeeper-{}-", proof.name)).tempdir_in(&arguments.dir)?;
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    let context = Context {
+        binary: binary.canonicalize()?,
+        dir: evidence.path().to_path_buf(),
+        story: Story::begin(evidence.path())?,
+        seed,
+        rounds: arguments.rounds,
+        seconds: arguments.seconds,
+        calm_seconds: arguments.calm_seconds,
+    };
+    context.story.say(format!("{}: {}", proof.name, proof.about));
+    context.story.say(format!("seed {seed}, data and logs in {}", context.dir.display()));
+    let outcome = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(bounded(proof, &context));
+    let kept = arguments.keep || matches!(outcome, Err(Failed::Broken(_)));
+    let dir = if kept { evidence.keep() } else { evidence.path().to_path_buf() };
+    let (line, code) = match outcome {
+        Ok(figures) => (format!("{}: holds ({figures}; seed {seed})", proof.name), ExitCode::SUCCESS),
+        Err(Failed::Broken(what)) => {
+            (format!("{}: broken ({what}; seed {seed}; evidence in {})", proof.name, dir.display()), ExitCode::FAILURE)
+        }
+        Err(Failed::CannotRun(why)) => (format!("{}: skipped ({why})", proof.name), ExitCode::from(2)),
+    };
+    context.story.note(&line);
+    println!("{}", line.replace('\n', " "));
+    Ok(code)
+}
+
+async fn bounded(proof: &Proof, context: &Context) -> Outcome {
+    let limit = (proof.limit)(context);
+    tokio::select! {
+        outcome = (proof.run)(context) => outcome,
+        () = tokio::time::sleep(limit) => Err(Failed::Broken(format!("did not come to an end within {limit:?}"))),
+        _ = tokio::signal::ctrl_c() => Err(Failed::CannotRun("interrupted".into())),
+    }
+}
+
+fn binary_beside_us() -> std::io::Result<PathBuf> {
+    Ok(std::env::current_exe()?.with_file_name("lockkeeper"))
+}

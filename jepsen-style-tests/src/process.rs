@@ -1,0 +1,115 @@
+//! One real process: started, signalled by its pid, and never left behind.
+//!
+//! Children are asked of the kernel to die with us (`setpriv --pdeathsig`, where it is there), since a proof that is killed itself runs
+//! no destructor. Dropping a [`Process`] kills and reaps it.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A running child.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    signalled: Pid,
+}
+
+impl Process {
+    /// Starts `argv` with `environment` added and both its outputs appended to `log`.
+    ///
+    /// # Errors
+    /// The log cannot be opened or the program cannot be started.
+    pub fn start(argv: &[String], environment: &[(String, String)], log: &Path) -> io::Result<Self> {
+        let output = File::options().create(true).append(true).open(log)?;
+        let mut words: Vec<&str> = Vec::new();
+        if has_setpriv() {
+            words.extend(["setpriv", "--pdeathsig", "KILL", "--"]);
+        }
+        words.extend(argv.iter().map(String::as_str));
+        let Some((program, arguments)) = words.split_first() else {
+            return Err(io::Error::other("nothing to start"));
+        };
+        let child = Command::new(program)
+            .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name.as_str(), value.as_str())))
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .map_err(|error| io::Error::other(format!("cannot start {program}: {error}")))?;
+        let signalled = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        Ok(Self { child, signalled })
+    }
+
+    /// Its pid; for a traced process the pid of the process under trace, once known.
+    pub fn pid(&self) -> i32 {
+        self.signalled.as_raw()
+    }
+
+    /// Directs signals at another pid: the process that a tracer started for us.
+    pub fn signal_instead(&mut self, pid: i32) {
+        self.signalled = Pid::from_raw(pid);
+    }
+
+    /// Sends a signal; a process that is gone already is not an error.
+    pub fn signal(&self, signal: Signal) {
+        let _ = kill(self.signalled, signal);
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
+    /// Waits until it has ended.
+    pub async fn wait_end(&mut self, within: Duration) -> Option<ExitStatus> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.ended() {
+                return Some(status);
+            }
+            if begun.elapsed() > within {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGKILL);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn has_setpriv() -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("setpriv").is_file()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn signals_reach_it_and_drop_ends_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = || Process::start(&["sleep".into(), "60".into()], &[], &dir.path().join("log")).unwrap();
+        let mut process = start();
+        assert!(process.ended().is_none());
+        process.signal(Signal::SIGTERM);
+        assert!(process.wait_end(Duration::from_secs(10)).await.is_some());
+        let dropped = start();
+        let pid = Pid::from_raw(dropped.pid());
+        drop(dropped);
+        assert!(kill(pid, None).is_err());
+    }
+}

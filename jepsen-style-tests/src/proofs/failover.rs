@@ -1,0 +1,363 @@
+//! How long a leader's end keeps clients of the other nodes waiting, and that waiting is all they notice.
+//!
+//! Clients of the two survivors acquire and release locks of their own, and create sequential nodes, throughout. Measured is the
+//! longest time from the fault on in which no acquire was acknowledged: not shorter than "fault to next acknowledged acquire", and not
+//! flattered by a leader that still answers while it hands over. None of their requests may fail or end unknown, and the nodes
+//! created are exactly those acknowledged, so each batch was applied once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::nodes::Create;
+use nix::sys::signal::Signal;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::stats::{Summary, millis};
+use crate::verdict::{Failed, Outcome, broken};
+
+pub(super) const ROUNDS: u32 = 20;
+pub(super) const CALM_SECONDS: u64 = 300;
+const LOCKERS_PER_NODE: usize = 4;
+const PAUSED_FOR: Duration = Duration::from_secs(5);
+/// A client's own pause between two cycles: the load must not be the bottleneck on a small machine.
+const THINK: Duration = Duration::from_millis(5);
+const ELECTIONS: &str = "lockkeeper_elections_total";
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Kill,
+    Terminate,
+    Pause,
+}
+
+const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Terminate, Fault::Pause];
+
+impl Fault {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill -9",
+            Self::Terminate => "SIGTERM",
+            Self::Pause => "SIGSTOP",
+        }
+    }
+
+    fn signal(self) -> Signal {
+        match self {
+            Self::Kill => Signal::SIGKILL,
+            Self::Terminate => Signal::SIGTERM,
+            Self::Pause => Signal::SIGSTOP,
+        }
+    }
+
+    /// What is promised, for the median.
+    fn target(self) -> Duration {
+        match self {
+            Self::Kill => Duration::from_millis(150),
+            Self::Terminate => Duration::from_millis(100),
+            Self::Pause => Duration::from_millis(1_500),
+        }
+    }
+}
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut random = context.random(1);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let parent = cluster.api(1).create("/failover", &Create::default(), None).await;
+    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    let (mut figures, mut missed) = (Vec::new(), Vec::new());
+    let mut requests = 0;
+    for fault in FAULTS {
+        let mut outages = Vec::new();
+        for round in 1..=rounds {
+            let measured = one_round(&mut cluster, fault, round, &mut random)
+                .await
+                .map_err(|failed| Failed::Broken(format!("{} round {round}: {failed}", fault.name())))?;
+            requests += measured.requests;
+            outages.push(measured.outage);
+            context.story.say(format!(
+                "{} round {round} of {rounds}: node {} led; next grant after {}; {} requests at the survivors, all acknowledged",
+                fault.name(),
+                measured.leader,
+                millis(measured.outage),
+                measured.requests
+            ));
+        }
+        let Some(summary) = Summary::of(&outages) else { continue };
+        context.story.say(format!("{}: {summary}", fault.name()));
+        if summary.median > fault.target() {
+            missed.push(format!(
+                "{} median {} exceeds {}",
+                fault.name(),
+                millis(summary.median),
+                millis(fault.target())
+            ));
+        }
+        figures.push(format!("{} {summary}", fault.name()));
+    }
+    figures.push(format!("{requests} requests at survivors without an error"));
+    let calm = Duration::from_secs(context.calm_seconds.unwrap_or(CALM_SECONDS));
+    if !calm.is_zero() {
+        calm_phase(context, &mut cluster, "idle", calm, 0).await?;
+        calm_phase(context, &mut cluster, "loaded", calm, LOCKERS_PER_NODE).await?;
+        figures.push(format!("no election in {} s idle and {} s loaded", calm.as_secs(), calm.as_secs()));
+    }
+    if missed.is_empty() {
+        Ok(figures.join("; "))
+    } else {
+        broken(format!("{}; {}", missed.join("; "), figures.join("; ")))
+    }
+}
+
+struct Measured {
+    leader: u64,
+    outage: Duration,
+    requests: usize,
+}
+
+async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut StdRng) -> Result<Measured, Failed> {
+    let (leader, _) = cluster.leader().await?;
+    let survivors: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    let parent = format!("/failover/{}-{round}", fault.signal().as_str());
+    let made = cluster.api(survivors[0]).create(&parent, &Create::default(), None).await;
+    made.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    let load = Load::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;
+    load.warm(Instant::now()).await?;
+    tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
+
+    let struck = Instant::now();
+    cluster.signal(leader, fault.signal());
+    load.warm(struck).await?;
+    cluster.leader_among(&survivors, Duration::from_secs(10)).await?;
+    load.warm(Instant::now()).await?;
+    match fault {
+        Fault::Kill => drop(cluster.ended(leader, Duration::from_secs(10)).await?),
+        Fault::Terminate => {
+            let code = cluster.ended(leader, Duration::from_secs(20)).await?;
+            if code != Some(0) {
+                return broken(format!("the old leader ended with {code:?} after SIGTERM, not with 0"));
+            }
+        }
+        Fault::Pause => {
+            tokio::time::sleep(PAUSED_FOR.saturating_sub(struck.elapsed())).await;
+            cluster.signal(leader, Signal::SIGCONT);
+            // The old leader finds out that it no longer leads, and its return must not disturb anyone.
+            cluster.ready(leader).await?;
+            load.warm(Instant::now()).await?;
+        }
+    }
+    let done = load.stop().await?;
+    if !matches!(fault, Fault::Pause) {
+        cluster.spawn(leader)?;
+    }
+    cluster.all_ready().await?;
+    cluster.agree(Duration::from_secs(20)).await?;
+    for (id, api) in cluster.apis() {
+        let listed = api.children_stale(&parent).await;
+        let (names, _) = listed.map_err(|failure| Failed::Broken(format!("with all nodes ready: {failure}")))?;
+        if names.len() != done.created {
+            return broken(format!("{} creates were acknowledged, node {id} has {}", done.created, names.len()));
+        }
+    }
+    Ok(Measured { leader, outage: longest_gap(struck, &done.grants), requests: done.requests })
+}
+
+/// The longest time from `struck` on without a grant.
+fn longest_gap(struck: Instant, grants: &[Instant]) -> Duration {
+    let mut after: Vec<Instant> = grants.iter().copied().filter(|at| *at >= struck).collect();
+    after.push(struck);
+    after.sort_unstable();
+    after.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+}
+
+/// Nothing happens to the cluster, and nothing may happen in it.
+async fn calm_phase(
+    context: &Context,
+    cluster: &mut Cluster,
+    how: &str,
+    calm: Duration,
+    lockers: usize,
+) -> Result<(), Failed> {
+    let elected = cluster.metric(ELECTIONS).await?;
+    let before = cluster.leader().await?;
+    context.story.say(format!("{how} for {} s: node {} leads term {}", calm.as_secs(), before.0, before.1));
+    let ids = cluster.ids();
+    let load = if lockers > 0 { Some(Load::start(cluster, &ids, lockers, None).await?) } else { None };
+    tokio::time::sleep(calm).await;
+    let requests = match load {
+        Some(load) => load.stop().await?.requests,
+        None => 0,
+    };
+    let after = cluster.leader().await?;
+    let elections = cluster.metric(ELECTIONS).await? - elected;
+    if after != before || elections != 0.0 {
+        return broken(format!(
+            "{elections} elections in {} {how} seconds without a fault: node {} term {} then, node {} term {} now",
+            calm.as_secs(),
+            before.0,
+            before.1,
+            after.0,
+            after.1
+        ));
+    }
+    context.story.say(format!("{how}: no election, {requests} requests"));
+    Ok(())
+}
+
+#[derive(Default)]
+struct Log {
+    grants: Mutex<Vec<Instant>>,
+    sent: Mutex<Vec<(usize, Instant)>>,
+    failures: Mutex<Vec<String>>,
+    counts: Mutex<(usize, usize)>,
+    stop: AtomicBool,
+}
+
+fn with<T, R>(mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R) -> R {
+    act(&mut mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+}
+
+impl Log {
+    fn acknowledged(&self, worker: usize, sent: Instant) {
+        with(&self.sent, |all| all[worker] = (all[worker].0 + 1, sent));
+        with(&self.counts, |counts| counts.0 += 1);
+    }
+
+    fn failed(&self, doing: &str, failure: &Failure) {
+        with(&self.failures, |all| all.push(format!("{doing}: {failure}")));
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    fn first_failure(&self) -> Option<String> {
+        with(&self.failures, |all| {
+            all.first().map(|first| format!("{} requests failed; the first: {first}", all.len()))
+        })
+    }
+}
+
+/// Clients at work.
+struct Load {
+    log: Arc<Log>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Done {
+    grants: Vec<Instant>,
+    requests: usize,
+    created: usize,
+}
+
+impl Load {
+    async fn start(cluster: &Cluster, nodes: &[u64], lockers: usize, parent: Option<&str>) -> Result<Self, Failed> {
+        let log = Arc::new(Log::default());
+        let mut workers = Vec::new();
+        for node in nodes {
+            for locker in 0..lockers {
+                let api = cluster.api(*node);
+                let session = api.open_session(30_000, "failover").await;
+                let session = session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+                let number = slot(&log);
+                let (log, name) = (Arc::clone(&log), format!("failover-{node}-{locker}"));
+                workers.push(tokio::spawn(lock_forever(api, number, name, session.value.credential, log)));
+            }
+            if let Some(parent) = parent {
+                let (api, number) = (cluster.api(*node), slot(&log));
+                workers.push(tokio::spawn(create_forever(api, number, format!("{parent}/n-"), Arc::clone(&log))));
+            }
+        }
+        Ok(Self { log, workers })
+    }
+
+    /// Waits until every client had an acknowledgement of something it sent after `since`.
+    async fn warm(&self, since: Instant) -> Result<(), Failed> {
+        let begun = Instant::now();
+        loop {
+            if let Some(failure) = self.log.first_failure() {
+                return broken(failure);
+            }
+            if with(&self.log.sent, |all| all.iter().all(|(count, sent)| *count > 0 && *sent >= since)) {
+                return Ok(());
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                return broken("a client of a surviving node got no answer for 20 s");
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn stop(self) -> Result<Done, Failed> {
+        self.log.stop.store(true, Ordering::SeqCst);
+        for worker in self.workers {
+            worker.await.map_err(std::io::Error::other)?;
+        }
+        if let Some(failure) = self.log.first_failure() {
+            return broken(failure);
+        }
+        let (requests, created) = with(&self.log.counts, |counts| *counts);
+        Ok(Done { grants: with(&self.log.grants, std::mem::take), requests, created })
+    }
+}
+
+fn slot(log: &Log) -> usize {
+    with(&log.sent, |all| {
+        all.push((0, Instant::now()));
+        all.len() - 1
+    })
+}
+
+async fn lock_forever(api: Api, worker: usize, name: String, credential: String, log: Arc<Log>) {
+    while !log.stopped() {
+        let body = Acquire { wait_ms: 10_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
+        let granted = match api.acquire(&credential, &name, &body, Duration::from_secs(20)).await {
+            Ok(answer) => answer,
+            Err(failure) => return log.failed("acquire", &failure),
+        };
+        with(&log.grants, |all| all.push(granted.received));
+        log.acknowledged(worker, granted.sent);
+        match api.release(&credential, &name, granted.value.token).await {
+            Ok(answer) => log.acknowledged(worker, answer.sent),
+            Err(failure) => return log.failed("release", &failure),
+        }
+        tokio::time::sleep(THINK).await;
+    }
+}
+
+async fn create_forever(api: Api, worker: usize, path: String, log: Arc<Log>) {
+    while !log.stopped() {
+        let body = Create { sequential: true, ..Create::default() };
+        match api.create(&path, &body, None).await {
+            Ok(answer) => {
+                log.acknowledged(worker, answer.sent);
+                with(&log.counts, |counts| counts.1 += 1);
+            }
+            Err(failure) => return log.failed("create", &failure),
+        }
+        tokio::time::sleep(THINK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gap_counts_from_the_fault_on() {
+        let base = Instant::now();
+        let at = |ms| base + Duration::from_millis(ms);
+        assert_eq!(longest_gap(at(100), &[at(0), at(90), at(105), at(180), at(185)]), Duration::from_millis(75));
+        assert_eq!(longest_gap(at(100), &[at(0), at(150), at(151)]), Duration::from_millis(50));
+        assert_eq!(longest_gap(at(100), &[]), Duration::ZERO);
+    }
+}

@@ -1,0 +1,311 @@
+//! P2 and P3: 1,000 waiters on one lock over three nodes. Each release wakes exactly one; grants follow the queue; when waiters die in
+//! the middle, each wakes at most its successor and no grant is lost.
+//!
+//! The servers count what they wake (`lockkeeper_lock_notifications_total`); the order of grants and that everyone gets one is seen
+//! from outside. A waiter dies in two ways: its session is closed, or its connection just goes.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use lockkeeper_api::locks::Acquire;
+use rand::seq::SliceRandom as _;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::stats::Summary;
+use crate::verdict::{Failed, Outcome, broken};
+
+const WAITERS: usize = 1_000;
+const DYING: usize = 300;
+const WAIT: Duration = Duration::from_secs(240);
+const SESSION_MS: u32 = 120_000;
+const NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
+
+struct Waiter {
+    api: Api,
+    credential: String,
+}
+
+#[derive(Debug)]
+struct Granted {
+    waiter: usize,
+    token: u64,
+    sequence: u64,
+    after_release: Option<Duration>,
+}
+
+enum Report {
+    Granted(Granted),
+    Failed(usize, Failure),
+}
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let story = &context.story;
+    let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let figures = all_released_in_turn(context, &cluster).await?;
+    story.say(format!("in turn: {figures}"));
+    let deaths = some_die(context, &cluster).await?;
+    story.say(format!("with deaths: {deaths}"));
+    cluster.agree(Duration::from_secs(20)).await?;
+    Ok(format!("{figures}; {deaths}"))
+}
+
+async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
+    let mut queue = Queue::fill(context, cluster, "herd").await?;
+    let before = cluster.metric(NOTIFICATIONS).await?;
+    context.story.say("releasing one after the other");
+    let begun = Instant::now();
+    queue.release_holder().await?;
+    let mut handoffs = Vec::new();
+    for turn in 0..WAITERS {
+        let granted = queue.next(turn, WAITERS).await?;
+        handoffs.extend(granted.after_release);
+    }
+    let took = begun.elapsed();
+    let woken = cluster.metric(NOTIFICATIONS).await? - before;
+    queue.none_left(cluster).await?;
+    // The holder before them and each of them but the last released to somebody.
+    if woken != WAITERS as f64 {
+        return broken(format!("{woken} notifications for {WAITERS} releases with a successor"));
+    }
+    let handoff = Summary::of(&handoffs).map_or_else(String::new, |summary| format!(", hand-off {summary}"));
+    Ok(format!(
+        "{WAITERS} releases, {woken} notifications, grants in queue order in {:.1} s{handoff}",
+        took.as_secs_f64()
+    ))
+}
+
+async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
+    let mut queue = Queue::fill(context, cluster, "herd-deaths").await?;
+    let mut order: Vec<usize> = (0..WAITERS).collect();
+    order.shuffle(&mut context.random(2));
+    let (quiet, rest) = order.split_at(DYING / 2);
+    let (amid, _) = rest.split_at(DYING / 2);
+    let before = cluster.metric(NOTIFICATIONS).await?;
+    context.story.say(format!("{} waiters die while the holder holds", quiet.len()));
+    for waiter in quiet {
+        queue.die(*waiter).await?;
+    }
+    queue.wait_for_waiting(cluster, WAITERS - quiet.len()).await?;
+    let woken_quiet = cluster.metric(NOTIFICATIONS).await? - before;
+    if woken_quiet > quiet.len() as f64 {
+        return broken(format!("{woken_quiet} notifications for {} deaths in the queue", quiet.len()));
+    }
+    context
+        .story
+        .say(format!("they woke {woken_quiet}; {} more die while the others are released in turn", amid.len()));
+    let mut dying = amid.iter().copied();
+    queue.release_holder().await?;
+    let mut granted = 0;
+    // A waiter may get its grant just before it dies: it counts as granted then, and has released.
+    while granted + queue.dead.len() < WAITERS {
+        queue.next(granted, WAITERS).await?;
+        granted += 1;
+        if granted % 2 == 0
+            && let Some(waiter) = dying.find(|waiter| !queue.had.contains(waiter))
+        {
+            queue.die(waiter).await?;
+        }
+    }
+    queue.none_left(cluster).await?;
+    let woken = cluster.metric(NOTIFICATIONS).await? - before;
+    let (releases, deaths) = (granted + 1, queue.dead.len());
+    if woken > (releases + deaths) as f64 {
+        return broken(format!("{woken} notifications for {releases} releases and {deaths} deaths"));
+    }
+    Ok(format!(
+        "{deaths} died in the queue: {woken} notifications for {releases} releases and {deaths} deaths, no grant lost"
+    ))
+}
+
+/// The waiters of one lock, and what they reported.
+struct Queue {
+    lock: &'static str,
+    holder: (Api, String, u64),
+    waiters: Vec<Waiter>,
+    tasks: Vec<JoinHandle<()>>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    /// A report taken out of turn, while looking whether a dying waiter already has its grant.
+    pending: Option<Report>,
+    last_sequence: Option<u64>,
+    last_token: u64,
+    had: std::collections::BTreeSet<usize>,
+    dead: std::collections::BTreeSet<usize>,
+    released: Option<Instant>,
+}
+
+impl Queue {
+    async fn fill(context: &Context, cluster: &Cluster, lock: &'static str) -> Result<Self, Failed> {
+        let apis = cluster.apis();
+        let (_, first) = apis.first().cloned().ok_or_else(|| Failed::Broken("no nodes".into()))?;
+        let session = first.open_session(SESSION_MS, "holder").await.map_err(setup)?.value;
+        let held = first
+            .acquire(&session.credential, lock, &request(Duration::ZERO), Duration::from_secs(10))
+            .await
+            .map_err(setup)?
+            .value;
+        context.story.say(format!("opening {WAITERS} sessions over {} nodes", apis.len()));
+        let opened = join_all((0..WAITERS).map(|number| {
+            let (_, api) = apis[number % apis.len()].clone();
+            async move {
+                let session = api.open_session(SESSION_MS, &format!("waiter {number}")).await?;
+                Ok::<_, Failure>(Waiter { api, credential: session.value.credential })
+            }
+        }))
+        .await;
+        let waiters = opened.into_iter().collect::<Result<Vec<_>, _>>().map_err(setup)?;
+        let (sender, reports) = mpsc::unbounded_channel();
+        let tasks = (0..).zip(&waiters).map(|(number, waiter)| wait_in_queue(number, lock, waiter, &sender)).collect();
+        let mut queue = Self {
+            lock,
+            holder: (first, session.credential, held.token),
+            waiters,
+            tasks,
+            reports,
+            pending: None,
+            last_sequence: None,
+            last_token: held.token,
+            had: Default::default(),
+            dead: Default::default(),
+            released: None,
+        };
+        queue.wait_for_waiting(cluster, WAITERS).await?;
+        context.story.say(format!("{WAITERS} wait for {lock}, one holds it"));
+        Ok(queue)
+    }
+
+    async fn release_holder(&mut self) -> Result<(), Failed> {
+        let (api, credential, token) = &self.holder;
+        api.release(credential, self.lock, *token).await.map_err(setup)?;
+        self.released = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Takes the next grant, checks that it is in order and alone, and releases it.
+    async fn next(&mut self, turn: usize, of: usize) -> Result<Granted, Failed> {
+        let mut granted = match self.report().await {
+            Some(Report::Granted(granted)) => granted,
+            Some(Report::Failed(waiter, failure)) => return broken(format!("waiter {waiter}: {failure}")),
+            None => return broken(format!("no grant within 30 s after {turn} of {of}: a grant was lost")),
+        };
+        if self.dead.contains(&granted.waiter) {
+            return broken(format!("waiter {} got a grant after its death was acknowledged", granted.waiter));
+        }
+        if self.last_sequence.is_some_and(|last| granted.sequence <= last) || granted.token <= self.last_token {
+            return broken(format!(
+                "grant of sequence {} and token {} came after sequence {:?} and token {}",
+                granted.sequence, granted.token, self.last_sequence, self.last_token
+            ));
+        }
+        if let Ok(Report::Granted(other)) = self.reports.try_recv() {
+            return broken(format!("waiters {} and {} were granted one release", granted.waiter, other.waiter));
+        }
+        granted.after_release = self.released.map(|released| released.elapsed());
+        (self.last_sequence, self.last_token) = (Some(granted.sequence), granted.token);
+        self.had.insert(granted.waiter);
+        let waiter = &self.waiters[granted.waiter];
+        let released = waiter.api.release(&waiter.credential, self.lock, granted.token).await;
+        released.map_err(|failure| Failed::Broken(format!("release by waiter {}: {failure}", granted.waiter)))?;
+        self.released = Some(Instant::now());
+        Ok(granted)
+    }
+
+    /// A waiter dies: every other one also closes its session, the others just let their connection go. One that turns out to have
+    /// its grant already lives on.
+    async fn die(&mut self, waiter: usize) -> Result<(), Failed> {
+        let task = std::mem::replace(&mut self.tasks[waiter], tokio::spawn(async {}));
+        task.abort();
+        let _ = task.await;
+        if self.pending.is_none() {
+            self.pending = self.reports.try_recv().ok();
+        }
+        if matches!(&self.pending, Some(Report::Granted(granted)) if granted.waiter == waiter) {
+            return Ok(());
+        }
+        if waiter.is_multiple_of(2) {
+            let dying = &self.waiters[waiter];
+            dying.api.close_session(&dying.credential).await.map_err(setup)?;
+        }
+        self.dead.insert(waiter);
+        Ok(())
+    }
+
+    async fn report(&mut self) -> Option<Report> {
+        match self.pending.take() {
+            Some(report) => Some(report),
+            None => tokio::time::timeout(Duration::from_secs(30), self.reports.recv()).await.ok().flatten(),
+        }
+    }
+
+    async fn wait_for_waiting(&mut self, cluster: &Cluster, expected: usize) -> Result<(), Failed> {
+        let begun = Instant::now();
+        loop {
+            let seen = cluster.api(1).lock(self.lock).await.map_err(setup)?.value.waiting;
+            if seen == expected as u64 {
+                return Ok(());
+            }
+            if let Ok(Report::Failed(waiter, failure)) = self.reports.try_recv() {
+                return broken(format!("waiter {waiter}: {failure}"));
+            }
+            if begun.elapsed() > Duration::from_secs(60) {
+                return broken(format!("{seen} waiters stand in the queue after 60 s, not {expected}"));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn none_left(&self, cluster: &Cluster) -> Result<(), Failed> {
+        let begun = Instant::now();
+        loop {
+            match cluster.api(2).lock(self.lock).await {
+                Ok(left) if left.value.holders.is_empty() && left.value.waiting == 0 => return Ok(()),
+                // The directory of a lock that nobody wants is reaped.
+                Err(failure) if failure.code().is_some() => return Ok(()),
+                other if begun.elapsed() > Duration::from_secs(10) => {
+                    return broken(format!("the lock is not free at the end: {other:?}"));
+                }
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+}
+
+fn wait_in_queue(
+    number: usize,
+    lock: &'static str,
+    waiter: &Waiter,
+    reports: &mpsc::UnboundedSender<Report>,
+) -> JoinHandle<()> {
+    let (api, credential, reports) = (waiter.api.clone(), waiter.credential.clone(), reports.clone());
+    tokio::spawn(async move {
+        let report = match api.acquire(&credential, lock, &request(WAIT), WAIT + Duration::from_secs(10)).await {
+            Ok(answer) => {
+                let sequence = sequence_of(&answer.value.path);
+                Report::Granted(Granted { waiter: number, token: answer.value.token, sequence, after_release: None })
+            }
+            Err(failure) => Report::Failed(number, failure),
+        };
+        let _ = reports.send(report);
+    })
+}
+
+fn request(wait: Duration) -> Acquire {
+    Acquire {
+        wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        request_id: Some(Uuid::new_v4()),
+        ..Acquire::default()
+    }
+}
+
+/// The ten digits at the end of a request's path.
+fn sequence_of(path: &str) -> u64 {
+    path.rsplit('-').next().and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
+fn setup(failure: Failure) -> Failed {
+    Failed::Broken(format!("with no fault about: {failure}"))
+}

@@ -1,0 +1,310 @@
+//! P1, P4 and P6 under `kill -9` of all three nodes at random moments of a write load, and sometimes again while they start.
+//!
+//! Each client records what was *acknowledged*; what ended unknown may be there or not. Afterwards every acknowledged node is there
+//! with its data and creating zxid, no token ever repeated or went back, and the three replicas are the same at the same zxid. Power
+//! loss is another claim: see `synced`.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use lockkeeper_api::Data;
+use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::nodes::{Create, Kind};
+use nix::sys::signal::Signal;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use uuid::Uuid;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::tokens::{self, Grant};
+use crate::verdict::{Failed, Outcome, broken};
+
+pub(super) const ROUNDS: u32 = 20;
+const CREATORS: u64 = 6;
+const LOCKERS: u64 = 6;
+const LOCKS: u64 = 3;
+const SESSION_MS: u32 = 60_000;
+const CALL: Duration = Duration::from_secs(10);
+
+/// What was acknowledged.
+#[derive(Clone, Debug)]
+struct Written {
+    path: String,
+    data: String,
+    czxid: u64,
+    owner: Option<u64>,
+}
+
+#[derive(Default)]
+struct Seen {
+    written: Mutex<Vec<Written>>,
+    grants: Mutex<Vec<Grant>>,
+    unknown: Mutex<u64>,
+    surprise: Mutex<Option<String>>,
+    stop: AtomicBool,
+}
+
+impl Seen {
+    fn surprised(&self, what: String) {
+        lock(&self.surprise).get_or_insert(what);
+    }
+
+    fn failed(&self, doing: &str, failure: &Failure) {
+        match failure {
+            Failure::NotDone(_) => {}
+            Failure::Unknown(_) => *lock(&self.unknown) += 1,
+            Failure::Refused(problem) => self.surprised(format!("{doing} was refused: {problem}")),
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut random = context.random(1);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let mut all = Totals::default();
+    let sessions = open_sessions(&cluster).await?;
+    create_parent(&cluster, "/kill-all").await?;
+    for round in 1..=rounds {
+        let (seen, how) = one_round(&mut cluster, round, &sessions, &mut random).await?;
+        if let Some(surprise) = lock(&seen.surprise).take() {
+            return broken(format!("round {round}: {surprise}"));
+        }
+        let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
+        let written = std::mem::take(&mut *lock(&seen.written));
+        all.take(&seen, &written);
+        verify(&cluster, &written).await.map_err(|failed| Failed::Broken(format!("round {round}: {failed}")))?;
+        all.names_are_there(&cluster).await?;
+        tokens::check(&all.grants).map_err(|what| Failed::Broken(format!("round {round}: {what}")))?;
+        context.story.say(format!(
+            "round {round} of {rounds}: {how}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
+             zxid {zxid}",
+            written.len(),
+            lock(&seen.unknown),
+            all.grants.len()
+        ));
+    }
+    Ok(format!(
+        "{rounds} rounds, {} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every time",
+        all.names.len(),
+        all.unknown,
+        all.grants.len()
+    ))
+}
+
+#[derive(Default)]
+struct Totals {
+    names: BTreeSet<String>,
+    grants: Vec<Grant>,
+    unknown: u64,
+}
+
+impl Totals {
+    fn take(&mut self, seen: &Seen, written: &[Written]) {
+        self.names.extend(written.iter().map(|written| written.path.clone()));
+        self.grants.append(&mut lock(&seen.grants));
+        self.unknown += *lock(&seen.unknown);
+    }
+
+    /// All names of all rounds, on every node.
+    async fn names_are_there(&self, cluster: &Cluster) -> Result<(), Failed> {
+        let rounds: BTreeSet<&str> = self.names.iter().filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
+        for (id, api) in cluster.apis() {
+            let mut found = BTreeSet::new();
+            for parent in &rounds {
+                let (names, _) = api.children_stale(parent).await.map_err(healthy)?;
+                found.extend(names.into_iter().map(|name| format!("{parent}/{name}")));
+            }
+            if let Some(missing) = self.names.iter().find(|name| !found.contains(*name)) {
+                return broken(format!("{missing} was acknowledged and is not on node {id}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Long sessions that outlive the kills: a new leader restarts their timers, and their requests keep them alive.
+async fn open_sessions(cluster: &Cluster) -> Result<Vec<String>, Failed> {
+    let mut credentials = Vec::new();
+    for number in 0..CREATORS + LOCKERS {
+        let session = cluster.api(1).open_session(SESSION_MS, &format!("worker {number}")).await.map_err(healthy)?;
+        credentials.push(session.value.credential);
+    }
+    Ok(credentials)
+}
+
+async fn create_parent(cluster: &Cluster, path: &str) -> Result<(), Failed> {
+    cluster.api(1).create(path, &Create::default(), None).await.map_err(healthy).map(drop)
+}
+
+async fn one_round(
+    cluster: &mut Cluster,
+    round: u32,
+    sessions: &[String],
+    random: &mut StdRng,
+) -> Result<(Arc<Seen>, String), Failed> {
+    let parent = format!("/kill-all/round-{round}");
+    create_parent(cluster, &parent).await?;
+    let seen = Arc::new(Seen::default());
+    let apis = cluster.apis();
+    let mut workers = Vec::new();
+    for (number, credential) in (0..).zip(sessions) {
+        let (_, api) = apis[usize::try_from(number).unwrap_or(0) % apis.len()].clone();
+        let (seen, credential) = (Arc::clone(&seen), credential.clone());
+        if number < CREATORS {
+            workers.push(tokio::spawn(create_forever(api, parent.clone(), number, credential, seen)));
+        } else {
+            let name = format!("kill-all-{}", number % LOCKS);
+            workers.push(tokio::spawn(lock_forever(api, name, credential, seen)));
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(random.random_range(200..1_500))).await;
+    let how = kill_everyone(cluster, random).await?;
+    cluster.all_ready().await?;
+    // The load must find the cluster again before it ends: writes go on after the kill.
+    let (before, begun) = (lock(&seen.written).len(), Instant::now());
+    while lock(&seen.written).len() < before + 20 && lock(&seen.surprise).is_none() {
+        if begun.elapsed() > Duration::from_secs(30) {
+            return broken(format!("round {round}: no writes were acknowledged within 30 s after the restart"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    seen.stop.store(true, Ordering::SeqCst);
+    for worker in workers {
+        let ended = tokio::time::timeout(CALL * 3, worker).await;
+        ended.map_err(|_| Failed::Broken("a client's request did not end".into()))?.map_err(std::io::Error::other)?;
+    }
+    Ok((seen, how))
+}
+
+async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng) -> Result<String, Failed> {
+    let mut ids = cluster.ids();
+    ids.shuffle(random);
+    let together = random.random_bool(0.5);
+    for id in &ids {
+        cluster.signal(*id, Signal::SIGKILL);
+        if !together {
+            tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
+        }
+    }
+    for id in &ids {
+        cluster.ended(*id, Duration::from_secs(10)).await?;
+    }
+    for id in &ids {
+        cluster.spawn(*id)?;
+    }
+    let mut how = format!("killed {ids:?} {}", if together { "together" } else { "one after the other" });
+    if random.random_bool(0.25) {
+        let pause = Duration::from_millis(random.random_range(0..600));
+        tokio::time::sleep(pause).await;
+        for id in &ids {
+            cluster.kill(*id).await?;
+            cluster.spawn(*id)?;
+        }
+        how.push_str(&format!(", and again {} ms into the start", pause.as_millis()));
+    }
+    Ok(how)
+}
+
+async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<Seen>) {
+    let owner = crate::http::session_id(&credential).parse::<u64>().ok();
+    for number in 0u64.. {
+        if seen.stopped() {
+            return;
+        }
+        let kind = if number % 5 == 4 { Kind::Ephemeral } else { Kind::Persistent };
+        let sequential = number % 2 == 1;
+        let data = format!("{worker}:{number}");
+        let body = Create { data: Data::from_bytes(data.as_bytes()), kind, sequential, ..Create::default() };
+        let path = format!("{parent}/{worker}-{number}-");
+        match api.create_within(&path, &body, Some(&credential), CALL).await {
+            Ok(answer) => {
+                let owner = owner.filter(|_| kind == Kind::Ephemeral);
+                let written = Written { path: answer.value.path, data, czxid: answer.value.stat.czxid, owner };
+                lock(&seen.written).push(written);
+            }
+            Err(failure) => pause_after(&seen, "create", &failure).await,
+        }
+    }
+}
+
+async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen>) {
+    while !seen.stopped() {
+        // The same request id until its fate is known: a retry must find its own place again.
+        let body = Acquire { wait_ms: 2_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
+        let asked = Instant::now();
+        let token = loop {
+            match api.acquire(&credential, &name, &body, CALL).await {
+                Ok(answer) => break Some((answer.value.token, answer.received)),
+                Err(Failure::Refused(problem)) if problem.status == 423 => break None,
+                // A lost reply of a wait that timed out: the request is no longer in the queue.
+                Err(Failure::Refused(problem)) if problem.code == lockkeeper_api::Code::NotQueued => break None,
+                Err(failure) => pause_after(&seen, "acquire", &failure).await,
+            }
+            if lock(&seen.surprise).is_some() {
+                return;
+            }
+        };
+        let Some((token, granted)) = token else { continue };
+        let grant = Grant { lock: name.clone(), token, asked, granted, released: Some(Instant::now()) };
+        lock(&seen.grants).push(grant);
+        loop {
+            match api.release(&credential, &name, token).await {
+                Ok(_) => break,
+                // The release whose answer was lost took place.
+                Err(Failure::Refused(problem)) if problem.code == lockkeeper_api::Code::NotHeld => break,
+                Err(failure) => pause_after(&seen, "release", &failure).await,
+            }
+            if lock(&seen.surprise).is_some() {
+                return;
+            }
+        }
+    }
+}
+
+async fn pause_after(seen: &Seen, doing: &str, failure: &Failure) {
+    seen.failed(doing, failure);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+/// Every acknowledged write of the round, with its data, zxid and owner; on each node a third of them.
+async fn verify(cluster: &Cluster, written: &[Written]) -> Result<(), Failed> {
+    let apis = cluster.apis();
+    let checks = written.iter().enumerate().map(|(at, written)| {
+        let (id, api) = apis[at % apis.len()].clone();
+        async move {
+            let node = match api.get_stale(&written.path).await {
+                Ok(answer) => answer.value,
+                Err(failure) => return broken(format!("{} was acknowledged; node {id}: {failure}", written.path)),
+            };
+            let data = node.data.to_bytes().unwrap_or_default();
+            if data != written.data.as_bytes()
+                || node.stat.czxid != written.czxid
+                || node.stat.ephemeral_owner != written.owner
+            {
+                return broken(format!("{} is on node {id} as {node:?}, acknowledged was {written:?}", written.path));
+            }
+            Ok(())
+        }
+    });
+    let results: Vec<Result<(), Failed>> = futures::stream::iter(checks).buffer_unordered(64).collect().await;
+    results.into_iter().collect()
+}
+
+fn healthy(failure: Failure) -> Failed {
+    Failed::Broken(format!("with all nodes ready: {failure}"))
+}

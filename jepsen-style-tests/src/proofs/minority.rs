@@ -1,0 +1,280 @@
+//! P10 and P11: the leader is cut off from its peers, in turn by silence and by reset connections.
+//!
+//! The cut is exact (see [`crate::proxy`]), so the check needs no allowance: whatever was *sent* to the cut-off node after the cut can
+//! have found no quorum, and must not be acknowledged before the links heal. Its holder runs the client library, reaches that node
+//! only, and must say that its lock is lost before the other side grants the lock; both moments are read from one monotonic clock.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::Code;
+use lockkeeper_api::locks::Acquire;
+use lockkeeper_api::nodes::Create;
+use lockkeeper_client::{Client, Options as ClientOptions, Session, SessionOptions};
+use uuid::Uuid;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::proxy::LinkState;
+use crate::stats::millis;
+use crate::verdict::{Failed, Outcome, broken};
+
+pub(super) const ROUNDS: u32 = 4;
+/// Longer than the holder's session and an election together.
+const CUT_FOR: Duration = Duration::from_secs(5);
+const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
+const PROBE: Duration = Duration::from_secs(1);
+const KINDS: [&str; 4] = ["write", "linearizable read", "keepalive", "acquire"];
+
+#[derive(Clone, Debug)]
+struct Attempt {
+    kind: &'static str,
+    sent: Instant,
+    received: Instant,
+    path: Option<String>,
+    failure: Option<String>,
+}
+
+type Attempts = Arc<Mutex<Vec<Attempt>>>;
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut cluster =
+        Cluster::start(&context.binary, &context.dir, Options { proxied: true, ..Options::default() }).await?;
+    let parent = cluster.api(1).create("/minority", &Create::default(), None).await;
+    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    let (mut attempts, mut leads, mut resumed) = (0, Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let state = if round % 2 == 1 { LinkState::Stalled } else { LinkState::Refused };
+        let figures = one_round(context, &mut cluster, round, state)
+            .await
+            .map_err(|failed| Failed::Broken(format!("round {round} ({state:?}): {failed}")))?;
+        attempts += figures.refused;
+        leads.push(figures.lost_before_grant);
+        resumed.push(figures.resumed_after);
+    }
+    let least = leads.iter().min().copied().unwrap_or_default();
+    let longest = resumed.iter().max().copied().unwrap_or_default();
+    Ok(format!(
+        "{rounds} cuts of the leader: {attempts} attempts at it, none acknowledged; the others went on after at most {}; the holder knew \
+         at least {} before the next grant; all agreed after healing",
+        millis(longest),
+        millis(least)
+    ))
+}
+
+struct Figures {
+    refused: usize,
+    lost_before_grant: Duration,
+    resumed_after: Duration,
+}
+
+async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: LinkState) -> Result<Figures, Failed> {
+    let (leader, term) = cluster.leader().await?;
+    let others: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
+    let lock = format!("minority-{round}");
+    let holder = Holder::attach(cluster.api(leader).base(), &lock).await?;
+    let waiter = start_waiter(cluster.api(others[0]), lock.clone()).await?;
+
+    let stop = Arc::new(AtomicBool::new(false));
+    let (here, there) = (Attempts::default(), Attempts::default());
+    let mut probes = probe(cluster.own_api(leader)?, &format!("/minority/{round}-at-leader-"), &here, &stop).await?;
+    probes.extend(probe(cluster.own_api(others[1])?, &format!("/minority/{round}-at-other-"), &there, &stop).await?);
+    acknowledged_of_each_kind(&here, Instant::now()).await?;
+
+    cluster.set_links_of(leader, state);
+    let cut = Instant::now();
+    context.story.say(format!("round {round} of: node {leader} leads term {term} and is cut off now ({state:?})"));
+    let granted = waiter.await.map_err(std::io::Error::other)??;
+    acknowledged_of_each_kind(&there, cut).await?;
+    tokio::time::sleep(CUT_FOR.saturating_sub(cut.elapsed())).await;
+    let lost = holder.lost_at(granted)?;
+    let heal = Instant::now();
+    cluster.set_links_of(leader, LinkState::Open);
+    stop.store(true, Ordering::SeqCst);
+    for probe in probes {
+        probe.await.map_err(std::io::Error::other)?;
+    }
+
+    let refused = none_acknowledged_in(&here, cut, heal)?;
+    let resumed_after = first_acknowledged_after(&there, cut)?;
+    cluster.all_ready().await?;
+    let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
+    all_there(cluster, &[&here, &there]).await?;
+    context.story.say(format!(
+        "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told {} before the grant; \
+         healed, all agree at zxid {zxid}",
+        millis(resumed_after),
+        millis(granted - lost)
+    ));
+    Ok(Figures { refused, lost_before_grant: granted - lost, resumed_after })
+}
+
+/// A program that holds the lock through the client library, with nothing but the soon cut-off node to talk to.
+struct Holder {
+    lost: Arc<Mutex<Option<Instant>>>,
+    _watching: tokio::task::JoinHandle<()>,
+}
+
+impl Holder {
+    async fn attach(endpoint: &str, lock: &str) -> Result<Self, Failed> {
+        let calm = |error: &dyn std::fmt::Display| Failed::Broken(format!("with no fault about: {error}"));
+        let client = Client::new([endpoint], ClientOptions::default()).map_err(|error| calm(&error))?;
+        let options = SessionOptions { timeout: HOLDER_TIMEOUT, label: "holder".into() };
+        let session = Session::open(&client, &options).await.map_err(|error| calm(&error))?;
+        session.client().acquire(lock, &Acquire::default()).await.map_err(|error| calm(&error))?;
+        let lost = Arc::new(Mutex::new(None));
+        let told = Arc::clone(&lost);
+        let watching = tokio::spawn(async move {
+            session.lost().await;
+            if let Ok(mut told) = told.lock() {
+                *told = Some(Instant::now());
+            }
+        });
+        Ok(Self { lost, _watching: watching })
+    }
+
+    fn lost_at(&self, granted: Instant) -> Result<Instant, Failed> {
+        match self.lost.lock().ok().and_then(|lost| *lost) {
+            Some(lost) if lost <= granted => Ok(lost),
+            Some(lost) => {
+                broken(format!("the holder was told {} after the lock went to another", millis(lost - granted)))
+            }
+            None => broken("the lock went to another and the holder was not told at all"),
+        }
+    }
+}
+
+/// Waits for the lock on the other side; gives the moment of the grant.
+async fn start_waiter(api: Api, lock: String) -> Result<tokio::task::JoinHandle<Result<Instant, Failed>>, Failed> {
+    let session = api.open_session(60_000, "waiter").await;
+    let session = session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value;
+    Ok(tokio::spawn(async move {
+        let body = Acquire { wait_ms: 30_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
+        match api.acquire(&session.credential, &lock, &body, Duration::from_secs(40)).await {
+            Ok(answer) => Ok(answer.received),
+            Err(failure) => broken(format!("the waiter on the majority's side: {failure}")),
+        }
+    }))
+}
+
+/// Attempts of each kind at one node, one after the other, recorded.
+async fn probe(
+    api: Api,
+    prefix: &str,
+    attempts: &Attempts,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<tokio::task::JoinHandle<()>>, Failed> {
+    let session = api.open_session(60_000, "probe").await;
+    let credential =
+        session.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value.credential;
+    let number = Arc::new(AtomicU64::new(0));
+    let tasks = KINDS.into_iter().map(|kind| {
+        let (api, credential, number) = (api.clone(), credential.clone(), Arc::clone(&number));
+        let (attempts, stop, prefix) = (Arc::clone(attempts), Arc::clone(stop), prefix.to_owned());
+        tokio::spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let path = format!("{prefix}{}", number.fetch_add(1, Ordering::SeqCst));
+                let attempt = one_attempt(&api, kind, &credential, path).await;
+                if let Ok(mut attempts) = attempts.lock() {
+                    attempts.push(attempt);
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+    });
+    Ok(tasks.collect())
+}
+
+async fn one_attempt(api: &Api, kind: &'static str, credential: &str, path: String) -> Attempt {
+    let sent = Instant::now();
+    let result: Result<Option<String>, Failure> = match kind {
+        "write" => api
+            .create_within(&path, &Create::default(), Some(credential), PROBE)
+            .await
+            .map(|answer| Some(answer.value.path)),
+        "linearizable read" => api.get("/minority", PROBE).await.map(|_| None),
+        "keepalive" => api.keepalive(credential, PROBE).await.map(|_| None),
+        _ => {
+            let name = path.replace('/', "-");
+            let body = Acquire { request_id: Some(Uuid::new_v4()), ..Acquire::default() };
+            api.acquire(credential, name.trim_start_matches('-'), &body, PROBE).await.map(|_| None)
+        }
+    };
+    let received = Instant::now();
+    match result {
+        Ok(path) => Attempt { kind, sent, received, path, failure: None },
+        Err(failure) => Attempt { kind, sent, received, path: None, failure: Some(failure.to_string()) },
+    }
+}
+
+fn copy(attempts: &Attempts) -> Vec<Attempt> {
+    attempts.lock().map(|attempts| attempts.clone()).unwrap_or_default()
+}
+
+/// Waits until something of each kind was acknowledged that was sent after `since`.
+async fn acknowledged_of_each_kind(attempts: &Attempts, since: Instant) -> Result<(), Failed> {
+    let begun = Instant::now();
+    loop {
+        let all = copy(attempts);
+        let missing = KINDS.iter().find(|kind| {
+            !all.iter().any(|attempt| attempt.kind == **kind && attempt.failure.is_none() && attempt.sent >= since)
+        });
+        let Some(missing) = missing else { return Ok(()) };
+        if begun.elapsed() > Duration::from_secs(20) {
+            let last = all.iter().rev().find(|attempt| attempt.kind == *missing);
+            return broken(format!("no {missing} was acknowledged by a majority within 20 s; the last: {last:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Counts the attempts made in the window; none of each kind may be missing, none acknowledged.
+fn none_acknowledged_in(attempts: &Attempts, cut: Instant, heal: Instant) -> Result<usize, Failed> {
+    let all = copy(attempts);
+    let within: Vec<_> = all.iter().filter(|attempt| attempt.sent >= cut && attempt.received < heal).collect();
+    if let Some(wrong) = within.iter().find(|attempt| attempt.failure.is_none()) {
+        return broken(format!(
+            "the cut-off leader acknowledged a {} sent {} after the cut",
+            wrong.kind,
+            millis(wrong.sent - cut)
+        ));
+    }
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for attempt in &within {
+        *counts.entry(attempt.kind).or_default() += 1;
+    }
+    if let Some(kind) = KINDS.iter().find(|kind| !counts.contains_key(**kind)) {
+        return Err(Failed::CannotRun(format!("no {kind} was attempted at the cut-off node")));
+    }
+    Ok(within.len())
+}
+
+fn first_acknowledged_after(attempts: &Attempts, cut: Instant) -> Result<Duration, Failed> {
+    let all = copy(attempts);
+    let writes =
+        all.iter().filter(|attempt| attempt.kind == "write" && attempt.sent >= cut && attempt.failure.is_none());
+    writes.map(|attempt| attempt.received - cut).min().ok_or_else(|| Failed::Broken("the others did not go on".into()))
+}
+
+/// Whatever was acknowledged on either side is on all nodes.
+async fn all_there(cluster: &Cluster, sides: &[&Attempts]) -> Result<(), Failed> {
+    for (id, api) in cluster.apis() {
+        let (names, _) = match api.children_stale("/minority").await {
+            Ok(listed) => listed,
+            Err(failure) if failure.code() == Some(Code::NoNode) => return broken(format!("node {id} lost /minority")),
+            Err(failure) => return broken(format!("node {id} after healing: {failure}")),
+        };
+        let names: std::collections::BTreeSet<String> = names.into_iter().collect();
+        for attempt in sides.iter().flat_map(|side| copy(side)) {
+            let Some(path) = attempt.path else { continue };
+            if !names.contains(path.trim_start_matches("/minority/")) {
+                return broken(format!("{path} was acknowledged and is not on node {id}"));
+            }
+        }
+    }
+    Ok(())
+}

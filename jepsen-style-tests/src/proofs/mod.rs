@@ -1,0 +1,107 @@
+//! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
+//! [`Outcome`](crate::verdict::Outcome).
+
+mod expiry;
+mod failover;
+mod herd;
+mod kill_all;
+mod minority;
+mod synced;
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use crate::story::Story;
+use crate::verdict::Outcome;
+
+/// What a proof is given.
+pub struct Context {
+    /// The `lockkeeper` binary.
+    pub binary: PathBuf,
+    /// Where evidence, data and logs go.
+    pub dir: PathBuf,
+    /// Says what happens.
+    pub story: Story,
+    /// Where all chance comes from.
+    pub seed: u64,
+    /// Rounds, where the proof has them and somebody chose.
+    pub rounds: Option<u32>,
+    /// Seconds of the main phase, where the proof has one and somebody chose.
+    pub seconds: Option<u64>,
+    /// Seconds of each calm phase of `failover`, where somebody chose.
+    pub calm_seconds: Option<u64>,
+}
+
+impl Context {
+    /// Random numbers of this run; `part` separates independent streams.
+    pub fn random(&self, part: u64) -> StdRng {
+        StdRng::seed_from_u64(self.seed ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+type Running<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+/// A proof.
+pub struct Proof {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it would falsify, in a line.
+    pub about: &'static str,
+    /// No run with these options takes longer.
+    pub limit: fn(&Context) -> Duration,
+    /// Tries it.
+    pub run: for<'a> fn(&'a Context) -> Running<'a>,
+}
+
+fn minutes(count: u64) -> Duration {
+    Duration::from_secs(count * 60)
+}
+
+/// All of them.
+pub const PROOFS: &[Proof] = &[
+    Proof {
+        name: "kill-all",
+        about: "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(kill_all::ROUNDS))),
+        run: |context| Box::pin(kill_all::run(context)),
+    },
+    Proof {
+        name: "synced",
+        about: "system-call trace: every acknowledged append and vote was synced first; flush() alone is caught (P4, power loss)",
+        limit: |context| minutes(6) + Duration::from_secs(4 * context.seconds.unwrap_or(synced::SECONDS)),
+        run: |context| Box::pin(synced::run(context)),
+    },
+    Proof {
+        name: "herd",
+        about: "1,000 waiters on one lock: one notification per release, grants in queue order, also when 300 die (P2, P3)",
+        limit: |_| minutes(6),
+        run: |context| Box::pin(herd::run(context)),
+    },
+    Proof {
+        name: "minority",
+        about: "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, P11)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(minority::ROUNDS))),
+        run: |context| Box::pin(minority::run(context)),
+    },
+    Proof {
+        name: "expiry",
+        about: "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals (P5, P6)",
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(expiry::SECONDS)),
+        run: |context| Box::pin(expiry::run(context)),
+    },
+    Proof {
+        name: "failover",
+        about: "leader kill -9, SIGTERM, SIGSTOP: how long until the next grant; no error at survivors; no election in calm",
+        limit: |context| {
+            let rounds = u64::from(context.rounds.unwrap_or(failover::ROUNDS));
+            let calm = context.calm_seconds.unwrap_or(failover::CALM_SECONDS);
+            minutes(3 + rounds * 2) + Duration::from_secs(2 * calm)
+        },
+        run: |context| Box::pin(failover::run(context)),
+    },
+];

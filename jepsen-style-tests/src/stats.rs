@@ -1,0 +1,54 @@
+//! Figures over a handful of measurements.
+
+use std::time::Duration;
+
+/// Median, 99th percentile and maximum by nearest rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// How many there were.
+    pub count: usize,
+    /// Half of them took no longer.
+    pub median: Duration,
+    /// 99 of 100 took no longer; with fewer than 100 measurements that is the maximum.
+    pub p99: Duration,
+    /// None took longer.
+    pub max: Duration,
+}
+
+impl Summary {
+    /// Sums up; none of nothing.
+    pub fn of(durations: &[Duration]) -> Option<Self> {
+        let mut sorted = durations.to_vec();
+        sorted.sort_unstable();
+        let rank = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        Some(Self { count: sorted.len(), median: rank(50)?, p99: rank(99)?, max: rank(100)? })
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "median {} p99 {} max {}", millis(self.median), millis(self.p99), millis(self.max))
+    }
+}
+
+/// Milliseconds with one decimal.
+pub fn millis(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_rank() {
+        let ms = |n| Duration::from_millis(n);
+        assert_eq!(Summary::of(&[]), None);
+        let one = Summary::of(&[ms(7)]).unwrap();
+        assert_eq!((one.median, one.p99, one.max), (ms(7), ms(7), ms(7)));
+        let many = Summary::of(&(1..=200).map(ms).collect::<Vec<_>>()).unwrap();
+        assert_eq!((many.count, many.median, many.p99, many.max), (200, ms(100), ms(198), ms(200)));
+        let odd = Summary::of(&[ms(3), ms(1), ms(2)]).unwrap();
+        assert_eq!((odd.median, odd.max), (ms(2), ms(3)));
+    }
+}

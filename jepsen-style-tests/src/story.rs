@@ -1,0 +1,43 @@
+//! What a proof does, said while it does it: lines on standard output with the time since the start, and the same in `story.log`
+//! beside the evidence.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// The teller.
+pub struct Story {
+    begun: Instant,
+    file: Mutex<File>,
+}
+
+impl Story {
+    /// Begins `dir/story.log`.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn begin(dir: &Path) -> std::io::Result<Self> {
+        Ok(Self { begun: Instant::now(), file: Mutex::new(File::create(dir.join("story.log"))?) })
+    }
+
+    /// Says a line.
+    pub fn say(&self, line: impl AsRef<str>) {
+        let line = format!("[{:8.3}] {}", self.begun.elapsed().as_secs_f64(), line.as_ref());
+        println!("{line}");
+        self.note_line(&line);
+    }
+
+    /// Writes a line into the file only: for evidence that would drown the reader.
+    pub fn note(&self, line: impl AsRef<str>) {
+        self.note_line(&format!("[{:8.3}] {}", self.begun.elapsed().as_secs_f64(), line.as_ref()));
+    }
+
+    fn note_line(&self, line: &str) {
+        if let Ok(mut file) = self.file.lock() {
+            // A full disk must not stop a proof: what it saw is on standard output too.
+            let _ = writeln!(file, "{line}");
+        }
+    }
+}
