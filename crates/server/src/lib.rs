@@ -1,1 +1,30 @@
-//! placeholder
+//! The front doors of a node: configuration, HTTP for clients and for peers, telemetry, start and shutdown.
+//!
+//! A request becomes typed, bounded values (`extract`), a call of the node, and a reply or problem document. Nothing in here
+//! decides anything about locks, sessions or nodes of the tree, and nothing a client sends reaches the node unbounded.
+//!
+//! [`run`] serves one node until it is told to stop. Run it on a tokio runtime of its own: with the peers and the load on the
+//! same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
+
+mod app;
+pub mod config;
+mod error;
+mod extract;
+mod failure;
+mod http;
+mod observe;
+mod peer;
+mod reply;
+mod routes;
+mod server;
+pub mod telemetry;
+
+pub use config::{Config, ConfigError};
+pub use error::ServeError;
+pub use server::{Server, run};
+
+/// The description of the API as JSON, as `/openapi.json` serves it.
+pub fn openapi() -> String {
+    // A tree of strings: writing it does not fail.
+    routes::document().to_json().unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! The rules that a configuration has to keep, each with the key, the value and the remedy in its error.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use lockkeeper_core::limits::{MAX_DATA_BYTES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
+
+use super::{Config, ConfigError};
+
+/// What a checked configuration means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Where clients connect.
+    pub listen_client: SocketAddr,
+    /// Where peers connect.
+    pub listen_peer: SocketAddr,
+    /// Peer addresses of the founding members, this one included.
+    pub peers: BTreeMap<u64, String>,
+    /// Client addresses of those that gave one.
+    pub clients: BTreeMap<u64, String>,
+}
+
+fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
+    ConfigError::Refused { key: key.into(), value: value.to_string(), rule: rule.into() }
+}
+
+fn within<T: PartialOrd + Display + Copy>(key: &str, value: T, low: T, high: T) -> Result<(), ConfigError> {
+    if value < low || value > high {
+        return Err(refuse(key, value, format!("must be from {low} to {high}")));
+    }
+    Ok(())
+}
+
+impl Config {
+    /// Checks every rule; the first one broken is the error.
+    ///
+    /// # Errors
+    /// Names the key, its value and the rule.
+    pub fn check(&self) -> Result<Checked, ConfigError> {
+        self.check_cluster()?;
+        self.check_storage()?;
+        self.check_timing()?;
+        self.check_limits()?;
+        let listen_client = listen_address("listen.client", &self.listen.client)?;
+        let listen_peer = listen_address("listen.peer", &self.listen.peer)?;
+        if listen_client == listen_peer && listen_client.port() != 0 {
+            return Err(refuse("listen.peer", listen_peer, "must differ from listen.client"));
+        }
+        let (peers, clients) = self.check_peers()?;
+        crate::telemetry::check_filter(&self.log.level)
+            .map_err(|error| refuse("log.level", &self.log.level, format!("is not a filter: {error}")))?;
+        Ok(Checked { listen_client, listen_peer, peers, clients })
+    }
+
+    fn check_cluster(&self) -> Result<(), ConfigError> {
+        let id = &self.cluster.id;
+        if id.is_empty() || id.len() > 64 || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
+            let rule = "must be 1 to 64 of the characters a-z A-Z 0-9 - _ .";
+            return Err(refuse("cluster.id", format!("{id:?}"), rule));
+        }
+        within("cluster.node", self.cluster.node, 1, u64::from(u32::MAX))
+    }
+
+    fn check_peers(&self) -> Result<(BTreeMap<u64, String>, BTreeMap<u64, String>), ConfigError> {
+        let own = self.cluster.node;
+        let mut peers = BTreeMap::new();
+        let mut clients = BTreeMap::new();
+        if self.peers.is_empty() {
+            peers.insert(own, self.listen.peer.clone());
+            clients.insert(own, self.listen.client.clone());
+            return Ok((peers, clients));
+        }
+        for (id, peer) in &self.peers {
+            let key = format!("peers.{id}");
+            let node = id.parse::<u64>().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
+            let node = node.ok_or_else(|| refuse("peers", id, "a member's section is [peers.N], N its node id from 1"))?;
+            host_and_port(&format!("{key}.peer"), &peer.peer)?;
+            if let Some(client) = &peer.client {
+                host_and_port(&format!("{key}.client"), client)?;
+                clients.insert(node, client.clone());
+            }
+            if let Some((twin, _)) = peers.iter().find(|(_, address)| **address == peer.peer) {
+                return Err(refuse(format!("{key}.peer"), &peer.peer, format!("is the address of node {twin} too")));
+            }
+            if peers.insert(node, peer.peer.clone()).is_some() {
+                return Err(refuse("peers", id, "names a node that another section names too"));
+            }
+        }
+        if !peers.contains_key(&own) {
+            return Err(refuse("cluster.node", own, format!("has no section [peers.{own}]; add it, or correct the node id")));
+        }
+        Ok((peers, clients))
+    }
+
+    fn check_storage(&self) -> Result<(), ConfigError> {
+        let storage = &self.storage;
+        if storage.directory.as_os_str().is_empty() {
+            return Err(refuse("storage.directory", "\"\"", "must name a directory"));
+        }
+        within("storage.cache_mib", storage.cache_mib, 1, 65_536)?;
+        within("storage.free_floor_mib", storage.free_floor_mib, 1, 1 << 30)?;
+        within("storage.snapshot_every_entries", storage.snapshot_every_entries, 100, 10_000_000)?;
+        within("storage.sync_watchdog_ms", storage.sync_watchdog_ms, 1_000, 600_000)
+    }
+
+    fn check_timing(&self) -> Result<(), ConfigError> {
+        let timing = &self.timing;
+        within("timing.heartbeat_ms", timing.heartbeat_ms, 10, 10_000)?;
+        let least = timing.heartbeat_ms * 2;
+        within("timing.election_timeout_min_ms", timing.election_timeout_min_ms, least, 60_000)?;
+        let (min, max) = (timing.election_timeout_min_ms, timing.election_timeout_max_ms);
+        within("timing.election_timeout_max_ms", max, min + timing.heartbeat_ms, 120_000)?;
+        let (low, high) = (MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
+        within("timing.min_session_timeout_ms", timing.min_session_timeout_ms, low, high)?;
+        within("timing.max_session_timeout_ms", timing.max_session_timeout_ms, timing.min_session_timeout_ms, high)?;
+        let (low, high) = (timing.min_session_timeout_ms, timing.max_session_timeout_ms);
+        within("timing.default_session_timeout_ms", timing.default_session_timeout_ms, low, high)?;
+        within("timing.reap_interval_ms", timing.reap_interval_ms, 50, 3_600_000)
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        within("limits.body_bytes", limits.body_bytes, 1024, 64 * MAX_DATA_BYTES)?;
+        within("limits.header_bytes", limits.header_bytes, 4096, 256 * 1024)?;
+        within("limits.connections", limits.connections, 1, 1_000_000)?;
+        within("limits.peer_connections", limits.peer_connections, 8, 65_536)?;
+        within("limits.in_flight_requests", limits.in_flight_requests, 1, 1_000_000)?;
+        within("limits.watch_queue_events", limits.watch_queue_events, 1, 1_000_000)?;
+        within("limits.watch_history_events", limits.watch_history_events, 1, 10_000_000)?;
+        within("limits.header_read_timeout_ms", limits.header_read_timeout_ms, 100, 600_000)?;
+        within("limits.body_read_timeout_ms", limits.body_read_timeout_ms, 100, 600_000)?;
+        within("limits.idle_timeout_ms", limits.idle_timeout_ms, 100, 86_400_000)?;
+        within("limits.write_timeout_ms", limits.write_timeout_ms, 100, 600_000)?;
+        within("limits.shutdown_timeout_ms", limits.shutdown_timeout_ms, 0, 600_000)
+    }
+}
+
+pub(crate) fn host_and_port(key: &str, value: &str) -> Result<(), ConfigError> {
+    let rule = "must be host:port";
+    let (host, port) = value.rsplit_once(':').ok_or_else(|| refuse(key, format!("{value:?}"), rule))?;
+    let plain = !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && !b"/@?#".contains(&b));
+    match port.parse::<u16>() {
+        Ok(port) if port != 0 && plain => Ok(()),
+        _ => Err(refuse(key, format!("{value:?}"), rule)),
+    }
+}
+
+fn listen_address(key: &str, value: &str) -> Result<SocketAddr, ConfigError> {
+    if let Ok(address) = value.parse() {
+        return Ok(address);
+    }
+    let rule = |why: &dyn Display| format!("must be address:port of this machine ({why})");
+    let mut found = value.to_socket_addrs().map_err(|error| refuse(key, format!("{value:?}"), rule(&error)))?;
+    found.next().ok_or_else(|| refuse(key, format!("{value:?}"), rule(&"the name has no address")))
+}

@@ -1,0 +1,113 @@
+//! Reading the configuration: file and environment into a [`Config`], with errors that name the key and the place.
+
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Env, Format, Toml};
+use serde::{Deserialize, Deserializer};
+
+use super::{Checked, Config};
+
+/// Why there is no configuration. One line each.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {path}: {source}; give the path of a readable TOML file with --config")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is not TOML, a key is unknown, or a value is of the wrong type.
+    #[error("configuration {origin}: {what}")]
+    Malformed {
+        /// File or environment.
+        origin: String,
+        /// Key, value and rule.
+        what: String,
+    },
+    /// A value breaks a rule.
+    #[error("configuration: {key} = {value}: {rule}")]
+    Refused {
+        /// The key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// What it has to be.
+        rule: String,
+    },
+}
+
+/// What every variable of the environment that is meant for the configuration starts with. Those without a `__` behind it
+/// (`LOCKKEEPER_ENDPOINTS`, …) are for the command line.
+const PREFIX: &str = "LOCKKEEPER_";
+
+impl Config {
+    /// Defaults, then the file, then the environment; not checked yet.
+    ///
+    /// # Errors
+    /// The file cannot be read, a key is unknown, a value is of the wrong type.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_path_buf(), source })?;
+        Self::from_text(&text, &path.display().to_string())
+    }
+
+    /// As [`read`](Self::read), from text; `origin` names it in errors.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_text(text: &str, origin: &str) -> Result<Self, ConfigError> {
+        let environment = Env::prefixed(PREFIX).filter(|key| key.as_str().contains("__")).split("__");
+        Figment::new()
+            .merge(Toml::string(text))
+            .merge(environment)
+            .extract()
+            .map_err(|error| ConfigError::Malformed { origin: origin_of(&error, origin), what: describe(&error) })
+    }
+
+    /// Reads and checks.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read) and [`check`](Self::check).
+    pub fn load(path: &Path) -> Result<(Self, Checked), ConfigError> {
+        let config = Self::read(path)?;
+        let checked = config.check()?;
+        Ok((config, checked))
+    }
+}
+
+fn origin_of(error: &figment::Error, file: &str) -> String {
+    match &error.metadata {
+        Some(metadata) if metadata.name.contains("environment") => "in the environment".into(),
+        _ => file.into(),
+    }
+}
+
+/// One line: the key, then what is wrong with it. TOML's own errors draw a picture over several lines; their last says what it is.
+fn describe(error: &figment::Error) -> String {
+    let key = error.path.join(".");
+    let text = error.kind.to_string();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let what = match lines.as_slice() {
+        [only] => (*only).to_owned(),
+        [first, .., last] => format!("{first}: {last}"),
+        [] => "not understood".to_owned(),
+    };
+    if key.is_empty() { what } else { format!("{key}: {what}") }
+}
+
+/// Text that may look like a number: `LOCKKEEPER_CLUSTER__ID=7` means the text `7`.
+pub(super) fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Scalar {
+        Text(String),
+        Number(u64),
+    }
+    Ok(match Scalar::deserialize(from)? {
+        Scalar::Text(text) => text,
+        Scalar::Number(number) => number.to_string(),
+    })
+}

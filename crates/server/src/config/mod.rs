@@ -1,0 +1,276 @@
+//! What a node is told before it starts: defaults, then the file, then the environment (`LOCKKEEPER_<SECTION>__<KEY>`).
+//!
+//! It is read once, checked whole ([`Config::check`]) and passed on explicitly; nothing here reads it again while the node
+//! runs. A key that nobody knows is refused: a typing error must not become a default.
+
+mod check;
+mod load;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use check::Checked;
+pub(crate) use check::host_and_port;
+pub use load::ConfigError;
+
+/// The whole configuration of one node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this is.
+    pub cluster: Cluster,
+    /// Every founding member by its node id, this one included. Empty means that this node is a cluster of its own.
+    #[serde(default)]
+    pub peers: BTreeMap<String, Peer>,
+    /// Where this node listens.
+    #[serde(default)]
+    pub listen: Listen,
+    /// What lies on the disk.
+    #[serde(default)]
+    pub storage: Storage,
+    /// Heartbeats, elections, sessions.
+    #[serde(default)]
+    pub timing: Timing,
+    /// Bounds on what comes from outside.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The log on standard error.
+    #[serde(default)]
+    pub log: Log,
+    /// What the API lets people do beyond their own locks.
+    #[serde(default)]
+    pub admin: Admin,
+    /// Switches for the project's own tests. Never for use.
+    #[serde(default)]
+    pub testing: Testing,
+}
+
+/// Section `[cluster]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// Name of the cluster, the same on all members: a node of another cluster is turned away.
+    #[serde(deserialize_with = "load::text")]
+    pub id: String,
+    /// This member's id, from 1, never used again after the member is removed.
+    pub node: u64,
+}
+
+/// Section `[peers.N]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// `host:port` at which *this* node reaches that member's peer listener.
+    pub peer: String,
+    /// `host:port` at which clients reach that member; told to clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<String>,
+}
+
+/// Section `[listen]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// `address:port` for clients.
+    pub client: String,
+    /// `address:port` for the other members. Keep it off networks that clients can reach.
+    pub peer: String,
+}
+
+/// Section `[storage]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Storage {
+    /// The data directory; relative to the working directory.
+    pub directory: PathBuf,
+    /// sled's page cache in MiB; its real use may be several times this.
+    pub cache_mib: u64,
+    /// With less than this free on the disk the node stops before it writes.
+    pub free_floor_mib: u64,
+    /// A snapshot is taken after so many log entries.
+    pub snapshot_every_entries: u64,
+    /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
+    pub sync_watchdog_ms: u64,
+}
+
+/// Section `[timing]`, in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Timing {
+    /// Between two heartbeats of the leader.
+    pub heartbeat_ms: u64,
+    /// Shortest silence after which a follower thinks of an election.
+    pub election_timeout_min_ms: u64,
+    /// Longest such silence.
+    pub election_timeout_max_ms: u64,
+    /// Shortest session timeout; what a client asks for is raised to it.
+    pub min_session_timeout_ms: u32,
+    /// Longest session timeout; what a client asks for is cut to it.
+    pub max_session_timeout_ms: u32,
+    /// The session timeout of a client that asks for none.
+    pub default_session_timeout_ms: u32,
+    /// Between two looks for containers and TTL nodes that may go.
+    pub reap_interval_ms: u64,
+}
+
+/// Section `[limits]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Largest body of a client's request.
+    pub body_bytes: usize,
+    /// Largest header of a request, all fields together.
+    pub header_bytes: usize,
+    /// Most connections of clients at a time; one more gets 503 and is closed.
+    pub connections: usize,
+    /// Most connections of peers at a time.
+    pub peer_connections: usize,
+    /// Most requests of clients at work or waiting at a time; one more gets 429.
+    pub in_flight_requests: usize,
+    /// Events that wait for a slow watcher before it is told that it missed some.
+    pub watch_queue_events: usize,
+    /// Events kept for watchers that resume.
+    pub watch_history_events: usize,
+    /// A client that has begun a request header must finish it within this.
+    pub header_read_timeout_ms: u64,
+    /// A client that sends a body must finish it within this.
+    pub body_read_timeout_ms: u64,
+    /// A connection without a request is closed after this.
+    pub idle_timeout_ms: u64,
+    /// A client that takes nothing of what it is sent is cut off after this.
+    pub write_timeout_ms: u64,
+    /// How long requests at work may go on when the node shuts down.
+    pub shutdown_timeout_ms: u64,
+}
+
+/// Section `[log]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a filter such as `info,lockkeeper_consensus=debug`.
+    pub level: String,
+    /// How lines look.
+    pub format: LogFormat,
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// Text; in colour where standard error is a terminal.
+    #[default]
+    Auto,
+    /// Text without colour.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Section `[admin]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    /// Whether `DELETE /v1/locks/{name}/holders/{token}` may take a lock from its holder. Each use is in the audit log.
+    pub allow_force_release: bool,
+    /// Whether members may be added, promoted and removed and leadership be handed over through the API.
+    pub allow_membership: bool,
+}
+
+/// Section `[testing]`: breaks promises on purpose, so that the tests which watch over them can be seen to fail.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Testing {
+    /// Acknowledges after sled's flush alone, which does not survive power loss.
+    pub flush_only: bool,
+    /// Marks acknowledgements for a system-call trace.
+    pub trace_marks: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { client: "127.0.0.1:7001".into(), peer: "127.0.0.1:7101".into() }
+    }
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self {
+            directory: "data".into(),
+            cache_mib: 32,
+            free_floor_mib: 256,
+            snapshot_every_entries: 50_000,
+            sync_watchdog_ms: 10_000,
+        }
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 100,
+            election_timeout_min_ms: 300,
+            election_timeout_max_ms: 600,
+            min_session_timeout_ms: 500,
+            max_session_timeout_ms: 3_600_000,
+            default_session_timeout_ms: 10_000,
+            reap_interval_ms: 1_000,
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 3 * 1024 * 1024,
+            header_bytes: 16 * 1024,
+            connections: 16_384,
+            peer_connections: 256,
+            in_flight_requests: 16_384,
+            watch_queue_events: 4_096,
+            watch_history_events: 65_536,
+            header_read_timeout_ms: 10_000,
+            body_read_timeout_ms: 30_000,
+            idle_timeout_ms: 300_000,
+            write_timeout_ms: 30_000,
+            shutdown_timeout_ms: 5_000,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Auto }
+    }
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { allow_force_release: true, allow_membership: true }
+    }
+}
+
+impl Config {
+    /// A node with every default. The fields are there to be set.
+    pub fn new(cluster: impl Into<String>, node: u64) -> Self {
+        Self {
+            cluster: Cluster { id: cluster.into(), node },
+            peers: BTreeMap::new(),
+            listen: Listen::default(),
+            storage: Storage::default(),
+            timing: Timing::default(),
+            limits: Limits::default(),
+            log: Log::default(),
+            admin: Admin::default(),
+            testing: Testing::default(),
+        }
+    }
+
+    /// Enters a founding member.
+    #[must_use]
+    pub fn with_peer(mut self, node: u64, peer: impl Into<String>, client: impl Into<String>) -> Self {
+        self.peers.insert(node.to_string(), Peer { peer: peer.into(), client: Some(client.into()) });
+        self
+    }
+}

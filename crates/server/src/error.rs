@@ -1,0 +1,67 @@
+//! Why a node does not start or goes down: one line each, with the cause and the remedy.
+
+use std::net::SocketAddr;
+
+use lockkeeper_store::{OpenError, SnapshotError};
+
+use crate::config::ConfigError;
+
+/// See the module's text.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address cannot be taken.
+    #[error("cannot listen on {key} = {address}: {why}")]
+    Listen {
+        /// The key of the configuration.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// Cause and remedy.
+        why: String,
+    },
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// Its snapshots cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// What is known of the peers cannot be read.
+    #[error("cannot read what the data directory knows of the peers: {0}; restore the file `peers` there, or let the node join anew")]
+    Peers(std::io::Error),
+    /// The node did not start.
+    #[error("the node does not start: {0}")]
+    Start(String),
+    /// The node cannot go on. What it acknowledged is safe; what was under way has no known outcome.
+    #[error("stopped: {0}")]
+    Fatal(String),
+    /// The store did not close in order.
+    #[error("the store did not close in order: {0}; what was acknowledged is safe")]
+    Close(String),
+}
+
+impl ServeError {
+    pub(crate) fn listen(key: &'static str, address: SocketAddr, error: &std::io::Error) -> Self {
+        let why = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                format!("another process has this port; stop it, or set {key} to a free one")
+            }
+            std::io::ErrorKind::AddrNotAvailable => {
+                format!("this machine has no such address; set {key} to one it has")
+            }
+            std::io::ErrorKind::PermissionDenied => format!("not permitted; set {key} to a port from 1024 on"),
+            _ => format!("{error}; correct {key}"),
+        };
+        Self::Listen { key, address, why }
+    }
+
+    /// What a process ends with: 2 for a configuration that cannot be used, 1 for everything else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) => 2,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! From a request to typed, bounded, validated values. Whatever does not fit is a problem document; nothing is guessed and
+//! nothing unknown is skipped.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, header};
+use futures::StreamExt;
+use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
+use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
+use lockkeeper_core::{LockName, NodePath, RequestId, RequestKey, SessionId};
+use lockkeeper_node::{Caller, Credential};
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+
+/// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
+const DISCARD_BYTES: usize = 32 * 1024 * 1024;
+
+/// Bounds of a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyBounds {
+    pub(crate) max_bytes: usize,
+    pub(crate) timeout: Duration,
+}
+
+/// A JSON body. An empty one means `{}`, so that calls whose fields are all optional need none.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T>
+where
+    BodyBounds: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let bounds = BodyBounds::from_ref(state);
+        let json = is_json(request.headers());
+        let bytes = read_body(request, bounds).await?;
+        if bytes.is_empty() {
+            return parse(b"{}").map(Self);
+        }
+        if !json {
+            let detail = "the body must be JSON and say so; send the header Content-Type: application/json";
+            return Err(Failure::new(Code::UnsupportedMediaType, detail));
+        }
+        parse(&bytes).map(Self)
+    }
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Failure::bad_request(format!("the body is not what this call takes: {error}; /openapi.json describes it"))
+    })
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()) else { return false };
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    kind.eq_ignore_ascii_case("application/json")
+}
+
+/// Reads a body within its bounds of size and time.
+pub(crate) async fn read_body(request: Request, bounds: BodyBounds) -> Result<Bytes, Failure> {
+    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    // A client that asks before it sends is told before it sends.
+    let asks_first = request.headers().get(header::EXPECT).is_some();
+    if asks_first && announced.is_some_and(|bytes| bytes > bounds.max_bytes) {
+        return Err(too_large(bounds.max_bytes));
+    }
+    let reading = collect(request.into_body(), announced.unwrap_or(0), bounds.max_bytes);
+    match tokio::time::timeout(bounds.timeout, reading).await {
+        Ok(read) => read,
+        Err(_) => {
+            let detail = format!("the body did not arrive within {} ms; send it faster", bounds.timeout.as_millis());
+            Err(Failure::new(Code::TooSlow, detail))
+        }
+    }
+}
+
+async fn collect(body: Body, announced: usize, max_bytes: usize) -> Result<Bytes, Failure> {
+    let mut stream = body.into_data_stream();
+    let mut first = Bytes::new();
+    let mut more: Vec<u8> = Vec::new();
+    let mut seen = 0usize;
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|error| Failure::bad_request(format!("the body broke off: {error}")))?;
+        seen = seen.saturating_add(chunk.len());
+        if seen > DISCARD_BYTES {
+            break;
+        }
+        if seen > max_bytes {
+            more = Vec::new();
+        } else if first.is_empty() {
+            first = chunk;
+        } else {
+            if more.is_empty() {
+                more.reserve(announced.clamp(seen, max_bytes));
+                more.extend_from_slice(&first);
+            }
+            more.extend_from_slice(&chunk);
+        }
+    }
+    if seen > max_bytes {
+        return Err(too_large(max_bytes));
+    }
+    // Small bodies come in one piece and are not copied.
+    Ok(if more.is_empty() { first } else { Bytes::from(more) })
+}
+
+fn too_large(max_bytes: usize) -> Failure {
+    Failure::new(Code::TooLarge, format!("the body is larger than {max_bytes} bytes (limits.body_bytes); send less"))
+}
+
+/// A query string; unknown and repeated fields are errors.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let query = axum::extract::Query::<T>::try_from_uri(&parts.uri);
+        query.map(|query| Self(query.0)).map_err(|error| {
+            let why = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            Failure::bad_request(format!("the query is not what this call takes: {why}; /openapi.json describes it"))
+        })
+    }
+}
+
+/// The lock named in the path.
+#[derive(Debug)]
+pub(crate) struct Lock(pub(crate) LockName);
+
+impl<S: Send + Sync> FromRequestParts<S> for Lock {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let name = one_param::<String, S>(parts, state).await?;
+        Ok(Self(LockName::parse(&name)?))
+    }
+}
+
+/// The lock and the token named in the path.
+#[derive(Debug)]
+pub(crate) struct LockAndToken(pub(crate) LockName, pub(crate) u64);
+
+impl<S: Send + Sync> FromRequestParts<S> for LockAndToken {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let (name, token) = one_param::<(String, u64), S>(parts, state).await?;
+        Ok(Self(LockName::parse(&name)?, token))
+    }
+}
+
+/// The node named in the path.
+#[derive(Debug)]
+pub(crate) struct Node(pub(crate) NodePath);
+
+impl<S: Send + Sync> FromRequestParts<S> for Node {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let below = one_param::<String, S>(parts, state).await?;
+        Ok(Self(NodePath::parse(&format!("/{below}"))?))
+    }
+}
+
+/// A number in the path.
+#[derive(Debug)]
+pub(crate) struct Id(pub(crate) u64);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        one_param::<u64, S>(parts, state).await.map(Self)
+    }
+}
+
+async fn one_param<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<T, Failure> {
+    let Path(value) = Path::<T>::from_request_parts(parts, state)
+        .await
+        .map_err(|error| Failure::bad_request(format!("the path is not what this call takes: {}", error.body_text())))?;
+    Ok(value)
+}
+
+/// Who asks: session and request id, where given.
+#[derive(Clone, Debug)]
+pub(crate) struct Asking(pub(crate) Caller);
+
+impl Asking {
+    /// The credential, which this call needs.
+    pub(crate) fn credential(&self) -> Result<Credential, Failure> {
+        self.0.credential.clone().ok_or_else(session_required)
+    }
+
+    /// The credential, which must be that of `session`.
+    pub(crate) fn credential_of(&self, session: u64) -> Result<Credential, Failure> {
+        let credential = self.credential()?;
+        if credential.session.0 != session {
+            let detail = format!("the credential is of session {}, not of session {session}; a session is managed by itself alone", credential.session);
+            return Err(Failure::new(Code::Forbidden, detail));
+        }
+        Ok(credential)
+    }
+}
+
+pub(crate) fn session_required() -> Failure {
+    let detail = "this call needs a session; send Lockkeeper-Session: <id>.<secret> as POST /v1/sessions returned it";
+    Failure::new(Code::SessionRequired, detail)
+}
+
+impl<S: Sync> FromRequestParts<S> for Asking {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        let headers = &parts.headers;
+        let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
+        let id = single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
+        let acknowledged = parse_acknowledged(headers)?;
+        let request = match id {
+            Some(_) if credential.is_none() => return Err(session_required()),
+            Some(id) => Some(RequestKey { id, acknowledged }),
+            None if !acknowledged.is_empty() => {
+                return Err(Failure::bad_request("Lockkeeper-Acknowledge goes with Lockkeeper-Request-Id; send both or neither"));
+            }
+            None => None,
+        };
+        Ok(Self(Caller { credential, request }))
+    }
+}
+
+fn single<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h HeaderValue>, Failure> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(Failure::bad_request(format!("header {name} is given more than once; send one")));
+    }
+    Ok(first)
+}
+
+fn parse_credential(value: &HeaderValue) -> Result<Credential, Failure> {
+    let text = value.to_str().unwrap_or_default();
+    let parsed: ApiCredential =
+        text.parse().map_err(|error| Failure::bad_request(format!("header Lockkeeper-Session: {error}")))?;
+    Ok(Credential { session: SessionId(parsed.session_id), secret: parsed.secret })
+}
+
+fn parse_uuid(value: &HeaderValue, name: &str) -> Result<RequestId, Failure> {
+    uuid_of(value.to_str().unwrap_or_default(), name)
+}
+
+fn uuid_of(text: &str, name: &str) -> Result<RequestId, Failure> {
+    let uuid = uuid::Uuid::try_parse(text.trim());
+    uuid.map(|uuid| RequestId(uuid.as_u128())).map_err(|error| Failure::bad_request(format!("header {name}: not a UUID: {error}")))
+}
+
+fn parse_acknowledged(headers: &HeaderMap) -> Result<Vec<RequestId>, Failure> {
+    let Some(value) = single(headers, ACKNOWLEDGE_HEADER)? else { return Ok(Vec::new()) };
+    let text = value.to_str().unwrap_or_default();
+    let ids: Result<Vec<_>, _> = text.split(',').map(|id| uuid_of(id, "Lockkeeper-Acknowledge")).collect();
+    let ids = ids?;
+    if ids.len() > MAX_REMEMBERED_REPLIES {
+        let detail = format!("header Lockkeeper-Acknowledge names {} ids, at most {MAX_REMEMBERED_REPLIES} are remembered; send fewer", ids.len());
+        return Err(Failure::bad_request(detail));
+    }
+    Ok(ids)
+}

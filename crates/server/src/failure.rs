@@ -1,0 +1,192 @@
+//! Every reply that is not a success: a problem document with a stable code that names the cause and the remedy.
+//!
+//! The three classes stay apart on the way out: *refused* (4xx; nothing changed), *try again* (429 and 503 with `Retry-After`;
+//! nothing changed) and *unknown* (504; never guessed).
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lockkeeper_api::{Code, Problem, ZXID_HEADER};
+use lockkeeper_consensus::ChangeError;
+use lockkeeper_core::path::PathError;
+use lockkeeper_core::{Refusal, Zxid};
+use lockkeeper_node::NodeError;
+
+/// When to come back if nothing better is known: about one election.
+const RETRY_AFTER_MS: u64 = 250;
+
+/// What a handler gives instead of a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    problem: Box<Problem>,
+    zxid: Option<Zxid>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self { problem: Box::new(Problem::new(code, detail)), zxid: None }
+    }
+
+    pub(crate) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(Code::BadRequest, detail)
+    }
+
+    pub(crate) fn retry_after(mut self, retry_after_ms: u64) -> Self {
+        self.problem.retry_after_ms = Some(retry_after_ms);
+        self
+    }
+
+    pub(crate) fn at(mut self, zxid: Zxid) -> Self {
+        self.zxid = Some(zxid);
+        self
+    }
+
+    pub(crate) fn with(mut self, fill: impl FnOnce(&mut Problem)) -> Self {
+        fill(&mut self.problem);
+        self
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.problem.code
+    }
+
+    pub(crate) fn into_problem(self) -> Problem {
+        *self.problem
+    }
+
+    /// A `405` names the methods that the resource takes.
+    pub(crate) fn method_not_allowed(method: &str) -> Self {
+        let detail = format!("this resource does not take {method}; header Allow and /openapi.json name what it takes");
+        Self::new(Code::MethodNotAllowed, detail)
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let problem = self.problem;
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        // A problem is made of strings and numbers: writing it does not fail.
+        let body = serde_json::to_vec(&problem).unwrap_or_default();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(retry_after_ms) = problem.retry_after_ms {
+            // The header knows only whole seconds; `retry_after_ms` in the body is finer.
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_ms.div_ceil(1000).max(1)));
+        }
+        if let Some(zxid) = self.zxid {
+            headers.insert(ZXID_HEADER, HeaderValue::from(zxid.0));
+        }
+        response.extensions_mut().insert(problem.code);
+        response
+    }
+}
+
+impl From<PathError> for Failure {
+    fn from(error: PathError) -> Self {
+        Self::new(Code::BadPath, error.to_string())
+    }
+}
+
+fn code_of(refusal: &Refusal) -> Code {
+    match refusal {
+        Refusal::NoNode(_) => Code::NoNode,
+        Refusal::NodeExists(_) => Code::NodeExists,
+        Refusal::NotEmpty(_) => Code::NotEmpty,
+        Refusal::BadVersion { .. } => Code::BadVersion,
+        Refusal::NoChildrenForEphemerals(_) => Code::NoChildrenForEphemerals,
+        Refusal::BadArguments(_) => Code::BadRequest,
+        Refusal::InvalidAcl(_) => Code::InvalidAcl,
+        Refusal::SessionRequired => Code::SessionRequired,
+        Refusal::SessionExpired(_) => Code::SessionExpired,
+        Refusal::NotHeld { .. } => Code::NotHeld,
+        Refusal::NotQueued { .. } => Code::NotQueued,
+        Refusal::RequestMismatch => Code::RequestMismatch,
+        Refusal::MultiFailed { .. } => Code::TransactionFailed,
+    }
+}
+
+fn remedy(code: Code) -> &'static str {
+    match code {
+        Code::NoNode => "create it first, or correct the path",
+        Code::NodeExists => "delete it first, or take another path",
+        Code::NotEmpty => "delete its children first",
+        Code::BadVersion => "read the node again and decide anew",
+        Code::NoChildrenForEphemerals => "create it below a node of another kind",
+        Code::SessionRequired => "send Lockkeeper-Session: <id>.<secret> of a session from POST /v1/sessions",
+        Code::SessionExpired => "all it owned is gone; open a new session and acquire anew",
+        Code::NotHeld => "it was released, broken or never granted to this session; stop using the resource, then acquire anew",
+        Code::NotQueued => "acquire anew with a new request id",
+        Code::RequestMismatch => "draw a new id for a new request",
+        Code::TransactionFailed => "nothing of it took place; see `operation` and `cause`",
+        _ => "",
+    }
+}
+
+/// What was wrong, with the remedy behind it.
+fn refused(refusal: &Refusal) -> Failure {
+    let code = code_of(refusal);
+    let remedy = remedy(code);
+    let detail = if remedy.is_empty() { refusal.to_string() } else { format!("{refusal}; {remedy}") };
+    let failure = Failure::new(code, detail);
+    match refusal {
+        Refusal::MultiFailed { index, cause } => failure.with(|problem| {
+            problem.operation = Some(*index);
+            problem.cause = Some(code_of(cause));
+        }),
+        _ => failure,
+    }
+}
+
+impl From<NodeError> for Failure {
+    fn from(error: NodeError) -> Self {
+        match error {
+            NodeError::Refused(refusal) => refused(&refusal),
+            NodeError::WrongSecret => {
+                Self::new(Code::WrongSecret, "the secret is not this session's; use the credential that opening it returned")
+            }
+            NodeError::NoLeader { retry_after_ms } => {
+                let detail = "no leader that a majority confirms at the moment; nothing was carried out; try again, here or at another node";
+                Self::new(Code::NoLeader, detail).retry_after(retry_after_ms)
+            }
+            NodeError::Overloaded { retry_after_ms } => {
+                let detail = "too many requests wait at this node; nothing was carried out; come back later";
+                Self::new(Code::Overloaded, detail).retry_after(retry_after_ms)
+            }
+            NodeError::UnknownOutcome(why) => {
+                let remedy = "it may or may not have taken place; ask again with the same Lockkeeper-Request-Id";
+                Self::new(Code::UnknownOutcome, format!("{why}; {remedy}"))
+            }
+            NodeError::Compacted { oldest } => compacted(oldest),
+            NodeError::ShuttingDown => shutting_down(),
+            NodeError::Fatal(why) => {
+                Self::new(Code::Internal, format!("this node has failed and is stopping: {why}; ask another node"))
+            }
+        }
+    }
+}
+
+impl From<ChangeError> for Failure {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::NoLeader => NodeError::NoLeader { retry_after_ms: RETRY_AFTER_MS }.into(),
+            ChangeError::Refused(why) => Self::new(Code::MembershipConflict, why),
+            ChangeError::Unknown(why) => {
+                let remedy = "it may or may not have been done; look at GET /v1/cluster, then decide";
+                Self::new(Code::UnknownOutcome, format!("{why}; {remedy}"))
+            }
+            ChangeError::Fatal(why) => NodeError::Fatal(why).into(),
+            ChangeError::ShuttingDown => shutting_down(),
+        }
+    }
+}
+
+pub(crate) fn shutting_down() -> Failure {
+    Failure::new(Code::ShuttingDown, "this node is shutting down; ask another node").retry_after(1_000)
+}
+
+pub(crate) fn compacted(oldest: Zxid) -> Failure {
+    let detail = format!("the watch history no longer reaches back that far (oldest: {oldest}); read anew, then watch from the zxid of the reading");
+    Failure::new(Code::Compacted, detail).with(|problem| problem.oldest_zxid = Some(oldest.0))
+}

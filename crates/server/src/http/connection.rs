@@ -1,0 +1,118 @@
+//! One connection, from its acceptance to its end: requests one after another, cut off when it is silent, finished when the
+//! node shuts down. A client that goes away takes its request with it: hyper drops the handler's future.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use super::pace::{Pace, Phase, Socket};
+
+/// What bounds a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Bounds {
+    /// What is read at once; a header that does not fit gets a bare 431.
+    pub(crate) buffer_bytes: usize,
+    pub(crate) header_read_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+}
+
+/// Whoever answers requests.
+pub(crate) trait Front: Clone + Send + Sync + 'static {
+    fn answer(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// Socket options: no delay for small replies, and the system notices peers that vanished or take nothing.
+pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(bounds.write_timeout))?;
+    Ok(())
+}
+
+/// Serves one connection until its end; when `finish` is cancelled, until the request at work is answered.
+pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Bounds>, finish: CancellationToken) {
+    if let Err(error) = prepare(&stream, &bounds) {
+        tracing::debug!(%error, "a connection ended before it began");
+        return;
+    }
+    let pace = Pace::new();
+    let socket = TokioIo::new(Socket::new(stream, pace.clone()));
+    let service = service_fn(|request| {
+        let (front, pace) = (front.clone(), pace.clone());
+        async move {
+            pace.enter(Phase::Busy);
+            let response = front.answer(request).await;
+            // A stream of events ends by itself, when its client or this node goes.
+            if response.extensions().get::<Endless>().is_none() {
+                pace.enter(Phase::Idle);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut builder = http1::Builder::new();
+    // hyper's own header timer also runs while a connection is idle; the pace tells the two apart.
+    builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(bounds.buffer_bytes);
+    let mut connection = pin!(builder.serve_connection(socket, service));
+    let tick = bounds.header_read_timeout.min(bounds.idle_timeout);
+    let mut finishing = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection broke");
+                }
+                return;
+            }
+            () = finish.cancelled(), if !finishing => {
+                finishing = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = tokio::time::sleep(wait(&pace, &bounds, tick)) => {
+                if let Some(why) = overdue(&pace, &bounds) {
+                    tracing::debug!(why, "a connection was cut off");
+                    metrics::counter!("lockkeeper_http_connections_cut_total", "why" => why).increment(1);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Marks a reply whose body goes on until somebody leaves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endless;
+
+/// When to look again: a header that begins now may take no longer than its timeout, twice that at worst with this tick.
+fn wait(pace: &Pace, bounds: &Bounds, tick: Duration) -> Duration {
+    let (phase, lasted) = pace.now();
+    let left = match phase {
+        Phase::Idle => bounds.idle_timeout.saturating_sub(lasted),
+        Phase::Header => bounds.header_read_timeout.saturating_sub(lasted),
+        Phase::Busy => tick,
+    };
+    left.min(tick).max(Duration::from_millis(1))
+}
+
+fn overdue(pace: &Pace, bounds: &Bounds) -> Option<&'static str> {
+    match pace.now() {
+        (Phase::Idle, lasted) if lasted >= bounds.idle_timeout => Some("idle"),
+        (Phase::Header, lasted) if lasted >= bounds.header_read_timeout => Some("slow header"),
+        _ => None,
+    }
+}

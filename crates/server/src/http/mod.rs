@@ -1,0 +1,9 @@
+//! HTTP/1.1 on sockets: accepting, bounding, cutting off, letting finish. It knows nothing of locks.
+//!
+//! `axum::serve` has no timers and no caps, so the connections are driven here, by hyper, one task each.
+
+pub(crate) mod connection;
+pub(crate) mod limits;
+pub(crate) mod listener;
+pub(crate) mod pace;
+pub(crate) mod paths;

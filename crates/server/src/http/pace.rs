@@ -1,0 +1,103 @@
+//! Where a connection stands, so that one coarse timer per connection can tell the idle from the stuck: no timer is set or
+//! cleared per request.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing, since the last reply or since it was accepted.
+    Idle = 0,
+    /// A request's header has begun and is not complete.
+    Header = 1,
+    /// A request is at work; it has bounds of its own.
+    Busy = 2,
+}
+
+/// The phase and since when, shared by the socket and the service of one connection.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    opened: Instant,
+    /// Milliseconds since `opened`, times four, plus the phase.
+    word: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { opened: Instant::now(), word: AtomicU64::new(Phase::Idle as u64) })
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        let since_ms = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 8);
+        self.word.store(since_ms * 4 + phase as u64, Ordering::Relaxed);
+    }
+
+    /// The phase, and for how long.
+    pub(crate) fn now(&self) -> (Phase, Duration) {
+        let word = self.word.load(Ordering::Relaxed);
+        let phase = match word % 4 {
+            0 => Phase::Idle,
+            1 => Phase::Header,
+            _ => Phase::Busy,
+        };
+        (phase, self.opened.elapsed().saturating_sub(Duration::from_millis(word / 4)))
+    }
+}
+
+/// A socket that notices when a header begins.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    stream: TcpStream,
+    pace: Arc<Pace>,
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream, pace: Arc<Pace>) -> Self {
+        Self { stream, pace }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if buf.filled().len() > before && self.pace.now().0 == Phase::Idle {
+            self.pace.enter(Phase::Header);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

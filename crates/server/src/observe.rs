@@ -1,0 +1,199 @@
+//! Around every request of a client: the bound on requests at work, the figures by route, the access log at debug, and the net
+//! under a handler that panics.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderMap, Method};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures::FutureExt;
+use hyper::body::Incoming;
+use lockkeeper_api::Code;
+use metrics::{Counter, Histogram};
+use parking_lot::RwLock;
+
+use crate::app::Shared;
+use crate::failure::Failure;
+use crate::http::connection::Front;
+use crate::http::paths;
+
+/// The label of requests that found no route.
+const NO_ROUTE: &str = "none";
+
+/// What stands before the router: bounds that hold for every request, and names with slashes made one part.
+#[derive(Clone)]
+pub(crate) struct ClientFront {
+    pub(crate) shared: Shared,
+    pub(crate) router: axum::Router,
+}
+
+impl Front for ClientFront {
+    async fn answer(&self, request: axum::http::Request<Incoming>) -> Response {
+        let mut request = request.map(Body::new);
+        match prepare(&request, self.shared.header_bytes) {
+            Ok(None) => {}
+            Ok(Some(uri)) => *request.uri_mut() = uri,
+            Err(failure) => {
+                let response = failure.into_response();
+                figures(NO_ROUTE, request.method(), &response).finish(Instant::now());
+                return response;
+            }
+        }
+        let mut router = self.router.clone();
+        match tower::Service::call(&mut router, request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+fn prepare(request: &Request, header_bytes: usize) -> Result<Option<axum::http::Uri>, Failure> {
+    let bytes = header_size(request.headers());
+    if bytes > header_bytes {
+        let detail = format!("the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields");
+        return Err(Failure::new(Code::HeaderTooLarge, detail));
+    }
+    paths::fold(request.method(), request.uri())
+}
+
+fn header_size(headers: &HeaderMap) -> usize {
+    // Each line has a colon, a space and a line's end besides.
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+/// The layer of the router.
+pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or(NO_ROUTE, MatchedPath::as_str);
+    let path = tracing::enabled!(tracing::Level::DEBUG).then(|| request.uri().path().to_owned());
+    let abandoned = Abandoned::new();
+    let response = if route.starts_with("/v1/") {
+        match app.load.enter() {
+            Some(_at_work) => caught(next.run(request)).await,
+            None => {
+                let detail = "this node has as many requests at work as it takes (limits.in_flight_requests); nothing was carried out; come back later";
+                Failure::new(Code::Overloaded, detail).retry_after(100).into_response()
+            }
+        }
+    } else {
+        // Whoever asks for health or figures needs them most when the node is overloaded.
+        caught(next.run(request)).await
+    };
+    abandoned.not();
+    figures(route, &method, &response).finish(started);
+    if let Some(path) = path {
+        let (status, took) = (response.status().as_u16(), started.elapsed());
+        tracing::debug!(%method, %path, status, took_us = took.as_micros(), "request");
+    }
+    response
+}
+
+async fn caught(handling: impl Future<Output = Response>) -> Response {
+    match AssertUnwindSafe(handling).catch_unwind().await {
+        Ok(response) => response,
+        Err(panic) => {
+            tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
+            let detail = "a defect of the server; its log has more; whether the request took place is not known; please report this";
+            Failure::new(Code::Internal, detail).into_response()
+        }
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+/// Counts the requests whose client went away before the answer.
+struct Abandoned(bool);
+
+impl Abandoned {
+    fn new() -> Self {
+        Self(true)
+    }
+
+    fn not(mut self) {
+        self.0 = false;
+    }
+}
+
+impl Drop for Abandoned {
+    fn drop(&mut self) {
+        if self.0 {
+            metrics::counter!("lockkeeper_http_requests_abandoned_total").increment(1);
+        }
+    }
+}
+
+/// Counter and latency of one route, method and outcome.
+#[derive(Clone)]
+struct Figures {
+    requests: Counter,
+    seconds: Histogram,
+}
+
+impl Figures {
+    fn finish(&self, started: Instant) {
+        self.requests.increment(1);
+        self.seconds.record(started.elapsed().as_secs_f64());
+    }
+}
+
+/// Looked up by hash instead of registered anew each time: a request should cost the figures no allocation.
+static KNOWN: LazyLock<RwLock<HashMap<Labels, Figures>>> = LazyLock::new(RwLock::default);
+
+/// Route patterns come from the router's table, so there are only so many of these.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Labels {
+    route: u64,
+    method: &'static str,
+    status: u16,
+    code: Option<Code>,
+}
+
+fn figures(route: &str, method: &Method, response: &Response) -> Figures {
+    let code = response.extensions().get::<Code>().copied();
+    let status = response.status().as_u16();
+    let labels = Labels { route: hash_of(route), method: method_label(method), status, code };
+    if let Some(known) = KNOWN.read().get(&labels) {
+        return known.clone();
+    }
+    let code = code.map_or_else(|| "ok".to_owned(), |code| code.to_string());
+    let (route, method) = (route.to_owned(), labels.method);
+    let made = Figures {
+        requests: metrics::counter!("lockkeeper_http_requests_total",
+            "route" => route.clone(), "method" => method, "status" => status.to_string(), "code" => code),
+        seconds: metrics::histogram!("lockkeeper_http_request_duration_seconds", "route" => route, "method" => method),
+    };
+    KNOWN.write().insert(labels, made.clone());
+    made
+}
+
+fn hash_of(route: &str) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    route.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A client may send any word as a method; only the usual ones become labels.
+fn method_label(method: &Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "DELETE" => "DELETE",
+        "HEAD" => "HEAD",
+        "OPTIONS" => "OPTIONS",
+        "PATCH" => "PATCH",
+        _ => "other",
+    }
+}

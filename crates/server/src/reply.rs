@@ -1,0 +1,52 @@
+//! A successful reply: JSON, and the zxid at which it is true in `Lockkeeper-Zxid`.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use lockkeeper_api::{Code, ZXID_HEADER};
+use lockkeeper_core::Zxid;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// What a handler gives.
+pub(crate) type Answer<T> = Result<Reply<T>, Failure>;
+
+/// A body with its zxid.
+#[derive(Debug)]
+pub(crate) struct Reply<T> {
+    pub(crate) status: StatusCode,
+    pub(crate) zxid: Option<Zxid>,
+    pub(crate) body: T,
+}
+
+impl<T> Reply<T> {
+    pub(crate) fn ok(zxid: Zxid, body: T) -> Self {
+        Self { status: StatusCode::OK, zxid: Some(zxid), body }
+    }
+
+    pub(crate) fn created(zxid: Zxid, body: T) -> Self {
+        Self { status: StatusCode::CREATED, zxid: Some(zxid), body }
+    }
+
+    pub(crate) fn timeless(body: T) -> Self {
+        Self { status: StatusCode::OK, zxid: None, body }
+    }
+}
+
+impl<T: Serialize> IntoResponse for Reply<T> {
+    fn into_response(self) -> Response {
+        let body = match serde_json::to_vec(&self.body) {
+            Ok(body) => body,
+            Err(error) => return Failure::new(Code::Internal, format!("the reply cannot be written: {error}")).into_response(),
+        };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(zxid) = self.zxid {
+            headers.insert(ZXID_HEADER, HeaderValue::from(zxid.0));
+        }
+        response
+    }
+}

@@ -1,0 +1,141 @@
+//! `/v1/cluster`: how the cluster stands, who belongs to it, who leads it.
+
+use axum::extract::State as Extract;
+use lockkeeper_api::cluster::{AddMember, Member, Role, StateChecksum, Status, Transfer, Transferred};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_consensus::{ConsensusStatus, Members};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::Shared;
+use crate::extract::{Id, Json, Query};
+use crate::failure::Failure;
+use crate::reply::{Answer, Reply};
+
+/// What to tell.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Asked {
+    /// Whether to compute the checksum of this replica's state: work in proportion to its size.
+    checksum: Option<bool>,
+}
+
+fn members_out(members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
+    let matched = |node: u64| {
+        let status = status?;
+        if status.leading && status.node == node { status.last_log } else { status.matched.get(&node).copied().flatten() }
+    };
+    let voters = members.voters.iter().map(|member| (member, Role::Voter));
+    let learners = members.learners.iter().map(|member| (member, Role::Learner));
+    voters
+        .chain(learners)
+        .map(|((node_id, address), role)| Member {
+            node_id: *node_id,
+            peer_address: address.clone(),
+            role,
+            matched_index: matched(*node_id),
+        })
+        .collect()
+}
+
+/// Shows the cluster as this node sees it; answered by every node, with or without a leader.
+#[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(Asked),
+    responses((status = 200, description = "The cluster", body = Status),
+              (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<Asked>) -> Answer<Status> {
+    let state = match asked.checksum {
+        Some(true) => {
+            let (zxid, checksum) = app.node.checksum().await;
+            Some(StateChecksum { zxid: zxid.0, checksum })
+        }
+        _ => None,
+    };
+    let status = app.node.status();
+    let consensus = &status.consensus;
+    let body = Status {
+        cluster: app.cluster.clone(),
+        node_id: consensus.node,
+        version: env!("CARGO_PKG_VERSION").into(),
+        term: consensus.term,
+        leader: consensus.leader,
+        leading: consensus.leading,
+        ready: status.ready && !app.stopping.is_cancelled(),
+        not_ready_because: super::meta::not_ready(&app),
+        last_log_index: consensus.last_log.unwrap_or_default(),
+        applied_index: consensus.applied.map_or(0, |applied| applied.index),
+        snapshot_index: consensus.snapshot.map(|snapshot| snapshot.index),
+        zxid: status.zxid.0,
+        sessions: status.sessions as u64,
+        nodes: status.nodes as u64,
+        watches: status.watches as u64,
+        lock_waiters: status.waiters as u64,
+        state,
+        members: members_out(&consensus.members, Some(consensus)),
+    };
+    Ok(Reply::ok(status.zxid, body))
+}
+
+/// The members after a change.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Membership {
+    /// Who belongs to the cluster now.
+    members: Vec<Member>,
+}
+
+fn changed(members: &Members) -> Reply<Membership> {
+    Reply::timeless(Membership { members: members_out(members, None) })
+}
+
+fn check_allowed(app: &Shared) -> Result<(), Failure> {
+    if app.admin.allow_membership {
+        return Ok(());
+    }
+    let detail = "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
+    Err(Failure::new(Code::Forbidden, detail))
+}
+
+/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
+#[utoipa::path(post, path = "/v1/cluster/members", tag = "cluster", request_body = AddMember,
+    responses((status = 200, description = "It was added", body = Membership),
+              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<AddMember>) -> Answer<Membership> {
+    check_allowed(&app)?;
+    if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
+        return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
+    }
+    crate::config::host_and_port("peer_address", &ask.peer_address).map_err(|error| Failure::bad_request(error.to_string()))?;
+    Ok(changed(&app.node.consensus().add_learner(ask.node_id, &ask.peer_address).await?))
+}
+
+/// Makes a learner a voter, once it has caught up.
+#[utoipa::path(post, path = "/v1/cluster/members/{id}/promote", tag = "cluster", params(("id" = u64, Path, description = "The member")),
+    responses((status = 200, description = "It votes", body = Membership),
+              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn promote_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
+    check_allowed(&app)?;
+    Ok(changed(&app.node.consensus().promote(id).await?))
+}
+
+/// Removes a member. Its id is spent.
+#[utoipa::path(delete, path = "/v1/cluster/members/{id}", tag = "cluster", params(("id" = u64, Path, description = "The member")),
+    responses((status = 200, description = "It is removed", body = Membership),
+              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn remove_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
+    check_allowed(&app)?;
+    Ok(changed(&app.node.consensus().remove(id).await?))
+}
+
+/// Hands leadership over.
+#[utoipa::path(post, path = "/v1/cluster/transfer", tag = "cluster", request_body = Transfer,
+    responses((status = 200, description = "Who leads now", body = Transferred),
+              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn transfer(Extract(app): Extract<Shared>, Json(ask): Json<Transfer>) -> Answer<Transferred> {
+    check_allowed(&app)?;
+    let leader = app.node.consensus().transfer_leadership(ask.to).await?;
+    Ok(Reply::timeless(Transferred { leader }))
+}

@@ -1,0 +1,69 @@
+//! What machines ask: is it alive, is it ready, its figures, its description.
+
+use axum::body::Body;
+use axum::extract::State as Extract;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_node::NodeError;
+
+use crate::app::Shared;
+use crate::failure::{Failure, shutting_down};
+
+fn with_type(body: impl Into<Body>, content_type: &'static str) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Says that the process is alive. Nothing about the cluster: a restart would not help a node without a leader.
+#[utoipa::path(get, path = "/healthz", tag = "cluster", responses((status = 200, description = "Alive", body = String, content_type = "text/plain")))]
+pub(super) async fn healthz() -> Response {
+    with_type("alive\n", "text/plain; charset=utf-8")
+}
+
+/// Why this node should get no requests now.
+pub(super) fn not_ready(app: &Shared) -> Option<String> {
+    if app.stopping.is_cancelled() {
+        return Some("this node is shutting down".into());
+    }
+    let status = app.node.status();
+    if status.ready {
+        return None;
+    }
+    Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()))
+}
+
+/// Says whether this node has a leader and is caught up: whether to send it requests.
+#[utoipa::path(get, path = "/readyz", tag = "cluster",
+    responses((status = 200, description = "Ready", body = String, content_type = "text/plain"),
+              (status = 503, description = "Not ready, and why", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn readyz(Extract(app): Extract<Shared>) -> Response {
+    if app.stopping.is_cancelled() {
+        return shutting_down().into_response();
+    }
+    match not_ready(&app) {
+        None => with_type("ready\n", "text/plain; charset=utf-8"),
+        Some(why) => {
+            let failure: Failure = NodeError::NoLeader { retry_after_ms: 500 }.into();
+            failure.with(|problem| problem.detail = format!("not ready: {why}; ask another node")).into_response()
+        }
+    }
+}
+
+/// The node's figures in Prometheus' text format.
+#[utoipa::path(get, path = "/metrics", tag = "cluster", responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
+pub(super) async fn metrics(Extract(app): Extract<Shared>) -> Response {
+    let Some(handle) = &app.metrics else {
+        let detail = "this process has a metrics recorder of its own; ask where its embedding program serves it";
+        return Failure::new(Code::NotFound, detail).into_response();
+    };
+    crate::telemetry::set_gauges(&app);
+    with_type(handle.render(), "text/plain; version=0.0.4; charset=utf-8")
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", tag = "cluster", responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
+pub(super) async fn openapi(Extract(app): Extract<Shared>) -> Response {
+    with_type(app.openapi.clone(), "application/json")
+}

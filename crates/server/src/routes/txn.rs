@@ -1,0 +1,74 @@
+//! `/v1/txn`: several operations, all or nothing, under one zxid.
+
+use axum::extract::State as Extract;
+use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_core::limits::MAX_MULTI_OPS;
+use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
+
+use super::nodes::{acl_in, data_in, kind_in, stat_out};
+use super::unexpected;
+use crate::app::Shared;
+use crate::extract::{Asking, Json};
+use crate::failure::Failure;
+use crate::reply::{Answer, Reply};
+
+/// Carries out a transaction: all of it or nothing.
+#[utoipa::path(post, path = "/v1/txn", tag = "nodes", request_body = Txn, params(super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It took place", body = TxnDone),
+              (status = "4XX", description = "Refused; 409 `transaction_failed` says which operation and why; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn txn(Extract(app): Extract<Shared>, asking: Asking, Json(ask): Json<Txn>) -> Answer<TxnDone> {
+    let count = ask.operations.len();
+    if count == 0 || count > MAX_MULTI_OPS {
+        return Err(Failure::bad_request(format!("a transaction has 1 to {MAX_MULTI_OPS} operations, this one has {count}")));
+    }
+    let needs_session = |op: &TxnOp| matches!(op, TxnOp::Create { kind: Kind::Ephemeral, .. });
+    if ask.operations.iter().any(needs_session) {
+        asking.credential()?;
+    }
+    let mut ops = Vec::with_capacity(count);
+    for (index, op) in ask.operations.into_iter().enumerate() {
+        ops.push(operation(op).map_err(|failure| in_operation(failure, index))?);
+    }
+    let done = app.node.execute(asking.0, Op::Multi(ops)).await?;
+    let Outcome::Multi(replies) = done.value else { return Err(unexpected(&done.value)) };
+    let results = replies.into_iter().map(result).collect::<Result<Vec<_>, _>>()?;
+    Ok(Reply::ok(done.zxid, TxnDone { results, zxid: done.zxid.0 }))
+}
+
+fn in_operation(failure: Failure, index: usize) -> Failure {
+    failure.with(|problem| {
+        problem.detail = format!("operation {index}: {}", problem.detail);
+        problem.operation = u32::try_from(index).ok();
+    })
+}
+
+fn operation(op: TxnOp) -> Result<Op, Failure> {
+    Ok(match op {
+        TxnOp::Create { path, data, kind, ttl_ms, sequential, acl } => Op::Create {
+            path: NodePath::parse(&path)?,
+            data: data_in(&data)?,
+            kind: kind_in(kind, ttl_ms)?,
+            sequential,
+            acl: acl_in(acl),
+        },
+        TxnOp::Delete { path, version } => Op::Delete { path: NodePath::parse(&path)?, version },
+        TxnOp::Set { path, data, version } => Op::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version },
+        TxnOp::Check { path, version } => Op::Check { path: NodePath::parse(&path)?, version },
+        TxnOp::LockHeld { lock, token } => Op::CheckLock { lock: LockName::parse(&lock)?, token: FencingToken(token) },
+    })
+}
+
+fn result(reply: Outcome) -> Result<TxnResult, Failure> {
+    Ok(match reply {
+        Outcome::Created { path, stat } => TxnResult::Create { path: path.to_string(), stat: stat_out(stat) },
+        Outcome::Deleted => TxnResult::Delete,
+        Outcome::DataSet(stat) => TxnResult::Set { stat: stat_out(stat) },
+        // A lock's check and a node's check answer alike; which it was the client knows, and `check` says enough.
+        Outcome::Checked => TxnResult::Check,
+        other => {
+            return Err(Failure::new(Code::Internal, format!("an operation answered with something else: {other:?}")));
+        }
+    })
+}

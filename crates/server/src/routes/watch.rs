@@ -1,0 +1,101 @@
+//! `/v1/watch`: what changes, as server-sent events in the replicated order, resumable from a zxid.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State as Extract;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::stream::{self, StreamExt};
+use lockkeeper_api::Problem;
+use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
+use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+use lockkeeper_node::{WatchItem, WatchSpec};
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
+
+use crate::app::Shared;
+use crate::extract::Query;
+use crate::failure::{Failure, compacted};
+use crate::http::connection::Endless;
+
+/// How often something is sent, so that both ends notice when the other has gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// What to watch.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Asked {
+    /// The path, with its first slash.
+    path: String,
+    /// Everything below it as well.
+    recursive: Option<bool>,
+    /// Changes after this zxid; from now on where it is left out. `Last-Event-ID` goes before it.
+    from: Option<u64>,
+}
+
+/// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last one
+/// `compacted` (a problem document: read anew, then watch from there). The id of each is the zxid to resume from.
+#[utoipa::path(get, path = "/v1/watch", tag = "watch",
+    params(Asked, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
+    responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`", body = Change, content_type = "text/event-stream"),
+              (status = "4XX", description = "Refused; 410 `compacted`: the history does not reach back that far", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn watch(
+    Extract(app): Extract<Shared>,
+    headers: HeaderMap,
+    Query(asked): Query<Asked>,
+) -> Result<Response, Failure> {
+    let from = resume_from(&headers)?.or(asked.from).map(Zxid);
+    let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
+    let items = app.node.watch(spec).await?;
+    let messages = items.map(message);
+    // A first comment opens the stream, so that a client knows at once that it is being watched for.
+    let opening = stream::once(async { Ok(Event::default().comment("watching")) });
+    let stopping = app.stopping.clone();
+    let stream = opening.chain(messages).take_until(stopping.cancelled_owned());
+    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // The connection ends with the stream: nothing can follow on it.
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response.extensions_mut().insert(Endless);
+    Ok(response)
+}
+
+fn resume_from(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let id = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    id.map(Some).ok_or_else(|| Failure::bad_request("Last-Event-ID must be the id of a message of this stream, a number"))
+}
+
+fn message(item: WatchItem) -> Result<Event, Infallible> {
+    Ok(match item {
+        WatchItem::Event(event) => {
+            let change = Change { zxid: event.zxid.0, kind: kind_out(event.kind), path: event.path.to_string() };
+            event_of("change", event.zxid, &change)
+        }
+        WatchItem::Bookmark(zxid) => event_of("bookmark", zxid, &Bookmark { zxid: zxid.0 }),
+        // No id: a client that reconnects by itself must not believe that it has seen up to here.
+        WatchItem::Lost { oldest } => filled(Event::default().event("compacted"), &compacted(oldest).into_problem()),
+    })
+}
+
+fn event_of(name: &str, zxid: Zxid, body: &impl Serialize) -> Event {
+    filled(Event::default().event(name).id(zxid.to_string()), body)
+}
+
+fn filled(event: Event, body: &impl Serialize) -> Event {
+    // Numbers and strings: writing them does not fail, and an event without data would be skipped by its reader.
+    event.json_data(body).unwrap_or_else(|error| Event::default().event("error").data(error.to_string()))
+}
+
+fn kind_out(kind: NodeEventKind) -> ChangeKind {
+    match kind {
+        NodeEventKind::Created => ChangeKind::Created,
+        NodeEventKind::Deleted => ChangeKind::Deleted,
+        NodeEventKind::DataChanged => ChangeKind::DataChanged,
+        NodeEventKind::ChildrenChanged => ChangeKind::ChildrenChanged,
+    }
+}

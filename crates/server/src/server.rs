@@ -1,0 +1,322 @@
+//! A node's life as a process: take the ports, open the store, start the node, serve, and go in order.
+//!
+//! Going in order: say "not ready", stop accepting, let what is at work finish, hand leadership over and stop the node, close
+//! the store. Each step is bounded in time; what is left after that is cut off.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use lockkeeper_consensus::{HttpTransport, PeerBook, PeerGate, PeerIdentity};
+use lockkeeper_node::{Node, NodeConfig, Parts, SystemClock};
+use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::Shared;
+use crate::config::{Checked, Config};
+use crate::error::ServeError;
+use crate::http::connection::Bounds;
+use crate::http::limits::raise_open_files;
+use crate::http::listener::{Bound, Policy, accept};
+use crate::observe::ClientFront;
+use crate::peer::PeerFront;
+use crate::{routes, telemetry};
+
+/// What waiters and streams get to hear the end after the node has stopped.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How often a shutdown looks whether the requests at work are done.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How often recorded latencies are put into their buckets.
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// Serves one node until `shutdown` is ready, then goes in order.
+///
+/// # Errors
+/// One line with the cause and the remedy; the process should print it and end with [`ServeError::exit_code`]. After
+/// [`ServeError::Fatal`] nothing is waited for: end the process at once.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+    Server::bind(config)?.run(shutdown).await
+}
+
+/// A node whose ports are taken and that is not serving yet.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    checked: Checked,
+    client: Bound,
+    peer: Bound,
+}
+
+/// Keeps why the node cannot go on; the first reason counts.
+#[derive(Clone)]
+struct Fate(watch::Sender<Option<String>>);
+
+impl Fate {
+    fn new() -> Self {
+        Self(watch::Sender::new(None))
+    }
+
+    fn seal(&self, why: String) {
+        self.0.send_if_modified(|known| {
+            let first = known.is_none();
+            if first {
+                *known = Some(why);
+            }
+            first
+        });
+    }
+
+    async fn sealed(&self) -> ServeError {
+        let mut sealed = self.0.subscribe();
+        // The sender lives as long as `self`.
+        let why = sealed.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+        ServeError::Fatal(why.unwrap_or_default())
+    }
+}
+
+impl Server {
+    /// Checks the configuration and takes the ports. Nothing listens yet and nothing has been touched on the disk.
+    ///
+    /// # Errors
+    /// The configuration breaks a rule, or a port is in use.
+    pub fn bind(config: Config) -> Result<Self, ServeError> {
+        let checked = config.check()?;
+        let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
+        let client = take("listen.client", checked.listen_client)?;
+        let peer = take("listen.peer", checked.listen_peer)?;
+        Ok(Self { config, checked, client, peer })
+    }
+
+    /// Takes two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests. Each
+    /// has its data in its own folder below `directory`, and is otherwise configured by `adjust`.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub fn bind_cluster(
+        cluster: &str,
+        nodes: u64,
+        directory: &std::path::Path,
+        adjust: impl Fn(&mut Config),
+    ) -> Result<Vec<Self>, ServeError> {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let take = |key| Bound::bind(loopback).map_err(|error| ServeError::listen(key, loopback, &error));
+        let ports = (1..=nodes).map(|id| Ok((id, take("listen.client")?, take("listen.peer")?)));
+        let ports = ports.collect::<Result<Vec<_>, ServeError>>()?;
+        let mut base = Config::new(cluster, 1);
+        for (id, client, peer) in &ports {
+            base = base.with_peer(*id, peer.address().to_string(), client.address().to_string());
+        }
+        let server = |(id, client, peer): (u64, Bound, Bound)| {
+            let mut config = base.clone();
+            config.cluster.node = id;
+            config.listen.client = client.address().to_string();
+            config.listen.peer = peer.address().to_string();
+            config.storage.directory = directory.join(format!("node{id}"));
+            adjust(&mut config);
+            let checked = config.check()?;
+            Ok(Self { config, checked, client, peer })
+        };
+        ports.into_iter().map(server).collect()
+    }
+
+    /// Where clients will connect; tells the port when the configuration leaves it to the system (port 0).
+    pub fn client_address(&self) -> SocketAddr {
+        self.client.address()
+    }
+
+    /// Where peers will connect.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.peer.address()
+    }
+
+    /// The configuration it was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Starts the node and serves until `shutdown` is ready.
+    ///
+    /// # Errors
+    /// As [`run`].
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let Self { config, checked, client, peer } = self;
+        let (client_address, peer_address) = (client.address(), peer.address());
+        let connections = raise_open_files(config.limits.connections);
+        // Before the node starts, so that nothing it counts is lost.
+        let metrics = telemetry::metrics_handle();
+        let fate = Fate::new();
+        let (store, opened, snapshots) = open_store(&config, &fate).await?;
+        let (node, gate) = start_node(&config, &checked, &store, opened, snapshots, &fate).await?;
+
+        let stopping = CancellationToken::new();
+        let peers_stop = CancellationToken::new();
+        let shared = Shared::new(&config, node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
+        let listen = |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
+        let peer_listener = listen("listen.peer", peer, peer_address)?;
+        let client_listener = listen("listen.client", client, client_address)?;
+        let peers = tokio::spawn(accept(
+            peer_listener,
+            PeerFront { shared: shared.clone() },
+            peer_policy(&config, peers_stop.clone()),
+        ));
+        let front = ClientFront { shared: shared.clone(), router: routes::router(shared.clone()) };
+        let clients = tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
+        let upkeep = tokio::spawn(async move {
+            while let Some(handle) = &metrics {
+                sleep(UPKEEP_EVERY).await;
+                handle.run_upkeep();
+            }
+        });
+        tracing::info!(
+            client = %client_address, peer = %peer_address, node = config.cluster.node, cluster = %config.cluster.id, "listening"
+        );
+
+        let ended = tokio::select! {
+            () = shutdown => Ok(()),
+            fatal = fate.sealed() => Err(fatal),
+        };
+        upkeep.abort();
+        if let Err(fatal) = ended {
+            // Nothing of this process is to be trusted any more: no leave is taken, and no promise made meanwhile.
+            clients.abort();
+            peers.abort();
+            return Err(fatal);
+        }
+        tracing::info!("shutting down");
+        stopping.cancel();
+        let leave = leave(&shared, &config, clients, peers, peers_stop);
+        tokio::select! {
+            () = leave => {}
+            fatal = fate.sealed() => return Err(fatal),
+        }
+        drop(shared);
+        close_store(store).await?;
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+async fn open_store(config: &Config, fate: &Fate) -> Result<(Store, Opened, SnapshotStore), ServeError> {
+    const MIB: u64 = 1024 * 1024;
+    let sealing = fate.clone();
+    let mut options = Options::new(Arc::new(move |error| sealing.seal(error.to_string())));
+    options.cache_bytes = config.storage.cache_mib * MIB;
+    options.free_floor_bytes = config.storage.free_floor_mib * MIB;
+    options.sync_watchdog = Duration::from_millis(config.storage.sync_watchdog_ms);
+    options.trace_marks = config.testing.trace_marks;
+    if config.testing.flush_only {
+        tracing::warn!("testing.flush_only is set: what is acknowledged does NOT survive power loss");
+        options.barrier = Barrier::FlushOnly;
+    }
+    let identity = Identity {
+        cluster: config.cluster.id.clone(),
+        node: config.cluster.node,
+        directory: uuid::Uuid::new_v4().as_u128(),
+    };
+    let directory = config.storage.directory.clone();
+    let opening = tokio::task::spawn_blocking(move || {
+        let (store, opened) = Store::open(&directory, &identity, options.clone())?;
+        let snapshots = SnapshotStore::open(&directory, store.bounds(), &options)?;
+        Ok((store, opened, snapshots))
+    });
+    opening.await.map_err(|error| ServeError::Start(format!("opening the store broke off: {error}")))?
+}
+
+async fn start_node(
+    config: &Config,
+    checked: &Checked,
+    store: &Store,
+    opened: Opened,
+    snapshots: SnapshotStore,
+    fate: &Fate,
+) -> Result<(Node, PeerGate), ServeError> {
+    let identity =
+        PeerIdentity { cluster: config.cluster.id.clone(), node: config.cluster.node, directory: opened.directory };
+    let book = PeerBook::open(&config.storage.directory, identity, &checked.peers).map_err(ServeError::Peers)?;
+    let transport = HttpTransport::new(book.clone()).map_err(|error| ServeError::Start(error.to_string()))?;
+    let sealing = fate.clone();
+    let parts = Parts {
+        config: node_config(config, checked),
+        store: store.clone(),
+        opened,
+        snapshots,
+        transport: Arc::new(transport),
+        clock: Arc::new(SystemClock::new()),
+        random: Box::new(rand::rngs::OsRng),
+        fatal: Arc::new(move |why| sealing.seal(why)),
+    };
+    let node = Node::start(parts).await.map_err(|error| ServeError::Start(error.to_string()))?;
+    Ok((node, PeerGate::new(book)))
+}
+
+fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
+    let mut consensus = lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
+    consensus.heartbeat_ms = config.timing.heartbeat_ms;
+    consensus.election_timeout_min_ms = config.timing.election_timeout_min_ms;
+    consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;
+    consensus.snapshot_every_entries = config.storage.snapshot_every_entries;
+    let mut node = NodeConfig::new(consensus);
+    node.reap_every_ms = config.timing.reap_interval_ms;
+    node.watch_queue_events = config.limits.watch_queue_events;
+    node.history_events = config.limits.watch_history_events;
+    node.shutdown_timeout_ms = config.limits.shutdown_timeout_ms.max(1);
+    node
+}
+
+fn client_policy(config: &Config, connections: usize, finish: CancellationToken) -> Policy {
+    let limits = &config.limits;
+    let bounds = Bounds {
+        // A header somewhat too large still gets a problem document; one far too large a bare 431.
+        buffer_bytes: (limits.header_bytes * 2).max(16 * 1024),
+        header_read_timeout: Duration::from_millis(limits.header_read_timeout_ms),
+        idle_timeout: Duration::from_millis(limits.idle_timeout_ms),
+        write_timeout: Duration::from_millis(limits.write_timeout_ms),
+    };
+    Policy { name: "client", connections, bounds: Arc::new(bounds), finish }
+}
+
+fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
+    let bounds = Bounds {
+        buffer_bytes: 512 * 1024,
+        header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
+        // Peers keep their connections; one that has vanished is noticed by the system's keepalive.
+        idle_timeout: Duration::from_secs(24 * 3600),
+        write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
+    };
+    Policy { name: "peer", connections: config.limits.peer_connections, bounds: Arc::new(bounds), finish }
+}
+
+type Accepting = tokio::task::JoinHandle<JoinSet<()>>;
+
+/// Lets the requests at work finish, stops the node, lets waiters and peers hear of it, and cuts off what is left.
+async fn leave(shared: &Shared, config: &Config, clients: Accepting, peers: Accepting, peers_stop: CancellationToken) {
+    let deadline = Instant::now() + Duration::from_millis(config.limits.shutdown_timeout_ms);
+    let mut clients = clients.await.unwrap_or_default();
+    while shared.load.brief() > 0 && Instant::now() < deadline {
+        sleep(LOOK_EVERY).await;
+    }
+    // Lock requests that wait are told to ask another node; their places in the queue are kept by their sessions.
+    shared.node.shutdown().await;
+    finish(&mut clients, "clients").await;
+    peers_stop.cancel();
+    let mut peers = peers.await.unwrap_or_default();
+    finish(&mut peers, "peers").await;
+}
+
+async fn finish(connections: &mut JoinSet<()>, whose: &str) {
+    let finished = timeout(LAST_WORDS, async { while connections.join_next().await.is_some() {} }).await;
+    if finished.is_err() {
+        tracing::debug!(left = connections.len(), whose, "connections are cut off");
+        connections.shutdown().await;
+    }
+}
+
+async fn close_store(store: Store) -> Result<(), ServeError> {
+    let closing = tokio::task::spawn_blocking(move || store.close());
+    let closed = closing.await.map_err(|error| ServeError::Close(error.to_string()))?;
+    closed.map_err(|error| ServeError::Close(error.to_string()))
+}

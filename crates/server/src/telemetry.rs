@@ -1,0 +1,123 @@
+//! What the node tells about itself: the log on standard error and the figures under `/metrics`.
+//!
+//! Every metric of every crate is described here, in one place, with its unit. A label takes only values from a fixed set
+//! (route patterns, methods, codes): nothing that a client chooses ever becomes a label.
+
+use std::io::IsTerminal;
+use std::sync::OnceLock;
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Log, LogFormat};
+
+/// Latencies in seconds, from a loopback reply to a client that waits for a lock.
+const SECONDS: &[f64] = &[
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0,
+];
+/// Sizes: commands in a batch and the like.
+const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
+
+/// Whether `level` is a filter of the log.
+pub(crate) fn check_filter(level: &str) -> Result<(), String> {
+    EnvFilter::try_new(level).map(drop).map_err(|error| error.to_string())
+}
+
+/// Sends the log to standard error. For the process that runs the node, once; a second call does nothing.
+pub fn install_logging(log: &Log) {
+    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colour = log.format == LogFormat::Auto && std::io::stderr().is_terminal();
+    let installed = match log.format {
+        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Auto | LogFormat::Text => lines.with_ansi(colour).try_init(),
+    };
+    if installed.is_err() {
+        tracing::debug!("the log is installed already");
+    }
+}
+
+/// The process's recorder; all nodes of one process share it.
+pub(crate) fn metrics_handle() -> Option<PrometheusHandle> {
+    static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+    HANDLE
+        .get_or_init(|| {
+            let recorder = PrometheusBuilder::new()
+                .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), SECONDS)
+                .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_commands".into()), COUNTS))
+                .and_then(|b| b.set_buckets_for_metric(Matcher::Suffix("_records".into()), COUNTS))
+                .map(PrometheusBuilder::build_recorder)
+                .ok()?;
+            let handle = recorder.handle();
+            // Somebody else's recorder (a program that embeds the node) is theirs to serve.
+            metrics::set_global_recorder(recorder).ok()?;
+            describe();
+            Some(handle)
+        })
+        .clone()
+}
+
+fn describe() {
+    describe_requests();
+    describe_state();
+    describe_replication();
+}
+
+fn describe_requests() {
+    describe_counter!("lockkeeper_http_requests_total", Unit::Count, "Requests of clients by route, method, status and code.");
+    describe_histogram!("lockkeeper_http_request_duration_seconds", Unit::Seconds, "From the header's arrival to the reply, by route and method.");
+    describe_counter!("lockkeeper_http_requests_abandoned_total", Unit::Count, "Requests whose client went away before the reply.");
+    describe_gauge!("lockkeeper_http_requests_in_flight", Unit::Count, "Requests of clients at work or waiting for a lock.");
+    describe_gauge!("lockkeeper_http_connections", Unit::Count, "Open connections by listener.");
+    describe_counter!("lockkeeper_http_connections_refused_total", Unit::Count, "Connections over the cap, by listener.");
+    describe_counter!("lockkeeper_http_connections_cut_total", Unit::Count, "Connections cut off for silence, by reason.");
+    describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
+}
+
+fn describe_state() {
+    describe_gauge!("lockkeeper_sessions", Unit::Count, "Open sessions of the cluster.");
+    describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
+    describe_gauge!("lockkeeper_watches", Unit::Count, "Watches registered at this node.");
+    describe_counter!("lockkeeper_sessions_ended_total", Unit::Count, "Sessions that ended, by cause.");
+    describe_counter!("lockkeeper_watches_lost_total", Unit::Count, "Watches that were cut off because their listener was too slow or history was skipped.");
+    describe_gauge!("lockkeeper_lock_waiters", Unit::Count, "Lock requests that wait at this node.");
+    describe_gauge!("lockkeeper_zxid", Unit::Count, "Last zxid applied.");
+    describe_gauge!("lockkeeper_ready", Unit::Count, "1 if the node has a leader and is caught up.");
+    describe_counter!("lockkeeper_lock_releases_total", Unit::Count, "Lock requests that left a queue: releases, withdrawals, ended sessions.");
+    describe_counter!("lockkeeper_lock_notifications_total", Unit::Count, "Waiters woken at this node; over the cluster one per release.");
+    describe_counter!("lockkeeper_forced_releases_total", Unit::Count, "Locks taken from their holders by force.");
+}
+
+fn describe_replication() {
+    describe_gauge!("lockkeeper_term", Unit::Count, "Raft term.");
+    describe_gauge!("lockkeeper_is_leader", Unit::Count, "1 if this node leads.");
+    describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
+    describe_gauge!("lockkeeper_last_log_index", Unit::Count, "Last log index stored.");
+    describe_counter!("lockkeeper_elections_total", Unit::Count, "Changes of leader or term seen by this node.");
+    describe_counter!("lockkeeper_fast_elections_total", Unit::Count, "Elections called because the leader's process was found dead.");
+    describe_counter!("lockkeeper_proposals_total", Unit::Count, "Batches proposed by this node.");
+    describe_histogram!("lockkeeper_proposal_seconds", Unit::Seconds, "From a batch's proposal to its application here.");
+    describe_histogram!("lockkeeper_batch_commands", Unit::Count, "Commands in a proposed batch.");
+    describe_histogram!("lockkeeper_apply_seconds", Unit::Seconds, "Time to apply the entries handed over at once.");
+    describe_histogram!("lockkeeper_read_round_seconds", Unit::Seconds, "A round that makes the reads waiting for it linearizable.");
+    describe_histogram!("lockkeeper_store_sync_seconds", Unit::Seconds, "One barrier of the store: flush and data sync.");
+    describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one barrier.");
+    describe_gauge!("lockkeeper_store_free_bytes", Unit::Bytes, "Free bytes of the data directory's disk.");
+    describe_gauge!("lockkeeper_store_log_entries", Unit::Count, "Entries in the log.");
+    describe_histogram!("lockkeeper_snapshot_seconds", Unit::Seconds, "Time to write a snapshot.");
+}
+
+/// Figures that are read when asked for, not kept up to date all the time.
+pub(crate) fn set_gauges(app: &crate::app::Shared) {
+    let status = app.node.status();
+    let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);
+    set("lockkeeper_sessions", status.sessions as u64);
+    set("lockkeeper_nodes", status.nodes as u64);
+    set("lockkeeper_watches", status.watches as u64);
+    set("lockkeeper_zxid", status.zxid.0);
+    set("lockkeeper_ready", u64::from(status.ready));
+    set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
+    set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
+    set("lockkeeper_http_requests_in_flight", app.load.in_flight() as u64);
+}
