@@ -247,7 +247,8 @@ fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
         // Above the snapshot distance: otherwise a snapshot might not end the lag that called for it.
         replication_lag_threshold: config.snapshot_every_entries.saturating_mul(2).max(config.keep_entries),
         max_in_snapshot_log_to_keep: config.keep_entries,
-        purge_batch_size: 256,
+        // The store purges lazily behind a mark, so one mark for each snapshot is cheap.
+        purge_batch_size: 1,
         enable_pre_vote: Some(true),
         // A restarted leader must be elected again: what it had committed is known to the others, not to its disk.
         enable_leader_restore: Some(false),

@@ -19,6 +19,9 @@ use crate::rounds::Rounds;
 use crate::status::{Leadership, Members};
 use crate::types::Raft;
 
+/// How long the answers of a leader whose term is over may still be on the way.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
+
 pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) raft: Raft,
@@ -54,6 +57,16 @@ impl Inner {
 
     pub(crate) fn propose_timeout(&self) -> Duration {
         Duration::from_millis(self.config.propose_timeout_ms)
+    }
+
+    /// Ends soon after a term later than `term` has begun: a leader of the old one need not be waited for any longer. Not at once, since
+    /// its last answers may be on the way.
+    pub(crate) async fn term_over(&self, term: u64) {
+        let mut leadership = self.leadership.clone();
+        let over = leadership.wait_for(|now| now.term > term);
+        if over.await.is_ok() {
+            tokio::time::sleep(LAST_ANSWERS).await;
+        }
     }
 
     /// Waits until `index` is applied here.

@@ -24,6 +24,8 @@ mod replica;
 mod rounds;
 mod serve;
 mod status;
+#[cfg(test)]
+mod suite_tests;
 mod transport;
 mod types;
 mod watcher;

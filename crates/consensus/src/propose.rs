@@ -4,17 +4,20 @@
 //! Everything else that is not a success is `Unknown`.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockkeeper_store::LogPosition;
-use openraft::errors::{ClientWriteError, RaftError};
+use openraft::errors::{ClientWriteError, ForwardReason, RaftError};
 
 use crate::error::ProposeError;
 use crate::inner::Inner;
 use crate::transport::PeerKind;
 use crate::types::{Stamped, position_of};
 use crate::wire::{self, Command, ProposeReply};
+
+/// Between attempts while the leader waits for the first word of its majority. Nothing was appended in between.
+const LEASE_PAUSE: Duration = Duration::from_millis(1);
 
 /// On any node.
 pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
@@ -29,7 +32,7 @@ pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPos
     let leads = inner.leads();
     let outcome = match leads.leader {
         _ if leads.leading => propose_here(inner, payload).await,
-        Some(leader) if leader != inner.config.node => forward(inner, leader, payload).await,
+        Some(leader) if leader != inner.config.node => forward(inner, leader, leads.term, payload).await,
         _ => Err(ProposeError::NoLeader),
     };
     let result = match &outcome {
@@ -45,31 +48,59 @@ pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPos
 
 /// On the leader: appends, waits for the quorum and for the application here.
 pub(crate) async fn propose_here(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let stamped = Stamped { clock_ms: (inner.clock_ms)(), payload };
-    let written = tokio::time::timeout(inner.propose_timeout(), inner.raft.client_write(stamped)).await;
-    match written {
-        Ok(Ok(response)) => Ok(position_of(response.log_id())),
-        Ok(Err(RaftError::APIError(error))) => Err(match error {
-            ClientWriteError::ForwardToLeader(_) => ProposeError::NoLeader,
-            other => ProposeError::Unknown(other.to_string()),
-        }),
-        Ok(Err(RaftError::Fatal(fatal))) if inner.is_closing() => {
-            Err(ProposeError::Unknown(format!("this node shut down before the outcome was known: {fatal}")))
+    let term = inner.leads().term;
+    let outcome = tokio::select! {
+        outcome = tokio::time::timeout(inner.propose_timeout(), write(inner, term, payload)) => outcome,
+        () = inner.term_over(term) => {
+            return Err(ProposeError::Unknown("this node lost the leadership before the outcome was known".into()));
         }
-        Ok(Err(RaftError::Fatal(fatal))) => Err(ProposeError::Fatal(fatal.to_string())),
-        Err(_) => Err(ProposeError::Unknown(format!(
+    };
+    outcome.unwrap_or_else(|_| {
+        Err(ProposeError::Unknown(format!(
             "not committed within {} ms; the leader may have lost its majority",
             inner.config.propose_timeout_ms
-        ))),
+        )))
+    })
+}
+
+/// A leader without a fresh word from its majority takes no writes. One just elected is about to get it: that is worth a moment.
+async fn write(inner: &Arc<Inner>, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+    let patience = Instant::now() + Duration::from_millis(inner.config.election_timeout_max_ms);
+    loop {
+        let stamped = Stamped { clock_ms: (inner.clock_ms)(), payload: payload.clone() };
+        let error = match inner.raft.client_write(stamped).await {
+            Ok(response) => return Ok(position_of(response.log_id())),
+            Err(error) => error,
+        };
+        return Err(match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+                let leads = inner.leads();
+                let still_leads = leads.leading && leads.term == term && !inner.is_closing();
+                if forward.reason == ForwardReason::LeaseExpired && still_leads && Instant::now() < patience {
+                    tokio::time::sleep(LEASE_PAUSE).await;
+                    continue;
+                }
+                ProposeError::NoLeader
+            }
+            RaftError::APIError(other) => ProposeError::Unknown(other.to_string()),
+            RaftError::Fatal(fatal) if inner.is_closing() => {
+                ProposeError::Unknown(format!("this node shut down before the outcome was known: {fatal}"))
+            }
+            RaftError::Fatal(fatal) => ProposeError::Fatal(fatal.to_string()),
+        });
     }
 }
 
-async fn forward(inner: &Arc<Inner>, leader: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+async fn forward(inner: &Arc<Inner>, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
     let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
     let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
     // The leader answers within its own limit; a little more for the way.
-    let deadline = inner.propose_timeout() + std::time::Duration::from_millis(500);
-    match inner.peers.call(leader, PeerKind::Propose, body, deadline).await {
+    let deadline = inner.propose_timeout() + Duration::from_millis(500);
+    let answer = tokio::select! {
+        answer = inner.peers.call(leader, PeerKind::Propose, body, deadline) => answer,
+        () = inner.term_over(term) => return Err(unknown("its term is over".into())),
+    };
+    match answer {
         Ok(answer) => {
             let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
             match reply {

@@ -132,7 +132,11 @@ pub(crate) async fn read_round(inner: &Arc<Inner>) -> Result<crate::status::Read
         _ => return Err(BarrierError::NoLeader),
     };
     let deadline = rounds::read_index_deadline(inner.config.election_timeout_max_ms);
-    match inner.peers.call(leader, PeerKind::ReadIndex, nothing(), deadline).await {
+    let answer = tokio::select! {
+        answer = inner.peers.call(leader, PeerKind::ReadIndex, nothing(), deadline) => answer,
+        () = inner.term_over(leads.term) => return Err(BarrierError::NoLeader),
+    };
+    match answer {
         Ok(body) => {
             let reply: ReadIndexReply =
                 wire::decode(&body).map_err(|error| BarrierError::TimedOut(error.to_string()))?;

@@ -1,0 +1,262 @@
+//! Three nodes in one process: forming, proposing, losing a leader, restarting, snapshots, membership.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use common::{Cluster, propose_until_taken, until};
+use lockkeeper_consensus::{BarrierError, ChangeError, PeerKind, ProposeError};
+
+fn text(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forms_and_proposes_through_every_node() {
+    let cluster = Cluster::start(3, |_| ()).await;
+    for node in 1..=3 {
+        let position = cluster.at(node).consensus.propose(text(&format!("from {node}"))).await.unwrap();
+        assert!(position.term >= 1 && position.index >= 1);
+    }
+    for (node, member) in &cluster.members {
+        let read = member.consensus.read_barrier().await.unwrap();
+        assert!(*member.consensus.applied().borrow() >= read.index);
+        assert_eq!(member.machine.payloads(), [b"from 1", b"from 2", b"from 3"], "on node {node}");
+        assert_eq!(member.consensus.members().borrow().voters.len(), 3);
+        assert!(member.fatal.lock().unwrap().is_empty());
+    }
+    let leader = cluster.leader().await;
+    let term = cluster.at(leader).consensus.confirm_leadership().await.unwrap();
+    assert_eq!(term, cluster.at(leader).consensus.leadership().borrow().term);
+    for follower in cluster.followers(leader) {
+        assert_eq!(cluster.at(follower).consensus.confirm_leadership().await, Err(BarrierError::NoLeader));
+        let answer = cluster.at(follower).consensus.call_service(leader, text("hi"), Duration::from_secs(1)).await;
+        assert_eq!(answer.unwrap(), text(&format!("{follower}:hi")));
+    }
+    let status = cluster.at(leader).consensus.status();
+    assert_eq!(status.matched.len(), 2);
+    assert!(status.leading && status.leader == Some(leader));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proposal_above_the_bound_is_refused() {
+    let cluster = Cluster::start(1, |config| config.max_proposal_bytes = 10).await;
+    let refused = cluster.at(1).consensus.propose(text("eleven bytes")).await;
+    assert_eq!(refused, Err(ProposeError::TooLarge { bytes: 12, max_bytes: 10 }));
+    assert_eq!(cluster.at(1).machine.count(), 0);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_leader_is_replaced_on_the_fast_path_and_comes_back_as_a_follower() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    cluster.at(leader).consensus.propose(text("before")).await.unwrap();
+    let [first, _] = cluster.followers(leader)[..] else { panic!("two followers") };
+    // Followers hold their lines only once they know the leader.
+    for follower in cluster.followers(leader) {
+        until("the follower's view", || {
+            (cluster.at(follower).consensus.leadership().borrow().leader == Some(leader)).then_some(())
+        })
+        .await;
+    }
+    tokio::time::sleep(Duration::from_millis(150)).await; // lines are reopened after at most 100 ms
+    let dead = cluster.kill(leader);
+    let took = propose_until_taken(&cluster.at(first).consensus, b"after").await;
+    println!("dead leader: next write after {} ms", took.as_millis());
+    // Without the fast path it takes at least a lease of 600 ms and an election timeout of 300 ms.
+    assert!(took < Duration::from_millis(850), "took {took:?}: the fast path did not work");
+    Cluster::bury(dead).await;
+    cluster.boot(leader).await;
+    until("the restarted node's replica", || cluster.at(leader).machine.has(b"after").then_some(())).await;
+    assert_eq!(cluster.at(leader).machine.payloads(), cluster.at(first).machine.payloads());
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_cut_off_refuses_and_another_is_elected() {
+    let cluster = Cluster::start(3, |config| config.propose_timeout_ms = 2_500).await;
+    let old = cluster.leader().await;
+    let term = cluster.at(old).consensus.leadership().borrow().term;
+    let other = cluster.followers(old)[0];
+    cluster.at(old).consensus.propose(text("before")).await.unwrap();
+    cluster.net.cut(old);
+    let started = Instant::now();
+    let took = propose_until_taken(&cluster.at(other).consensus, b"after").await;
+    println!("cut-off leader: next write after {} ms", took.as_millis());
+    assert!(took < Duration::from_millis(2_500), "took {took:?}");
+    let new = cluster.leader_but(old).await;
+    assert!(cluster.at(new).consensus.leadership().borrow().term > term);
+    // The old one acknowledges nothing, and confirms nothing.
+    let lost = cluster.at(old).consensus.propose(text("lost")).await;
+    assert!(matches!(lost, Err(ProposeError::NoLeader | ProposeError::Unknown(_))), "{lost:?}");
+    assert!(cluster.at(old).consensus.read_barrier().await.is_err());
+    assert!(cluster.at(old).consensus.confirm_leadership().await.is_err());
+    assert!(!cluster.at(old).machine.has(b"after"));
+    println!("checked after {} ms", started.elapsed().as_millis());
+    cluster.net.heal(old);
+    until("the healed node's replica", || cluster.at(old).machine.has(b"after").then_some(())).await;
+    assert!(!cluster.at(old).machine.has(b"lost") || cluster.at(new).machine.has(b"lost"));
+    assert!(cluster.at(old).consensus.leadership().borrow().term > term);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_dies_before_it_answers_leaves_the_outcome_unknown() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.followers(leader)[0];
+    cluster.net.swallow_answers(leader, PeerKind::Propose);
+    let consensus = cluster.at(follower).consensus.clone();
+    let proposing = tokio::spawn(async move { consensus.propose(text("in the middle")).await });
+    // It is in the log and applied; only the answer has not come.
+    until("the entry", || cluster.at(follower).machine.has(b"in the middle").then_some(())).await;
+    let dead = cluster.kill(leader);
+    let outcome = proposing.await.unwrap();
+    assert!(matches!(outcome, Err(ProposeError::Unknown(_))), "{outcome:?}");
+    // With no answer to be had at all it is not taken, and said to be so.
+    propose_until_taken(&cluster.at(follower).consensus, b"later").await;
+    assert!(cluster.at(follower).machine.has(b"in the middle"));
+    Cluster::bury(dead).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_minority_takes_nothing() {
+    let mut cluster = Cluster::start(3, |config| config.propose_timeout_ms = 1_500).await;
+    let leader = cluster.leader().await;
+    let mut dead = Vec::new();
+    for follower in cluster.followers(leader) {
+        dead.push(cluster.kill(follower));
+    }
+    let outcome = cluster.at(leader).consensus.propose(text("alone")).await;
+    assert!(matches!(outcome, Err(ProposeError::Unknown(_) | ProposeError::NoLeader)), "{outcome:?}");
+    assert!(cluster.at(leader).consensus.read_barrier().await.is_err());
+    for member in dead {
+        Cluster::bury(member).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shutting_down_hands_the_leadership_over() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    let other = cluster.followers(leader)[0];
+    cluster.at(leader).consensus.propose(text("before")).await.unwrap();
+    let term = cluster.at(leader).consensus.leadership().borrow().term;
+    let leaving = cluster.members.remove(&leader).unwrap();
+    let started = Instant::now();
+    let shutdown = tokio::spawn(async move {
+        leaving.consensus.shutdown().await;
+        leaving
+    });
+    propose_until_taken(&cluster.at(other).consensus, b"after").await;
+    println!("shutdown of the leader: next write after {} ms", started.elapsed().as_millis());
+    assert!(started.elapsed() < Duration::from_millis(600), "less than a lease: {:?}", started.elapsed());
+    let leaving = shutdown.await.unwrap();
+    assert_eq!(leaving.consensus.propose(text("no")).await, Err(ProposeError::ShuttingDown));
+    assert_eq!(leaving.consensus.read_barrier().await, Err(BarrierError::ShuttingDown));
+    assert!(leaving.fatal.lock().unwrap().is_empty(), "a shutdown is not a failure");
+    assert_eq!(cluster.at(other).consensus.leadership().borrow().term, term + 1, "one election");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_restarts_with_what_it_had() {
+    let mut cluster = Cluster::start(3, |config| {
+        config.snapshot_every_entries = 20;
+        config.keep_entries = 5;
+    })
+    .await;
+    for i in 0..50 {
+        cluster.at(1 + i % 3).consensus.propose(text(&format!("entry {i}"))).await.unwrap();
+    }
+    for node in 1..=3 {
+        let member = cluster.kill(node);
+        Cluster::bury(member).await;
+    }
+    for node in 1..=3 {
+        cluster.boot(node).await;
+    }
+    cluster.agreed().await;
+    propose_until_taken(&cluster.at(2).consensus, b"again").await;
+    for member in cluster.members.values() {
+        until("the replica", || member.machine.has(b"again").then_some(())).await;
+        let expected: Vec<Vec<u8>> =
+            (0..50).map(|i| format!("entry {i}").into_bytes()).chain([b"again".to_vec()]).collect();
+        assert_eq!(member.machine.payloads(), expected);
+        assert_eq!(member.consensus.members().borrow().voters.len(), 3, "formed once");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lagging_follower_gets_a_snapshot() {
+    let mut cluster = Cluster::start(3, |config| {
+        config.snapshot_every_entries = 50;
+        config.keep_entries = 5;
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let late = cluster.followers(leader)[0];
+    let dead = cluster.kill(late);
+    Cluster::bury(dead).await;
+    // Larger than one piece.
+    let large = Bytes::from(vec![7; 100_000]);
+    for _ in 0..200 {
+        cluster.at(leader).consensus.propose(large.clone()).await.unwrap();
+    }
+    until("a purge", || {
+        let status = cluster.at(leader).consensus.status();
+        status.purged.filter(|purged| purged.index > 100)
+    })
+    .await;
+    cluster.boot(late).await;
+    until("the late replica", || (cluster.at(late).machine.count() == 200).then_some(())).await;
+    assert!(cluster.at(late).machine.restored.load(std::sync::atomic::Ordering::SeqCst) >= 1, "by a snapshot");
+    assert_eq!(cluster.at(late).machine.payloads(), cluster.at(leader).machine.payloads());
+    cluster.at(late).consensus.propose(text("on")).await.unwrap();
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_come_and_go() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.leader().await;
+    let other = cluster.followers(leader)[0];
+    cluster.at(other).consensus.propose(text("before")).await.unwrap();
+    // The new node knows the others from its configuration, and joins by being added.
+    cluster.peers.insert(4, "memory:4".into());
+    cluster.boot(4).await;
+    let refused = cluster.at(other).consensus.promote(4).await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    let members = cluster.at(other).consensus.add_learner(4, "memory:4").await.unwrap();
+    assert_eq!(members.learners.get(&4).map(String::as_str), Some("memory:4"));
+    let refused = cluster.at(other).consensus.add_learner(5, "memory:4").await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    until("the learner's replica", || cluster.at(4).machine.has(b"before").then_some(())).await;
+    let promoted = loop {
+        match cluster.at(other).consensus.promote(4).await {
+            Err(ChangeError::Refused(_)) => tokio::time::sleep(Duration::from_millis(5)).await,
+            outcome => break outcome.unwrap(),
+        }
+    };
+    assert_eq!(promoted.voters.len(), 4);
+    until("everyone's view", || {
+        cluster.members.values().all(|m| m.consensus.members().borrow().voters.len() == 4).then_some(())
+    })
+    .await;
+    // Transfer to it, then remove it while it leads.
+    assert_eq!(cluster.at(other).consensus.transfer_leadership(Some(4)).await.unwrap(), 4);
+    assert_eq!(cluster.agreed().await, 4);
+    let members = cluster.at(other).consensus.remove(4).await.unwrap();
+    assert_eq!(members.voters.len(), 3);
+    assert!(members.learners.is_empty());
+    let refused = cluster.at(other).consensus.remove(9).await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_) | ChangeError::NoLeader)), "{refused:?}");
+    propose_until_taken(&cluster.at(other).consensus, b"after").await;
+    cluster.stop().await;
+}

@@ -1,0 +1,321 @@
+//! Clusters in one process: real stores in temporary directories, real consensus, and a network in memory that can cut, freeze and kill.
+#![allow(dead_code, unreachable_pub)] // each test file uses a part, as a module of its own
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lockkeeper_consensus::{
+    Committed, Config, Consensus, LogPosition, Machine, Parts, PeerKind, PeerService, ServiceError, SnapshotEncoder,
+    Transport, TransportError,
+};
+use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
+use tokio_util::sync::CancellationToken;
+
+/// A machine that remembers what it applied.
+#[derive(Default)]
+pub struct Recorder {
+    pub entries: Mutex<Vec<(u64, Vec<u8>)>>,
+    pub restored: AtomicU64,
+    pub blanks: AtomicU64,
+}
+
+impl Recorder {
+    pub fn payloads(&self) -> Vec<Vec<u8>> {
+        self.entries.lock().unwrap().iter().map(|(_, payload)| payload.clone()).collect()
+    }
+
+    pub fn count(&self) -> usize {
+        self.entries.lock().unwrap().len()
+    }
+
+    pub fn has(&self, payload: &[u8]) -> bool {
+        self.entries.lock().unwrap().iter().any(|(_, had)| had == payload)
+    }
+}
+
+impl Machine for Recorder {
+    fn apply(&self, entries: &[Committed]) {
+        let mut all = self.entries.lock().unwrap();
+        for entry in entries {
+            assert!(entry.clock_ms > 0, "stamped by the leader");
+            assert!(all.last().is_none_or(|(index, _)| *index < entry.position.index), "in order, once each");
+            all.push((entry.position.index, entry.payload.to_vec()));
+        }
+    }
+
+    fn applied_nothing_but(&self, _: LogPosition) {
+        self.blanks.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn snapshot(&self) -> SnapshotEncoder {
+        let copy = self.entries.lock().unwrap().clone();
+        Box::new(move |to: &mut dyn Write| {
+            to.write_all(&(copy.len() as u64).to_le_bytes())?;
+            for (index, payload) in copy {
+                to.write_all(&index.to_le_bytes())?;
+                to.write_all(&(payload.len() as u64).to_le_bytes())?;
+                to.write_all(&payload)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn restore(&self, _: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+        fn number(from: &mut dyn Read) -> io::Result<u64> {
+            let mut bytes = [0; 8];
+            from.read_exact(&mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        }
+        let mut read = || -> io::Result<Vec<(u64, Vec<u8>)>> {
+            let mut entries = Vec::new();
+            for _ in 0..number(from)? {
+                let index = number(from)?;
+                let mut payload = vec![0; number(from)? as usize];
+                from.read_exact(&mut payload)?;
+                entries.push((index, payload));
+            }
+            Ok(entries)
+        };
+        *self.entries.lock().unwrap() = read().map_err(|error| error.to_string())?;
+        self.restored.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+pub struct Echo;
+
+#[async_trait]
+impl PeerService for Echo {
+    async fn serve(&self, from: u64, body: Bytes) -> Result<Bytes, ServiceError> {
+        Ok(Bytes::from(format!("{from}:{}", String::from_utf8_lossy(&body))))
+    }
+}
+
+#[derive(Default)]
+struct Wires {
+    running: BTreeMap<u64, (Consensus, CancellationToken)>,
+    /// Nodes whose messages, in and out, get lost.
+    cut: BTreeSet<u64>,
+    /// Calls answered by the receiver whose answers are held back: the receiver dies before they are out.
+    swallow: BTreeSet<(u64, &'static str)>,
+}
+
+#[derive(Clone, Default)]
+pub struct Net(Arc<Mutex<Wires>>);
+
+struct Wire {
+    net: Net,
+    from: u64,
+}
+
+impl Net {
+    fn is_cut(&self, a: u64, b: u64) -> bool {
+        let wires = self.0.lock().unwrap();
+        wires.cut.contains(&a) || wires.cut.contains(&b)
+    }
+
+    pub fn cut(&self, node: u64) {
+        self.0.lock().unwrap().cut.insert(node);
+    }
+
+    pub fn heal(&self, node: u64) {
+        self.0.lock().unwrap().cut.remove(&node);
+    }
+
+    /// From now on `node` acts on calls of this kind but its answers never leave.
+    pub fn swallow_answers(&self, node: u64, kind: PeerKind) {
+        self.0.lock().unwrap().swallow.insert((node, kind.as_str()));
+    }
+}
+
+#[async_trait]
+impl Transport for Wire {
+    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
+        let Wire { net, from } = self;
+        let exchange = async {
+            if net.is_cut(*from, to) {
+                std::future::pending::<()>().await;
+            }
+            let (target, life, own_life) = {
+                let wires = net.0.lock().unwrap();
+                let Some((_, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
+                let Some((target, life)) = wires.running.get(&to) else { return Err(TransportError::Refused) };
+                (target.clone(), life.clone(), own_life.clone())
+            };
+            let caller = *from;
+            let serving = tokio::spawn(async move { target.serve(caller, kind, body).await });
+            let answer = tokio::select! {
+                () = life.cancelled() => return Err(TransportError::Reset),
+                () = own_life.cancelled() => return Err(TransportError::Reset),
+                answer = serving => answer.map_err(|_| TransportError::Reset)?,
+            };
+            let swallowed = net.0.lock().unwrap().swallow.contains(&(to, kind.as_str()));
+            if net.is_cut(*from, to) {
+                std::future::pending::<()>().await;
+            }
+            if swallowed {
+                life.cancelled().await;
+                return Err(TransportError::Reset);
+            }
+            answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
+        };
+        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
+    }
+}
+
+pub struct Member {
+    pub consensus: Consensus,
+    pub machine: Arc<Recorder>,
+    pub store: Store,
+    pub fatal: Arc<Mutex<Vec<String>>>,
+}
+
+pub struct Cluster {
+    pub net: Net,
+    pub members: BTreeMap<u64, Member>,
+    pub peers: BTreeMap<u64, String>,
+    pub change: fn(&mut Config),
+    dir: tempfile::TempDir,
+}
+
+pub fn clock_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+impl Cluster {
+    pub async fn start(nodes: u64, change: fn(&mut Config)) -> Cluster {
+        let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let mut cluster = Cluster { net: Net::default(), members: BTreeMap::new(), peers, change, dir };
+        for node in 1..=nodes {
+            cluster.boot(node).await;
+        }
+        cluster.agreed().await;
+        cluster
+    }
+
+    /// Waits until every running node knows the same leader; gives it.
+    pub async fn agreed(&self) -> u64 {
+        until("one view of the leader", || {
+            let mut views = self.members.values().map(|member| *member.consensus.leadership().borrow());
+            let first = views.next()?;
+            let leader = first.leader?;
+            views.all(|view| view.leader == Some(leader) && view.term == first.term).then_some(leader)
+        })
+        .await
+    }
+
+    pub fn directory(&self, node: u64) -> PathBuf {
+        self.dir.path().join(format!("node-{node}"))
+    }
+
+    pub async fn boot(&mut self, node: u64) {
+        let mut config = Config::new("test", node, self.peers.clone());
+        (self.change)(&mut config);
+        let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hook = {
+            let fatal = fatal.clone();
+            Arc::new(move |line: String| fatal.lock().unwrap().push(line))
+        };
+        let identity = Identity { cluster: "test".into(), node, directory: u128::from(node) };
+        let mut options = Options::new({
+            let hook = hook.clone();
+            Arc::new(move |error| hook(format!("store: {error}")))
+        });
+        options.free_floor_bytes = 0;
+        let directory = self.directory(node);
+        let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
+        let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
+        let machine = Arc::new(Recorder::default());
+        let consensus = Consensus::start(Parts {
+            config,
+            store: store.clone(),
+            opened,
+            snapshots,
+            machine: machine.clone(),
+            service: Arc::new(Echo),
+            transport: Arc::new(Wire { net: self.net.clone(), from: node }),
+            clock_ms: Arc::new(clock_ms),
+            fatal: hook,
+        })
+        .await
+        .unwrap();
+        self.net.0.lock().unwrap().running.insert(node, (consensus.clone(), CancellationToken::new()));
+        self.members.insert(node, Member { consensus, machine, store, fatal });
+    }
+
+    /// As kill -9 looks to the others: connections break at once, nothing listens any more.
+    pub fn kill(&mut self, node: u64) -> Member {
+        if let Some((_, life)) = self.net.0.lock().unwrap().running.remove(&node) {
+            life.cancel();
+        }
+        self.members.remove(&node).unwrap()
+    }
+
+    /// What is left of a killed process goes away, and its directory is free.
+    pub async fn bury(member: Member) {
+        let Member { consensus, store, .. } = member;
+        consensus.shutdown().await;
+        drop(consensus);
+        store.close().unwrap();
+    }
+
+    /// The one node that leads and that a majority of the living follow.
+    pub async fn leader(&self) -> u64 {
+        self.leader_but(0).await
+    }
+
+    pub async fn leader_but(&self, not: u64) -> u64 {
+        until("a leader", || {
+            self.members
+                .iter()
+                .find(|(node, member)| **node != not && member.consensus.leadership().borrow().leading)
+                .map(|(node, _)| *node)
+        })
+        .await
+    }
+
+    pub fn at(&self, node: u64) -> &Member {
+        &self.members[&node]
+    }
+
+    pub fn followers(&self, leader: u64) -> Vec<u64> {
+        self.members.keys().copied().filter(|node| *node != leader).collect()
+    }
+
+    pub async fn stop(self) {
+        for (_, member) in self.members {
+            member.consensus.shutdown().await;
+        }
+    }
+}
+
+/// Waits for a condition, not for a time; the bound only ends a test that has failed.
+pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Proposes at a node until it is taken; gives how long that took.
+pub async fn propose_until_taken(consensus: &Consensus, payload: &'static [u8]) -> Duration {
+    let started = Instant::now();
+    loop {
+        if consensus.propose(Bytes::from_static(payload)).await.is_ok() {
+            return started.elapsed();
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "never taken");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,165 @@
+//! The HTTP transport and the gate, over real sockets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use lockkeeper_consensus::{
+    CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CODE, HttpTransport,
+    PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError,
+};
+
+const LONG: Duration = Duration::from_secs(10);
+
+async fn door(State(gate): State<PeerGate>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    let admitted = gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+    match admitted {
+        Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
+        Ok(_) if kind == "lifeline" => std::future::pending().await,
+        Ok(_) if kind == "vote" => (StatusCode::INTERNAL_SERVER_ERROR, "panicked").into_response(),
+        Ok(from) => format!("{from} {kind} {}", body.len()).into_response(),
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    task: tokio::task::JoinHandle<()>,
+}
+
+async fn serve(gate: PeerGate) -> Server {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = Router::new().route("/peer/v1/{kind}", post(door)).with_state(gate);
+    Server { address, task: tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
+}
+
+struct Node {
+    _dir: tempfile::TempDir,
+    book: Arc<PeerBook>,
+}
+
+fn node(cluster: &str, node: u64, directory: u128, peers: &BTreeMap<u64, String>) -> Node {
+    let dir = tempfile::tempdir().unwrap();
+    let identity = PeerIdentity { cluster: cluster.into(), node, directory };
+    let book = PeerBook::open(dir.path(), identity, peers).unwrap();
+    Node { _dir: dir, book }
+}
+
+fn code(result: Result<Bytes, TransportError>) -> String {
+    match result {
+        Err(error @ TransportError::Rejected { .. }) => {
+            assert!(error.surely_not_acted_on());
+            let TransportError::Rejected { code, .. } = error else { unreachable!() };
+            code
+        }
+        other => panic!("not rejected: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn answers_and_failures_are_told_apart() {
+    let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned()), (2, "127.0.0.1:1".to_owned())]);
+    let server_side = node("blue", 2, 22, &peers);
+    let server = serve(PeerGate::new(server_side.book.clone())).await;
+    let client_side = node("blue", 1, 11, &peers);
+    client_side.book.learn(2, &server.address.to_string());
+    let transport = HttpTransport::new(client_side.book.clone()).unwrap();
+
+    let answer = transport.call(2, PeerKind::Append, Bytes::from(vec![0; 1000]), LONG).await;
+    assert_eq!(answer.unwrap(), "1 append 1000");
+    let late = transport.call(2, PeerKind::Lifeline, Bytes::new(), Duration::from_millis(100)).await;
+    assert_eq!(late, Err(TransportError::TimedOut));
+    let odd = transport.call(2, PeerKind::Vote, Bytes::new(), LONG).await;
+    assert!(matches!(&odd, Err(error @ TransportError::Garbled(_)) if !error.surely_not_acted_on()), "{odd:?}");
+    assert!(matches!(transport.call(9, PeerKind::Vote, Bytes::new(), LONG).await, Err(TransportError::Unreachable(_))));
+
+    // The process dies while a call is open: reset. Then nothing listens: refused.
+    let transport = Arc::new(transport);
+    let open = {
+        let transport = transport.clone();
+        tokio::spawn(async move { transport.call(2, PeerKind::Lifeline, Bytes::new(), LONG).await })
+    };
+    // A connection that is broken off in the middle of a call.
+    let breaking = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    client_side.book.learn(3, &breaking.local_addr().unwrap().to_string());
+    let broken = {
+        let transport = transport.clone();
+        tokio::spawn(async move { transport.call(3, PeerKind::Propose, Bytes::from_static(b"x"), LONG).await })
+    };
+    let (stream, _) = breaking.accept().await.unwrap();
+    stream.readable().await.unwrap();
+    drop(stream);
+    let broken = broken.await.unwrap();
+    assert_eq!(broken, Err(TransportError::Reset));
+    drop(breaking);
+    let refused = transport.call(3, PeerKind::Propose, Bytes::new(), LONG).await;
+    assert_eq!(refused, Err(TransportError::Refused));
+    open.abort();
+    server.task.abort();
+}
+
+#[tokio::test]
+async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
+    let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned()), (2, "127.0.0.1:1".to_owned())]);
+    let server_side = node("blue", 2, 22, &peers);
+    let server = serve(PeerGate::new(server_side.book.clone())).await;
+    let call = |caller: Node| {
+        caller.book.learn(2, &server.address.to_string());
+        let transport = HttpTransport::new(caller.book.clone()).unwrap();
+        async move { (transport.call(2, PeerKind::Append, Bytes::new(), LONG).await, caller) }
+    };
+    assert_eq!(code(call(node("red", 1, 11, &peers)).await.0), CODE_WRONG_CLUSTER);
+    assert_eq!(code(call(node("blue", 7, 77, &peers)).await.0), CODE_UNKNOWN_NODE);
+    assert!(call(node("blue", 1, 11, &peers)).await.0.is_ok());
+    // Node 1 comes back with an empty directory.
+    assert_eq!(code(call(node("blue", 1, 12, &peers)).await.0), CODE_DIRECTORY_CHANGED);
+    assert!(call(node("blue", 1, 11, &peers)).await.0.is_ok());
+    // What was seen first outlasts the process.
+    let again = PeerBook::open(server_side._dir.path(), server_side.book.identity().clone(), &peers).unwrap();
+    assert_eq!(again.directory(1), Some(11));
+    // Node 2 comes back with an empty directory: node 1, which knows the old one, is refused by the new one.
+    let knows = node("blue", 1, 11, &peers);
+    PeerGate::new(knows.book.clone())
+        .admit(|name| match name {
+            "lockkeeper-cluster" => Some("blue"),
+            "lockkeeper-from" => Some("2"),
+            "lockkeeper-directory" => Some("99"),
+            _ => None,
+        })
+        .unwrap();
+    assert_eq!(code(call(knows).await.0), CODE_WRONG_DIRECTORY);
+    server.task.abort();
+}
+
+#[test]
+fn headers_that_make_no_sense_are_refused() {
+    let peers = BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]);
+    let own = node("blue", 2, 22, &peers);
+    let gate = PeerGate::new(own.book.clone());
+    let admit = |cluster: Option<&'static str>, from: Option<&'static str>, directory: Option<&'static str>| {
+        gate.admit(|name| match name {
+            "lockkeeper-cluster" => cluster,
+            "lockkeeper-from" => from,
+            "lockkeeper-directory" => directory,
+            _ => None,
+        })
+    };
+    for (cluster, from, directory) in [
+        (None, Some("1"), Some("a")),
+        (Some("blue"), None, Some("a")),
+        (Some("blue"), Some("x"), Some("a")),
+        (Some("blue"), Some("2"), Some("a")),
+        (Some("blue"), Some("1"), None),
+        (Some("blue"), Some("1"), Some("zz")),
+    ] {
+        assert_eq!(admit(cluster, from, directory).unwrap_err().code, "bad_identity");
+    }
+    assert_eq!(admit(Some("blue"), Some("1"), Some("b")).unwrap(), 1);
+}
