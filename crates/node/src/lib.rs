@@ -1,1 +1,43 @@
-//! placeholder
+//! One replica at work: everything a node does beyond consensus, without sockets, so that a simulation can drive it. Clock, randomness
+//! and transport are handed in.
+//!
+//! Pure parts (`tracker`, `custody`, `history`, `watches`, `waiters`) know neither tasks nor clocks. `replica` moves them in step with the
+//! replicated state under one lock. Around it run the tasks: `proposer` (writes), `reads` (the read barrier), `keepalive` and `duties`
+//! (sessions), `locks` and `abandoned` (the lock service). [`Node`] is what the front doors see.
+
+mod abandoned;
+mod clock;
+mod config;
+mod custody;
+mod duties;
+mod engine;
+mod error;
+mod flight;
+mod history;
+mod keepalive;
+mod locks;
+mod node;
+mod patience;
+mod proposer;
+mod reads;
+mod replica;
+mod replication;
+mod request;
+mod rounds;
+mod sessions;
+mod status;
+mod tracker;
+mod waiters;
+mod watches;
+
+pub use clock::{Clock, SystemClock};
+pub use config::NodeConfig;
+pub use error::NodeError;
+pub use history::WatchEvent;
+pub use node::{Node, Parts};
+pub use request::{
+    Acquire, Acquired, At, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
+    OpenedSession,
+};
+pub use status::NodeStatus;
+pub use watches::{WatchItem, WatchSpec, WatchStream};

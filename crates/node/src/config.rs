@@ -1,0 +1,116 @@
+//! The settings of a node, checked once.
+
+use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
+
+/// Settings. [`NodeConfig::new`] gives what a server uses.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Settings of consensus; the node's id and its peers are there.
+    pub consensus: lockkeeper_consensus::Config,
+    /// How long a request waits for an outcome (a lock request: beyond the time it waits for the lock).
+    pub request_timeout_ms: u64,
+    /// Most commands waiting to be proposed; more are refused as overload.
+    pub max_queued_commands: usize,
+    /// Most bytes of commands waiting to be proposed; more are refused as overload.
+    pub max_queued_bytes: usize,
+    /// Most commands in one batch.
+    pub max_batch_commands: usize,
+    /// A batch takes no further command beyond this.
+    pub max_batch_bytes: usize,
+    /// Largest single command.
+    pub max_command_bytes: usize,
+    /// Most keepalives and most reads that wait at once.
+    pub max_waiting_calls: usize,
+    /// Most lock requests under way at this node.
+    pub max_lock_requests: usize,
+    /// Longest time for which a lock request may wait.
+    pub max_wait_ms: u64,
+    /// Most watches at this node.
+    pub max_watches: usize,
+    /// Events that a watch may be behind before it is cut off.
+    pub watch_queue_events: usize,
+    /// Most events kept to resume watches from.
+    pub history_events: usize,
+    /// Most bytes of events kept to resume watches from.
+    pub history_bytes: usize,
+    /// How often a watch is told how far the state has come.
+    pub bookmark_every_ms: u64,
+    /// How often the leader looks for silent sessions, and every node for signs of life that it owes the leader.
+    pub session_tick_ms: u64,
+    /// How often the leader looks for containers and TTL nodes whose time has come.
+    pub reap_every_ms: u64,
+    /// How long a group of keepalives may take to the leader and back before it is sent again.
+    pub keepalive_group_timeout_ms: u64,
+    /// How long a shutdown waits for what is under way.
+    pub shutdown_timeout_ms: u64,
+}
+
+impl NodeConfig {
+    /// The usual settings.
+    pub fn new(consensus: lockkeeper_consensus::Config) -> Self {
+        Self {
+            consensus,
+            request_timeout_ms: 10_000,
+            max_queued_commands: 16_384,
+            max_queued_bytes: 64 * 1024 * 1024,
+            max_batch_commands: 1024,
+            max_batch_bytes: 1024 * 1024,
+            max_command_bytes: 2 * 1024 * 1024,
+            max_waiting_calls: 65_536,
+            max_lock_requests: 65_536,
+            max_wait_ms: u64::from(MAX_SESSION_TIMEOUT_MS),
+            max_watches: 65_536,
+            watch_queue_events: 1024,
+            history_events: 100_000,
+            history_bytes: 16 * 1024 * 1024,
+            bookmark_every_ms: 5_000,
+            session_tick_ms: 100,
+            reap_every_ms: 1_000,
+            keepalive_group_timeout_ms: 1_000,
+            shutdown_timeout_ms: 5_000,
+        }
+    }
+
+    /// Checks each setting; the text names the one that is wrong.
+    ///
+    /// # Errors
+    /// Says which setting must be what.
+    pub fn validate(&self) -> Result<(), String> {
+        self.consensus.validate()?;
+        let positive = [
+            ("request_timeout_ms", self.request_timeout_ms),
+            ("max_queued_commands", self.max_queued_commands as u64),
+            ("max_batch_commands", self.max_batch_commands as u64),
+            ("max_batch_bytes", self.max_batch_bytes as u64),
+            ("max_command_bytes", self.max_command_bytes as u64),
+            ("max_waiting_calls", self.max_waiting_calls as u64),
+            ("max_lock_requests", self.max_lock_requests as u64),
+            ("watch_queue_events", self.watch_queue_events as u64),
+            ("bookmark_every_ms", self.bookmark_every_ms),
+            ("session_tick_ms", self.session_tick_ms),
+            ("reap_every_ms", self.reap_every_ms),
+            ("keepalive_group_timeout_ms", self.keepalive_group_timeout_ms),
+        ];
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("{name} must not be 0"));
+        }
+        if self.session_tick_ms > 500 {
+            return Err(format!(
+                "session_tick_ms is at most 500, the shortest session timeout; it is {}",
+                self.session_tick_ms
+            ));
+        }
+        if self.max_queued_bytes < self.max_command_bytes {
+            return Err(
+                "max_queued_bytes must not be less than max_command_bytes: no command of that size would be taken"
+                    .into(),
+            );
+        }
+        if self.max_batch_bytes + self.max_command_bytes > self.consensus.max_proposal_bytes {
+            return Err(
+                "max_batch_bytes and max_command_bytes together must not exceed consensus' max_proposal_bytes".into()
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,187 @@
+//! The parts of a node, put together over anything that replicates.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{Command, Op, Outcome, Reply, SessionId, State, Zxid};
+use parking_lot::Mutex;
+use rand::RngCore;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::NodeConfig;
+use crate::duties::{Door, Duties};
+use crate::error::NodeError;
+use crate::flight::Done;
+use crate::keepalive::Keepalives;
+use crate::proposer::Proposer;
+use crate::reads::ReadBarrier;
+use crate::replica::Replica;
+use crate::replication::Replication;
+use crate::request::{At, Caller, Consistency};
+use crate::watches::{WatchRefused, WatchSpec, WatchStream, WatchTable};
+
+/// The source of session secrets.
+pub(crate) type Random = Mutex<Box<dyn RngCore + Send>>;
+
+/// See the module's text.
+pub(crate) struct Engine {
+    pub(crate) config: NodeConfig,
+    pub(crate) replica: Arc<Replica>,
+    pub(crate) replication: Arc<dyn Replication>,
+    pub(crate) proposer: Proposer,
+    pub(crate) barrier: ReadBarrier,
+    pub(crate) keepalives: Arc<Keepalives>,
+    pub(crate) random: Random,
+    /// One for each lock request under way, its withdrawal included.
+    pub(crate) lock_permits: Arc<Semaphore>,
+    /// No new requests are taken.
+    pub(crate) closing: CancellationToken,
+    /// The tasks end.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Engine {
+    /// Starts everything that runs beside the callers.
+    pub(crate) fn start(
+        config: NodeConfig,
+        incarnation: u64,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+        door: &Door,
+        random: Box<dyn RngCore + Send>,
+    ) -> Arc<Self> {
+        let stop = CancellationToken::new();
+        let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone(), stop.clone());
+        let duties = Duties::new(&config, replica.clone(), replication.clone());
+        duties.start(&config, proposer.clone(), stop.clone());
+        let _ = door.0.set(duties.clone());
+        let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
+        start_bookmarks(&config, replica.clone(), stop.clone());
+        let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
+        Arc::new(Self {
+            lock_permits: Arc::new(Semaphore::new(config.max_lock_requests)),
+            config,
+            replica,
+            replication,
+            proposer,
+            barrier,
+            keepalives,
+            random: Mutex::new(random),
+            closing: CancellationToken::new(),
+            stop,
+        })
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        Duration::from_millis(self.config.request_timeout_ms)
+    }
+
+    pub(crate) fn refuse_when_closing(&self) -> Result<(), NodeError> {
+        if self.closing.is_cancelled() { Err(NodeError::ShuttingDown) } else { Ok(()) }
+    }
+
+    /// Carries out an operation on behalf of a caller.
+    pub(crate) async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
+        self.refuse_when_closing()?;
+        let _custody = match &caller.credential {
+            Some(credential) => Some(self.take_into_custody(credential.session, self.authorise(credential).await?)),
+            None => None,
+        };
+        let session = caller.credential.map(|credential| credential.session);
+        let done = self.proposer.propose(Command::Do { session, request: caller.request, op }).await?;
+        reply_of(done)
+    }
+
+    /// Keeps the session alive from here for as long as the guard lives.
+    pub(crate) fn take_into_custody(&self, session: SessionId, timeout_ms: u32) -> InCustody {
+        self.replica.custody.lock().enter(session, timeout_ms, self.replica.now_ms());
+        InCustody { replica: self.replica.clone(), session }
+    }
+
+    /// Reads the state.
+    pub(crate) async fn read<T>(
+        &self,
+        consistency: Consistency,
+        read: impl FnOnce(&State) -> T,
+    ) -> Result<At<T>, NodeError> {
+        if consistency == Consistency::Linearizable {
+            self.refuse_when_closing()?;
+            self.barrier.pass().await?;
+        }
+        let state = self.replica.state.read();
+        Ok(At { value: read(&state), zxid: state.zxid() })
+    }
+
+    /// Begins a watch at the state as it is.
+    pub(crate) fn watch(&self, spec: WatchSpec) -> Result<WatchStream, NodeError> {
+        self.refuse_when_closing()?;
+        let state = self.replica.state.read();
+        WatchTable::add(&self.replica.watches, spec, state.zxid()).map_err(|refused| match refused {
+            WatchRefused::Compacted(oldest) => NodeError::Compacted { oldest },
+            WatchRefused::TooMany => NodeError::overloaded(),
+        })
+    }
+
+    /// Waits until this replica has come as far as `zxid`.
+    pub(crate) async fn reach(&self, zxid: Zxid) -> Result<(), NodeError> {
+        let mut reached = self.replica.zxid();
+        let deadline = self.replica.clock.now() + self.request_timeout();
+        tokio::select! {
+            biased;
+            result = reached.wait_for(|now| *now >= zxid) => result.map(|_| ()).map_err(|_| NodeError::ShuttingDown),
+            () = self.replica.clock.sleep_until(deadline) => Err(NodeError::no_leader()),
+        }
+    }
+
+    /// Waits until nothing is on its way, but not for ever.
+    pub(crate) async fn drain(&self) {
+        let clock = &self.replica.clock;
+        let deadline = clock.now() + Duration::from_millis(self.config.shutdown_timeout_ms);
+        while !self.proposer.is_idle() && clock.now() < deadline {
+            clock.sleep_until(clock.now() + DRAIN_PAUSE).await;
+        }
+    }
+
+    /// Ends the tasks and the streams. Whoever still waits for an outcome learns that it is not known.
+    pub(crate) fn end(&self) {
+        self.closing.cancel();
+        self.stop.cancel();
+        self.replica.flight.lock().take();
+        self.replica.watches.lock().close();
+    }
+}
+
+/// How often a shutdown looks whether everything has ended.
+const DRAIN_PAUSE: Duration = Duration::from_millis(5);
+
+/// The reply, or the refusal as an error.
+pub(crate) fn reply_of(done: Done) -> Result<At<Reply>, NodeError> {
+    let Outcome { zxid, reply, .. } = done.outcome;
+    Ok(At { value: reply?, zxid })
+}
+
+/// While it lives, this node keeps the session alive.
+#[must_use]
+pub(crate) struct InCustody {
+    replica: Arc<Replica>,
+    session: SessionId,
+}
+
+impl Drop for InCustody {
+    fn drop(&mut self) {
+        self.replica.custody.lock().leave(self.session);
+    }
+}
+
+fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {
+    let every = Duration::from_millis(config.bookmark_every_ms);
+    let telling = async move {
+        loop {
+            replica.clock.sleep_until(replica.clock.now() + every).await;
+            let state = replica.state.read();
+            replica.watches.lock().bookmark(state.zxid());
+        }
+    };
+    tokio::spawn(async move { stop.run_until_cancelled(telling).await });
+}

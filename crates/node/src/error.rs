@@ -1,0 +1,57 @@
+//! Why a request was not carried out. The variants say what the caller may conclude.
+
+use lockkeeper_core::{Refusal, Zxid};
+use thiserror::Error;
+
+/// See the module's text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NodeError {
+    /// The replicated state refused it; every replica would. Nothing changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The secret is not this session's. Nothing changed.
+    #[error("the secret does not belong to this session")]
+    WrongSecret,
+    /// No leader was there to take it, for as long as a request waits. Nothing changed, and nothing will.
+    #[error("the cluster has no leader at the moment; nothing was changed: try again in {retry_after_ms} ms")]
+    NoLeader {
+        /// When it may be worth trying again.
+        retry_after_ms: u64,
+    },
+    /// A queue is full. Nothing changed.
+    #[error("this node is overloaded; nothing was changed: try again in {retry_after_ms} ms")]
+    Overloaded {
+        /// When it may be worth trying again.
+        retry_after_ms: u64,
+    },
+    /// It may or may not have been carried out, or yet be. A retry with the same request id is safe.
+    #[error("the outcome is not known: {0}")]
+    UnknownOutcome(String),
+    /// The history from which to resume is gone.
+    #[error("events before {oldest} are no longer kept: read again, and watch from there")]
+    Compacted {
+        /// The first zxid that one can resume from.
+        oldest: Zxid,
+    },
+    /// This node is going down. Nothing changed; another node can be asked.
+    #[error("this node is shutting down: ask another")]
+    ShuttingDown,
+    /// This node cannot go on. If the request was a mutation its outcome is not known.
+    #[error("this node has failed: {0}")]
+    Fatal(String),
+}
+
+/// When to try again after finding no leader: about as long as an election takes.
+pub(crate) const RETRY_NO_LEADER_MS: u64 = 500;
+/// When to try again after finding a queue full.
+pub(crate) const RETRY_OVERLOADED_MS: u64 = 100;
+
+impl NodeError {
+    pub(crate) fn no_leader() -> Self {
+        Self::NoLeader { retry_after_ms: RETRY_NO_LEADER_MS }
+    }
+
+    pub(crate) fn overloaded() -> Self {
+        Self::Overloaded { retry_after_ms: RETRY_OVERLOADED_MS }
+    }
+}

@@ -1,0 +1,88 @@
+//! The one batch of this node that is on its way, and those who wait for its outcomes.
+//!
+//! A caller's command is in one of three stages, and moves between them under an atomic, so that "it was certainly never sent" is a fact
+//! and not a guess.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use lockkeeper_core::{Command, Origin, Outcome};
+use tokio::sync::oneshot;
+
+use crate::error::NodeError;
+
+/// What became of a command.
+#[derive(Clone, Debug)]
+pub(crate) struct Done {
+    pub(crate) outcome: Outcome,
+    /// False when nothing happened now: refused, a mere check, or answered from memory because it had been carried out before.
+    pub(crate) fresh: bool,
+}
+
+impl Done {
+    pub(crate) fn from_log(outcome: Outcome) -> Self {
+        Self { fresh: !outcome.events.is_empty(), outcome }
+    }
+}
+
+pub(crate) type Completion = Result<Done, NodeError>;
+
+const WAITING: u8 = 0;
+const SENT: u8 = 1;
+const WITHDRAWN: u8 = 2;
+
+/// How far a command has come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stage(Arc<AtomicU8>);
+
+impl Stage {
+    /// It goes out now. False if its caller has withdrawn it.
+    pub(crate) fn send(&self) -> bool {
+        self.0.compare_exchange(WAITING, SENT, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// It certainly did not go out after all.
+    pub(crate) fn unsend(&self) {
+        let _ = self.0.compare_exchange(SENT, WAITING, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// The caller takes it back. True if it has not gone out and never will.
+    pub(crate) fn withdraw(&self) -> bool {
+        self.0.compare_exchange(WAITING, WITHDRAWN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}
+
+/// A command and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) command: Command,
+    pub(crate) bytes: usize,
+    pub(crate) stage: Stage,
+    pub(crate) reply: oneshot::Sender<Completion>,
+}
+
+impl Pending {
+    pub(crate) fn fail(self, error: NodeError) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(crate) struct Flight {
+    pub(crate) origin: Origin,
+    pub(crate) passengers: Vec<Pending>,
+    pub(crate) landed: oneshot::Sender<()>,
+}
+
+impl Flight {
+    /// The batch has been applied here: everyone gets their own outcome.
+    pub(crate) fn land(self, outcomes: impl ExactSizeIterator<Item = Done>) {
+        let (expected, actual) = (self.passengers.len(), outcomes.len());
+        debug_assert_eq!(expected, actual, "one outcome for each command");
+        for (passenger, done) in self.passengers.into_iter().zip(outcomes) {
+            let _ = passenger.reply.send(Ok(done));
+        }
+        let _ = self.landed.send(());
+    }
+}

@@ -1,0 +1,117 @@
+//! The last events of this replica, so that a watch can be resumed where it broke off (promise P8).
+//!
+//! Bounded by count and by bytes. It must never hand out a history with a hole: what it no longer has, or never had because a
+//! snapshot skipped it, is refused by name.
+
+use std::collections::VecDeque;
+
+use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+
+/// Something that happened at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchEvent {
+    /// When, in the replicated order. Several events can share one: those of one transaction.
+    pub zxid: Zxid,
+    /// What.
+    pub kind: NodeEventKind,
+    /// Where.
+    pub path: NodePath,
+}
+
+impl WatchEvent {
+    fn bytes(&self) -> usize {
+        self.path.as_str().len() + size_of::<Self>()
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct History {
+    events: VecDeque<WatchEvent>,
+    bytes: usize,
+    max_events: usize,
+    max_bytes: usize,
+    /// Every event with a larger zxid is here.
+    complete_after: Zxid,
+}
+
+impl History {
+    pub(crate) fn new(max_events: usize, max_bytes: usize) -> Self {
+        Self { events: VecDeque::new(), bytes: 0, max_events, max_bytes, complete_after: Zxid(0) }
+    }
+
+    /// What came before `zxid` is not known here.
+    pub(crate) fn start_over(&mut self, zxid: Zxid) {
+        self.events.clear();
+        self.bytes = 0;
+        self.complete_after = zxid;
+    }
+
+    /// Takes in an event; they come in zxid order. The oldest make room.
+    pub(crate) fn push(&mut self, event: WatchEvent) {
+        self.bytes += event.bytes();
+        self.events.push_back(event);
+        while self.events.len() > self.max_events || self.bytes > self.max_bytes {
+            let Some(oldest) = self.events.pop_front() else { break };
+            self.bytes -= oldest.bytes();
+            // The rest of that transaction counts as gone too: half of it would be a hole.
+            self.complete_after = oldest.zxid;
+        }
+    }
+
+    /// Every event after `zxid`, or the first zxid that one can resume from.
+    pub(crate) fn after(&self, zxid: Zxid) -> Result<impl Iterator<Item = &WatchEvent>, Zxid> {
+        if zxid < self.complete_after {
+            return Err(self.complete_after);
+        }
+        let start = self.events.partition_point(|event| event.zxid <= zxid);
+        Ok(self.events.range(start..))
+    }
+
+    /// The first zxid that one can resume from.
+    pub(crate) fn oldest(&self) -> Zxid {
+        self.complete_after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(zxid: u64) -> WatchEvent {
+        WatchEvent { zxid: Zxid(zxid), kind: NodeEventKind::Created, path: NodePath::root() }
+    }
+
+    fn zxids(history: &History, after: u64) -> Result<Vec<u64>, Zxid> {
+        Ok(history.after(Zxid(after))?.map(|event| event.zxid.0).collect())
+    }
+
+    #[test]
+    fn resumes_from_what_it_has_and_refuses_the_rest() {
+        let mut history = History::new(3, 1 << 20);
+        history.start_over(Zxid(10));
+        for zxid in [11, 12, 12] {
+            history.push(event(zxid));
+        }
+        assert_eq!(zxids(&history, 10), Ok(vec![11, 12, 12]));
+        assert_eq!(zxids(&history, 11), Ok(vec![12, 12]));
+        assert_eq!(zxids(&history, 12), Ok(vec![]));
+        assert_eq!(zxids(&history, 99), Ok(vec![]));
+        assert_eq!(zxids(&history, 9), Err(Zxid(10)));
+        history.push(event(13));
+        assert_eq!(zxids(&history, 10), Err(Zxid(11)));
+        history.push(event(14));
+        assert_eq!(zxids(&history, 11), Err(Zxid(12)), "half of transaction 12 is gone, so all of it is");
+        assert_eq!(zxids(&history, 12), Ok(vec![13, 14]));
+        history.start_over(Zxid(20));
+        assert_eq!(zxids(&history, 14), Err(Zxid(20)));
+    }
+
+    #[test]
+    fn bytes_bound_it_too() {
+        let mut history = History::new(1_000, 10 * event(0).bytes());
+        (1..=100).for_each(|zxid| history.push(event(zxid)));
+        assert_eq!(history.oldest(), Zxid(90));
+        assert!(history.bytes <= history.max_bytes);
+    }
+}

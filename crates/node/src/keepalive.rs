@@ -1,0 +1,237 @@
+//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next (DESIGN section 6).
+//!
+//! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began after the keepalive
+//! arrived. A change of leader is a pause.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_consensus::Leadership;
+use lockkeeper_core::{SessionId, Zxid};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::NodeConfig;
+use crate::duties::Duties;
+use crate::error::NodeError;
+use crate::patience::Patience;
+use crate::replica::Replica;
+use crate::replication::Replication;
+
+/// What a node tells the leader.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Group {
+    pub(crate) sessions: Vec<SessionId>,
+}
+
+/// What the leader says to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GroupAnswer {
+    /// How far the leader's replica was.
+    pub(crate) zxid: Zxid,
+    /// One for each session of the group.
+    pub(crate) verdicts: Vec<Verdict>,
+}
+
+/// What the leader says of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Verdict {
+    /// It will not be expired before its timeout has passed since the keepalive arrived.
+    Alive(u32),
+    /// Its expiry has been proposed; nothing can be said until that is decided.
+    Expiring,
+    /// It does not exist (any more).
+    Gone,
+}
+
+/// Most sessions in one group.
+pub(crate) const MAX_GROUP: usize = 16_384;
+
+/// What a keepalive learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Alive {
+        timeout_ms: u32,
+        zxid: Zxid,
+    },
+    /// As of this zxid.
+    Gone {
+        zxid: Zxid,
+    },
+}
+
+struct Ask {
+    session: SessionId,
+    reply: oneshot::Sender<Heard>,
+}
+
+/// Where keepalives wait for the next group.
+#[derive(Default)]
+pub(crate) struct Keepalives {
+    asks: Mutex<Vec<Ask>>,
+    arrived: Notify,
+    max_waiting: usize,
+}
+
+impl Keepalives {
+    /// Starts the task that sends the groups.
+    pub(crate) fn start(
+        config: &NodeConfig,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+        duties: Arc<Duties>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self { max_waiting: config.max_waiting_calls, ..Self::default() });
+        let messenger = Messenger {
+            keepalives: this.clone(),
+            leadership: replication.leadership(),
+            tick: Duration::from_millis(config.session_tick_ms),
+            group_timeout: Duration::from_millis(config.keepalive_group_timeout_ms),
+            replica,
+            replication,
+            duties,
+            owed: BTreeSet::new(),
+        };
+        tokio::spawn(async move { stop.run_until_cancelled(messenger.run()).await });
+        this
+    }
+
+    /// Puts a keepalive into the next group.
+    pub(crate) fn ask(&self, session: SessionId) -> Result<oneshot::Receiver<Heard>, NodeError> {
+        let (reply, heard) = oneshot::channel();
+        let mut asks = self.asks.lock();
+        if asks.len() >= self.max_waiting {
+            return Err(NodeError::overloaded());
+        }
+        asks.push(Ask { session, reply });
+        drop(asks);
+        self.arrived.notify_one();
+        Ok(heard)
+    }
+}
+
+/// The task.
+struct Messenger {
+    keepalives: Arc<Keepalives>,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    leadership: watch::Receiver<Leadership>,
+    duties: Arc<Duties>,
+    tick: Duration,
+    group_timeout: Duration,
+    /// Signs of life that are due and have not reached the leader yet.
+    owed: BTreeSet<SessionId>,
+}
+
+impl Messenger {
+    async fn run(mut self) {
+        let mut patience = Patience::endless(self.replica.clock.clone(), self.leadership.clone());
+        let mut next_tick = self.replica.clock.now() + self.tick;
+        loop {
+            let now = self.replica.clock.now();
+            if now >= next_tick {
+                next_tick = now + self.tick;
+                let room = MAX_GROUP.saturating_sub(self.owed.len());
+                self.owed.extend(self.replica.custody.lock().take_due(self.replica.now_ms(), room));
+            }
+            let asks = self.take_asks();
+            if asks.is_empty() && self.owed.is_empty() {
+                tokio::select! {
+                    () = self.keepalives.arrived.notified() => {}
+                    () = self.replica.clock.sleep_until(next_tick) => {}
+                }
+                continue;
+            }
+            match self.deliver(asks).await {
+                Delivery::Done => patience.refresh(),
+                Delivery::Failed => drop(patience.pause().await),
+                // Ask again when the expiry may have been applied, not at once and over again.
+                Delivery::Undecided => self.replica.clock.sleep_until(self.replica.clock.now() + EXPIRY_PAUSE).await,
+            }
+        }
+    }
+
+    fn take_asks(&self) -> Vec<Ask> {
+        let mut asks = self.keepalives.asks.lock();
+        asks.retain(|ask| !ask.reply.is_closed());
+        let count = asks.len().min(MAX_GROUP);
+        asks.drain(..count).collect()
+    }
+
+    fn put_back(&self, mut asks: Vec<Ask>) {
+        let mut waiting = self.keepalives.asks.lock();
+        asks.append(&mut waiting);
+        *waiting = asks;
+    }
+
+    async fn deliver(&mut self, asks: Vec<Ask>) -> Delivery {
+        let sent_ms = self.replica.now_ms();
+        let asked: BTreeSet<SessionId> = asks.iter().map(|ask| ask.session).collect();
+        let group = Group { sessions: asked.union(&self.owed).copied().collect() };
+        let Some(answer) = self.send(&group).await.filter(|answer| answer.verdicts.len() == group.sessions.len())
+        else {
+            self.put_back(asks);
+            return Delivery::Failed;
+        };
+        self.owed.clear();
+        {
+            let mut custody = self.replica.custody.lock();
+            for (session, verdict) in group.sessions.iter().zip(&answer.verdicts) {
+                if let Verdict::Alive(_) = verdict {
+                    custody.acknowledged(*session, sent_ms);
+                }
+            }
+        }
+        let mut undecided = Vec::new();
+        for ask in asks {
+            let Ok(at) = group.sessions.binary_search(&ask.session) else { continue };
+            match answer.verdicts[at] {
+                Verdict::Alive(timeout_ms) => drop(ask.reply.send(Heard::Alive { timeout_ms, zxid: answer.zxid })),
+                Verdict::Gone => drop(ask.reply.send(Heard::Gone { zxid: answer.zxid })),
+                Verdict::Expiring => undecided.push(ask),
+            }
+        }
+        if undecided.is_empty() {
+            return Delivery::Done;
+        }
+        self.put_back(undecided);
+        Delivery::Undecided
+    }
+
+    /// Takes the group to the leader, wherever it is. None if that came to nothing.
+    async fn send(&mut self, group: &Group) -> Option<GroupAnswer> {
+        let leadership = *self.leadership.borrow_and_update();
+        if leadership.leading {
+            return self.duties.hear(group).await.ok();
+        }
+        let leader = leadership.leader?;
+        let body = Bytes::from(postcard::to_stdvec(group).ok()?);
+        let call = self.replication.call_service(leader, body, self.group_timeout);
+        let answer = tokio::select! {
+            answer = call => answer,
+            // That leader's word may never come; the next one is asked.
+            Ok(()) = self.leadership.changed() => return None,
+        };
+        match answer {
+            Ok(bytes) => postcard::from_bytes(&bytes).ok(),
+            Err(error) => {
+                tracing::debug!(%error, leader, "a group of keepalives did not get through: it is sent again");
+                None
+            }
+        }
+    }
+}
+
+enum Delivery {
+    Done,
+    Failed,
+    Undecided,
+}
+
+/// How long an expiry takes to be applied, about.
+const EXPIRY_PAUSE: Duration = Duration::from_millis(20);

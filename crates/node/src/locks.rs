@@ -1,0 +1,253 @@
+//! The lock service (DESIGN section 5): one log entry for a request, one watch for a waiter, and no grant lost.
+//!
+//! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed since the
+//! request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds by then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{
+    Command, FencingToken, IfHolding, LockName, NodePath, Op, Refusal, Reply, RequestKey, SessionId, Standing, State,
+    Zxid,
+};
+use tokio::sync::oneshot;
+
+use crate::abandoned::Claim;
+use crate::engine::{Engine, InCustody, reply_of};
+use crate::error::NodeError;
+use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
+use crate::sessions::unexpected;
+use crate::waiters::Verdict;
+
+/// Most holders that are named to one who did not get the lock.
+const MAX_HOLDERS_NAMED: usize = 32;
+/// Most requests ahead that are counted for them.
+const MAX_AHEAD_COUNTED: usize = 1_000;
+
+/// A request that stands in a queue.
+#[derive(Clone, Debug)]
+struct Queued {
+    lock: LockName,
+    session: SessionId,
+    path: NodePath,
+    token: FencingToken,
+    /// When it was handed over: a sign of life of its session.
+    asked_ms: u64,
+}
+
+/// Where a request stood when it was looked at.
+enum Look {
+    Holds(At<()>),
+    Gone,
+    Waits(Waiting),
+}
+
+/// A registered waiter; dropping it takes it off the table.
+struct Waiting {
+    engine: Arc<Engine>,
+    id: u64,
+    told: oneshot::Receiver<Verdict>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waiters = self.engine.replica.waiters.lock();
+        waiters.remove(self.id);
+        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+    }
+}
+
+impl Engine {
+    /// Asks for a lock and waits for it. Dropping the future takes the request back.
+    pub(crate) async fn acquire(self: &Arc<Self>, caller: Caller, ask: Acquire) -> Result<At<Acquired>, NodeError> {
+        self.refuse_when_closing()?;
+        let credential = caller.credential.ok_or(Refusal::SessionRequired)?;
+        let timeout_ms = self.authorise(&credential).await?;
+        let custody = self.take_into_custody(credential.session, timeout_ms);
+        let began = self.replica.clock.now();
+        let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
+        let permit = self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded())?;
+        let mut claim = Claim::new(self, permit, ask.label.as_str().into());
+        let acquired = self.enter_and_wait(&mut claim, credential.session, caller.request, &ask, began + wait).await;
+        if claim_is_settled(&acquired) {
+            claim.settle();
+        }
+        drop::<InCustody>(custody);
+        if let Ok(At { value: Acquired::Held(_), .. }) = &acquired {
+            metrics::histogram!("lockkeeper_lock_wait_seconds")
+                .record((self.replica.clock.now() - began).as_secs_f64());
+        }
+        acquired
+    }
+
+    async fn enter_and_wait(
+        self: &Arc<Self>,
+        claim: &mut Claim,
+        session: SessionId,
+        request: Option<RequestKey>,
+        ask: &Acquire,
+        until: Duration,
+    ) -> Result<At<Acquired>, NodeError> {
+        let asked_ms = self.replica.now_ms();
+        let op = Op::Acquire {
+            lock: ask.lock.clone(),
+            mode: ask.mode,
+            uuid: ask.uuid,
+            label: Arc::from(ask.label.as_str()),
+        };
+        let done = claim.enter(Command::Do { session: Some(session), request, op }).await?;
+        let fresh = done.fresh;
+        let entered = reply_of(done)?;
+        let Reply::Queued { path, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
+        let queued = Queued { lock: ask.lock.clone(), session, path, token, asked_ms };
+        // A request that was made before may have been given up by another node, whose withdrawal is still under way. Making it
+        // this one's first decides between the two.
+        if !fresh && !claim.make_mine(session, &queued.path).await.map_err(after_entry)? {
+            return self.gone(&queued);
+        }
+        self.wait_for(&queued, until).await.map_err(after_entry)
+    }
+
+    async fn wait_for(self: &Arc<Self>, queued: &Queued, until: Duration) -> Result<At<Acquired>, NodeError> {
+        loop {
+            let mut waiting = match self.look(queued) {
+                Look::Holds(at) => return Ok(self.held(queued, at.zxid)),
+                Look::Gone => return self.gone(queued),
+                Look::Waits(waiting) => waiting,
+            };
+            tokio::select! {
+                biased;
+                told = &mut waiting.told => match told {
+                    // It held when this was said, on a replica that may be behind: look again with the leader's word on where we are.
+                    Ok(Verdict::Holds) => self.barrier.pass().await?,
+                    Ok(Verdict::Gone) | Err(_) => {}
+                },
+                // The request keeps its place: its session can ask again at another node.
+                () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
+                () = self.replica.clock.sleep_until(until) => {
+                    drop(waiting);
+                    return self.give_up(queued).await;
+                }
+            }
+        }
+    }
+
+    /// Looks at the request, and registers a waiter if it waits: under one lock, so that nothing comes between.
+    fn look(self: &Arc<Self>, queued: &Queued) -> Look {
+        let state = self.replica.state.read();
+        match state.standing(&queued.path) {
+            Standing::Holds { token } if token == queued.token => Look::Holds(At { value: (), zxid: state.zxid() }),
+            Standing::Holds { .. } | Standing::Gone => Look::Gone,
+            Standing::Waits { blocker } => {
+                let mut waiters = self.replica.waiters.lock();
+                let (id, told) = waiters.add(queued.path.clone(), blocker);
+                metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+                Look::Waits(Waiting { engine: self.clone(), id, told })
+            }
+        }
+    }
+
+    fn held(&self, queued: &Queued, zxid: Zxid) -> At<Acquired> {
+        let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
+        let grant = Grant { path: queued.path.clone(), token: queued.token, remaining_ms };
+        At { value: Acquired::Held(grant), zxid }
+    }
+
+    /// What the session has left, counted from the later of this request and the last sign of life that the leader acknowledged.
+    fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
+        let timeout_ms = self.replica.state.read().session(session).map_or(0, |session| u64::from(session.timeout_ms));
+        let acknowledged_ms = self.replica.custody.lock().acknowledged_ms(session).unwrap_or(0);
+        asked_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
+    }
+
+    /// Why a request is no more: its session has ended, or it was taken out of the queue alone.
+    fn gone(&self, queued: &Queued) -> Result<At<Acquired>, NodeError> {
+        let state = self.replica.state.read();
+        match state.session(queued.session) {
+            None => Err(Refusal::SessionExpired(queued.session).into()),
+            Some(_) => Ok(At { value: Acquired::Gone, zxid: state.zxid() }),
+        }
+    }
+
+    /// The wait is over: leaves the queue, unless the lock came in the last moment.
+    async fn give_up(self: &Arc<Self>, queued: &Queued) -> Result<At<Acquired>, NodeError> {
+        let op = Op::Withdraw { lock: queued.lock.clone(), token: queued.token, if_holding: IfHolding::Keep };
+        let command = Command::Do { session: Some(queued.session), request: None, op };
+        match reply_of(self.proposer.propose(command).await?) {
+            Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued), zxid }),
+            Ok(At { value: Reply::HeldInstead, .. }) => match self.look(queued) {
+                Look::Holds(at) => Ok(self.held(queued, at.zxid)),
+                Look::Gone | Look::Waits(_) => self.gone(queued),
+            },
+            Ok(other) => Err(unexpected(&other.value)),
+            Err(NodeError::Refused(Refusal::NotQueued { .. })) => self.gone(queued),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn busy(&self, queued: &Queued) -> Acquired {
+        busy_in(&self.replica.state.read(), &queued.lock, &queued.path)
+    }
+
+    /// Takes a lock from its holder. The caller has made sure that `by` may.
+    pub(crate) async fn force_release(
+        &self,
+        lock: LockName,
+        token: FencingToken,
+        by: &str,
+    ) -> Result<At<ForceReleased>, NodeError> {
+        self.refuse_when_closing()?;
+        let op = Op::ForceRelease { lock: lock.clone(), token };
+        let result = self.proposer.propose(Command::Do { session: None, request: None, op }).await.and_then(reply_of);
+        match &result {
+            Ok(done) => {
+                metrics::counter!("lockkeeper_forced_releases_total").increment(1);
+                tracing::info!(target: "audit", %lock, %token, by, zxid = done.zxid.0, "forced release");
+            }
+            Err(error) => tracing::info!(target: "audit", %lock, %token, by, %error, "forced release, not done"),
+        }
+        let done = result?;
+        let Reply::ForceReleased { holder } = done.value else { return Err(unexpected(&done.value)) };
+        Ok(At { value: ForceReleased { holder }, zxid: done.zxid })
+    }
+}
+
+/// Once a request stands in the queue, failing to learn more is no statement that nothing changed.
+fn after_entry(error: NodeError) -> NodeError {
+    match error {
+        NodeError::NoLeader { .. } | NodeError::Overloaded { .. } => NodeError::UnknownOutcome(
+            "the request stands in the queue and is taken back as soon as that can be done; a retry with the same request id is safe".into(),
+        ),
+        other => other,
+    }
+}
+
+/// Whether there is nothing left to take back.
+fn claim_is_settled(acquired: &Result<At<Acquired>, NodeError>) -> bool {
+    match acquired {
+        // A node that goes down leaves its waiters in the queue: they can ask again elsewhere and keep their place.
+        Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
+        Err(_) => false,
+    }
+}
+
+/// What one who did not get the lock is told.
+fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
+    let own = lockkeeper_core::lock::parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
+    let Some(view) = state.lock(lock) else { return Acquired::Busy { holders: Vec::new(), ahead: 0 } };
+    let holders = view
+        .requests()
+        .take_while(|request| matches!(request.standing, Standing::Holds { .. }))
+        .take(MAX_HOLDERS_NAMED);
+    let holders = holders
+        .map(|request| HolderInfo {
+            session: request.session,
+            token: request.token,
+            label: request.label,
+            since_ms: request.since_ms,
+            mode: request.mode,
+        })
+        .collect();
+    let ahead = view.requests().take(MAX_AHEAD_COUNTED).take_while(|request| request.sequence < own).count();
+    Acquired::Busy { holders, ahead: ahead as u64 }
+}

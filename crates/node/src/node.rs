@@ -1,0 +1,232 @@
+//! The node as the front doors see it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_consensus::{Consensus, PeerKind, ServeError, StartError, Transport};
+use lockkeeper_core::{FencingToken, LockName, Op, Reply, SessionId, State, Zxid};
+use lockkeeper_store::{Opened, SnapshotStore, Store};
+use rand::RngCore;
+
+use crate::clock::Clock;
+use crate::config::NodeConfig;
+use crate::duties::Door;
+use crate::engine::Engine;
+use crate::error::NodeError;
+use crate::replica::Replica;
+use crate::request::{
+    Acquire, Acquired, At, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
+};
+use crate::status::{NodeStatus, not_ready_because};
+use crate::watches::{WatchSpec, WatchStream};
+
+/// What a node is made of.
+pub struct Parts {
+    /// Settings.
+    pub config: NodeConfig,
+    /// Log and vote.
+    pub store: Store,
+    /// What opening the store found.
+    pub opened: Opened,
+    /// Snapshot files.
+    pub snapshots: SnapshotStore,
+    /// Calls to peers.
+    pub transport: Arc<dyn Transport>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// For the secrets of sessions; must not be predictable.
+    pub random: Box<dyn RngCore + Send>,
+    /// Told once, in one line, when this node cannot go on; the process must end.
+    pub fatal: Arc<dyn Fn(String) + Send + Sync>,
+}
+
+/// Handle of a node; cheap to clone.
+#[derive(Clone)]
+pub struct Node {
+    engine: Arc<Engine>,
+    consensus: Consensus,
+}
+
+impl Node {
+    /// Restores the state and begins to take part.
+    ///
+    /// # Errors
+    /// Says which setting is wrong, or what of the stored data cannot be used.
+    pub async fn start(parts: Parts) -> Result<Self, StartError> {
+        parts.config.validate().map_err(StartError::Config)?;
+        let replica = Replica::new(&parts.config, parts.clock.clone(), parts.fatal.clone());
+        let door = Arc::new(Door::default());
+        let wall = parts.clock.clone();
+        let incarnation = parts.opened.incarnation;
+        let consensus = Consensus::start(lockkeeper_consensus::Parts {
+            config: parts.config.consensus.clone(),
+            store: parts.store,
+            opened: parts.opened,
+            snapshots: parts.snapshots,
+            machine: replica.clone(),
+            service: door.clone(),
+            transport: parts.transport,
+            clock_ms: Arc::new(move || wall.wall_ms()),
+            fatal: parts.fatal,
+        })
+        .await?;
+        let engine =
+            Engine::start(parts.config, incarnation, replica, Arc::new(consensus.clone()), &door, parts.random);
+        Ok(Self { engine, consensus })
+    }
+
+    /// Opens a session. Its secret is drawn here and shown once.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
+        self.engine.open_session(timeout_ms, label).await
+    }
+
+    /// Keeps a session alive: once this returns, the session is not expired before its timeout has passed since the call (promise P5).
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn keepalive(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
+        self.engine.keepalive(credential).await
+    }
+
+    /// Ends a session and everything it owned.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn close_session(&self, credential: &Credential) -> Result<At<()>, NodeError> {
+        self.engine.close_session(credential).await
+    }
+
+    /// Checks a credential and gives the session's timeout; counts as a sign of life. For calls that name a session and need nothing else
+    /// that does it.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
+        let timeout_ms = self.engine.authorise(credential).await?;
+        let replica = &self.engine.replica;
+        replica.custody.lock().touch(credential.session, timeout_ms, replica.now_ms());
+        Ok(timeout_ms)
+    }
+
+    /// Carries out an operation.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
+        self.engine.execute(caller, op).await
+    }
+
+    /// Asks for a lock and waits for it. Dropping the future withdraws the request, and releases the lock if it holds by then.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn acquire(&self, caller: Caller, acquire: Acquire) -> Result<At<Acquired>, NodeError> {
+        self.engine.acquire(caller, acquire).await
+    }
+
+    /// Takes a lock from its holder. The front door has made sure that `by` may; the audit log says who it was.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn force_release(
+        &self,
+        lock: LockName,
+        token: FencingToken,
+        by: &str,
+    ) -> Result<At<ForceReleased>, NodeError> {
+        self.engine.force_release(lock, token, by).await
+    }
+
+    /// Whether a lock is held with this token now.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn verify(&self, lock: &LockName, token: FencingToken) -> Result<At<bool>, NodeError> {
+        self.read(Consistency::Linearizable, |state| state.verify(lock, token)).await
+    }
+
+    /// Reads the state. `read` runs under the state's lock: it must be quick.
+    ///
+    /// # Errors
+    /// See [`NodeError`]. A stale read never fails.
+    pub async fn read<T: Send>(
+        &self,
+        consistency: Consistency,
+        read: impl FnOnce(&State) -> T + Send,
+    ) -> Result<At<T>, NodeError> {
+        self.engine.read(consistency, read).await
+    }
+
+    /// Begins a watch.
+    ///
+    /// # Errors
+    /// [`NodeError::Compacted`] if the history from which to resume is gone; [`NodeError::Overloaded`] if there are too many watches.
+    pub async fn watch(&self, spec: WatchSpec) -> Result<WatchStream, NodeError> {
+        self.engine.watch(spec)
+    }
+
+    /// What a session has left if it stays silent: as the leader knows it, or at another node counted from the last sign of life
+    /// that was acknowledged through it. None if this node cannot tell.
+    pub fn session_remaining(&self, session: SessionId) -> Option<Duration> {
+        self.engine.session_remaining_ms(session).map(Duration::from_millis)
+    }
+
+    /// How this node is.
+    pub fn status(&self) -> NodeStatus {
+        let consensus = self.consensus.status();
+        let not_ready_because = not_ready_because(&consensus, self.engine.closing.is_cancelled());
+        let replica = &self.engine.replica;
+        let (watches, waiters) = (replica.watches.lock().len(), replica.waiters.lock().len());
+        let state = replica.state.read();
+        NodeStatus {
+            consensus,
+            zxid: state.zxid(),
+            sessions: state.session_count(),
+            nodes: state.node_count(),
+            ephemerals: state.ephemeral_count(),
+            watches,
+            waiters,
+            ready: not_ready_because.is_none(),
+            not_ready_because,
+        }
+    }
+
+    /// A checksum of the whole state and the point at which it was taken. Computed on another thread, from a copy that costs nothing.
+    pub async fn checksum(&self) -> (Zxid, String) {
+        let state = self.engine.replica.state_now();
+        let zxid = state.zxid();
+        let checksum = tokio::task::spawn_blocking(move || format!("{:016x}", state.checksum())).await;
+        (zxid, checksum.unwrap_or_else(|error| format!("not computed: {error}")))
+    }
+
+    /// Consensus: membership, leadership, its status.
+    pub fn consensus(&self) -> &Consensus {
+        &self.consensus
+    }
+
+    /// Answers a peer's call, which has passed the [`PeerGate`](lockkeeper_consensus::PeerGate).
+    ///
+    /// # Errors
+    /// Says why it was turned down.
+    pub async fn serve_peer(&self, from: u64, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
+        self.consensus.serve(from, kind, body).await
+    }
+
+    /// Goes down in order: takes no new requests, hands leadership over, lets what is under way end (within a bound), stops.
+    pub async fn shutdown(&self) {
+        self.engine.closing.cancel();
+        let leading = self.consensus.leadership().borrow().leading;
+        if leading && self.consensus.members().borrow().voters.len() > 1 {
+            if let Err(error) = self.consensus.transfer_leadership(None).await {
+                tracing::warn!(%error, "leadership was not handed over; the others will elect");
+            }
+        }
+        self.engine.drain().await;
+        self.consensus.shutdown().await;
+        self.engine.end();
+    }
+}

@@ -1,0 +1,372 @@
+//! The way of this node's commands into the log (DESIGN section 4).
+//!
+//! Everything that waits goes into one batch; while that batch is on its way the next one fills. There is no linger and no timer that
+//! delays a lone command. A batch whose fate is open is sent again, the very same, until this replica has applied it: the state applies
+//! each origin once. It must never report an outcome that it has not seen applied here, nor call a command lost that may be in the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_consensus::{Leadership, ProposeError};
+use lockkeeper_core::{Batch, Command, NodeId, Op, Origin, Refusal};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::NodeConfig;
+use crate::error::NodeError;
+use crate::flight::{Completion, Flight, Pending, Stage};
+use crate::patience::Patience;
+use crate::replica::Replica;
+use crate::replication::Replication;
+
+/// Hands commands to the task that proposes them.
+#[derive(Clone)]
+pub(crate) struct Proposer {
+    queue: mpsc::Sender<Pending>,
+    load: Arc<Load>,
+    replica: Arc<Replica>,
+    request_timeout: Duration,
+    max_command_bytes: usize,
+    max_queued_bytes: usize,
+}
+
+/// What has been taken and not yet answered.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    bytes: AtomicUsize,
+    commands: AtomicUsize,
+}
+
+/// A command that was handed over, and its outcome to come.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    stage: Stage,
+    reply: oneshot::Receiver<Completion>,
+}
+
+impl Submission {
+    /// The outcome, however long it takes.
+    pub(crate) async fn outcome(&mut self) -> Completion {
+        (&mut self.reply).await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
+    }
+}
+
+impl Proposer {
+    /// Starts the task. Ends when `stop` is cancelled.
+    pub(crate) fn start(
+        config: &NodeConfig,
+        incarnation: u64,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+        stop: CancellationToken,
+    ) -> Self {
+        let (queue, waiting) = mpsc::channel(config.max_queued_commands);
+        let load = Arc::new(Load::default());
+        let carrier = Carrier {
+            waiting,
+            held_over: None,
+            load: load.clone(),
+            replica: replica.clone(),
+            leadership: replication.leadership(),
+            replication,
+            next: Origin { node: NodeId(config.consensus.node), incarnation, sequence: 1 },
+            max_commands: config.max_batch_commands,
+            max_bytes: config.max_batch_bytes,
+        };
+        tokio::spawn(async move { stop.run_until_cancelled(carrier.run()).await });
+        Self {
+            queue,
+            load,
+            replica,
+            request_timeout: Duration::from_millis(config.request_timeout_ms),
+            max_command_bytes: config.max_command_bytes,
+            max_queued_bytes: config.max_queued_bytes,
+        }
+    }
+
+    /// Hands a command over. Never waits.
+    pub(crate) fn submit(&self, command: Command) -> Result<Submission, NodeError> {
+        let bytes = bytes_of(&command);
+        if bytes > self.max_command_bytes {
+            let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
+            return Err(Refusal::BadArguments(why.into()).into());
+        }
+        if self.load.bytes.load(Ordering::Relaxed) + bytes > self.max_queued_bytes {
+            return Err(NodeError::overloaded());
+        }
+        let (sender, reply) = oneshot::channel();
+        let stage = Stage::default();
+        self.load.add(bytes);
+        let pending = Pending { command, bytes, stage: stage.clone(), reply: sender };
+        self.queue.try_send(pending).map_err(|error| {
+            self.load.subtract(bytes);
+            match error {
+                mpsc::error::TrySendError::Full(_) => NodeError::overloaded(),
+                mpsc::error::TrySendError::Closed(_) => NodeError::ShuttingDown,
+            }
+        })?;
+        Ok(Submission { stage, reply })
+    }
+
+    /// Hands a command over and waits for its outcome, as long as a request may take.
+    pub(crate) async fn propose(&self, command: Command) -> Completion {
+        let mut submission = self.submit(command)?;
+        self.await_outcome(&mut submission).await
+    }
+
+    /// The outcome within the time that a request may take from now; else what is certain about it.
+    pub(crate) async fn await_outcome(&self, submission: &mut Submission) -> Completion {
+        let deadline = self.replica.clock.now() + self.request_timeout;
+        tokio::select! {
+            biased;
+            completion = submission.outcome() => completion,
+            () = self.replica.clock.sleep_until(deadline) => {
+                if submission.stage.withdraw() {
+                    return Err(NodeError::no_leader());
+                }
+                let waited = self.request_timeout.as_millis();
+                Err(NodeError::UnknownOutcome(format!("sent, but not seen applied within {waited} ms; it may yet be")))
+            }
+        }
+    }
+
+    /// Whether nothing waits and nothing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.load.commands.load(Ordering::SeqCst) == 0
+    }
+}
+
+impl Load {
+    fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.commands.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn subtract(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.commands.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The task.
+struct Carrier {
+    waiting: mpsc::Receiver<Pending>,
+    /// Taken from the queue, but one too many for the last batch.
+    held_over: Option<Pending>,
+    load: Arc<Load>,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    leadership: watch::Receiver<Leadership>,
+    next: Origin,
+    max_commands: usize,
+    max_bytes: usize,
+}
+
+/// How an attempt to send a batch ended.
+enum Attempt {
+    Landed,
+    /// Its fate is open.
+    Open,
+    /// Its fate is open, and another leader is there to be asked at once.
+    Overtaken,
+    Failed(ProposeError),
+}
+
+impl Carrier {
+    async fn run(mut self) {
+        while let Some(passengers) = self.collect().await {
+            let (commands, bytes) = (passengers.len(), passengers.iter().map(|p| p.bytes).sum::<usize>());
+            self.carry(passengers).await;
+            self.load.bytes.fetch_sub(bytes, Ordering::SeqCst);
+            self.load.commands.fetch_sub(commands, Ordering::SeqCst);
+        }
+    }
+
+    /// Waits for one command, then takes all that is there.
+    async fn collect(&mut self) -> Option<Vec<Pending>> {
+        let first = match self.held_over.take() {
+            Some(pending) => pending,
+            None => self.waiting.recv().await?,
+        };
+        let mut bytes = first.bytes;
+        let mut passengers = vec![first];
+        while passengers.len() < self.max_commands {
+            let Ok(pending) = self.waiting.try_recv() else { break };
+            bytes += pending.bytes;
+            if bytes > self.max_bytes {
+                self.held_over = Some(pending);
+                break;
+            }
+            passengers.push(pending);
+        }
+        Some(passengers)
+    }
+
+    /// Sends these until they are applied here, or certainly never will be.
+    async fn carry(&mut self, mut passengers: Vec<Pending>) {
+        let mut patience = self.patience();
+        loop {
+            passengers.retain(|passenger| passenger.stage.send());
+            if passengers.is_empty() {
+                return;
+            }
+            // Never the same sequence for other contents, even where the first is certainly not in the log.
+            let origin = self.next;
+            self.next.sequence += 1;
+            let payload = encode(origin, &passengers);
+            metrics::histogram!("lockkeeper_batch_commands").record(passengers.len() as f64);
+            let mut landed = self.take_off(origin, passengers);
+            let error = match self.attempt(&payload, &mut landed).await {
+                Attempt::Landed => return,
+                Attempt::Open => return self.insist(payload, landed, true).await,
+                Attempt::Overtaken => return self.insist(payload, landed, false).await,
+                Attempt::Failed(error) => error,
+            };
+            let Some(flight) = self.replica.flight.lock().take() else { return };
+            passengers = flight.passengers;
+            if error != ProposeError::NoLeader {
+                return fail_all(passengers, &error);
+            }
+            // Certainly not in the log: callers may take their commands back, and the batch may be another next time.
+            passengers.iter().for_each(|passenger| passenger.stage.unsend());
+            let _ = patience.pause().await;
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::endless(self.replica.clock.clone(), self.leadership.clone())
+    }
+
+    fn take_off(&self, origin: Origin, passengers: Vec<Pending>) -> oneshot::Receiver<()> {
+        let (landed, landing) = oneshot::channel();
+        *self.replica.flight.lock() = Some(Flight { origin, passengers, landed });
+        landing
+    }
+
+    /// Sends the batch once.
+    async fn attempt(&mut self, payload: &Bytes, landed: &mut oneshot::Receiver<()>) -> Attempt {
+        metrics::counter!("lockkeeper_proposals_total").increment(1);
+        let sent_under = *self.leadership.borrow_and_update();
+        let (replication, payload) = (self.replication.clone(), payload.clone());
+        // A task of its own: once the batch has landed nobody waits for the leader's word, but its connection must not be torn down.
+        let mut sent = tokio::spawn(async move { replication.propose(payload).await });
+        let result = tokio::select! {
+            biased;
+            _ = &mut *landed => return Attempt::Landed,
+            result = &mut sent => result,
+            () = overtaken(&mut self.leadership, sent_under) => return Attempt::Overtaken,
+        };
+        match result {
+            Ok(Ok(())) => {
+                // Committed. This replica will apply it, or install a snapshot that covers it.
+                let _ = landed.await;
+                Attempt::Landed
+            }
+            Ok(Err(ProposeError::Unknown(why))) => {
+                tracing::debug!(%why, "the fate of a batch is open: it is sent again");
+                Attempt::Open
+            }
+            Ok(Err(error)) => Attempt::Failed(error),
+            Err(_) => Attempt::Open,
+        }
+    }
+
+    /// Its fate is open: the very same batch goes out again until it has landed, whatever it takes. Callers give up by themselves.
+    async fn insist(&mut self, payload: Bytes, mut landed: oneshot::Receiver<()>, mut pause_first: bool) {
+        let mut patience = self.patience();
+        loop {
+            if pause_first {
+                tokio::select! {
+                    biased;
+                    _ = &mut landed => return,
+                    _ = patience.pause() => {}
+                }
+            }
+            match self.attempt(&payload, &mut landed).await {
+                Attempt::Landed => return,
+                Attempt::Overtaken => pause_first = false,
+                Attempt::Failed(ProposeError::ShuttingDown) => {
+                    return self.abandon("this node went down before it saw the request applied; it may yet be");
+                }
+                Attempt::Failed(ProposeError::Fatal(why)) => return self.abandon(&why),
+                // Whatever became of this attempt, an earlier one may have gone through.
+                Attempt::Open | Attempt::Failed(_) => pause_first = true,
+            }
+        }
+    }
+
+    /// Tells everyone on board that nobody knows.
+    fn abandon(&self, why: &str) {
+        if let Some(flight) = self.replica.flight.lock().take() {
+            for passenger in flight.passengers {
+                passenger.fail(NodeError::UnknownOutcome(why.into()));
+            }
+        }
+    }
+}
+
+/// Until another leader is known than the one under which a batch was sent: that one's word may never come.
+async fn overtaken(leadership: &mut watch::Receiver<Leadership>, sent_under: Leadership) {
+    while sent_under.leader.is_none()
+        || leadership.borrow().leader.is_none()
+        || leadership.borrow().term == sent_under.term
+    {
+        if leadership.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn encode(origin: Origin, passengers: &[Pending]) -> Bytes {
+    let commands = passengers.iter().map(|passenger| passenger.command.clone()).collect();
+    // The leader stamps the entry; this field is filled from there when it is applied.
+    Bytes::from(Batch { origin, clock_ms: 0, commands }.encode())
+}
+
+fn fail_all(passengers: Vec<Pending>, error: &ProposeError) {
+    for passenger in passengers {
+        passenger.fail(match error {
+            ProposeError::ShuttingDown => NodeError::ShuttingDown,
+            ProposeError::TooLarge { .. } => Refusal::BadArguments(error.to_string().into()).into(),
+            ProposeError::Fatal(why) => NodeError::Fatal(why.clone()),
+            ProposeError::NoLeader => NodeError::no_leader(),
+            ProposeError::Unknown(why) => NodeError::UnknownOutcome(why.clone()),
+        });
+    }
+}
+
+/// About how many bytes a command takes in the log.
+fn bytes_of(command: &Command) -> usize {
+    const SMALL: usize = 64;
+    match command {
+        Command::OpenSession { label, .. } => SMALL + label.len(),
+        Command::CloseSession { .. } => SMALL,
+        Command::ExpireSessions { sessions, .. } => SMALL + 10 * sessions.len(),
+        Command::Reap { paths } => SMALL + paths.iter().map(|path| path.as_str().len() + 2).sum::<usize>(),
+        Command::Do { request, op, .. } => {
+            SMALL + request.as_ref().map_or(0, |key| 19 * (1 + key.acknowledged.len())) + bytes_of_op(op)
+        }
+    }
+}
+
+fn bytes_of_op(op: &Op) -> usize {
+    const SMALL: usize = 32;
+    let of_acl = |acl: &[lockkeeper_core::AclEntry]| {
+        acl.iter().map(|entry| 8 + entry.scheme.len() + entry.id.len()).sum::<usize>()
+    };
+    SMALL
+        + match op {
+            Op::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
+            Op::SetData { path, data, .. } => path.as_str().len() + data.len(),
+            Op::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
+            Op::Delete { path, .. } | Op::Check { path, .. } => path.as_str().len(),
+            Op::Acquire { lock, label, .. } => lock.as_str().len() + label.len(),
+            Op::CheckLock { lock, .. }
+            | Op::Withdraw { lock, .. }
+            | Op::Release { lock, .. }
+            | Op::ForceRelease { lock, .. } => lock.as_str().len(),
+            Op::Multi(ops) => ops.iter().map(bytes_of_op).sum(),
+        }
+}

@@ -1,0 +1,242 @@
+//! This node's copy of the replicated state, and everything that must move in step with it.
+//!
+//! Under the write lock of the state, and in this order: apply, tell the watches, wake the waiters, keep the records of sessions, then
+//! answer. So nobody sees data before the event that announces it, and nobody who has an answer can miss what led to it.
+//!
+//! Lock order: `state`, then any one of the others at a time. Nothing here waits.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use lockkeeper_consensus::{Committed, LogPosition, Machine};
+use lockkeeper_core::lock::parse_request;
+use lockkeeper_core::{
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Outcome, Reply, SessionId, State, Term, Zxid,
+};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::clock::{Clock, whole_ms};
+use crate::config::NodeConfig;
+use crate::custody::Custody;
+use crate::flight::{Done, Flight};
+use crate::history::{History, WatchEvent};
+use crate::tracker::SessionTracker;
+use crate::waiters::WaiterTable;
+use crate::watches::WatchTable;
+
+/// Told once, in one line, when this node cannot go on.
+pub(crate) type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
+
+/// The record of sessions that this node keeps as the leader of a term.
+#[derive(Debug)]
+pub(crate) struct Leading {
+    pub(crate) term: u64,
+    pub(crate) tracker: SessionTracker,
+}
+
+/// See the module's text.
+pub(crate) struct Replica {
+    node: NodeId,
+    pub(crate) clock: Arc<dyn Clock>,
+    fatal: FatalHook,
+    pub(crate) state: RwLock<State>,
+    pub(crate) watches: Arc<Mutex<WatchTable>>,
+    pub(crate) waiters: Mutex<WaiterTable>,
+    pub(crate) custody: Mutex<Custody>,
+    /// Of the last term in which this node led. Kept in step whether it still leads or not, so that what was named in a term stays
+    /// named for that term.
+    pub(crate) leading: Mutex<Option<Leading>>,
+    pub(crate) flight: Mutex<Option<Flight>>,
+    zxid: watch::Sender<Zxid>,
+}
+
+impl Replica {
+    pub(crate) fn new(config: &NodeConfig, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
+        let history = History::new(config.history_events, config.history_bytes);
+        let watches = WatchTable::new(history, config.watch_queue_events, config.max_watches);
+        Arc::new(Self {
+            node: NodeId(config.consensus.node),
+            clock,
+            fatal,
+            state: RwLock::new(State::new()),
+            watches: Arc::new(Mutex::new(watches)),
+            waiters: Mutex::default(),
+            custody: Mutex::default(),
+            leading: Mutex::new(None),
+            flight: Mutex::new(None),
+            zxid: watch::Sender::new(Zxid(0)),
+        })
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        whole_ms(self.clock.now())
+    }
+
+    /// How far this replica has come, as it moves.
+    pub(crate) fn zxid(&self) -> watch::Receiver<Zxid> {
+        self.zxid.subscribe()
+    }
+
+    fn apply_one(&self, entry: &Committed) {
+        let mut batch = match Batch::decode(&entry.payload) {
+            Ok(batch) => batch,
+            Err(error) => {
+                (self.fatal)(format!("the log entry at {} cannot be read: {error}", entry.position));
+                return;
+            }
+        };
+        batch.clock_ms = entry.clock_ms;
+        let began = self.clock.now();
+        let mut state = self.state.write();
+        let outcomes = state.apply(Term(entry.position.term), &batch);
+        self.follow(&state, &batch, &outcomes);
+        let zxid = state.zxid();
+        self.answer(&batch, outcomes);
+        drop(state);
+        self.publish(zxid);
+        metrics::histogram!("lockkeeper_apply_seconds").record((self.clock.now() - began).as_secs_f64());
+    }
+
+    fn publish(&self, zxid: Zxid) {
+        self.zxid.send_if_modified(|last| std::mem::replace(last, zxid) != zxid);
+    }
+
+    /// Everything that is told, in zxid order.
+    fn follow(&self, state: &State, batch: &Batch, outcomes: &[Outcome]) {
+        self.note_callers(batch);
+        for outcome in outcomes {
+            for event in &outcome.events {
+                match event {
+                    Event::Node { zxid, kind, path } => self.node_event(state, *zxid, *kind, path),
+                    Event::SessionOpened { session, timeout_ms, .. } => {
+                        if let Some(leading) = &mut *self.leading.lock() {
+                            leading.tracker.opened(*session, *timeout_ms, self.now_ms());
+                        }
+                    }
+                    Event::SessionEnded { session, cause, .. } => {
+                        metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
+                        self.session_ended(*session);
+                    }
+                }
+            }
+        }
+        if batch.origin.node == self.node {
+            count_releases(state, outcomes);
+        }
+    }
+
+    /// Whoever asked for something lives.
+    fn note_callers(&self, batch: &Batch) {
+        let mut leading = self.leading.lock();
+        let Some(leading) = &mut *leading else { return };
+        let now_ms = self.now_ms();
+        for command in &batch.commands {
+            if let Command::Do { session: Some(session), .. } = command {
+                leading.tracker.heard(*session, now_ms);
+            }
+        }
+    }
+
+    fn node_event(&self, state: &State, zxid: Zxid, kind: NodeEventKind, path: &NodePath) {
+        self.watches.lock().tell(WatchEvent { zxid, kind, path: path.clone() });
+        if kind == NodeEventKind::Deleted {
+            let mut waiters = self.waiters.lock();
+            let woken = waiters.deleted(path, |path| state.standing(path));
+            if woken > 0 {
+                metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
+                metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+            }
+        }
+    }
+
+    fn session_ended(&self, session: SessionId) {
+        if let Some(leading) = &mut *self.leading.lock() {
+            leading.tracker.ended(session);
+        }
+        self.custody.lock().ended(session);
+    }
+
+    /// Answers those of this node whose batch this was.
+    fn answer(&self, batch: &Batch, outcomes: Vec<Outcome>) {
+        let flight = {
+            let mut flight = self.flight.lock();
+            flight.take_if(|flight| flight.origin == batch.origin)
+        };
+        if let Some(flight) = flight {
+            flight.land(outcomes.into_iter().map(Done::from_log));
+        }
+    }
+
+    /// The state has jumped: everything that moves in step with it is brought there.
+    fn jump(&self, state: &State) {
+        self.watches.lock().start_over(state.zxid());
+        self.waiters.lock().look_at_all(|path| state.standing(path));
+        self.custody.lock().keep_only(|session| state.session(session).is_some());
+        // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
+        *self.leading.lock() = None;
+        let mut slot = self.flight.lock();
+        if let Some((origin, outcomes)) = state.origin_applied(self.node) {
+            if let Some(flight) = slot.take_if(|flight| flight.origin == origin) {
+                flight.land(outcomes.iter().cloned().map(Done::from_log));
+            }
+        }
+    }
+
+    /// The state as it is now. O(1).
+    pub(crate) fn state_now(&self) -> State {
+        self.state.read().clone()
+    }
+}
+
+impl Machine for Replica {
+    fn apply(&self, entries: &[Committed]) {
+        for entry in entries {
+            self.apply_one(entry);
+        }
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send> {
+        let state = self.state_now();
+        Box::new(move |to| state.write_snapshot(to).map_err(io::Error::other))
+    }
+
+    fn restore(&self, position: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+        let restored = State::read_snapshot(from)
+            .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
+        let mut state = self.state.write();
+        *state = restored;
+        self.jump(&state);
+        let zxid = state.zxid();
+        drop(state);
+        self.publish(zxid);
+        Ok(())
+    }
+}
+
+/// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.
+fn count_releases(state: &State, outcomes: &[Outcome]) {
+    let released: usize = outcomes.iter().map(|outcome| released_by(state, outcome)).sum();
+    if released > 0 {
+        metrics::counter!("lockkeeper_lock_releases_total").increment(released as u64);
+    }
+}
+
+fn released_by(state: &State, outcome: &Outcome) -> usize {
+    match &outcome.reply {
+        // Answered from memory: it was counted the first time.
+        _ if outcome.events.is_empty() => 0,
+        Ok(Reply::Released | Reply::ForceReleased { .. }) => 1,
+        Ok(Reply::Withdrawn | Reply::Created { .. } | Reply::Queued { .. }) => 0,
+        _ => outcome.events.iter().filter(|event| stood_first(state, event)).count(),
+    }
+}
+
+/// Whether this is the end of a lock request before which nobody stands any more.
+fn stood_first(state: &State, event: &Event) -> bool {
+    let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return false };
+    let Some((sequence, _)) = parse_request(path.name()) else { return false };
+    let Some(lock) = path.parent().and_then(|directory| LockName::of_directory(&directory)) else { return false };
+    let first = state.lock(&lock).and_then(|view| view.requests().next());
+    first.is_none_or(|first| first.sequence > sequence)
+}

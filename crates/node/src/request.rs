@@ -1,0 +1,128 @@
+//! What callers hand in and get back.
+
+use std::fmt;
+use std::time::Duration;
+
+use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, RequestId, RequestKey, SessionId, Zxid};
+
+/// An answer and the point in the replicated order at which it is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At<T> {
+    /// The answer.
+    pub value: T,
+    /// The point.
+    pub zxid: Zxid,
+}
+
+/// Who a session's owner is known by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Credential {
+    /// The session.
+    pub session: SessionId,
+    /// Its secret. Only its hash is ever stored.
+    pub secret: [u8; 16],
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credential").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// On whose behalf a request is made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// The session, if there is one.
+    pub credential: Option<Credential>,
+    /// Makes a retry safe (promise P9). Needs a session.
+    pub request: Option<RequestKey>,
+}
+
+/// What a read may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consistency {
+    /// Sees everything that was acknowledged before it began.
+    Linearizable,
+    /// Sees this replica as it is, however far it is behind.
+    Stale,
+}
+
+/// A session that has just been opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedSession {
+    /// Its id and secret; the only time the secret is shown.
+    pub credential: Credential,
+    /// Its timeout after clamping.
+    pub timeout_ms: u32,
+}
+
+/// The cluster will not expire the session before this time has passed since the keepalive was sent (promise P5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepaliveAck {
+    /// The session's timeout.
+    pub timeout_ms: u32,
+}
+
+/// A request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquire {
+    /// The lock.
+    pub lock: LockName,
+    /// Alone or with other readers.
+    pub mode: LockMode,
+    /// Goes into the request's name, so that a retry finds its own.
+    pub uuid: RequestId,
+    /// Who asks, for people.
+    pub label: String,
+    /// How long to wait; zero gives up at once if the lock is not free.
+    pub wait: Duration,
+}
+
+/// A lock is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The request's node.
+    pub path: NodePath,
+    /// The fencing token, to be shown to every resource that the lock protects.
+    pub token: FencingToken,
+    /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session itself.
+    pub remaining_ms: u64,
+}
+
+/// One who holds a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderInfo {
+    /// Whose it is; none for a hand-made node that is no ephemeral.
+    pub session: Option<SessionId>,
+    /// With this token.
+    pub token: FencingToken,
+    /// Who it is, for people.
+    pub label: String,
+    /// When it entered the queue, by the replicated clock.
+    pub since_ms: u64,
+    /// How it holds.
+    pub mode: LockMode,
+}
+
+/// What became of a request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It holds.
+    Held(Grant),
+    /// The wait is over without it, and the request has left the queue.
+    Busy {
+        /// Who holds; the first of them if there are many.
+        holders: Vec<HolderInfo>,
+        /// How many stood ahead, holders included; at most a thousand are counted.
+        ahead: u64,
+    },
+    /// The request, a retried one, was withdrawn, released or broken since.
+    Gone,
+}
+
+/// Who lost a lock by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForceReleased {
+    /// The session that held it.
+    pub holder: SessionId,
+}

@@ -1,0 +1,169 @@
+//! Promise P5 against a virtual clock.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ONE: SessionId = SessionId(1);
+
+#[test]
+fn silent_only_after_the_whole_timeout() {
+    let mut tracker = SessionTracker::default();
+    tracker.opened(ONE, 1_000, 5);
+    assert!(tracker.take_silent(1_005, 10).is_empty(), "the last millisecond belongs to the session");
+    tracker.heard(ONE, 1_005);
+    assert!(tracker.take_silent(2_005, 10).is_empty());
+    assert_eq!(tracker.take_silent(2_006, 10), [ONE]);
+    assert!(tracker.take_silent(9_999, 10).is_empty(), "handed out once");
+}
+
+#[test]
+fn a_named_session_is_never_confirmed() {
+    let mut tracker = SessionTracker::default();
+    tracker.opened(ONE, 1_000, 0);
+    assert_eq!(tracker.standing(ONE), Standing::Alive(1_000));
+    assert_eq!(tracker.take_silent(1_001, 10), [ONE]);
+    tracker.heard(ONE, 1_002);
+    assert_eq!(tracker.standing(ONE), Standing::Expiring);
+    assert_eq!(tracker.remaining_ms(ONE, 1_002), None);
+    tracker.propose_again(vec![ONE]);
+    assert_eq!(tracker.standing(ONE), Standing::Expiring);
+    assert_eq!(tracker.take_silent(1_003, 10), [ONE], "proposed again until it is gone");
+    tracker.ended(ONE);
+    assert_eq!(tracker.standing(ONE), Standing::Unknown);
+    tracker.propose_again(vec![ONE]);
+    assert!(tracker.take_silent(9_999, 10).is_empty(), "gone is gone");
+}
+
+#[test]
+fn a_new_leader_restarts_every_timer() {
+    let tracker = SessionTracker::restart([(ONE, 1_000), (SessionId(2), 500)].into_iter(), 70_000);
+    assert_eq!(tracker.remaining_ms(ONE, 70_000), Some(1_000));
+    assert_eq!(tracker.remaining_ms(SessionId(2), 70_100), Some(400));
+    assert_eq!(tracker.len(), 2);
+}
+
+#[test]
+fn bounded_batches_name_everyone_in_the_end() {
+    let mut tracker = SessionTracker::restart((1..=2_500).map(|id| (SessionId(id), 1_000)), 0);
+    let taken: Vec<usize> = (0..4).map(|_| tracker.take_silent(1_001, 1_024).len()).collect();
+    assert_eq!(taken, [1_024, 1_024, 452, 0]);
+}
+
+#[test]
+fn a_stalled_leader_reads_its_mail_first() {
+    let mut tracker = SessionTracker::default();
+    tracker.opened(ONE, 1_000, 0);
+    tracker.stalled(3_000, 3_100);
+    assert!(tracker.take_silent(3_100, 10).is_empty());
+    tracker.heard(ONE, 3_150);
+    assert!(tracker.take_silent(4_150, 10).is_empty());
+    assert!(tracker.take_silent(6_099, 10).is_empty());
+    assert_eq!(tracker.take_silent(6_100, 10), [ONE]);
+}
+
+#[test]
+fn a_hundred_thousand_sessions_cost_little() {
+    // Ten seconds of a leader with 100,000 sessions of 10 s, each heard from three times: counted in moves within the ordered set,
+    // which is what costs, and not in time, which depends on the machine.
+    let mut tracker = SessionTracker::restart((0..100_000).map(|id| (SessionId(id), 10_000)), 0);
+    for step in 1..=100_u64 {
+        let now_ms = step * 100;
+        for id in (0..100_000).filter(|id| id % 33 == step % 33) {
+            tracker.heard(SessionId(id), now_ms);
+        }
+        assert!(tracker.take_silent(now_ms, 1_024).is_empty());
+    }
+    assert_eq!(tracker.deadlines.len(), 100_000);
+    let stale = tracker.deadlines.iter().filter(|(at, _)| *at == 10_000).count();
+    assert_eq!(stale, 100_000, "hearing from a session moves nothing");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(u64, u32),
+    Heard(u64),
+    End(u64),
+    Tick,
+    Restart,
+    Again,
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let kind = prop_oneof![
+        2 => (0..8_u64, 1..2_000_u32).prop_map(|(id, timeout_ms)| Step::Open(id, timeout_ms)),
+        6 => (0..8_u64).prop_map(Step::Heard),
+        1 => (0..8_u64).prop_map(Step::End),
+        6 => Just(Step::Tick),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Again),
+    ];
+    (0..700_u64, kind)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Against a record that remembers everything: never early, never confirmed once named, named by the first tick after the deadline.
+    #[test]
+    fn never_early_never_late(steps in prop::collection::vec(step(), 1..200)) {
+        let mut tracker = SessionTracker::default();
+        // session -> (timeout, last sign of life, named)
+        let mut model: BTreeMap<SessionId, (u64, u64, bool)> = BTreeMap::new();
+        let mut now_ms = 0;
+        let mut last_taken = Vec::new();
+        for (pass_ms, step) in steps {
+            now_ms += pass_ms;
+            match step {
+                Step::Open(id, timeout_ms) => {
+                    let id = SessionId(id);
+                    if !model.contains_key(&id) {
+                        tracker.opened(id, timeout_ms, now_ms);
+                        model.insert(id, (u64::from(timeout_ms), now_ms, false));
+                    }
+                }
+                Step::Heard(id) => {
+                    tracker.heard(SessionId(id), now_ms);
+                    if let Some(entry) = model.get_mut(&SessionId(id)) {
+                        entry.1 = now_ms;
+                    }
+                }
+                Step::End(id) => {
+                    tracker.ended(SessionId(id));
+                    model.remove(&SessionId(id));
+                }
+                Step::Restart => {
+                    tracker = SessionTracker::restart(model.iter().map(|(id, e)| (*id, e.0 as u32)), now_ms);
+                    model.values_mut().for_each(|entry| *entry = (entry.0, now_ms, false));
+                    last_taken.clear();
+                }
+                Step::Again => tracker.propose_again(std::mem::take(&mut last_taken)),
+                Step::Tick => {
+                    let taken = tracker.take_silent(now_ms, usize::MAX);
+                    for id in &taken {
+                        let entry = model.get_mut(id).expect("only what is there is named");
+                        prop_assert!(entry.2 || now_ms > entry.1 + entry.0, "{id:?} was named early");
+                        entry.2 = true;
+                    }
+                    for (id, entry) in &model {
+                        prop_assert!(entry.2 || now_ms <= entry.1 + entry.0, "{id:?} was named late");
+                    }
+                    last_taken = taken;
+                }
+            }
+            for (id, (timeout_ms, heard_ms, named)) in &model {
+                match tracker.standing(*id) {
+                    Standing::Alive(_) => prop_assert!(!named),
+                    Standing::Expiring => prop_assert!(*named),
+                    Standing::Unknown => prop_assert!(false, "{id:?} is lost"),
+                }
+                if !named {
+                    let left = tracker.remaining_ms(*id, now_ms).expect("alive");
+                    prop_assert_eq!(left, (heard_ms + timeout_ms).saturating_sub(now_ms));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The watch table: who wants to hear of which path, and the streams they listen to (promise P8).
+//!
+//! Filled under the lock under which the state changes, so that nobody can read a change before its event is on its way. It never
+//! waits for a listener: one that does not keep up is told that it lost the thread, and cut off. An event finds its listeners by its
+//! path and that path's ancestors, never by going through all of them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::history::{History, WatchEvent};
+
+/// What to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchSpec {
+    /// The path.
+    pub path: NodePath,
+    /// The whole subtree: creations, deletions and changes of data of every node in it, without the `ChildrenChanged` that go with them.
+    /// Otherwise everything about this one node, `ChildrenChanged` included.
+    pub recursive: bool,
+    /// Events after this; from now on if there is none.
+    pub from: Option<Zxid>,
+}
+
+/// What a listener gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchItem {
+    /// Something happened.
+    Event(WatchEvent),
+    /// Everything up to here has been told: a place to resume from when nothing happens.
+    Bookmark(Zxid),
+    /// The last item: the listener was too slow, or a snapshot skipped what happened. Watch again from the last zxid heard of if that
+    /// is not below `oldest`; else read again, and watch from there.
+    Lost {
+        /// The first zxid that one can resume from.
+        oldest: Zxid,
+    },
+}
+
+#[derive(Debug)]
+struct Watch {
+    spec_path: NodePath,
+    recursive: bool,
+    after: Zxid,
+    queue: mpsc::Sender<WatchItem>,
+    lost: Arc<Mutex<Option<Zxid>>>,
+}
+
+type Listeners = HashMap<NodePath, Vec<u64>>;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct WatchTable {
+    history: History,
+    watches: BTreeMap<u64, Watch>,
+    exact: Listeners,
+    recursive: Listeners,
+    next_id: u64,
+    queue_items: usize,
+    max_watches: usize,
+}
+
+/// Why a watch was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchRefused {
+    Compacted(Zxid),
+    TooMany,
+}
+
+impl WatchTable {
+    pub(crate) fn new(history: History, queue_items: usize, max_watches: usize) -> Self {
+        let (watches, exact, recursive) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { history, watches, exact, recursive, next_id: 1, queue_items, max_watches }
+    }
+
+    /// Takes a watch. `now` is the zxid of the state, which the caller has locked.
+    pub(crate) fn add(table: &Arc<Mutex<Self>>, spec: WatchSpec, now: Zxid) -> Result<WatchStream, WatchRefused> {
+        let mut this = table.lock();
+        if this.watches.len() >= this.max_watches {
+            return Err(WatchRefused::TooMany);
+        }
+        let after = spec.from.unwrap_or(now);
+        let missed = this.history.after(after).map_err(WatchRefused::Compacted)?;
+        let wanted = |event: &&WatchEvent| {
+            if spec.recursive {
+                event.kind != NodeEventKind::ChildrenChanged && event.path.is_within(&spec.path)
+            } else {
+                event.path == spec.path
+            }
+        };
+        let backlog = missed.filter(wanted).cloned().map(WatchItem::Event).collect();
+        let id = this.next_id;
+        this.next_id += 1;
+        let (queue, rest) = mpsc::channel(this.queue_items);
+        let lost = Arc::new(Mutex::new(None));
+        this.listeners(spec.recursive).entry(spec.path.clone()).or_default().push(id);
+        let watch =
+            Watch { spec_path: spec.path, recursive: spec.recursive, after: after.max(now), queue, lost: lost.clone() };
+        this.watches.insert(id, watch);
+        Ok(WatchStream { id, table: table.clone(), backlog, rest, lost, ended: false })
+    }
+
+    fn listeners(&mut self, recursive: bool) -> &mut Listeners {
+        if recursive { &mut self.recursive } else { &mut self.exact }
+    }
+
+    /// Something happened: remember it and tell those who listen.
+    pub(crate) fn tell(&mut self, event: WatchEvent) {
+        self.history.push(event.clone());
+        let mut failed = Vec::new();
+        if let Some(ids) = self.exact.get(&event.path) {
+            failed.extend(send(&self.watches, ids, &event));
+        }
+        if !self.recursive.is_empty() && event.kind != NodeEventKind::ChildrenChanged {
+            for ids in ancestors(event.path.as_str()).filter_map(|path| self.recursive.get(path)) {
+                failed.extend(send(&self.watches, ids, &event));
+            }
+        }
+        let oldest = self.history.oldest();
+        for id in failed {
+            self.cut_off(id, oldest);
+        }
+    }
+
+    /// Ends a watch whose listener has lost the thread.
+    fn cut_off(&mut self, id: u64, oldest: Zxid) {
+        if let Some(watch) = self.remove(id) {
+            metrics::counter!("lockkeeper_watches_lost_total").increment(1);
+            *watch.lost.lock() = Some(oldest);
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Watch> {
+        let watch = self.watches.remove(&id)?;
+        let listeners = self.listeners(watch.recursive);
+        if let Some(ids) = listeners.get_mut(&watch.spec_path) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                listeners.remove(&watch.spec_path);
+            }
+        }
+        Some(watch)
+    }
+
+    /// Tells everyone how far the state has come: nothing up to `now` is still on its way to them.
+    pub(crate) fn bookmark(&mut self, now: Zxid) {
+        for watch in self.watches.values_mut().filter(|watch| watch.after < now) {
+            // A full queue needs no bookmark: its events say where it is.
+            if watch.queue.try_send(WatchItem::Bookmark(now)).is_ok() {
+                watch.after = now;
+            }
+        }
+    }
+
+    /// The state jumped to `zxid`: what happened on the way is not known here, and everyone is told so.
+    pub(crate) fn start_over(&mut self, zxid: Zxid) {
+        self.history.start_over(zxid);
+        let behind: Vec<u64> = self.watches.iter().filter(|(_, watch)| watch.after < zxid).map(|(id, _)| *id).collect();
+        for id in behind {
+            self.cut_off(id, zxid);
+        }
+    }
+
+    /// This node goes down: every stream ends.
+    pub(crate) fn close(&mut self) {
+        self.watches.clear();
+        self.exact.clear();
+        self.recursive.clear();
+        self.max_watches = 0;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.watches.len()
+    }
+}
+
+/// Tells these watches; gives those that could not take it.
+fn send(watches: &BTreeMap<u64, Watch>, ids: &[u64], event: &WatchEvent) -> Vec<u64> {
+    let mut failed = Vec::new();
+    for id in ids {
+        let Some(watch) = watches.get(id).filter(|watch| watch.after < event.zxid) else { continue };
+        match watch.queue.try_send(WatchItem::Event(event.clone())) {
+            Ok(()) => {}
+            // A closed one is being dropped, and removes itself.
+            Err(TrySendError::Full(_) | TrySendError::Closed(_)) => failed.push(*id),
+        }
+    }
+    failed
+}
+
+/// The path and all above it, up to the root.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    let mut next = Some(path);
+    std::iter::from_fn(move || {
+        let current = next?;
+        next = match current.rfind('/') {
+            _ if current == "/" => None,
+            Some(0) | None => Some("/"),
+            Some(at) => Some(&current[..at]),
+        };
+        Some(current)
+    })
+}
+
+/// What a watch hears. Ends after [`WatchItem::Lost`]; dropping it ends the watch.
+#[derive(Debug)]
+pub struct WatchStream {
+    id: u64,
+    table: Arc<Mutex<WatchTable>>,
+    backlog: VecDeque<WatchItem>,
+    rest: mpsc::Receiver<WatchItem>,
+    lost: Arc<Mutex<Option<Zxid>>>,
+    ended: bool,
+}
+
+impl Stream for WatchStream {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        if let Some(item) = self.backlog.pop_front() {
+            return Poll::Ready(Some(item));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.rest.poll_recv(context) {
+            Poll::Ready(None) => {
+                self.ended = true;
+                let lost = self.lost.lock().take();
+                Poll::Ready(lost.map(|oldest| WatchItem::Lost { oldest }))
+            }
+            item => item,
+        }
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.table.lock().remove(self.id);
+    }
+}
+
+#[cfg(test)]
+#[path = "watches_tests.rs"]
+mod tests;

@@ -1,0 +1,128 @@
+//! Promise P8 at the watch table.
+
+use futures::{FutureExt, StreamExt};
+
+use super::*;
+
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).expect("valid")
+}
+
+fn table(history_events: usize, queue_items: usize) -> Arc<Mutex<WatchTable>> {
+    Arc::new(Mutex::new(WatchTable::new(History::new(history_events, 1 << 20), queue_items, 3)))
+}
+
+fn tell(table: &Arc<Mutex<WatchTable>>, zxid: u64, kind: NodeEventKind, at: &str) {
+    table.lock().tell(WatchEvent { zxid: Zxid(zxid), kind, path: path(at) });
+}
+
+fn watch(
+    table: &Arc<Mutex<WatchTable>>,
+    at: &str,
+    recursive: bool,
+    from: Option<u64>,
+    now: u64,
+) -> Result<WatchStream, WatchRefused> {
+    WatchTable::add(table, WatchSpec { path: path(at), recursive, from: from.map(Zxid) }, Zxid(now))
+}
+
+fn heard(stream: &mut WatchStream) -> Vec<String> {
+    let mut items = Vec::new();
+    while let Some(Some(item)) = stream.next().now_or_never() {
+        items.push(match item {
+            WatchItem::Event(event) => format!("{} {:?} {}", event.zxid, event.kind, event.path),
+            WatchItem::Bookmark(zxid) => format!("{zxid} bookmark"),
+            WatchItem::Lost { oldest } => format!("lost {oldest}"),
+        });
+    }
+    items
+}
+
+#[test]
+fn exact_and_recursive_hear_their_own() {
+    use NodeEventKind::*;
+    let table = table(100, 100);
+    let mut exact = watch(&table, "/a", false, None, 0).expect("taken");
+    let mut below = watch(&table, "/a", true, None, 0).expect("taken");
+    let mut all = watch(&table, "/", true, None, 0).expect("taken");
+    for (zxid, kind, at) in [
+        (1, Created, "/a"),
+        (1, ChildrenChanged, "/"),
+        (2, Created, "/a/b"),
+        (2, ChildrenChanged, "/a"),
+        (3, Created, "/ab"),
+        (4, DataChanged, "/a"),
+    ] {
+        tell(&table, zxid, kind, at);
+    }
+    assert_eq!(heard(&mut exact), ["1 Created /a", "2 ChildrenChanged /a", "4 DataChanged /a"]);
+    assert_eq!(heard(&mut below), ["1 Created /a", "2 Created /a/b", "4 DataChanged /a"]);
+    assert_eq!(heard(&mut all), ["1 Created /a", "2 Created /a/b", "3 Created /ab", "4 DataChanged /a"]);
+}
+
+#[test]
+fn resumes_without_a_gap_or_a_repetition() {
+    let table = table(100, 100);
+    (1..=5).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    let mut stream = watch(&table, "/a", false, Some(3), 5).expect("taken");
+    tell(&table, 6, NodeEventKind::DataChanged, "/a");
+    assert_eq!(heard(&mut stream), ["4 DataChanged /a", "5 DataChanged /a", "6 DataChanged /a"]);
+}
+
+#[test]
+fn a_listener_ahead_of_this_replica_hears_nothing_twice() {
+    let table = table(100, 100);
+    let mut stream = watch(&table, "/a", false, Some(7), 5).expect("taken");
+    (6..=8).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    assert_eq!(heard(&mut stream), ["8 DataChanged /a"]);
+}
+
+#[test]
+fn what_is_gone_from_the_history_is_refused() {
+    let table = table(2, 100);
+    (1..=5).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    assert_eq!(watch(&table, "/a", false, Some(2), 5).err(), Some(WatchRefused::Compacted(Zxid(3))));
+    assert_eq!(heard(&mut watch(&table, "/a", false, Some(3), 5).expect("taken")).len(), 2);
+}
+
+#[test]
+fn a_slow_listener_is_told_and_cut_off() {
+    let table = table(100, 2);
+    let mut stream = watch(&table, "/a", false, None, 0).expect("taken");
+    (1..=4).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
+    assert_eq!(heard(&mut stream), ["1 DataChanged /a", "2 DataChanged /a", "lost 0"]);
+    assert_eq!(table.lock().len(), 0);
+    assert!(stream.next().now_or_never().is_some_and(|item| item.is_none()), "the end stays the end");
+}
+
+#[test]
+fn bookmarks_move_a_quiet_watch_forward() {
+    let table = table(100, 2);
+    let mut stream = watch(&table, "/quiet", true, None, 3).expect("taken");
+    tell(&table, 4, NodeEventKind::Created, "/busy");
+    table.lock().bookmark(Zxid(4));
+    table.lock().bookmark(Zxid(4));
+    assert_eq!(heard(&mut stream), ["4 bookmark"]);
+}
+
+#[test]
+fn a_snapshot_that_skips_events_says_so() {
+    let table = table(100, 10);
+    let mut behind = watch(&table, "/a", false, None, 3).expect("taken");
+    let mut ahead = watch(&table, "/a", false, Some(20), 3).expect("taken");
+    table.lock().start_over(Zxid(20));
+    assert_eq!(heard(&mut behind), ["lost 20"]);
+    tell(&table, 21, NodeEventKind::DataChanged, "/a");
+    assert_eq!(heard(&mut ahead), ["21 DataChanged /a"]);
+    assert_eq!(watch(&table, "/a", false, Some(19), 21).err(), Some(WatchRefused::Compacted(Zxid(20))));
+}
+
+#[test]
+fn bounded_and_clean() {
+    let table = table(100, 10);
+    let streams: Vec<_> = (0..3).map(|_| watch(&table, "/a", true, None, 0).expect("taken")).collect();
+    assert_eq!(watch(&table, "/a", true, None, 0).err(), Some(WatchRefused::TooMany));
+    drop(streams);
+    let table = table.lock();
+    assert!(table.watches.is_empty() && table.exact.is_empty() && table.recursive.is_empty());
+}
