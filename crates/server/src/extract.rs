@@ -166,7 +166,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Node {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
         let below = one_param::<String, S>(parts, state).await?;
-        Ok(Self(NodePath::parse(&format!("/{below}"))?))
+        // The root has no name; `http::paths` puts a slash for it.
+        let path = if below == "/" { below } else { format!("/{below}") };
+        Ok(Self(NodePath::parse(&path)?))
     }
 }
 

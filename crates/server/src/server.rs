@@ -11,6 +11,8 @@ use axum::body::Bytes;
 use lockkeeper_consensus::{HttpTransport, PeerBook, PeerGate, PeerIdentity};
 use lockkeeper_node::{Node, NodeConfig, Parts, SystemClock};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -246,7 +248,7 @@ async fn start_node(
         snapshots,
         transport: Arc::new(transport),
         clock: Arc::new(SystemClock::new()),
-        random: Box::new(rand::rngs::OsRng),
+        random: Box::new(OsRng.unwrap_err()),
         fatal: Arc::new(move |why| sealing.seal(why)),
     };
     let node = Node::start(parts).await.map_err(|error| ServeError::Start(error.to_string()))?;

@@ -258,7 +258,7 @@ pub(super) async fn release(
               (status = "5XX", description = "Not confirmed: treat the token as not held, and try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(Extract(app): Extract<Shared>, Lock(lock): Lock, Json(Token { token }): Json<Token>) -> Answer<Verified> {
     let name = lock.to_string();
-    let verified = app.node.verify(lock, FencingToken(token)).await?;
+    let verified = app.node.verify(&lock, FencingToken(token)).await?;
     Ok(Reply::ok(verified.zxid, Verified { lock: name, token, held: verified.value, zxid: verified.zxid.0 }))
 }
 

@@ -1,0 +1,102 @@
+//! The configuration: every file that is shipped is good, and what is bad is refused with key, value and rule.
+
+use std::path::Path;
+
+use lockkeeper_server::config::Config;
+use lockkeeper_server::{ConfigError, Server};
+
+const GOOD: &str = "[cluster]\nid = \"local\"\nnode = 1\n";
+
+fn refused(text: &str) -> String {
+    let error = match Config::from_text(text, "test.toml").and_then(|config| config.check().map(drop)) {
+        Ok(()) => panic!("was taken: {text}"),
+        Err(error) => error.to_string(),
+    };
+    assert!(!error.contains('\n'), "more than a line: {error}");
+    error
+}
+
+#[test]
+fn shipped_files_are_good_and_name_every_key() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cluster-config");
+    for (folder, nodes) in [("three-node", 3), ("five-node", 5)] {
+        for node in 1..=nodes {
+            let path = root.join(folder).join(format!("node{node}.toml"));
+            let (config, checked) = Config::load(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(config.cluster.node, node);
+            assert_eq!(checked.peers.len(), usize::try_from(nodes).unwrap());
+            // Everything but addresses, the directory and the test switches is written out with its default.
+            let mut plain = Config::new("local", node);
+            plain.peers = config.peers.clone();
+            plain.listen = config.listen.clone();
+            plain.storage.directory = config.storage.directory.clone();
+            assert_eq!(config, plain, "{}", path.display());
+            let text = std::fs::read_to_string(&path).unwrap();
+            let all = toml::Table::try_from(&plain).unwrap();
+            for (section, keys) in all.iter().filter(|(section, _)| !["testing", "peers"].contains(&section.as_str())) {
+                for key in keys.as_table().unwrap().keys() {
+                    assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "{section}.{key} is not in {}", path.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_node_alone_needs_two_keys() {
+    let config = Config::from_text(GOOD, "test.toml").unwrap();
+    let checked = config.check().unwrap();
+    assert_eq!(checked.peers, [(1, "127.0.0.1:7101".to_owned())].into());
+    assert_eq!(config, Config::new("local", 1));
+}
+
+#[test]
+fn errors_name_key_value_and_rule() {
+    for (text, wanted) in [
+        ("", &["test.toml", "cluster"][..]),
+        ("[cluster]\nid = \"local\"\n", &["node"]),
+        ("[cluster]\nid = \"a b\"\nnode = 1\n", &["cluster.id", "a b", "must be"]),
+        ("[cluster]\nid = \"local\"\nnode = 0\n", &["cluster.node", "0", "from 1"]),
+        ("[cluster]\nid = \"local\"\nnode = \"x\"\n", &["cluster.node", "\"x\""]),
+        ("[cluster]\nid = \"local\"\nnode = 1\n[cluster\n", &["test.toml"]),
+        (&format!("{GOOD}[storage]\ndirectry = \"x\"\n"), &["storage", "directry"]),
+        (&format!("{GOOD}[nonsense]\nx = 1\n"), &["nonsense"]),
+        (&format!("{GOOD}[storage]\nsnapshot_every_entries = 1\n"), &["storage.snapshot_every_entries", "= 1", "from 100"]),
+        (&format!("{GOOD}[timing]\nelection_timeout_min_ms = 150\n"), &["timing.election_timeout_min_ms", "150"]),
+        (&format!("{GOOD}[timing]\nmin_session_timeout_ms = 10\n"), &["timing.min_session_timeout_ms", "10"]),
+        (&format!("{GOOD}[listen]\nclient = \"nowhere\"\n"), &["listen.client", "nowhere"]),
+        (&format!("{GOOD}[listen]\nclient = \"127.0.0.1:7101\"\n"), &["listen.peer", "differ"]),
+        (&format!("{GOOD}[peers.2]\npeer = \"127.0.0.1:7102\"\n"), &["cluster.node", "peers.1"]),
+        (&format!("{GOOD}[peers.x]\npeer = \"127.0.0.1:7102\"\n"), &["peers", "x"]),
+        (&format!("{GOOD}[peers.1]\npeer = \"127.0.0.1\"\n"), &["peers.1.peer", "host:port"]),
+        (&format!("{GOOD}[peers.1]\npeer = \"a:1\"\n[peers.2]\npeer = \"a:1\"\n"), &["peers.2.peer", "node 1"]),
+        (&format!("{GOOD}[log]\nlevel = \"lou=d=\"\n"), &["log.level", "lou=d="]),
+        (&format!("{GOOD}[log]\nformat = \"xml\"\n"), &["log.format", "xml"]),
+    ] {
+        let error = refused(text);
+        for part in wanted {
+            assert!(error.contains(part), "{part:?} is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_file_is_one_line() {
+    let error = Config::load(Path::new("/does/not/exist.toml")).unwrap_err();
+    assert!(matches!(error, ConfigError::Unreadable { .. }));
+    assert!(error.to_string().contains("/does/not/exist.toml"));
+    assert!(!error.to_string().contains('\n'));
+}
+
+#[test]
+fn a_port_in_use_is_one_line_with_address_and_key() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    for (key, other) in [("listen.client", "listen.peer"), ("listen.peer", "listen.client")] {
+        let text = format!("{GOOD}[listen]\n{} = \"{address}\"\n{} = \"127.0.0.1:0\"\n", &key[7..], &other[7..]);
+        let error = Server::bind(Config::from_text(&text, "test.toml").unwrap()).unwrap_err();
+        let line = error.to_string();
+        assert!(line.contains(key) && line.contains(&address.to_string()) && line.contains("another process"), "{line}");
+        assert_eq!(error.exit_code(), 1);
+    }
+}

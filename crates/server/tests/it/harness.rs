@@ -1,0 +1,182 @@
+//! Nodes on free ports of 127.0.0.1 with data in temporary folders, and calls to them.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::sessions::SessionOpened;
+use lockkeeper_api::{Code, Problem, SESSION_HEADER, ZXID_HEADER};
+use lockkeeper_server::{Config, ServeError, Server};
+use reqwest::{Client, Method, Response, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Running {
+    pub base: String,
+    pub client: SocketAddr,
+    pub peer: SocketAddr,
+    pub http: Client,
+    stop: Option<oneshot::Sender<()>>,
+    pub done: JoinHandle<Result<(), ServeError>>,
+}
+
+pub struct Cluster {
+    pub nodes: Vec<Running>,
+    pub directory: TempDir,
+}
+
+pub fn adjust_for_tests(config: &mut Config) {
+    config.storage.free_floor_mib = 1;
+    config.storage.cache_mib = 8;
+}
+
+pub fn spawn(server: Server) -> Running {
+    let (client, peer) = (server.client_address(), server.peer_address());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let done = tokio::spawn(server.run(async {
+        // Dropping the handle stops the node too.
+        let _ = stopped.await;
+    }));
+    let http = Client::builder().no_proxy().build().unwrap();
+    Running { base: format!("http://{client}"), client, peer, http, stop: Some(stop), done }
+}
+
+impl Cluster {
+    pub async fn start(nodes: u64) -> Self {
+        Self::start_with(nodes, |_| {}).await
+    }
+
+    pub async fn start_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let servers = Server::bind_cluster("test", nodes, directory.path(), |config| {
+            adjust_for_tests(config);
+            adjust(config);
+        });
+        let nodes: Vec<Running> = servers.unwrap().into_iter().map(spawn).collect();
+        for node in &nodes {
+            node.ready().await;
+        }
+        Self { nodes, directory }
+    }
+}
+
+impl std::ops::Deref for Cluster {
+    type Target = Running;
+
+    fn deref(&self) -> &Running {
+        &self.nodes[0]
+    }
+}
+
+/// A reply, read whole.
+#[derive(Debug)]
+pub struct Got {
+    pub status: StatusCode,
+    pub zxid: Option<u64>,
+    pub headers: reqwest::header::HeaderMap,
+    pub text: String,
+}
+
+impl Got {
+    pub async fn of(response: Response) -> Self {
+        let headers = response.headers().clone();
+        let zxid = headers.get(ZXID_HEADER).map(|value| value.to_str().unwrap().parse().unwrap());
+        Self { status: response.status(), zxid, headers, text: response.text().await.unwrap() }
+    }
+
+    #[track_caller]
+    pub fn json<T: DeserializeOwned>(&self) -> T {
+        assert!(self.status.is_success(), "{} {}", self.status, self.text);
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    /// The problem document, which must have this code and be whole.
+    #[track_caller]
+    pub fn problem(&self, code: Code) -> Problem {
+        let content_type = self.headers.get("content-type").map(|v| v.to_str().unwrap());
+        assert_eq!(content_type, Some("application/problem+json"), "{} {}", self.status, self.text);
+        let problem: Problem = serde_json::from_str(&self.text).unwrap();
+        assert_eq!(problem.code, code, "{}", self.text);
+        assert_eq!(self.status.as_u16(), problem.status, "{}", self.text);
+        assert!(problem.detail.len() > 20, "says too little: {}", problem.detail);
+        assert_eq!(self.headers.contains_key("retry-after"), problem.retry_after_ms.is_some(), "{}", self.text);
+        problem
+    }
+}
+
+impl Running {
+    pub async fn ready(&self) {
+        let began = Instant::now();
+        loop {
+            assert!(!self.done.is_finished(), "the node ended");
+            let asked = self.http.get(format!("{}/readyz", self.base)).send().await;
+            if asked.is_ok_and(|response| response.status().is_success()) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "not ready");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.base))
+    }
+
+    pub async fn get(&self, path: &str) -> Got {
+        Got::of(self.request(Method::GET, path).send().await.unwrap()).await
+    }
+
+    /// A call with an optional session and an optional JSON body.
+    pub async fn call(&self, method: Method, path: &str, credential: Option<&str>, body: Option<Value>) -> Got {
+        let mut request = self.request(method, path);
+        if let Some(credential) = credential {
+            request = request.header(SESSION_HEADER, credential);
+        }
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
+        Got::of(request.send().await.unwrap()).await
+    }
+
+    pub async fn post(&self, path: &str, credential: Option<&str>, body: Value) -> Got {
+        self.call(Method::POST, path, credential, Some(body)).await
+    }
+
+    pub async fn session(&self, timeout_ms: u32) -> SessionOpened {
+        self.post("/v1/sessions", None, serde_json::json!({ "timeout_ms": timeout_ms, "label": "test" })).await.json()
+    }
+
+    /// The last zxid applied here, behind everything acknowledged before.
+    pub async fn zxid(&self) -> u64 {
+        self.get("/v1/nodes/").await.zxid.unwrap()
+    }
+
+    pub async fn stop(mut self) -> Result<(), ServeError> {
+        drop(self.stop.take());
+        self.done.await.unwrap()
+    }
+
+    /// Sends bytes as they are and reads until the server closes.
+    pub async fn raw(&self, bytes: &[u8]) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let mut stream = tokio::net::TcpStream::connect(self.client).await.unwrap();
+        stream.write_all(bytes).await.unwrap();
+        let mut reply = Vec::new();
+        tokio::time::timeout(PATIENCE, stream.read_to_end(&mut reply)).await.expect("the server closes").unwrap();
+        String::from_utf8_lossy(&reply).into_owned()
+    }
+}
+
+/// Waits until the condition holds.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+    let began = Instant::now();
+    while !condition().await {
+        assert!(began.elapsed() < PATIENCE, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,86 @@
+//! Sessions over HTTP: opened, kept alive, shown, listed, closed, expired; nobody manages another's.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::sessions::{KeptAlive, Session, Sessions};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::{Cluster, eventually};
+
+#[tokio::test]
+async fn a_session_from_beginning_to_end() {
+    let node = Cluster::start(1).await;
+    let opened = node.session(5_000).await;
+    assert_eq!(opened.timeout_ms, 5_000);
+    let path = format!("/v1/sessions/{}", opened.session_id);
+
+    let kept = node.call(Method::POST, &format!("{path}/keepalive"), Some(&opened.credential), None).await;
+    assert!(kept.zxid.is_some());
+    let kept: KeptAlive = kept.json();
+    assert_eq!((kept.session_id, kept.timeout_ms), (opened.session_id, 5_000));
+
+    let create = json!({ "kind": "ephemeral", "data": { "text": "here" } });
+    assert_eq!(node.post("/v1/nodes/mine", Some(&opened.credential), create).await.status, StatusCode::CREATED);
+    let shown: Session = node.get(&path).await.json();
+    assert_eq!((shown.label.as_str(), shown.ephemeral_count), ("test", 1));
+    assert_eq!(shown.ephemerals, ["/mine"]);
+    let stale: Session = node.get(&format!("{path}?consistency=stale")).await.json();
+    assert_eq!(stale, shown);
+
+    let closed = node.call(Method::DELETE, &path, Some(&opened.credential), None).await;
+    assert_eq!(closed.status, StatusCode::OK);
+    node.get(&path).await.problem(Code::NotFound);
+    node.get("/v1/nodes/mine").await.problem(Code::NoNode);
+    let late = node.call(Method::POST, &format!("{path}/keepalive"), Some(&opened.credential), None).await;
+    late.problem(Code::SessionExpired);
+    node.call(Method::DELETE, &path, Some(&opened.credential), None).await.problem(Code::SessionExpired);
+}
+
+#[tokio::test]
+async fn timeouts_are_clamped_and_silent_sessions_expire() {
+    let node = Cluster::start(1).await;
+    let brief = node.session(1).await;
+    assert_eq!(brief.timeout_ms, 500, "raised to the minimum");
+    assert_eq!(node.session(u32::MAX).await.timeout_ms, 3_600_000, "cut to the maximum");
+    let path = format!("/v1/sessions/{}", brief.session_id);
+    eventually("the silent session expires", async || node.get(&path).await.status == StatusCode::NOT_FOUND).await;
+    let acquire = node.post("/v1/locks/a/acquire", Some(&brief.credential), json!({})).await;
+    acquire.problem(Code::SessionExpired);
+}
+
+#[tokio::test]
+async fn pages_cover_all_sessions_once() {
+    let node = Cluster::start(1).await;
+    let mut opened = Vec::new();
+    for _ in 0..7 {
+        opened.push(node.session(60_000).await.session_id);
+    }
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page: Sessions = node.get(&format!("/v1/sessions?limit=3{after}")).await.json();
+        assert!(page.sessions.len() <= 3);
+        seen.extend(page.sessions.iter().map(|session| session.session_id));
+        let Some(next) = page.next else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen, opened);
+}
+
+#[tokio::test]
+async fn nobody_manages_anothers_session() {
+    let node = Cluster::start(1).await;
+    let (mine, other) = (node.session(10_000).await, node.session(10_000).await);
+    let path = format!("/v1/sessions/{}", other.session_id);
+    let before = node.zxid().await;
+    node.call(Method::DELETE, &path, None, None).await.problem(Code::SessionRequired);
+    node.call(Method::DELETE, &path, Some(&mine.credential), None).await.problem(Code::Forbidden);
+    let forged = format!("{}.{:032x}", other.session_id, 7);
+    node.call(Method::DELETE, &path, Some(&forged), None).await.problem(Code::WrongSecret);
+    node.call(Method::POST, &format!("{path}/keepalive"), Some(&forged), None).await.problem(Code::WrongSecret);
+    let create = json!({ "kind": "ephemeral" });
+    node.post("/v1/nodes/theirs", Some(&forged), create).await.problem(Code::WrongSecret);
+    for malformed in ["", "7", "7.", "x.y", "7.zz", "-1.00000000000000000000000000000000"] {
+        node.call(Method::DELETE, &path, Some(malformed), None).await.problem(Code::BadRequest);
+    }
+    assert_eq!(node.zxid().await, before, "nothing changed");
+}
