@@ -8,9 +8,9 @@ use bytes::Bytes;
 use crate::types::{Identity, LogPosition, Record};
 
 /// First bytes of a part; the last one is the version.
-const PART_MAGIC: [u8; 4] = *b"LKr1";
+pub(crate) const PART_MAGIC: [u8; 4] = *b"LKr1";
 /// First bytes of a meta value; the last one is the version.
-const META_MAGIC: [u8; 4] = *b"LKm1";
+pub(crate) const META_MAGIC: [u8; 4] = *b"LKm1";
 /// magic 4, part 2, parts 2, index 8, term 8, total 4, crc 4.
 pub(crate) const PART_HEADER_BYTES: usize = 32;
 /// magic 4, kind 1, zeros 3, sequence 8, length 4, crc 4.

@@ -4,7 +4,8 @@
 //! the next open. This crate must never acknowledge before the barrier, retry after a failed sync, repair damage silently, or know what
 //! the payloads mean. It alone names sled; it never names the consensus library.
 //!
-//! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it.
+//! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; [`trace`] checks a system-call
+//! trace of a running process against the promise.
 
 mod barrier;
 mod codec;
@@ -19,6 +20,7 @@ mod scan;
 mod snapshots;
 mod store;
 
+pub mod trace;
 mod types;
 mod watchdog;
 mod writer;

@@ -1,0 +1,119 @@
+//! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare flush the same check
+//! says that it was not; and after a sync that fails nothing is acknowledged or tried again. Skipped, saying so, where there is no strace.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+
+use common::{identity, options, record, sized_record};
+use lockkeeper_store::{Barrier, Options, Store, trace};
+
+const DIR: &str = "LOCKKEEPER_TRACED_DIR";
+const FLUSH_ONLY: &str = "LOCKKEEPER_TRACED_FLUSH_ONLY";
+
+/// Not a test by itself: what the traced process runs.
+#[test]
+fn traced_process() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let barrier = if std::env::var(FLUSH_ONLY).is_ok() { Barrier::FlushOnly } else { Barrier::Full };
+    let fatal = std::sync::Arc::new(|error| {
+        println!("fatal: {error}");
+        std::process::exit(3);
+    });
+    let options = Options { trace_marks: true, barrier, fatal, ..options() };
+    let (store, _) = Store::open(Path::new(&dir), &identity(), options).unwrap();
+    let (send, acknowledged) = channel();
+    for index in 0..200_u64 {
+        let done = send.clone();
+        let payload_bytes = if index % 20 == 7 { 10_000 } else { 200 };
+        store.append(vec![sized_record(1, 2 * index, payload_bytes), record(1, 2 * index + 1)], move |result| {
+            done.send(result.is_ok()).unwrap();
+        });
+        if index % 10 == 0 {
+            let done = send.clone();
+            store.save_vote(format!("vote {index}").into(), move |result| done.send(result.is_ok()).unwrap());
+            acknowledged.recv().unwrap();
+        }
+        // Alone at times, in company at times.
+        if index % 3 == 0 {
+            acknowledged.recv().unwrap();
+        }
+    }
+    store.close().unwrap();
+}
+
+fn strace_is_missing() -> bool {
+    let mut probe = Command::new("strace");
+    probe.args(["-o", "/dev/null", "true"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if probe.status().is_ok_and(|status| status.success()) {
+        return false;
+    }
+    println!("skipped: strace is not installed or may not trace");
+    true
+}
+
+/// Runs `traced_process` under strace; gives its exit code, the trace, and what it printed.
+fn traced(dir: &Path, flush_only: bool, extra: &[&str]) -> (Option<i32>, String, String) {
+    let file = dir.join("trace");
+    let mut command = Command::new("strace");
+    command
+        .args(["-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-o"])
+        .arg(&file)
+        .args(extra);
+    command.arg(std::env::current_exe().unwrap()).args(["traced_process", "--exact", "--nocapture"]);
+    command.env(DIR, dir.join("data"));
+    if flush_only {
+        command.env(FLUSH_ONLY, "1");
+    }
+    let output = command.output().unwrap();
+    let trace = String::from_utf8_lossy(&std::fs::read(&file).unwrap()).into_owned();
+    (output.status.code(), trace, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn every_acknowledged_append_and_vote_was_synced_after_its_last_write() {
+    if strace_is_missing() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, trace, printed) = traced(dir.path(), false, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    let report = trace::check(trace.lines());
+    println!("full barrier: {report}");
+    assert!(report.holds(), "{report}");
+    assert_eq!((report.appends, report.records, report.votes), (200, 400, 20));
+}
+
+#[test]
+fn the_check_reports_the_bare_flush_as_broken() {
+    if strace_is_missing() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, trace, printed) = traced(dir.path(), true, &[]);
+    assert_eq!(code, Some(0), "{printed}");
+    let report = trace::check(trace.lines());
+    println!("flush only: {} of {} acknowledged without a sync", report.violations, report.appends + report.votes);
+    assert!(!report.holds());
+    assert_eq!((report.appends, report.votes), (200, 20));
+    // One sync at close comes after them all; those of sled's own open come before.
+    assert_eq!(report.violations, 220, "{report}");
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_acknowledged_or_tried_again() {
+    if strace_is_missing() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (code, trace, printed) = traced(dir.path(), false, &["-e", "inject=fdatasync:error=EIO:when=40"]);
+    assert_eq!(code, Some(3), "the hook ends the process: {printed}");
+    assert!(printed.contains("fatal: cannot") && printed.contains("Input/output error"), "{printed}");
+    let after = trace.split_once("EIO").expect("the fault was injected").1;
+    assert!(!after.contains("\"ack "), "acknowledged after a failed sync");
+    assert!(!after.contains("fdatasync("), "synced again after a failed sync");
+    let report = trace::check(trace.lines());
+    assert!(report.holds(), "what was acknowledged before: {report}");
+}
