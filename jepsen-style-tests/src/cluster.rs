@@ -10,10 +10,10 @@ use lockkeeper_api::cluster::Status;
 use nix::sys::signal::Signal;
 
 use crate::http::{Api, metric_sum, new_client};
+use crate::ports;
 use crate::process::Process;
 use crate::proxy::{Link, LinkState};
 use crate::verdict::{Failed, broken};
-use crate::{http, ports};
 
 /// How long a node, or the cluster, may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
@@ -281,24 +281,20 @@ impl Cluster {
         }
     }
 
-    /// The sum of a metric over all nodes. A node that does not answer, or does not know the metric, is an error: a figure must not
-    /// be low because nobody counted.
+    /// The sum of a counter over all nodes; one that nobody has counted yet is 0. A node that does not answer is an error: a figure
+    /// must not be low because somebody was not asked.
     ///
     /// # Errors
-    /// A node does not answer, or the metric is nowhere.
-    pub async fn metric(&self, name: &str) -> Result<f64, Failed> {
-        let mut found = None;
+    /// A node does not answer.
+    pub async fn counter(&self, name: &str) -> Result<f64, Failed> {
+        let mut sum = 0.0;
         for (id, node) in &self.nodes {
             match node.api.metrics().await {
-                Ok(text) => {
-                    if let Some(sum) = metric_sum(&text, name) {
-                        found = Some(found.unwrap_or(0.0) + sum);
-                    }
-                }
+                Ok(text) => sum += metric_sum(&text, name).unwrap_or(0.0),
                 Err(failure) => return broken(format!("node {id} does not give its metrics: {failure}")),
             }
         }
-        found.map_or_else(|| broken(format!("no node has a metric {name}")), Ok)
+        Ok(sum)
     }
 
     /// Cuts or heals every link between `id` and the others, in both directions.
@@ -334,9 +330,4 @@ fn configuration(
     let data = directory.join("data");
     let _ = write!(text, "[storage]\ndirectory = {:?}\n{extra}\n", data.display().to_string());
     text
-}
-
-/// Whether a failure is one that a client of a living majority must not see.
-pub fn is_trouble(failure: &http::Failure) -> bool {
-    !matches!(failure, http::Failure::Refused(_))
 }

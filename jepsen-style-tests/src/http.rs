@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::cluster::Status;
+use lockkeeper_api::cluster::{Status, Transfer, Transferred};
 use lockkeeper_api::locks::{Acquire, Acquired, Lock, Released, Token, Verified};
 use lockkeeper_api::nodes::{Changed, Create, Node};
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
@@ -160,6 +160,11 @@ impl Api {
         let asked = self.client.get(format!("{}/metrics", self.base)).timeout(CALL_WITHIN).send().await;
         let response = asked.map_err(|error| not_answered(&error))?;
         response.text().await.map_err(|error| Failure::Unknown(chain(&error)))
+    }
+
+    /// Has leadership handed to the most advanced follower.
+    pub async fn transfer_leadership(&self) -> Called<Transferred> {
+        self.send(call(Method::POST, "/v1/cluster/transfer".into()), Some(&Transfer { to: None })).await
     }
 
     /// Opens a session.

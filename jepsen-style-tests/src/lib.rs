@@ -14,5 +14,4 @@ pub mod sse;
 pub mod stats;
 pub mod story;
 pub mod tokens;
-pub mod trace;
 pub mod verdict;

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 #[derive(Debug)]
 pub struct Process {
     child: Child,
-    signalled: Pid,
+    pid: Pid,
 }
 
 impl Process {
@@ -42,23 +42,18 @@ impl Process {
             .stderr(output)
             .spawn()
             .map_err(|error| io::Error::other(format!("cannot start {program}: {error}")))?;
-        let signalled = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
-        Ok(Self { child, signalled })
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        Ok(Self { child, pid })
     }
 
-    /// Its pid; for a traced process the pid of the process under trace, once known.
+    /// Its pid.
     pub fn pid(&self) -> i32 {
-        self.signalled.as_raw()
-    }
-
-    /// Directs signals at another pid: the process that a tracer started for us.
-    pub fn signal_instead(&mut self, pid: i32) {
-        self.signalled = Pid::from_raw(pid);
+        self.pid.as_raw()
     }
 
     /// Sends a signal; a process that is gone already is not an error.
     pub fn signal(&self, signal: Signal) {
-        let _ = kill(self.signalled, signal);
+        let _ = kill(self.pid, signal);
     }
 
     /// How it ended, if it has.

@@ -33,18 +33,6 @@ pub fn check(grants: &[Grant]) -> Result<(), String> {
 
 fn check_lock(lock: &str, mut grants: Vec<&Grant>) -> Result<(), String> {
     grants.sort_by_key(|grant| grant.token);
-    for pair in grants.windows(2) {
-        let (earlier, later) = (pair[0], pair[1]);
-        if earlier.token == later.token {
-            return Err(format!("lock {lock}: token {} was granted twice", earlier.token));
-        }
-        if earlier.released.is_some_and(|released| later.granted < released) {
-            return Err(format!(
-                "lock {lock}: token {} was granted while token {} was still held",
-                later.token, earlier.token
-            ));
-        }
-    }
     // In token order no grant may have been acknowledged before one with a smaller token was even asked for.
     let mut latest_asked: Option<&Grant> = None;
     for grant in &grants {
@@ -56,6 +44,18 @@ fn check_lock(lock: &str, mut grants: Vec<&Grant>) -> Result<(), String> {
         }
         if latest_asked.is_none_or(|before| grant.asked > before.asked) {
             latest_asked = Some(grant);
+        }
+    }
+    for pair in grants.windows(2) {
+        let (earlier, later) = (pair[0], pair[1]);
+        if earlier.token == later.token {
+            return Err(format!("lock {lock}: token {} was granted twice", earlier.token));
+        }
+        if earlier.released.is_some_and(|released| later.granted < released) {
+            return Err(format!(
+                "lock {lock}: token {} was granted while token {} was still held",
+                later.token, earlier.token
+            ));
         }
     }
     Ok(())

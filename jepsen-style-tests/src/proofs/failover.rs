@@ -186,7 +186,10 @@ async fn calm_phase(
     calm: Duration,
     lockers: usize,
 ) -> Result<(), Failed> {
-    let elected = cluster.metric(ELECTIONS).await?;
+    let elected = cluster.counter(ELECTIONS).await?;
+    if elected == 0.0 {
+        return broken(format!("{ELECTIONS} is 0 although somebody leads: elections are not counted"));
+    }
     let before = cluster.leader().await?;
     context.story.say(format!("{how} for {} s: node {} leads term {}", calm.as_secs(), before.0, before.1));
     let ids = cluster.ids();
@@ -197,7 +200,7 @@ async fn calm_phase(
         None => 0,
     };
     let after = cluster.leader().await?;
-    let elections = cluster.metric(ELECTIONS).await? - elected;
+    let elections = cluster.counter(ELECTIONS).await? - elected;
     if after != before || elections != 0.0 {
         return broken(format!(
             "{elections} elections in {} {how} seconds without a fault: node {} term {} then, node {} term {} now",

@@ -56,7 +56,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
 
 async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
     let mut queue = Queue::fill(context, cluster, "herd").await?;
-    let before = cluster.metric(NOTIFICATIONS).await?;
+    let before = cluster.counter(NOTIFICATIONS).await?;
     context.story.say("releasing one after the other");
     let begun = Instant::now();
     queue.release_holder().await?;
@@ -66,7 +66,7 @@ async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
         handoffs.extend(granted.after_release);
     }
     let took = begun.elapsed();
-    let woken = cluster.metric(NOTIFICATIONS).await? - before;
+    let woken = cluster.counter(NOTIFICATIONS).await? - before;
     queue.none_left(cluster).await?;
     // The holder before them and each of them but the last released to somebody.
     if woken != WAITERS as f64 {
@@ -85,13 +85,13 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
     order.shuffle(&mut context.random(2));
     let (quiet, rest) = order.split_at(DYING / 2);
     let (amid, _) = rest.split_at(DYING / 2);
-    let before = cluster.metric(NOTIFICATIONS).await?;
+    let before = cluster.counter(NOTIFICATIONS).await?;
     context.story.say(format!("{} waiters die while the holder holds", quiet.len()));
     for waiter in quiet {
         queue.die(*waiter).await?;
     }
     queue.wait_for_waiting(cluster, WAITERS - quiet.len()).await?;
-    let woken_quiet = cluster.metric(NOTIFICATIONS).await? - before;
+    let woken_quiet = cluster.counter(NOTIFICATIONS).await? - before;
     if woken_quiet > quiet.len() as f64 {
         return broken(format!("{woken_quiet} notifications for {} deaths in the queue", quiet.len()));
     }
@@ -112,7 +112,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
         }
     }
     queue.none_left(cluster).await?;
-    let woken = cluster.metric(NOTIFICATIONS).await? - before;
+    let woken = cluster.counter(NOTIFICATIONS).await? - before;
     let (releases, deaths) = (granted + 1, queue.dead.len());
     if woken > (releases + deaths) as f64 {
         return broken(format!("{woken} notifications for {releases} releases and {deaths} deaths"));

@@ -1,7 +1,165 @@
-//! placeholder
+//! P4 against power loss: three nodes under `strace`, and the order of what they did.
+//!
+//! For each acknowledged append and vote, on each node: a data sync of the log's file began after its last byte was written, and had
+//! ended before anyone was told (`lockkeeper_store::trace` has the rules). Then the same with the test-only switch that leaves the sync
+//! out, which the check must catch: a check that cannot fail shows nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::Data;
+use lockkeeper_api::nodes::Create;
+use lockkeeper_store::trace::{self, Report};
+use nix::sys::signal::Signal;
+
 use super::Context;
-use crate::verdict::{Failed, Outcome};
+use crate::cluster::{Cluster, Options};
+use crate::http::{Api, Failure};
+use crate::verdict::{Failed, Outcome, broken};
+
 pub(super) const SECONDS: u64 = 10;
-pub(super) async fn run(_context: &Context) -> Outcome {
-    Err(Failed::CannotRun("not there".into()))
+const WRITERS_PER_NODE: usize = 4;
+/// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself.
+const TRACER: [&str; 10] =
+    ["strace", "-D", "-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-e", "signal=none"];
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    tracer_works(&context.dir).await?;
+    let seconds = context.seconds.unwrap_or(SECONDS);
+    let say = |line: String| context.story.say(line);
+    say(format!("three nodes under strace, {seconds} s of load, leadership handed over in between"));
+    let traced = traced_run(context, "full", seconds, false).await?;
+    let mut total = Report::default();
+    for (node, report) in &traced.reports {
+        say(format!("node {node}: {report}"));
+        if !report.holds() {
+            return broken(format!("node {node}: {report}"));
+        }
+        total.appends += report.appends;
+        total.records += report.records;
+        total.votes += report.votes;
+        total.syncs += report.syncs;
+    }
+    if total.votes == 0 {
+        return Err(Failed::CannotRun("no vote was saved although leadership was handed over".into()));
+    }
+    say("the same with sled's bare flush (test-only switch): the check must catch it".into());
+    let control = traced_run(context, "flush-only", seconds.min(5), true).await?;
+    let mut caught = 0;
+    for (node, report) in &control.reports {
+        say(format!(
+            "node {node}: {} appends and {} votes acknowledged, {} without a sync",
+            report.appends, report.votes, report.violations
+        ));
+        if report.holds() || report.violations == 0 {
+            return broken(format!("the check did not catch the missing sync at node {node}: it shows nothing"));
+        }
+        caught += report.violations;
+    }
+    Ok(format!(
+        "{} appends ({} records) and {} votes on three nodes, each synced before its acknowledgement, {} syncs, {} writes told to clients; \
+         with the sync left out {caught} violations were caught",
+        total.appends, total.records, total.votes, total.syncs, traced.told
+    ))
+}
+
+async fn tracer_works(dir: &Path) -> Result<(), Failed> {
+    let mut probe = tokio::process::Command::new(TRACER[0]);
+    probe.args(&TRACER[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
+    match probe.output().await {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+            Err(Failed::CannotRun(format!("strace may not trace here: {why}")))
+        }
+        Err(error) => Err(Failed::CannotRun(format!("strace is needed and cannot be started: {error}"))),
+    }
+}
+
+struct Traced {
+    reports: Vec<(u64, Report)>,
+    told: u64,
+}
+
+async fn traced_run(context: &Context, name: &str, seconds: u64, flush_only: bool) -> Result<Traced, Failed> {
+    let mut wrap: Vec<String> = TRACER.iter().map(ToString::to_string).collect();
+    wrap.extend(["-o".into(), "{node}/trace".into()]);
+    let mut environment = vec![("LOCKKEEPER_TESTING__TRACE_MARKS".to_owned(), "true".to_owned())];
+    if flush_only {
+        environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".to_owned(), "true".to_owned()));
+    }
+    let options = Options { wrap, environment, ..Options::default() };
+    let mut cluster = Cluster::start(&context.binary, &context.dir.join(name), options).await?;
+    let told = load(&cluster, Duration::from_secs(seconds)).await?;
+    for id in cluster.ids() {
+        cluster.signal(id, Signal::SIGTERM);
+    }
+    let mut reports = Vec::new();
+    for id in cluster.ids() {
+        cluster.ended(id, Duration::from_secs(30)).await?;
+        let file = cluster.directory(id).join("trace");
+        let bytes = finished_trace(&file).await?;
+        let text = String::from_utf8_lossy(&bytes);
+        reports.push((id, trace::check(text.lines())));
+    }
+    Ok(Traced { reports, told })
+}
+
+/// The tracer ends a little after the process that it traces.
+async fn finished_trace(file: &Path) -> Result<Vec<u8>, Failed> {
+    let (begun, mut size) = (Instant::now(), None);
+    loop {
+        let now = std::fs::metadata(file)?.len();
+        let bytes = if size == Some(now) { std::fs::read(file)? } else { Vec::new() };
+        let last = bytes.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        if last.ends_with(b"+++") {
+            return Ok(bytes);
+        }
+        if begun.elapsed() > Duration::from_secs(60) {
+            return Err(Failed::CannotRun(format!("the trace {} does not come to an end", file.display())));
+        }
+        size = Some(now);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Writes through all nodes, with a change of leader in the middle; gives how many were acknowledged to their clients.
+async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
+    let calm = |failure: Failure| Failed::Broken(format!("with no fault about: {failure}"));
+    cluster.api(1).create("/synced", &Create::default(), None).await.map_err(calm)?;
+    let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut writers = Vec::new();
+    for (_, api) in cluster.apis() {
+        for _ in 0..WRITERS_PER_NODE {
+            writers.push(tokio::spawn(write_forever(api.clone(), Arc::clone(&stop), Arc::clone(&told))));
+        }
+    }
+    tokio::time::sleep(over / 2).await;
+    let (leader, term) = cluster.leader().await?;
+    cluster.api(leader).transfer_leadership().await.map_err(calm)?;
+    tokio::time::sleep(over / 2).await;
+    let now = cluster.leader().await?.1;
+    stop.store(true, Ordering::SeqCst);
+    for writer in writers {
+        writer.await.map_err(std::io::Error::other)?;
+    }
+    if now == term {
+        return broken(format!("node {leader} was asked to hand leadership over and term {term} goes on"));
+    }
+    Ok(told.load(Ordering::SeqCst))
+}
+
+async fn write_forever(api: Api, stop: Arc<AtomicBool>, told: Arc<AtomicU64>) {
+    let mut size = 0;
+    while !stop.load(Ordering::SeqCst) {
+        // Up to several parts a record: each must be covered.
+        size = (size + 997) % 9_000;
+        let body = Create { data: Data::from_bytes(&vec![b'x'; size]), sequential: true, ..Create::default() };
+        match api.create("/synced/n-", &body, None).await {
+            Ok(_) => drop(told.fetch_add(1, Ordering::SeqCst)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
 }
