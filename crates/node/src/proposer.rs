@@ -247,7 +247,6 @@ impl Carrier {
 
     /// Sends the batch once.
     async fn attempt(&mut self, payload: &Bytes, landed: &mut oneshot::Receiver<()>) -> Attempt {
-        metrics::counter!("lockkeeper_proposals_total").increment(1);
         let sent_under = *self.leadership.borrow_and_update();
         let (replication, payload) = (self.replication.clone(), payload.clone());
         // A task of its own: once the batch has landed nobody waits for the leader's word, but its connection must not be torn down.

@@ -202,8 +202,14 @@ impl Machine for Replica {
     }
 
     fn restore(&self, position: LogPosition, from: &mut dyn Read) -> Result<(), String> {
-        let restored = State::read_snapshot(from)
+        let restored = State::read_snapshot(&mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
+        // The end of the stream is reported only if the whole of it is as it was written.
+        match from.read(&mut [0]) {
+            Ok(0) => {}
+            Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
+            Err(error) => return Err(format!("the snapshot at {position} cannot be used: {error}")),
+        }
         let mut state = self.state.write();
         *state = restored;
         self.jump(&state);

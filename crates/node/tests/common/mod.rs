@@ -1,0 +1,306 @@
+//! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
+#![allow(dead_code, unreachable_pub)] // each test file uses a part, as a module of its own
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lockkeeper_consensus::{Config, PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError};
+use lockkeeper_core::{
+    AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
+};
+use lockkeeper_node::{
+    Acquire, Acquired, Caller, Consistency, Credential, Grant, Node, NodeConfig, NodeError, Parts, SystemClock,
+};
+use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
+use rand::SeedableRng;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Default)]
+struct Wires {
+    running: BTreeMap<u64, (Node, Arc<PeerBook>, CancellationToken)>,
+    /// Nodes whose messages, in and out, get lost.
+    cut: BTreeSet<u64>,
+}
+
+#[derive(Clone, Default)]
+pub struct Net(Arc<Mutex<Wires>>);
+
+struct Wire {
+    net: Net,
+    from: u64,
+    book: Arc<PeerBook>,
+}
+
+impl Net {
+    fn is_cut(&self, a: u64, b: u64) -> bool {
+        let wires = self.0.lock().unwrap();
+        wires.cut.contains(&a) || wires.cut.contains(&b)
+    }
+
+    pub fn cut(&self, node: u64) {
+        self.0.lock().unwrap().cut.insert(node);
+    }
+
+    pub fn heal(&self, node: u64) {
+        self.0.lock().unwrap().cut.remove(&node);
+    }
+}
+
+#[async_trait]
+impl Transport for Wire {
+    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
+        let Wire { net, from, book } = self;
+        let exchange = async {
+            if net.is_cut(*from, to) {
+                std::future::pending::<()>().await;
+            }
+            let (target, target_book, life, own_life) = {
+                let wires = net.0.lock().unwrap();
+                let Some((_, _, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
+                let Some((target, book, life)) = wires.running.get(&to) else { return Err(TransportError::Refused) };
+                (target.clone(), book.clone(), life.clone(), own_life.clone())
+            };
+            let identity = book.identity();
+            let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
+            let expected = book.directory(to).map(|directory| format!("{directory:x}"));
+            let admitted = PeerGate::new(target_book).admit(|name| match name {
+                "lockkeeper-cluster" => Some(identity.cluster.as_str()),
+                "lockkeeper-from" => Some(sender.as_str()),
+                "lockkeeper-directory" => Some(directory.as_str()),
+                "lockkeeper-to-directory" => expected.as_deref(),
+                _ => None,
+            });
+            let caller =
+                admitted.map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
+            let serving = tokio::spawn(async move { target.serve_peer(caller, kind, body).await });
+            let answer = tokio::select! {
+                () = life.cancelled() => return Err(TransportError::Reset),
+                () = own_life.cancelled() => return Err(TransportError::Reset),
+                answer = serving => answer.map_err(|_| TransportError::Reset)?,
+            };
+            if net.is_cut(*from, to) {
+                std::future::pending::<()>().await;
+            }
+            answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
+        };
+        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
+    }
+
+    fn learn(&self, node: u64, address: &str) {
+        self.book.learn(node, address);
+    }
+
+    fn forget(&self, node: u64) {
+        self.book.forget(node);
+    }
+}
+
+pub struct Member {
+    pub node: Node,
+    store: Store,
+}
+
+pub struct Cluster {
+    pub net: Net,
+    pub members: BTreeMap<u64, Member>,
+    pub fatal: Arc<Mutex<Vec<String>>>,
+    peers: BTreeMap<u64, String>,
+    change: fn(&mut NodeConfig),
+    dir: tempfile::TempDir,
+}
+
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::SeqCst)
+}
+
+impl Cluster {
+    pub async fn of_three() -> Cluster {
+        Self::start(3, |_| {}).await
+    }
+
+    pub async fn start(nodes: u64, change: fn(&mut NodeConfig)) -> Cluster {
+        let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let (net, members, fatal) = (Net::default(), BTreeMap::new(), Arc::default());
+        let mut cluster = Cluster { net, members, fatal, peers, change, dir };
+        for node in 1..=nodes {
+            cluster.boot(node).await;
+        }
+        cluster.leader().await;
+        cluster
+    }
+
+    pub fn directory(&self, node: u64) -> PathBuf {
+        self.dir.path().join(format!("node-{node}"))
+    }
+
+    pub async fn boot(&mut self, id: u64) {
+        let mut config = NodeConfig::new(Config::new("test", id, self.peers.clone()));
+        (self.change)(&mut config);
+        let fatal = self.fatal.clone();
+        let hook = Arc::new(move |line: String| fatal.lock().unwrap().push(line));
+        let store_hook = hook.clone();
+        let mut options = Options::new(Arc::new(move |error| store_hook(format!("store: {error}"))));
+        options.free_space = FreeSpace::Given(Arc::new(AtomicU64::new(1 << 40)));
+        let identity = Identity { cluster: "test".into(), node: id, directory: next_number().into() };
+        let directory = self.directory(id);
+        let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
+        let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
+        let identity = PeerIdentity { cluster: "test".into(), node: id, directory: opened.directory };
+        let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
+        let node = Node::start(Parts {
+            config,
+            store: store.clone(),
+            opened,
+            snapshots,
+            transport: Arc::new(Wire { net: self.net.clone(), from: id, book: book.clone() }),
+            clock: Arc::new(SystemClock::new()),
+            random: Box::new(rand::rngs::StdRng::seed_from_u64(next_number())),
+            fatal: hook,
+        })
+        .await
+        .unwrap();
+        self.net.0.lock().unwrap().running.insert(id, (node.clone(), book, CancellationToken::new()));
+        self.members.insert(id, Member { node, store });
+    }
+
+    /// As kill -9 looks to the others: connections break at once, nothing listens any more.
+    pub fn kill(&mut self, node: u64) -> Member {
+        if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
+            life.cancel();
+        }
+        self.members.remove(&node).unwrap()
+    }
+
+    /// What is left of a killed process goes away, and its directory is free.
+    pub async fn bury(member: Member) {
+        let Member { node, store } = member;
+        node.shutdown().await;
+        drop(node);
+        store.close().unwrap();
+    }
+
+    pub fn at(&self, node: u64) -> &Node {
+        &self.members[&node].node
+    }
+
+    /// The leader that every living and connected node knows.
+    pub async fn leader(&self) -> u64 {
+        until("one view of the leader", || {
+            let cut = self.net.0.lock().unwrap().cut.clone();
+            let members = self.members.iter().filter(|(id, _)| !cut.contains(id));
+            let mut views = members.map(|(_, member)| *member.node.consensus().leadership().borrow());
+            let first = views.next()?;
+            let leader = first.leader.filter(|leader| !cut.contains(leader) && self.members.contains_key(leader))?;
+            views.all(|view| view.leader == Some(leader) && view.term == first.term).then_some(leader)
+        })
+        .await
+    }
+
+    pub fn but(&self, node: u64) -> Vec<u64> {
+        self.members.keys().copied().filter(|other| *other != node).collect()
+    }
+
+    /// Ends the test: every node has the same state, valid, and none has failed.
+    pub async fn finish(self) {
+        let mut checksums = BTreeSet::new();
+        for member in self.members.values() {
+            let (zxid, valid) = stale(&member.node, |state| (state.zxid(), state.validate())).await;
+            valid.unwrap();
+            until("all nodes at one zxid", || {
+                self.members.values().all(|other| other.node.status().zxid >= zxid).then_some(())
+            })
+            .await;
+        }
+        for member in self.members.values() {
+            member.node.read(Consistency::Linearizable, |_| ()).await.unwrap();
+            checksums.insert(member.node.checksum().await);
+        }
+        assert_eq!(checksums.len(), 1, "replicas differ: {checksums:?}");
+        assert_eq!(*self.fatal.lock().unwrap(), Vec::<String>::new());
+        for (_, member) in self.members {
+            member.node.shutdown().await;
+        }
+    }
+}
+
+/// Waits for a condition, not for a time; the bound only ends a test that has failed.
+pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+pub fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
+}
+
+pub fn lock(name: &str) -> LockName {
+    LockName::parse(name).unwrap()
+}
+
+pub fn request_id() -> RequestId {
+    RequestId(next_number().into())
+}
+
+pub async fn stale<T: Send>(node: &Node, read: impl FnOnce(&State) -> T + Send) -> T {
+    node.read(Consistency::Stale, read).await.unwrap().value
+}
+
+pub async fn session(node: &Node, timeout_ms: u32) -> Credential {
+    node.open_session(timeout_ms, "test").await.unwrap().value.credential
+}
+
+pub fn caller(credential: Credential) -> Caller {
+    Caller { credential: Some(credential), request: None }
+}
+
+pub fn keyed(credential: Credential, id: RequestId) -> Caller {
+    Caller { credential: Some(credential), request: Some(RequestKey { id, acknowledged: Vec::new() }) }
+}
+
+pub fn ask(name: &str, wait_ms: u64) -> Acquire {
+    let (lock, uuid, wait) = (lock(name), request_id(), Duration::from_millis(wait_ms));
+    Acquire { lock, mode: LockMode::Exclusive, uuid, label: "test".into(), wait }
+}
+
+pub fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {
+    match acquired.unwrap().value {
+        Acquired::Held(grant) => grant,
+        other => panic!("not held: {other:?}"),
+    }
+}
+
+pub async fn release(node: &Node, credential: Credential, name: &str, token: FencingToken) {
+    let op = Op::Release { lock: lock(name), token };
+    assert_eq!(node.execute(caller(credential), op).await.unwrap().value, Reply::Released);
+}
+
+pub fn create(at: &str, kind: NodeKind, sequential: bool) -> Op {
+    Op::Create { path: path(at), data: Arc::from(&b""[..]), kind, sequential, acl: vec![AclEntry::open()] }
+}
+
+/// How many requests wait for a lock at these nodes.
+pub fn waiting(cluster: &Cluster) -> usize {
+    cluster.members.values().map(|member| member.node.status().waiters).sum()
+}
+
+pub async fn requests(node: &Node, name: &str) -> Vec<(SessionId, FencingToken)> {
+    let name = lock(name);
+    stale(node, move |state| {
+        let view = state.lock(&name);
+        view.map(|view| view.requests().map(|r| (r.session.unwrap(), r.token)).collect()).unwrap_or_default()
+    })
+    .await
+}

@@ -1,0 +1,221 @@
+//! The lock service over three nodes: promises P1, P2, P9 and the withdrawal of requests.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use futures::future::join_all;
+use lockkeeper_core::{FencingToken, LockMode, Op, Refusal};
+use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
+use tokio::sync::Mutex;
+
+#[tokio::test]
+async fn a_lock_goes_from_node_to_node() {
+    let cluster = Cluster::of_three().await;
+    let mut last = FencingToken(0);
+    for id in [1, 2, 3, 1] {
+        let node = cluster.at(id);
+        let mine = session(node, 10_000).await;
+        let grant = granted(node.acquire(caller(mine), ask("a/b", 0)).await);
+        assert!(grant.token > last, "tokens rise");
+        assert!(grant.remaining_ms > 0 && grant.remaining_ms <= 10_000);
+        last = grant.token;
+        for other in [1, 2, 3] {
+            assert!(cluster.at(other).verify(&lock("a/b"), grant.token).await.unwrap().value);
+        }
+        let other = cluster.at(id % 3 + 1);
+        let foreign = session(other, 10_000).await;
+        match other.acquire(caller(foreign), ask("a/b", 0)).await.unwrap().value {
+            Acquired::Busy { holders, ahead } => {
+                assert_eq!((holders.len(), ahead), (1, 1));
+                assert_eq!((holders[0].session, holders[0].token), (Some(mine.session), grant.token));
+            }
+            held => panic!("two at once: {held:?}"),
+        }
+        let theft = other.execute(caller(foreign), Op::Release { lock: lock("a/b"), token: grant.token }).await;
+        assert!(matches!(theft, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{theft:?}");
+        release(other, mine, "a/b", grant.token).await;
+        assert!(!node.verify(&lock("a/b"), grant.token).await.unwrap().value);
+    }
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn first_come_first_served_over_three_nodes() {
+    let cluster = Cluster::of_three().await;
+    let holder = session(cluster.at(1), 30_000).await;
+    let grant = granted(cluster.at(1).acquire(caller(holder), ask("queue", 0)).await);
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for place in 0..12_u64 {
+        let node = cluster.at(place % 3 + 1).clone();
+        let mine = session(&node, 30_000).await;
+        let served = served.clone();
+        tasks.push(tokio::spawn(async move {
+            let grant = granted(node.acquire(caller(mine), ask("queue", 30_000)).await);
+            served.lock().await.push((place, grant.token));
+            release(&node, mine, "queue", grant.token).await;
+        }));
+        until("the request to stand in the queue", || (waiting(&cluster) == place as usize + 1).then_some(())).await;
+    }
+    release(cluster.at(2), holder, "queue", grant.token).await;
+    join_all(tasks).await.into_iter().for_each(|task| task.unwrap());
+    let served = served.lock().await;
+    assert!(served.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 < pair[1].1), "{served:?}");
+    assert_eq!(served.len(), 12);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn readers_share_and_a_writer_waits_for_all_of_them() {
+    let cluster = Cluster::of_three().await;
+    let shared = |wait_ms| Acquire { mode: LockMode::Shared, ..ask("rw", wait_ms) };
+    let (a, b, w) = (
+        session(cluster.at(1), 30_000).await,
+        session(cluster.at(2), 30_000).await,
+        session(cluster.at(3), 30_000).await,
+    );
+    let first = granted(cluster.at(1).acquire(caller(a), shared(0)).await);
+    let second = granted(cluster.at(2).acquire(caller(b), shared(0)).await);
+    let writer = cluster.at(3).clone();
+    let writing = tokio::spawn(async move { granted(writer.acquire(caller(w), ask("rw", 30_000)).await) });
+    until("the writer to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let late = cluster.at(1).acquire(caller(a), shared(0)).await.unwrap().value;
+    assert!(matches!(late, Acquired::Busy { ahead: 3, .. }), "a reader behind a writer waits: {late:?}");
+    release(cluster.at(1), b, "rw", second.token).await;
+    assert!(!writing.is_finished());
+    release(cluster.at(1), a, "rw", first.token).await;
+    let grant = writing.await.unwrap();
+    assert!(grant.token > second.token);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
+    let cluster = Cluster::of_three().await;
+    let (a, b, c) = (
+        session(cluster.at(1), 30_000).await,
+        session(cluster.at(2), 30_000).await,
+        session(cluster.at(3), 30_000).await,
+    );
+    let grant = granted(cluster.at(1).acquire(caller(a), ask("x", 0)).await);
+    let node = cluster.at(2).clone();
+    let abandoned = tokio::spawn(async move { node.acquire(caller(b), ask("x", 30_000)).await });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let node = cluster.at(3).clone();
+    let patient = tokio::spawn(async move { granted(node.acquire(caller(c), ask("x", 30_000)).await) });
+    until("c to wait", || (waiting(&cluster) == 2).then_some(())).await;
+    abandoned.abort();
+    until("b to leave the queue", || (waiting(&cluster) == 1).then_some(())).await;
+    release(cluster.at(1), a, "x", grant.token).await;
+    let held = patient.await.unwrap();
+    assert!(cluster.at(1).verify(&lock("x"), held.token).await.unwrap().value);
+    // At every moment of its life: before it is sent, on its way, in the queue, holding.
+    for round in 0..60_u32 {
+        let node = cluster.at(u64::from(round) % 3 + 1).clone();
+        let dropped = tokio::spawn(async move { node.acquire(caller(b), ask("y", 30_000)).await });
+        tokio::time::sleep(Duration::from_micros(u64::from(round) * 60)).await;
+        dropped.abort();
+        let undelivered = dropped.await;
+        if let Ok(Ok(delivered)) = undelivered {
+            let Acquired::Held(grant) = delivered.value else { panic!("the lock was free") };
+            release(cluster.at(1), b, "y", grant.token).await;
+        }
+    }
+    let last = granted(cluster.at(1).acquire(caller(a), ask("y", 20_000)).await);
+    assert!(last.token > held.token);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_as_the_lock_comes_loses_no_grant() {
+    let cluster = Cluster::of_three().await;
+    let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
+    let (mut held, mut busy) = (0, 0);
+    for round in 0..60_u64 {
+        let grant = granted(cluster.at(1).acquire(caller(a), ask("race", 0)).await);
+        let node = cluster.at(round % 3 + 1).clone();
+        let waiter = tokio::spawn(async move { node.acquire(caller(b), ask("race", 20)).await });
+        tokio::time::sleep(Duration::from_micros(14_000 + round * 150)).await;
+        release(cluster.at(3), a, "race", grant.token).await;
+        match waiter.await.unwrap().unwrap().value {
+            Acquired::Held(theirs) => {
+                assert!(cluster.at(1).verify(&lock("race"), theirs.token).await.unwrap().value);
+                release(cluster.at(1), b, "race", theirs.token).await;
+                held += 1;
+            }
+            Acquired::Busy { .. } => busy += 1,
+            Acquired::Gone => panic!("nobody took it away"),
+        }
+        let left =
+            cluster.at(1).read(Consistency::Linearizable, |s| s.lock(&lock("race")).map_or(0, |v| v.len())).await;
+        assert_eq!(left.unwrap().value, 0, "somebody still stands there");
+    }
+    assert!(held > 0 && busy > 0, "the race was not run: {held} held, {busy} busy");
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
+    let cluster = Cluster::of_three().await;
+    let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
+    let grant = granted(cluster.at(1).acquire(caller(a), ask("r", 0)).await);
+    let (id, wanted) = (request_id(), ask("r", 30_000));
+    let (node, first) = (cluster.at(2).clone(), wanted.clone());
+    let first = tokio::spawn(async move { node.acquire(keyed(b, id), first).await });
+    until("the first try to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let (node, second) = (cluster.at(3).clone(), wanted.clone());
+    let second = tokio::spawn(async move { node.acquire(keyed(b, id), second).await });
+    until("the second try to wait", || (waiting(&cluster) == 2).then_some(())).await;
+    assert_eq!(requests(cluster.at(3), "r").await.len(), 2, "a retry stands where the first try stood");
+    first.abort();
+    until("the first try to go", || (cluster.at(2).status().waiters == 0).then_some(())).await;
+    // The withdrawal of the first try is on its way: let it be decided before the lock comes.
+    let other = session(cluster.at(2), 30_000).await;
+    cluster.at(2).close_session(&other).await.unwrap();
+    release(cluster.at(1), a, "r", grant.token).await;
+    let theirs = granted(second.await.unwrap());
+    assert!(cluster.at(1).verify(&lock("r"), theirs.token).await.unwrap().value);
+
+    // A third try finds it held; once released, a fourth learns that it is gone.
+    assert_eq!(granted(cluster.at(1).acquire(keyed(b, id), wanted.clone()).await).token, theirs.token);
+    release(cluster.at(1), b, "r", theirs.token).await;
+    assert_eq!(cluster.at(1).acquire(keyed(b, id), wanted.clone()).await.unwrap().value, Acquired::Gone);
+    let mismatch = cluster.at(1).acquire(keyed(b, id), Acquire { mode: LockMode::Shared, ..wanted }).await;
+    assert_eq!(mismatch, Err(NodeError::Refused(Refusal::RequestMismatch)));
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn force_breaks_the_right_holder_and_only_that_one() {
+    let cluster = Cluster::of_three().await;
+    let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
+    let grant = granted(cluster.at(1).acquire(caller(a), ask("f", 0)).await);
+    let node = cluster.at(2).clone();
+    let next = tokio::spawn(async move { granted(node.acquire(caller(b), ask("f", 30_000)).await) });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let broken = cluster.at(3).force_release(lock("f"), grant.token, "root").await.unwrap();
+    assert_eq!(broken.value.holder, a.session);
+    let next = next.await.unwrap();
+    let again = cluster.at(3).force_release(lock("f"), grant.token, "root").await;
+    assert!(matches!(again, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{again:?}");
+    assert!(cluster.at(3).verify(&lock("f"), next.token).await.unwrap().value);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn who_has_no_session_gets_no_lock() {
+    let cluster = Cluster::start(1, |_| {}).await;
+    let node = cluster.at(1);
+    let mine = session(node, 30_000).await;
+    let nobody = node.acquire(Caller::default(), ask("n", 0)).await;
+    assert_eq!(nobody, Err(NodeError::Refused(Refusal::SessionRequired)));
+    let wrong = lockkeeper_node::Credential { secret: [7; 16], ..mine };
+    assert_eq!(node.acquire(caller(wrong), ask("n", 0)).await, Err(NodeError::WrongSecret));
+    node.close_session(&mine).await.unwrap();
+    let closed = node.acquire(caller(mine), ask("n", 0)).await;
+    assert_eq!(closed, Err(NodeError::Refused(Refusal::SessionExpired(mine.session))));
+    cluster.finish().await;
+}
