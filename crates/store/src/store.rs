@@ -49,6 +49,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     pub(crate) recent: Recent,
     pub(crate) committed: Option<Bytes>,
+    /// Index up to which records are to be removed; nothing when they all are.
+    pub(crate) purging: Option<u64>,
     vote: Option<Bytes>,
     vote_sequence: u64,
     purged: Option<LogPosition>,
@@ -81,6 +83,7 @@ impl Store {
         let state = State {
             recent,
             committed: opened.committed.clone(),
+            purging: opened.purged.map(|purged| purged.index),
             vote: opened.vote,
             vote_sequence: floor.floor().vote_sequence,
             purged: opened.purged,
@@ -108,6 +111,7 @@ impl Store {
             watchdog,
             // A purge that a crash interrupted goes on.
             purging: opened.purged.map(|purged| (purged.index, sled::IVec::from(&part_key(0, 0)))),
+            unsynced_keys: 0,
             committed_at: Instant::now(),
             committed: opened.committed,
             buffer: Vec::new(),
@@ -177,6 +181,7 @@ impl Store {
                 return Ok(Work::Nothing);
             }
             state.purged = Some(upto);
+            state.purging = Some(upto.index);
             state.reshaped += 1;
             state.recent.purge(upto.index + 1);
             if state.last.is_none_or(|last| last.index <= upto.index) {
@@ -255,6 +260,11 @@ impl Store {
     /// The last mark handed to [`Store::save_committed`], or found at open.
     pub fn committed(&self) -> Option<Bytes> {
         self.0.shared.state.lock().committed.clone()
+    }
+
+    /// Whether a purge still removes records in the background.
+    pub fn is_purging(&self) -> bool {
+        self.0.shared.state.lock().purging.is_some()
     }
 
     /// Bytes free on the disk that holds the directory; 0 when that cannot be found out.

@@ -19,8 +19,11 @@ use crate::store::Shared;
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
-/// Keys removed per barrier by the lazy purge. Under load twice what the batch wrote, if that is more: it must not fall behind.
-const PURGE_CHUNK: u64 = 128;
+/// Keys that the lazy purge removes before it looks at the queue again: what an append may have to wait for. After a batch twice what
+/// the batch wrote, if that is more: the purge must not fall behind.
+const PURGE_STEP: u64 = 16;
+/// Keys removed in idle time before a barrier of their own, so that the next batch does not pay for them.
+const PURGE_KEYS_PER_BARRIER: u64 = 128;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
 /// Room for sled's own bookkeeping when free space is reckoned.
@@ -36,6 +39,8 @@ pub(crate) struct Writer {
     pub(crate) watchdog: Watchdog,
     /// Upper index and next key of a purge under way.
     pub(crate) purging: Option<(u64, sled::IVec)>,
+    /// Keys removed in idle time since the last barrier.
+    pub(crate) unsynced_keys: u64,
     pub(crate) committed_at: Instant,
     pub(crate) committed: Option<Bytes>,
     pub(crate) buffer: Vec<u8>,
@@ -86,9 +91,9 @@ impl Writer {
             Err(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) })
         });
         // A watchdog that fired meanwhile has declared this process dead: too late to acknowledge.
-        let result = result.and_then(|()| self.shared.failure.get().map_or(Ok(()), Err));
+        let result = result.and_then(|parts| self.shared.failure.get().map_or(Ok(parts), Err));
         let told = match &result {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(error) => {
                 self.shared.fail(error);
                 Err(StoreError::Failed(error.clone()))
@@ -100,10 +105,14 @@ impl Writer {
         for command in batch {
             (command.done)(told.clone());
         }
-        result
+        self.watchdog.begin();
+        let purged = self.purge_some(PURGE_STEP.max(2 * result?));
+        self.watchdog.end();
+        purged
     }
 
-    fn make_durable(&mut self, batch: &[Command]) -> Result<(), FatalError> {
+    /// Gives the number of keys written to the log.
+    fn make_durable(&mut self, batch: &[Command]) -> Result<u64, FatalError> {
         self.check_free_space(batch)?;
         let floor = self.floor.floor();
         let (last, vote_sequence) = (floor.last, floor.vote_sequence);
@@ -112,7 +121,6 @@ impl Writer {
             self.apply(&command.work, &mut applied)?;
         }
         self.put_committed_if_due()?;
-        self.purge_some(PURGE_CHUNK.max(2 * applied.parts))?;
         if let Some(command) = batch.last() {
             self.shared.state.lock().recent.mark_inserted(command.number);
         }
@@ -122,7 +130,7 @@ impl Writer {
             metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
         }
         metrics::gauge!("lockkeeper_store_log_entries").set(self.shared.records() as f64);
-        Ok(())
+        Ok(applied.parts)
     }
 
     /// Inserts, in order, what one command asks for.
@@ -220,20 +228,29 @@ impl Writer {
         Ok(())
     }
 
-    /// A chunk of a purge under way.
+    /// A step of a purge under way.
     fn purge_some(&mut self, limit: u64) -> Result<(), FatalError> {
         if let Some((upto, from)) = self.purging.take() {
             let next = self.log.purge_some(&from, upto, usize::try_from(limit).unwrap_or(usize::MAX))?;
+            if next.is_none() {
+                let mut state = self.shared.state.lock();
+                // Unless more is to be purged by now.
+                state.purging = state.purging.filter(|wanted| *wanted != upto);
+            }
             self.purging = next.map(|key| (upto, key));
         }
         Ok(())
     }
 
-    /// A chunk while nothing else waits, with its own barrier, so that the next batch does not pay for it.
+    /// A step while nothing else waits.
     fn purge_idle(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
-        self.purge_some(PURGE_CHUNK)?;
-        self.barrier.run()?;
+        self.purge_some(PURGE_STEP)?;
+        self.unsynced_keys += PURGE_STEP;
+        if self.unsynced_keys >= PURGE_KEYS_PER_BARRIER || self.purging.is_none() {
+            self.barrier.run()?;
+            self.unsynced_keys = 0;
+        }
         self.watchdog.end();
         Ok(())
     }

@@ -222,9 +222,10 @@ fn kill_9_under_load_and_during_open_loses_nothing_acknowledged() {
                 model.line(&line, &mut found);
             }
         } else {
-            // During open: up to some milliseconds after it said that it begins, spun, since sleeping is too coarse.
+            // During open: some while after it said that it begins, spun, since sleeping is too coarse.
+            let longest_us = [3_000, 15_000, 60_000][random.random_range(0..3)];
             while child.next() != "opening" {}
-            let (began, delay) = (Instant::now(), Duration::from_micros(random.random_range(0..15_000)));
+            let (began, delay) = (Instant::now(), Duration::from_micros(random.random_range(0..longest_us)));
             while began.elapsed() < delay {
                 std::hint::spin_loop();
             }

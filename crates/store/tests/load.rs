@@ -1,0 +1,145 @@
+//! The store under load: purging in the background stalls nobody, disk use stays bounded, a write that fails ends it, and how fast it is.
+//! Figures are printed; the bounds asserted are far from them, since tests share their machine.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{all, append, identity, open, options, record, records, wait};
+use lockkeeper_store::{LogPosition, Options, Store};
+
+/// Appends one record and gives the time to its callback.
+fn timed(store: &Store, index: u64) -> Duration {
+    let began = Instant::now();
+    append(store, vec![record(1, index)]);
+    began.elapsed()
+}
+
+fn spread(mut times: Vec<Duration>) -> String {
+    times.sort();
+    let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+    format!("{} appends: p50 {:?}, p99 {:?}, max {:?}", times.len(), at(0.5), at(0.99), at(1.0))
+}
+
+#[test]
+fn purging_50_000_records_stalls_no_append() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = open(dir.path());
+    for start in (0..50_000).step_by(500) {
+        append(&store, records(1, start..start + 500));
+    }
+    let quiet: Vec<_> = (50_000..50_300).map(|index| timed(&store, index)).collect();
+    println!("before the purge: {}", spread(quiet));
+    let began = Instant::now();
+    wait(|done| store.purge_to(LogPosition { term: 1, index: 49_999 }, done)).unwrap();
+    println!("purge mark durable after {:?}", began.elapsed());
+    let (mut times, mut next) = (Vec::new(), 50_300);
+    while store.is_purging() {
+        times.push(timed(&store, next));
+        next += 1;
+    }
+    println!("during the purge ({:?}): {}", began.elapsed(), spread(times.clone()));
+    assert!(times.len() > 20, "the purge was not in the background");
+    assert!(times.iter().max() < Some(&Duration::from_millis(300)), "an append waited for the purge");
+    assert_eq!(all(&store), records(1, 50_000..next));
+    store.close().unwrap();
+    let (store, opened) = open(dir.path());
+    assert_eq!(opened.records, next - 50_000);
+    assert_eq!(all(&store), records(1, 50_000..next));
+}
+
+fn disk_bytes(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().filter_map(Result::ok);
+    // sled removes files meanwhile.
+    let sizes = entries.filter_map(|entry| {
+        let kind = entry.file_type().ok()?;
+        if kind.is_dir() { Some(disk_bytes(&entry.path())) } else { entry.metadata().ok().map(|data| data.len()) }
+    });
+    sizes.sum()
+}
+
+#[test]
+fn append_and_purge_for_long_keeps_the_disk_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), Options { recent_bytes: 1 << 20, ..options() }).unwrap();
+    let (batch, window) = (250, 5_000);
+    let mut sizes = Vec::new();
+    for start in (0..150_000).step_by(batch) {
+        let end = start + batch as u64;
+        append(&store, records(1, start..end));
+        if end % 2_500 == 0 && end > window {
+            wait(|done| store.purge_to(LogPosition { term: 1, index: end - window - 1 }, done)).unwrap();
+            sizes.push(disk_bytes(dir.path()));
+        }
+    }
+    let (early, late) = (sizes[sizes.len() / 4], sizes[sizes.len() - 1]);
+    println!("150,000 records of 200 B through a window of {window}: {early} bytes after a quarter, {late} at the end");
+    assert!(late < 64 << 20, "the disk fills up: {sizes:?}");
+    store.close().unwrap();
+    let (store, _) = open(dir.path());
+    assert_eq!(all(&store), records(1, 145_000..150_000));
+}
+
+#[test]
+fn appends_per_second() {
+    for in_flight in [1, 32, 128] {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path());
+        let (send, done) = std::sync::mpsc::channel();
+        let (began, total) = (Instant::now(), 300 + 60 * in_flight);
+        for index in 0..total {
+            if index >= in_flight {
+                done.recv().unwrap();
+            }
+            let send = send.clone();
+            store.append(vec![record(1, index)], move |result| {
+                result.unwrap();
+                // At the end nobody waits for the last ones.
+                let _ = send.send(());
+            });
+        }
+        let rate = total as f64 / began.elapsed().as_secs_f64();
+        println!("{in_flight} in flight, 200 B: {rate:.0} appends/s ({:.0} us each)", 1e6 / rate);
+        store.close().unwrap();
+    }
+}
+
+const DIR: &str = "LOCKKEEPER_LIMITED_DIR";
+
+/// Not a test by itself: appends until a write fails, and says up to where it was acknowledged.
+#[test]
+fn limited_process() {
+    let Ok(dir) = std::env::var(DIR) else { return };
+    let fatal = std::sync::Arc::new(|error| {
+        println!("fatal: {error}");
+        std::process::exit(3);
+    });
+    let options = Options { fatal, sync_watchdog: Duration::from_secs(2), ..options() };
+    let (store, _) = Store::open(Path::new(&dir), &identity(), options).unwrap();
+    for index in 0.. {
+        append(&store, vec![record(1, index)]);
+        println!("acknowledged {index}");
+    }
+}
+
+#[test]
+fn a_write_that_the_system_refuses_ends_the_store_and_loses_nothing_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    // No file may grow beyond 3 MiB, and the signal that says so is ignored: writes fail with "file too large".
+    let script = "trap '' XFSZ; ulimit -f 3072; exec \"$0\" limited_process --exact --nocapture";
+    let output =
+        Command::new("bash").args(["-c", script]).arg(std::env::current_exe().unwrap()).env(DIR, dir.path()).output();
+    let output = output.unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(3), "{printed}");
+    let fatal: Vec<_> = printed.lines().filter(|line| line.starts_with("fatal: ")).collect();
+    println!("{fatal:?}");
+    assert_eq!(fatal.len(), 1);
+    let acknowledged = printed.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse::<u64>().ok()).max();
+    let acknowledged = acknowledged.expect("some appends went through");
+    let (store, opened) = open(dir.path());
+    assert!(opened.last.is_some_and(|last| last.index >= acknowledged), "{:?} after {acknowledged}", opened.last);
+    assert_eq!(store.read(0..acknowledged + 1, usize::MAX).unwrap(), records(1, 0..acknowledged + 1));
+}
