@@ -9,6 +9,8 @@
 
 mod read;
 mod record;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::io;

@@ -49,3 +49,75 @@ impl Batch {
         Ok(batch)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::*;
+
+    fn batch(ops: Vec<Op>) -> Batch {
+        let commands = ops.into_iter().map(|op| Command::Do { session: None, request: None, op }).collect();
+        let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
+        Batch { origin, clock_ms: 4, commands }
+    }
+
+    fn create(path: &str) -> Op {
+        Op::Create {
+            path: NodePath::parse(path).unwrap(),
+            data: (*b"data").into(),
+            kind: NodeKind::Ttl { ttl_ms: 5 },
+            sequential: true,
+            acl: vec![AclEntry::open()],
+        }
+    }
+
+    #[test]
+    fn a_batch_comes_back_as_it_was() {
+        let batch = batch(vec![create("/a"), Op::Multi(vec![create("/b"), create("/c")])]);
+        assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
+    }
+
+    /// Logs outlive programs: whoever changes these bytes changes the version.
+    #[test]
+    fn the_bytes_of_version_1_stay_what_they_are() {
+        let mut expected = vec![1, 1, 2, 3, 4, 1, 4, 0, 0, 0, 2];
+        expected.extend(b"/a\x04data\x03\x05\x01\x01\x1f\x05world\x06anyone");
+        assert_eq!(batch(vec![create("/a")]).encode(), expected);
+    }
+
+    #[test]
+    fn what_is_no_batch_is_refused() {
+        let bytes = batch(vec![create("/a")]).encode();
+        assert_eq!(Batch::decode(&[]), Err(DecodeError::Empty));
+        assert_eq!(Batch::decode(&[9]), Err(DecodeError::Version(9)));
+        for cut in 1..bytes.len() {
+            assert!(matches!(Batch::decode(&bytes[..cut]), Err(DecodeError::Damaged(_))), "cut at {cut}");
+        }
+        assert_eq!(Batch::decode(&[&bytes[..], &[0, 0]].concat()), Err(DecodeError::Trailing(2)));
+        let relative = bytes.iter().map(|b| if *b == b'/' { b'x' } else { *b }).collect::<Vec<_>>();
+        assert!(Batch::decode(&relative).is_err(), "a path without its slash was taken");
+    }
+
+    /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
+    #[test]
+    fn nesting_is_bounded_when_read() {
+        let mut bytes = vec![1, 1, 2, 3, 4, 1, 4, 0, 0];
+        bytes.extend([6, 1].repeat(100_000));
+        assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
+    }
+
+    /// What is refused anyway must not make an entry that nobody can read.
+    #[test]
+    fn a_nested_multi_is_written_so_that_it_can_be_read_and_refused() {
+        let deep = (0..50).fold(create("/a"), |op, _| Op::Multi(vec![op]));
+        let batch = batch(vec![Op::Multi(vec![create("/b"), deep.clone()])]);
+        let read = Batch::decode(&batch.encode()).unwrap();
+        let (mut direct, mut through_the_log) = (State::new(), State::new());
+        assert_eq!(direct.apply(Term(1), &batch), through_the_log.apply(Term(1), &read));
+        assert!(matches!(
+            direct.origin_applied(NodeId(1)).unwrap().1[0].reply,
+            Err(Refusal::MultiFailed { index: 1, .. })
+        ));
+        assert!(Batch::decode(&batch.encode()).is_ok(), "the depth is counted from zero again");
+    }
+}

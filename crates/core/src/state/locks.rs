@@ -128,7 +128,7 @@ impl Transaction<'_> {
         let found = self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
         let found = found.ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })?;
         match (found.held, if_holding) {
-            (true, IfHolding::Keep) => return Ok(Reply::HeldInstead),
+            (true, IfHolding::Keep) => Ok(Reply::HeldInstead),
             (held, _) => {
                 self.remove(&found.path);
                 Ok(if held { Reply::Released } else { Reply::Withdrawn })

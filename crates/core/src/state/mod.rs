@@ -9,6 +9,8 @@ mod ops;
 mod queue;
 mod read;
 mod session;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod tree;
 mod validate;

@@ -1,0 +1,229 @@
+//! What the golden scripts are too small to show: bounds, wrap-arounds, and that nothing is copied.
+
+use super::*;
+use crate::limits::*;
+use crate::*;
+
+/// A state with one session, and a log that grows by one batch a command.
+struct Bench {
+    state: State,
+    session: SessionId,
+    sequence: u64,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let mut bench = Self { state: State::new(), session: SessionId(1), sequence: 0 };
+        bench.run(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "s".into() }).unwrap();
+        bench
+    }
+
+    fn run(&mut self, command: Command) -> Result<Reply, Refusal> {
+        self.sequence += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+        let mut outcomes = self.state.apply(Term(1), &Batch { origin, clock_ms: 1, commands: vec![command] });
+        outcomes.remove(0).reply
+    }
+
+    fn ask(&mut self, op: Op) -> Result<Reply, Refusal> {
+        self.run(Command::Do { session: Some(self.session), request: None, op })
+    }
+
+    fn ask_as(&mut self, id: u128, acknowledged: Vec<RequestId>, op: Op) -> Result<Reply, Refusal> {
+        let request = Some(RequestKey { id: RequestId(id), acknowledged });
+        self.run(Command::Do { session: Some(self.session), request, op })
+    }
+}
+
+fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
+}
+
+fn create(text: &str, sequential: bool) -> Op {
+    let (data, acl) = (Arc::from([]), vec![AclEntry::open()]);
+    Op::Create { path: path(text), data, kind: NodeKind::Persistent, sequential, acl }
+}
+
+fn acquire(lock: &str, uuid: u128, mode: LockMode) -> Op {
+    Op::Acquire { lock: LockName::parse(lock).unwrap(), mode, uuid: RequestId(uuid), label: "".into() }
+}
+
+fn is_bad(reply: Result<Reply, Refusal>) -> bool {
+    matches!(reply, Err(Refusal::BadArguments(_)))
+}
+
+#[test]
+fn the_oldest_replies_are_forgotten_first() {
+    let mut bench = Bench::new();
+    for id in 0..MAX_REMEMBERED_REPLIES as u128 + 10 {
+        bench.ask_as(id, vec![], create("/n-", true)).unwrap();
+    }
+    let kept = |bench: &Bench, id| bench.state.remembered_reply(bench.session, RequestId(id)).is_some();
+    assert!(!kept(&bench, 9) && kept(&bench, 10));
+    assert_eq!(bench.state.session(bench.session).unwrap().remembered_count(), MAX_REMEMBERED_REPLIES);
+    // A retry does not make an entry younger.
+    bench.ask_as(10, vec![], create("/n-", true)).unwrap();
+    bench.ask_as(1000, vec![], create("/n-", true)).unwrap();
+    assert!(!kept(&bench, 10) && kept(&bench, 11));
+    bench.state.validate().unwrap();
+}
+
+#[test]
+fn memory_starts_anew_when_all_is_acknowledged() {
+    let mut bench = Bench::new();
+    for id in 0..20 {
+        bench.ask_as(id, vec![RequestId(id.wrapping_sub(1))], create("/n-", true)).unwrap();
+        assert_eq!(bench.state.session(bench.session).unwrap().remembered_count(), 1);
+        bench.state.validate().unwrap();
+    }
+}
+
+#[test]
+fn sequences_end_where_ten_digits_end() {
+    let mut bench = Bench::new();
+    bench.ask(create("/q", false)).unwrap();
+    bench.ask(acquire("l", 1, LockMode::Exclusive)).unwrap();
+    for directory in ["/q", "/locks/l"] {
+        bench.state.tree.update(&path(directory), |node| node.children_made = MAX_SEQUENCE);
+    }
+    let last = bench.ask(create("/q/n-", true)).unwrap();
+    assert!(matches!(last, Reply::Created { path, .. } if path.as_str() == "/q/n-9999999999"));
+    assert!(is_bad(bench.ask(create("/q/n-", true))));
+    bench.ask(create("/q/plain", false)).unwrap();
+    bench.ask(acquire("l", 2, LockMode::Exclusive)).unwrap();
+    let zxid = bench.state.zxid();
+    assert!(is_bad(bench.ask(acquire("l", 3, LockMode::Exclusive))));
+    assert_eq!(bench.state.zxid(), zxid);
+    bench.state.validate().unwrap();
+}
+
+#[test]
+fn versions_wrap_and_skip_minus_one() {
+    let mut bench = Bench::new();
+    let set = |version| Op::SetData { path: NodePath::root(), data: Arc::from([]), version };
+    for (before, after) in [(i32::MAX, i32::MIN), (-2, 0), (0, 1), (i32::MIN, i32::MIN + 1)] {
+        bench.state.tree.update(&NodePath::root(), |node| node.version = before);
+        let reply = bench.ask(set(Some(before))).unwrap();
+        assert!(matches!(reply, Reply::DataSet(stat) if stat.version == after), "{before}");
+    }
+}
+
+#[test]
+fn every_bound_is_kept() {
+    let mut bench = Bench::new();
+    let open = |label: String| Command::OpenSession { secret_hash: [0; 32], timeout_ms: 0, label: label.into() };
+    bench.run(open("x".repeat(MAX_LABEL_BYTES))).unwrap();
+    assert!(is_bad(bench.run(open("x".repeat(MAX_LABEL_BYTES + 1)))));
+    let expire = |count| Command::ExpireSessions { term: Term(1), sessions: vec![SessionId(99); count] };
+    bench.run(expire(MAX_BULK)).unwrap();
+    assert!(is_bad(bench.run(expire(MAX_BULK + 1))));
+    let reap = |count| Command::Reap { paths: vec![NodePath::root(); count] };
+    bench.run(reap(MAX_BULK)).unwrap();
+    assert!(is_bad(bench.run(reap(MAX_BULK + 1))));
+    let check = Op::Check { path: NodePath::root(), version: None };
+    bench.ask(Op::Multi(vec![check.clone(); MAX_MULTI_OPS])).unwrap();
+    assert!(is_bad(bench.ask(Op::Multi(vec![check.clone(); MAX_MULTI_OPS + 1]))));
+    bench.ask_as(1, vec![RequestId(7); MAX_REMEMBERED_REPLIES], check.clone()).unwrap();
+    assert!(is_bad(bench.ask_as(2, vec![RequestId(7); MAX_REMEMBERED_REPLIES + 1], check)));
+    let acl = |acl: Vec<AclEntry>| Op::SetAcl { path: NodePath::root(), acl, version: None };
+    bench.ask(acl(vec![AclEntry::open(); MAX_ACL_ENTRIES])).unwrap();
+    let long = AclEntry { id: "x".repeat(MAX_ACL_ID_BYTES + 1), ..AclEntry::open() };
+    for wrong in [vec![AclEntry::open(); MAX_ACL_ENTRIES + 1], vec![long]] {
+        assert!(matches!(bench.ask(acl(wrong)), Err(Refusal::InvalidAcl(_))));
+    }
+    let part = "p".repeat(MAX_PART_BYTES - 9);
+    assert!(is_bad(bench.ask(create(&format!("/{part}"), true))), "a sequence made a part too long");
+    let mut label = acquire("l", 1, LockMode::Exclusive);
+    if let Op::Acquire { label, .. } = &mut label {
+        *label = "x".repeat(MAX_LABEL_BYTES + 1).into();
+    }
+    assert!(is_bad(bench.ask(label)));
+    assert!(bench.state.lock(&LockName::parse("l").unwrap()).is_none(), "a refused request made its directory");
+}
+
+#[test]
+fn a_clone_shares_everything_and_is_left_alone() {
+    let mut bench = Bench::new();
+    for _ in 0..2_000 {
+        bench.ask(create("/n-", true)).unwrap();
+    }
+    let before = bench.state.clone();
+    assert!(before.tree.nodes.ptr_eq(&bench.state.tree.nodes) && before.sessions.ptr_eq(&bench.state.sessions));
+    let checksum = before.checksum();
+    bench.ask(Op::Delete { path: path("/n-0000001000"), version: None }).unwrap();
+    bench.ask(create("/n-", true)).unwrap();
+    assert_eq!((before.checksum(), before.node_count()), (checksum, 2_001));
+    assert_ne!(bench.state.checksum(), checksum);
+    before.validate().unwrap();
+}
+
+#[test]
+fn the_checksum_is_of_what_the_zxid_determines() {
+    let mut bench = Bench::new();
+    bench.ask(create("/a", false)).unwrap();
+    let checksum = bench.state.checksum();
+    // Refused, remembered, from another node, at another time: no zxid, and the same checksum.
+    assert!(bench.ask_as(1, vec![], create("/a", false)).is_err());
+    let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+    bench.state.apply(Term(1), &Batch { origin, clock_ms: 99, commands: vec![] });
+    assert_eq!(bench.state.checksum(), checksum);
+    bench.ask(create("/b", false)).unwrap();
+    assert_ne!(bench.state.checksum(), checksum);
+}
+
+#[test]
+fn a_long_queue_of_readers_and_writers_is_served_in_order() {
+    let mut bench = Bench::new();
+    let lock = LockName::parse("l").unwrap();
+    for uuid in 0..2_000 {
+        let mode = if uuid % 10 == 0 { LockMode::Exclusive } else { LockMode::Shared };
+        bench.ask(acquire("l", uuid, mode)).unwrap();
+    }
+    let mut last = FencingToken(0);
+    while !bench.state.lock(&lock).unwrap().is_empty() {
+        let view = bench.state.lock(&lock).unwrap();
+        let holders: Vec<LockRequest> = view.requests().take(view.holders()).collect();
+        assert!(holders.iter().all(|r| matches!(r.standing, Standing::Holds { .. })));
+        assert!(holders.len() == 1 || holders.len() == 9 && holders.iter().all(|r| r.mode == LockMode::Shared));
+        for request in holders {
+            assert!(last < request.token);
+            last = request.token;
+            assert_eq!(bench.ask(Op::Release { lock: lock.clone(), token: last }), Ok(Reply::Released));
+        }
+    }
+    bench.state.validate().unwrap();
+}
+
+#[test]
+fn validate_finds_what_is_wrong() {
+    type Damage = fn(&mut State);
+    let damages: [Damage; 10] = [
+        |s| s.zxid = Zxid(1),
+        |s| drop(s.sessions.remove(&SessionId(1))),
+        |s| drop(s.tree.nodes.remove(&path("/c"))),
+        |s| s.tree.deadlines.clear(),
+        |s| s.tree.queues.clear(),
+        |s| s.tree.ephemeral_count += 1,
+        |s| s.tree.update(&path("/locks/l"), |node| node.queue = Default::default()),
+        |s| s.tree.update(&path("/locks/l"), |node| node.children_made = 0),
+        |s| s.tree.update(&path("/c"), |node| node.empty_since_ms = None),
+        |s| {
+            if let Some(session) = s.sessions.get_mut(&SessionId(1)) {
+                Arc::make_mut(session).ephemerals.clear();
+            }
+        },
+    ];
+    let mut bench = Bench::new();
+    bench.ask(acquire("l", 1, LockMode::Exclusive)).unwrap();
+    let container = create("/c", false);
+    let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };
+    bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: false, acl }).unwrap();
+    bench.ask(create("/c/x", false)).unwrap();
+    bench.ask(Op::Delete { path: path("/c/x"), version: None }).unwrap();
+    bench.state.validate().unwrap();
+    for (at, damage) in damages.iter().enumerate() {
+        let mut damaged = bench.state.clone();
+        damage(&mut damaged);
+        assert!(damaged.validate().is_err(), "damage {at} went unnoticed");
+    }
+}

@@ -1,0 +1,236 @@
+//! From raw numbers to commands that hit what is there. The numbers are what proptest draws and shrinks; what they mean depends
+//! on the state of the model at that moment.
+
+use lockkeeper_core::*;
+
+use super::naive::Model;
+
+/// One raw command.
+pub(crate) type Raw = [u16; 6];
+
+const NAMES: [&str; 8] = [
+    "a",
+    "b",
+    "n-",
+    "lock-",
+    "q-lock-",
+    "x-__READ__",
+    "lock-0000000002",
+    "_c_00000000-0000-0000-0000-000000000001-lock-",
+];
+const LOCKS: [&str; 6] = ["l", "m", "l/m", "l/lock-0000000002", "a", "lock-0000000002"];
+
+fn pick<T: Clone>(from: &[T], by: u16) -> Option<T> {
+    if from.is_empty() { None } else { Some(from[usize::from(by) % from.len()].clone()) }
+}
+
+/// Draws a command's parts from raw numbers.
+struct Chooser<'a> {
+    model: &'a Model,
+    raw: Raw,
+}
+
+impl Chooser<'_> {
+    fn existing(&self) -> NodePath {
+        let paths: Vec<&String> = self.model.nodes.keys().collect();
+        NodePath::parse(pick(&paths, self.raw[1]).unwrap()).unwrap()
+    }
+
+    /// Mostly something that is there, sometimes something that may not be.
+    fn path(&self) -> NodePath {
+        if self.raw[2] % 5 == 0 { self.new_path() } else { self.existing() }
+    }
+
+    fn new_path(&self) -> NodePath {
+        let parent = self.existing();
+        let name = NAMES[usize::from(self.raw[2] / 5) % NAMES.len()];
+        let deep = parent.as_str().matches('/').count() > 4;
+        let child = if deep { NodePath::root().child(name) } else { parent.child(name) };
+        child.unwrap_or_else(|_| NodePath::root())
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        let alive: Vec<u64> = self.model.sessions.keys().copied().collect();
+        match self.raw[3] % 16 {
+            0 => None,
+            1 => Some(SessionId(u64::from(self.raw[4] % 64))),
+            _ => pick(&alive, self.raw[3] / 16).map(SessionId),
+        }
+    }
+
+    fn version(&self, read: impl Fn(&super::naive::MNode) -> i32, path: &NodePath) -> Option<i32> {
+        match self.raw[4] % 4 {
+            0 => Some(i32::from(self.raw[4] / 4 % 3)),
+            1 => self.model.nodes.get(path.as_str()).map(read),
+            _ => None,
+        }
+    }
+
+    fn data(&self) -> Vec<u8> {
+        format!("{}", self.raw[5] % 100).into_bytes()
+    }
+
+    fn acl(&self) -> Vec<AclEntry> {
+        let bits = Permissions(u32::from(self.raw[5] % 40));
+        match self.raw[5] % 24 {
+            0 => vec![],
+            1 => vec![AclEntry { permissions: bits, scheme: "digest".into(), id: "x".into() }],
+            2 => vec![AclEntry::open(), AclEntry { permissions: bits, scheme: "".into(), id: "".into() }],
+            _ => vec![AclEntry::open()],
+        }
+    }
+
+    fn kind(&self) -> NodeKind {
+        match self.raw[4] % 10 {
+            0..=2 => NodeKind::Persistent,
+            3..=5 => NodeKind::Ephemeral,
+            6 | 7 => NodeKind::Container,
+            8 => NodeKind::Ttl { ttl_ms: u64::from(self.raw[5] % 3000) },
+            _ => NodeKind::Ttl { ttl_ms: 4000 },
+        }
+    }
+
+    fn lock(&self) -> LockName {
+        let busy = self.busy();
+        match pick(&busy, self.raw[1]).filter(|_| self.raw[2] % 4 != 0) {
+            Some((lock, _)) => lock,
+            None => LockName::parse(LOCKS[usize::from(self.raw[1]) % LOCKS.len()]).unwrap(),
+        }
+    }
+
+    /// Requests that stand in locks' queues.
+    fn busy(&self) -> Vec<(LockName, FencingToken)> {
+        let paths = self.model.nodes.keys().map(|path| NodePath::parse(path).unwrap());
+        let requests = paths.filter(|path| lock::parse_request(path.name()).is_some());
+        let lock = |path: NodePath| {
+            let token = FencingToken(self.model.nodes[path.as_str()].czxid);
+            Some((LockName::of_directory(&path.parent()?)?, token))
+        };
+        requests.filter_map(lock).collect()
+    }
+
+    /// A request that is there, with its owner; or one that may not be.
+    fn request(&self) -> (LockName, FencingToken, Option<SessionId>) {
+        let busy = self.busy();
+        match pick(&busy, self.raw[1]).filter(|_| self.raw[2] % 8 != 0) {
+            Some((lock, token)) => {
+                let owner = self.model.nodes.values().find(|node| node.czxid == token.0 && node.owner.is_some());
+                (lock, token, owner.and_then(|node| node.owner).map(SessionId))
+            }
+            None => (self.lock(), FencingToken(u64::from(self.raw[4] % 64)), self.session()),
+        }
+    }
+
+    fn uuid(&self) -> RequestId {
+        RequestId(u128::from(self.raw[5] % 6))
+    }
+}
+
+fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
+    match what % 16 {
+        0..=5 => Op::Create {
+            path: if chooser.raw[0] / 100 % 4 == 0 { chooser.existing() } else { chooser.new_path() },
+            data: chooser.data().into(),
+            kind: chooser.kind(),
+            sequential: chooser.raw[3] % 2 == 0,
+            acl: chooser.acl(),
+        },
+        6..=8 => {
+            let path = chooser.path();
+            Op::Delete { version: chooser.version(|n| n.version, &path), path }
+        }
+        9 | 10 => {
+            let path = chooser.path();
+            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data().into() }
+        }
+        11 => {
+            let path = chooser.path();
+            Op::SetAcl { version: chooser.version(|n| n.aversion, &path), path, acl: chooser.acl() }
+        }
+        12 | 13 => {
+            let path = chooser.path();
+            Op::Check { version: chooser.version(|n| n.version, &path), path }
+        }
+        _ => {
+            let (lock, token, _) = chooser.request();
+            Op::CheckLock { lock, token }
+        }
+    }
+}
+
+/// What the raw numbers ask for, as things stand.
+pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
+    let chooser = Chooser { model, raw };
+    let what = raw[0] % 100;
+    let plain = |op| perform(&chooser, chooser.session(), op);
+    match what {
+        0..=5 => Command::OpenSession {
+            secret_hash: [raw[5] as u8; 32],
+            timeout_ms: u32::from(raw[4]),
+            label: format!("s{}", raw[5]).into(),
+        },
+        6 => Command::CloseSession { session: chooser.session().unwrap_or_default() },
+        7 => Command::ExpireSessions {
+            term: Term(u64::from(raw[4] % 3)),
+            sessions: chooser.session().into_iter().chain([SessionId(u64::from(raw[5] % 64))]).collect(),
+        },
+        8..=12 => {
+            let mut paths: Vec<NodePath> = model.nodes.keys().map(|path| NodePath::parse(path).unwrap()).collect();
+            if raw[1] % 2 == 0 {
+                paths.reverse();
+            }
+            paths.truncate(usize::from(raw[2] % 64));
+            Command::Reap { paths }
+        }
+        13..=34 => {
+            let modes = [LockMode::Exclusive, LockMode::Shared, LockMode::Write, LockMode::Shared];
+            plain(Op::Acquire {
+                lock: chooser.lock(),
+                mode: modes[usize::from(raw[4] % 4)],
+                uuid: chooser.uuid(),
+                label: format!("w{}", raw[5]).into(),
+            })
+        }
+        35..=46 => {
+            let (lock, token, owner) = chooser.request();
+            let owner = if raw[5] % 8 == 0 { chooser.session() } else { owner };
+            let op = match what {
+                35..=42 => Op::Release { lock, token },
+                43 | 44 => Op::Withdraw { lock, token, if_holding: IfHolding::Keep },
+                _ => Op::Withdraw { lock, token, if_holding: IfHolding::Release },
+            };
+            perform(&chooser, owner, op)
+        }
+        47 | 48 => {
+            let (lock, token, _) = chooser.request();
+            plain(Op::ForceRelease { lock, token })
+        }
+        49..=54 => {
+            let mut ops: Vec<Op> = spare.iter().map(|raw| simple(&Chooser { model, raw: *raw }, raw[0])).collect();
+            match raw[1] % 16 {
+                0 => ops.push(Op::Multi(vec![])),
+                1 => ops.push(Op::Release { lock: chooser.lock(), token: FencingToken(1) }),
+                _ => {}
+            }
+            plain(Op::Multi(ops))
+        }
+        _ => plain(simple(&chooser, what)),
+    }
+}
+
+/// A third of the commands carry a request id, from a range so small that ids come again.
+fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
+    let raw = chooser.raw;
+    if raw[5] % 3 != 0 {
+        return Command::Do { session, request: None, op };
+    }
+    let id = RequestId(u128::from(raw[2] % 16));
+    // Half of those whose id is known ask for the same again.
+    let known = session.and_then(|s| chooser.model.memory.get(&s.0)).and_then(|m| m.iter().find(|(k, ..)| *k == id));
+    let op = match known {
+        Some((_, asked, _)) if raw[4] % 2 == 0 => asked.clone(),
+        _ => op,
+    };
+    let acknowledged = (0..raw[4] % 3).map(|i| RequestId((u128::from(raw[2]) + 1 + u128::from(i)) % 16)).collect();
+    Command::Do { session, request: Some(RequestKey { id, acknowledged }), op }
+}

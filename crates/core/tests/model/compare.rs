@@ -1,0 +1,136 @@
+//! Whether the state is what the model says, as far as can be read of it.
+
+use lockkeeper_core::*;
+
+use super::naive::{Model, read_name};
+
+/// Takes the words out of refusals: the model says what is refused, not in which words.
+pub(crate) fn without_words(outcome: &mut Outcome) {
+    if let Err(refusal) = &mut outcome.reply {
+        silence(refusal);
+    }
+}
+
+fn silence(refusal: &mut Refusal) {
+    match refusal {
+        Refusal::BadArguments(words) | Refusal::InvalidAcl(words) => *words = "".into(),
+        Refusal::MultiFailed { cause, .. } => silence(cause),
+        _ => {}
+    }
+}
+
+pub(crate) fn states(state: &State, model: &Model) {
+    assert_eq!(state.zxid().0, model.zxid);
+    assert_eq!(state.clock_ms(), model.clock);
+    assert_eq!(state.node_count(), model.nodes.len());
+    assert_eq!(state.ephemeral_count(), model.nodes.values().filter(|n| n.owner.is_some()).count());
+    for (path, node) in &model.nodes {
+        let at = NodePath::parse(path).unwrap();
+        let view = state.get(&at).unwrap_or_else(|| panic!("{path} is not there"));
+        assert_eq!((&view.data[..], view.stat, view.kind), (&node.data[..], model.stat(path), node.kind), "{path}");
+        assert_eq!(view.acl, &node.acl[..], "{path}");
+        let children: Vec<String> = state.children(&at).unwrap().map(|name| name.to_string()).collect();
+        assert_eq!(children, model.children(path), "{path}");
+        standing(state, model, &at);
+    }
+    sessions(state, model);
+    locks(state, model);
+    reapable(state, model);
+    for (node, (incarnation, sequence, outcomes)) in &model.origins {
+        let (origin, mut kept) = state.origin_applied(NodeId(*node)).map(|(o, kept)| (o, kept.to_vec())).unwrap();
+        kept.iter_mut().for_each(without_words);
+        assert_eq!((origin.incarnation, origin.sequence), (*incarnation, *sequence));
+        assert_eq!(&kept, outcomes);
+    }
+}
+
+fn standing(state: &State, model: &Model, at: &NodePath) {
+    let expected = match read_name(at.name()) {
+        None => Standing::Gone,
+        Some(_) => match model.blocker(at.as_str()) {
+            Some(blocker) => Standing::Waits { blocker: NodePath::parse(&blocker).unwrap() },
+            None => Standing::Holds { token: FencingToken(model.nodes[at.as_str()].czxid) },
+        },
+    };
+    assert_eq!(state.standing(at), expected, "{at}");
+}
+
+fn sessions(state: &State, model: &Model) {
+    let ids: Vec<u64> = state.sessions().map(|(id, _)| id.0).collect();
+    assert_eq!(ids, model.sessions.keys().copied().collect::<Vec<_>>());
+    for (id, expected) in &model.sessions {
+        let session = state.session(SessionId(*id)).unwrap();
+        assert_eq!(session.timeout_ms, expected.timeout_ms);
+        assert_eq!(*session.label, *expected.label);
+        assert_eq!(session.secret_hash, expected.secret_hash);
+        assert_eq!(session.opened_ms, expected.opened_ms);
+        let own: Vec<String> = session.ephemerals().map(|path| path.to_string()).collect();
+        assert_eq!(own, model.owned(*id));
+        let memory = model.memory.get(id).map_or(&[][..], |memory| memory);
+        assert_eq!(session.remembered_count(), memory.len());
+        for (request, _, answer) in memory {
+            let mut kept = Outcome {
+                zxid: Zxid(0),
+                reply: state.remembered_reply(SessionId(*id), *request).unwrap().clone(),
+                events: vec![],
+            };
+            without_words(&mut kept);
+            let mut expected = Outcome { zxid: Zxid(0), reply: answer.clone(), events: vec![] };
+            without_words(&mut expected);
+            assert_eq!(kept, expected);
+        }
+        let held = state.held_by(SessionId(*id)).map(|request| request.path.to_string());
+        let own = model.owned(*id).into_iter().filter(|path| path.starts_with("/locks/"));
+        let own = own.filter(|path| path.matches('/').count() > 2 && read_name(path).is_some());
+        let expected = own.filter(|path| model.blocker(path).is_none());
+        assert_eq!(held.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    }
+}
+
+fn locks(state: &State, model: &Model) {
+    let mut expected = Vec::new();
+    for directory in model.nodes.keys().filter(|path| path.starts_with("/locks/")) {
+        let name = LockName::parse(&directory["/locks/".len()..]).unwrap();
+        let queue = model.queue(directory);
+        let requests: Vec<LockRequest> = state.lock(&name).unwrap().requests().collect();
+        assert_eq!(requests.len(), queue.len());
+        let mut holders = 0;
+        for (request, (sequence, child, exclusive)) in requests.iter().zip(&queue) {
+            let path = format!("{directory}/{child}");
+            let node = &model.nodes[&path];
+            assert_eq!(request.path.as_str(), path);
+            assert_eq!((request.sequence, request.mode.is_exclusive()), (*sequence, *exclusive));
+            assert_eq!((request.token.0, request.since_ms), (node.czxid, node.ctime));
+            assert_eq!(request.session.map(|s| s.0), node.owner);
+            assert_eq!(request.label.as_bytes(), node.data);
+            assert_eq!(request.standing, state.standing(&request.path));
+            let holds = model.blocker(&path).is_none();
+            assert_eq!(state.verify(&name, request.token), holds);
+            holders += usize::from(holds);
+        }
+        if !queue.is_empty() {
+            expected.push(LockSummary { name, holders, waiters: queue.len() - holders });
+        }
+    }
+    assert_eq!(state.locks("", None, usize::MAX), expected);
+    for (at, lock) in expected.iter().enumerate() {
+        let after = state.locks("l", Some(&lock.name), 1);
+        let next = expected[at + 1..].iter().find(|other| other.name.as_str().starts_with('l'));
+        assert_eq!(after.first(), next);
+    }
+}
+
+fn reapable(state: &State, model: &Model) {
+    for now in [model.clock, model.clock + 3_000, model.clock + 20_000] {
+        let mut expected: Vec<(u64, &String)> = model
+            .nodes
+            .keys()
+            .filter_map(|path| Some((model.due_at(path)?, path)))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        expected.sort();
+        let expected: Vec<&str> = expected.iter().map(|(_, path)| path.as_str()).collect();
+        let got = state.reapable(now, usize::MAX);
+        assert_eq!(got.iter().map(NodePath::as_str).collect::<Vec<_>>(), expected);
+    }
+}

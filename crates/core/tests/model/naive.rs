@@ -1,0 +1,503 @@
+//! A second, deliberately naive model of the state, written from the design and from ZooKeeper's rules, never from the state's
+//! code: flat maps of plain values, full scans, and a copy of everything before each transaction. Slow and easy to believe.
+
+use std::collections::BTreeMap;
+
+use lockkeeper_core::limits::*;
+use lockkeeper_core::*;
+
+#[derive(Clone, PartialEq)]
+pub(crate) struct MNode {
+    pub(crate) data: Vec<u8>,
+    pub(crate) acl: Vec<AclEntry>,
+    pub(crate) kind: NodeKind,
+    pub(crate) owner: Option<u64>,
+    pub(crate) czxid: u64,
+    pub(crate) mzxid: u64,
+    pub(crate) pzxid: u64,
+    pub(crate) ctime: u64,
+    pub(crate) mtime: u64,
+    pub(crate) version: i32,
+    pub(crate) aversion: i32,
+    pub(crate) births: u64,
+    pub(crate) deaths: u64,
+    pub(crate) last_death_ms: u64,
+}
+
+#[derive(Clone, PartialEq)]
+pub(crate) struct MSession {
+    pub(crate) timeout_ms: u32,
+    pub(crate) label: String,
+    pub(crate) secret_hash: [u8; 32],
+    pub(crate) opened_ms: u64,
+}
+
+pub(crate) type Answer = Result<Reply, Refusal>;
+
+/// A request in a queue: sequence, name, whether it excludes all others.
+pub(crate) type Place = (u64, String, bool);
+
+#[derive(Clone)]
+pub(crate) struct Model {
+    pub(crate) zxid: u64,
+    pub(crate) clock: u64,
+    pub(crate) nodes: BTreeMap<String, MNode>,
+    pub(crate) sessions: BTreeMap<u64, MSession>,
+    /// What each session remembers, oldest first.
+    pub(crate) memory: BTreeMap<u64, Vec<(RequestId, Op, Answer)>>,
+    pub(crate) origins: BTreeMap<u64, (u64, u64, Vec<Outcome>)>,
+    events: Vec<Event>,
+}
+
+pub(crate) fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
+}
+
+pub(crate) fn bad<T>() -> Result<T, Refusal> {
+    Err(Refusal::BadArguments("".into()))
+}
+
+/// Parent and name.
+pub(crate) fn split(at: &str) -> Option<(String, String)> {
+    let (parent, name) = at.rsplit_once('/')?;
+    if name.is_empty() {
+        return None;
+    }
+    Some((if parent.is_empty() { "/".into() } else { parent.into() }, name.into()))
+}
+
+pub(crate) fn join(parent: &str, name: &str) -> String {
+    if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
+}
+
+/// A request's name: something, one of Curator's three infixes, ten digits.
+pub(crate) fn read_name(name: &str) -> Option<(u64, bool)> {
+    if name.len() < 10 || !name.is_char_boundary(name.len() - 10) {
+        return None;
+    }
+    let (stem, digits) = name.split_at(name.len() - 10);
+    if !digits.chars().all(|c| c.is_ascii_digit()) {
+        return None;
+    }
+    let exclusive = stem.ends_with("lock-") || stem.ends_with("__WRIT__");
+    (exclusive || stem.ends_with("__READ__")).then(|| (digits.parse().unwrap(), exclusive))
+}
+
+/// Whether this is the directory of a lock: below `/locks`, and short enough for requests.
+fn is_lock_directory(at: &str) -> bool {
+    at.starts_with("/locks/") && at.len() + 64 <= MAX_PATH_BYTES
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        let root = MNode {
+            data: Vec::new(),
+            acl: vec![AclEntry::open()],
+            kind: NodeKind::Persistent,
+            owner: None,
+            czxid: 0,
+            mzxid: 0,
+            pzxid: 0,
+            ctime: 0,
+            mtime: 0,
+            version: 0,
+            aversion: 0,
+            births: 0,
+            deaths: 0,
+            last_death_ms: 0,
+        };
+        Self {
+            zxid: 0,
+            clock: 0,
+            nodes: BTreeMap::from([("/".to_string(), root)]),
+            sessions: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            origins: BTreeMap::new(),
+            events: Vec::new(),
+        }
+    }
+
+    pub(crate) fn apply(&mut self, entry_term: u64, batch: &Batch) -> Vec<Outcome> {
+        let Origin { node, incarnation, sequence } = batch.origin;
+        if let Some((last_incarnation, last_sequence, outcomes)) = self.origins.get(&node.0) {
+            if incarnation < *last_incarnation || (incarnation == *last_incarnation && sequence < *last_sequence) {
+                return Vec::new();
+            }
+            if incarnation == *last_incarnation && sequence == *last_sequence {
+                return outcomes.clone();
+            }
+        }
+        if batch.clock_ms > self.clock {
+            self.clock = batch.clock_ms;
+        }
+        let mut outcomes = Vec::new();
+        for command in &batch.commands {
+            self.events.clear();
+            let reply = self.command(entry_term, command);
+            outcomes.push(Outcome { zxid: Zxid(self.zxid), reply, events: self.events.clone() });
+        }
+        let mut kept = outcomes.clone();
+        kept.iter_mut().for_each(|outcome| outcome.events.clear());
+        self.origins.insert(node.0, (incarnation, sequence, kept));
+        outcomes
+    }
+
+    /// Tries something on a copy. The copy becomes the model if it came out well; it takes a zxid if it made a difference.
+    fn attempt(&mut self, work: impl FnOnce(&mut Model, u64) -> Answer) -> Answer {
+        let mut copy = self.clone();
+        let zxid = self.zxid + 1;
+        let reply = work(&mut copy, zxid)?;
+        if copy.nodes != self.nodes || copy.sessions != self.sessions {
+            copy.zxid = zxid;
+        }
+        *self = copy;
+        Ok(reply)
+    }
+
+    fn command(&mut self, entry_term: u64, command: &Command) -> Answer {
+        match command {
+            Command::OpenSession { secret_hash, timeout_ms, label } => {
+                if label.len() > MAX_LABEL_BYTES {
+                    return bad();
+                }
+                let timeout_ms = *timeout_ms.max(&MIN_SESSION_TIMEOUT_MS).min(&MAX_SESSION_TIMEOUT_MS);
+                self.attempt(|m, zxid| {
+                    let label = label.to_string();
+                    let opened_ms = m.clock;
+                    m.sessions.insert(zxid, MSession { timeout_ms, label, secret_hash: *secret_hash, opened_ms });
+                    let session = SessionId(zxid);
+                    m.events.push(Event::SessionOpened { zxid: Zxid(zxid), session, timeout_ms });
+                    Ok(Reply::SessionOpened { session, timeout_ms })
+                })
+            }
+            Command::CloseSession { session } => self.attempt(|m, zxid| {
+                m.end(zxid, session.0, SessionEnd::Closed)?;
+                Ok(Reply::SessionClosed)
+            }),
+            Command::ExpireSessions { term, sessions } => {
+                if sessions.len() > MAX_BULK {
+                    return bad();
+                }
+                let mut ended = Vec::new();
+                if term.0 == entry_term {
+                    for id in sessions {
+                        let end = self.attempt(|m, zxid| {
+                            m.end(zxid, id.0, SessionEnd::Expired)?;
+                            Ok(Reply::SessionClosed)
+                        });
+                        if end.is_ok() {
+                            ended.push(*id);
+                        }
+                    }
+                }
+                Ok(Reply::SessionsExpired(ended))
+            }
+            Command::Reap { paths } => {
+                if paths.len() > MAX_BULK {
+                    return bad();
+                }
+                let mut reaped = Vec::new();
+                for candidate in paths {
+                    if self.due_at(candidate.as_str()).is_some_and(|at| at <= self.clock) {
+                        self.attempt(|m, zxid| m.remove(zxid, candidate.as_str())).unwrap();
+                        reaped.push(candidate.clone());
+                    }
+                }
+                Ok(Reply::Reaped(reaped))
+            }
+            Command::Do { session, request, op } => self.client(*session, request.as_ref(), op),
+        }
+    }
+
+    fn client(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> Answer {
+        if let Some(id) = session
+            && !self.sessions.contains_key(&id.0)
+        {
+            return Err(Refusal::SessionExpired(id));
+        }
+        let Some(key) = request else { return self.attempt(|m, zxid| m.run(zxid, session, op, true)) };
+        let Some(id) = session else { return Err(Refusal::SessionRequired) };
+        if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
+            return bad();
+        }
+        if let Some((_, asked, answer)) = self.memory.entry(id.0).or_default().iter().find(|(k, ..)| *k == key.id) {
+            return if asked == op { answer.clone() } else { Err(Refusal::RequestMismatch) };
+        }
+        let answer = self.attempt(|m, zxid| m.run(zxid, session, op, true));
+        let memory = self.memory.entry(id.0).or_default();
+        memory.retain(|(k, ..)| !key.acknowledged.contains(k));
+        memory.push((key.id, op.clone(), answer.clone()));
+        if memory.len() > MAX_REMEMBERED_REPLIES {
+            drop(memory.remove(0));
+        }
+        answer
+    }
+
+    fn note(&mut self, zxid: u64, kind: NodeEventKind, at: &str) {
+        self.events.push(Event::Node { zxid: Zxid(zxid), kind, path: path(at) });
+    }
+
+    pub(crate) fn children(&self, of: &str) -> Vec<String> {
+        self.nodes
+            .keys()
+            .filter_map(|key| split(key))
+            .filter(|(parent, _)| parent == of)
+            .map(|(_, name)| name)
+            .collect()
+    }
+
+    pub(crate) fn owned(&self, session: u64) -> Vec<String> {
+        self.nodes.iter().filter(|(_, node)| node.owner == Some(session)).map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(crate) fn stat(&self, at: &str) -> Stat {
+        let node = &self.nodes[at];
+        Stat {
+            czxid: Zxid(node.czxid),
+            mzxid: Zxid(node.mzxid),
+            pzxid: Zxid(node.pzxid),
+            ctime_ms: node.ctime,
+            mtime_ms: node.mtime,
+            version: node.version,
+            cversion: (node.births + node.deaths) as i32,
+            aversion: node.aversion,
+            ephemeral_owner: node.owner.map(SessionId),
+            data_length: node.data.len() as u32,
+            num_children: self.children(at).len() as u32,
+        }
+    }
+
+    /// When a node may be reaped.
+    pub(crate) fn due_at(&self, at: &str) -> Option<u64> {
+        let node = self.nodes.get(at)?;
+        if !self.children(at).is_empty() {
+            return None;
+        }
+        match node.kind {
+            NodeKind::Container if node.births > 0 => Some(node.last_death_ms + CONTAINER_GRACE_MS),
+            NodeKind::Ttl { ttl_ms } => Some(node.mtime + ttl_ms),
+            _ => None,
+        }
+    }
+
+    fn end(&mut self, zxid: u64, session: u64, cause: SessionEnd) -> Result<(), Refusal> {
+        if self.sessions.remove(&session).is_none() {
+            return Err(Refusal::SessionExpired(SessionId(session)));
+        }
+        self.memory.remove(&session);
+        for own in self.owned(session) {
+            self.remove(zxid, &own).unwrap();
+        }
+        self.events.push(Event::SessionEnded { zxid: Zxid(zxid), session: SessionId(session), cause });
+        Ok(())
+    }
+
+    fn remove(&mut self, zxid: u64, at: &str) -> Answer {
+        self.nodes.remove(at);
+        self.note(zxid, NodeEventKind::Deleted, at);
+        let (parent, _) = split(at).unwrap();
+        let clock = self.clock;
+        let directory = self.nodes.get_mut(&parent).unwrap();
+        directory.deaths += 1;
+        directory.last_death_ms = clock;
+        directory.pzxid = zxid;
+        self.note(zxid, NodeEventKind::ChildrenChanged, &parent);
+        Ok(Reply::Deleted)
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        zxid: u64,
+        at: &str,
+        data: &[u8],
+        acl: &[AclEntry],
+        kind: NodeKind,
+        owner: Option<u64>,
+    ) {
+        let node = MNode {
+            data: data.to_vec(),
+            acl: acl.to_vec(),
+            kind,
+            owner,
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: self.clock,
+            mtime: self.clock,
+            version: 0,
+            aversion: 0,
+            births: 0,
+            deaths: 0,
+            last_death_ms: 0,
+        };
+        self.nodes.insert(at.to_string(), node);
+        self.note(zxid, NodeEventKind::Created, at);
+        let (parent, _) = split(at).unwrap();
+        let directory = self.nodes.get_mut(&parent).unwrap();
+        directory.births += 1;
+        directory.pzxid = zxid;
+        self.note(zxid, NodeEventKind::ChildrenChanged, &parent);
+    }
+
+    fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
+        match op {
+            Op::Create { path, data, kind, sequential, acl } => {
+                self.create(zxid, session, path.as_str(), data, *kind, *sequential, acl)
+            }
+            Op::Delete { path, version } => {
+                let at = path.as_str();
+                if at == "/" {
+                    return bad();
+                }
+                self.expect_version(at, *version, |node| node.version)?;
+                if !self.children(at).is_empty() {
+                    return Err(Refusal::NotEmpty(path.clone()));
+                }
+                self.remove(zxid, at)
+            }
+            Op::SetData { path, data, version } => {
+                if data.len() > MAX_DATA_BYTES {
+                    return bad();
+                }
+                let at = path.as_str();
+                self.expect_version(at, *version, |node| node.version)?;
+                let clock = self.clock;
+                let node = self.nodes.get_mut(at).unwrap();
+                node.data = data.to_vec();
+                node.version += 1;
+                node.mzxid = zxid;
+                node.mtime = clock;
+                self.note(zxid, NodeEventKind::DataChanged, at);
+                Ok(Reply::DataSet(self.stat(at)))
+            }
+            Op::SetAcl { path, acl, version } => {
+                acl_is_valid(acl)?;
+                let at = path.as_str();
+                self.expect_version(at, *version, |node| node.aversion)?;
+                let node = self.nodes.get_mut(at).unwrap();
+                node.acl = acl.clone();
+                node.aversion += 1;
+                Ok(Reply::AclSet(self.stat(at)))
+            }
+            Op::Check { path, version } => {
+                self.expect_version(path.as_str(), *version, |node| node.version)?;
+                Ok(Reply::Checked)
+            }
+            Op::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
+            _ if !outermost => bad(),
+            Op::Multi(ops) => {
+                if ops.len() > MAX_MULTI_OPS {
+                    return bad();
+                }
+                let mut replies = Vec::new();
+                for (index, op) in ops.iter().enumerate() {
+                    let reply = self.run(zxid, session, op, false);
+                    let failed = |cause| Refusal::MultiFailed { index: index as u32, cause: Box::new(cause) };
+                    replies.push(reply.map_err(failed)?);
+                }
+                Ok(Reply::Multi(replies))
+            }
+            Op::Acquire { lock, mode, uuid, label } => self.acquire(zxid, session, lock, *mode, *uuid, label),
+            Op::Withdraw { lock, token, if_holding } => {
+                let session = session.ok_or(Refusal::SessionRequired)?;
+                let found = self.with_token(lock, *token).filter(|at| self.nodes[at].owner == Some(session.0));
+                let Some(at) = found else {
+                    return Err(Refusal::NotQueued { lock: lock.as_str().into(), token: *token });
+                };
+                if self.blocker(&at).is_some() {
+                    self.remove(zxid, &at)?;
+                    return Ok(Reply::Withdrawn);
+                }
+                if *if_holding == IfHolding::Keep {
+                    return Ok(Reply::HeldInstead);
+                }
+                self.remove(zxid, &at)?;
+                Ok(Reply::Released)
+            }
+            Op::Release { lock, token } => {
+                let session = session.ok_or(Refusal::SessionRequired)?;
+                let at = self.holder(lock, *token, |owner| owner == Some(session.0))?;
+                self.remove(zxid, &at)?;
+                Ok(Reply::Released)
+            }
+            Op::ForceRelease { lock, token } => {
+                let at = self.holder(lock, *token, |_| true)?;
+                if !self.children(&at).is_empty() {
+                    return Err(Refusal::NotEmpty(path(&at)));
+                }
+                let holder = SessionId(self.nodes[&at].owner.unwrap_or(0));
+                self.remove(zxid, &at)?;
+                Ok(Reply::ForceReleased { holder })
+            }
+        }
+    }
+
+    fn expect_version(&self, at: &str, version: Option<i32>, read: fn(&MNode) -> i32) -> Result<(), Refusal> {
+        let node = self.nodes.get(at).ok_or_else(|| Refusal::NoNode(path(at)))?;
+        match version {
+            Some(expected) if expected != read(node) => {
+                Err(Refusal::BadVersion { path: path(at), expected, actual: read(node) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one op
+    fn create(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        at: &str,
+        data: &[u8],
+        kind: NodeKind,
+        sequential: bool,
+        acl: &[AclEntry],
+    ) -> Answer {
+        let owner = if kind == NodeKind::Ephemeral { Some(session.ok_or(Refusal::SessionRequired)?.0) } else { None };
+        if let NodeKind::Ttl { ttl_ms } = kind
+            && (ttl_ms == 0 || ttl_ms > MAX_TTL_MS)
+        {
+            return bad();
+        }
+        if data.len() > MAX_DATA_BYTES {
+            return bad();
+        }
+        acl_is_valid(acl)?;
+        let Some((parent, name)) = split(at).or_else(|| sequential.then(|| ("/".into(), String::new()))) else {
+            return Err(Refusal::NodeExists(path("/")));
+        };
+        let Some(directory) = self.nodes.get(&parent) else { return Err(Refusal::NoNode(path(&parent))) };
+        let name = if sequential { format!("{name}{:010}", directory.births) } else { name };
+        let at = join(&parent, &name);
+        if name.len() > MAX_PART_BYTES || at.len() > MAX_PATH_BYTES {
+            return bad();
+        }
+        if self.nodes.contains_key(&at) {
+            return Err(Refusal::NodeExists(path(&at)));
+        }
+        if directory.kind == NodeKind::Ephemeral {
+            return Err(Refusal::NoChildrenForEphemerals(path(&parent)));
+        }
+        if is_lock_directory(&parent) && read_name(&name).is_some() {
+            let twice = self.queue(&parent).iter().any(|(_, other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
+            if !sequential || twice {
+                return bad();
+            }
+        }
+        self.add(zxid, &at, data, acl, kind, owner);
+        Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
+    }
+}
+
+fn acl_is_valid(acl: &[AclEntry]) -> Result<(), Refusal> {
+    let valid = |entry: &AclEntry| {
+        !entry.scheme.is_empty()
+            && entry.scheme.len() <= MAX_ACL_ID_BYTES
+            && entry.id.len() <= MAX_ACL_ID_BYTES
+            && entry.permissions.0 < 32
+    };
+    if acl.is_empty() || acl.len() > MAX_ACL_ENTRIES || !acl.iter().all(valid) {
+        return Err(Refusal::InvalidAcl("".into()));
+    }
+    Ok(())
+}
