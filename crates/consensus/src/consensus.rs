@@ -20,7 +20,7 @@ use crate::machine::{Machine, PeerService};
 use crate::network::Network;
 use crate::peers::Peers;
 use crate::replica::Replica;
-use crate::rounds::{Rounds, leader_round};
+use crate::rounds::{Rounds, leader_round, read_round};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
 use crate::transport::{PeerKind, Transport, TransportError};
 use crate::types::Raft;
@@ -227,7 +227,7 @@ fn rounds(raft: &Raft, stop: &CancellationToken) -> (Rounds, Rounds, Arc<OnceLoc
             let inner = shared.get().and_then(Weak::upgrade);
             async move {
                 match inner {
-                    Some(inner) => serve::read_round(&inner).await,
+                    Some(inner) => read_round(&inner).await,
                     None => Err(BarrierError::ShuttingDown),
                 }
             }

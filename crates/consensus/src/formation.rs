@@ -25,11 +25,10 @@ pub(crate) async fn greet_and_form(inner: Arc<Inner>, fresh: bool) {
     let forms = fresh && peers.keys().next() == Some(&inner.config.node);
     let mut unformed = 1_usize; // this node
     let mut silent: Vec<u64> = peers.keys().copied().filter(|node| *node != inner.config.node).collect();
-    let mut found_formed = false;
     let mut done = !forms;
     let mut pause = GREETING_PAUSE;
     loop {
-        if !done && !found_formed && unformed > peers.len() / 2 {
+        if !done && unformed > peers.len() / 2 {
             form(&inner).await;
             done = true;
         }
@@ -40,7 +39,7 @@ pub(crate) async fn greet_and_form(inner: Arc<Inner>, fresh: bool) {
         let mut still_silent = Vec::new();
         for (peer, answer) in silent.iter().zip(answers) {
             match answer {
-                Some(reply) if reply.formed => found_formed = true,
+                Some(reply) if reply.formed => done = true,
                 Some(_) => unformed += 1,
                 None => still_silent.push(*peer),
             }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use lockkeeper_store::SnapshotStore;
+use openraft::errors::{ForwardReason, ForwardToLeader};
 use tokio::sync::{Mutex, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -17,8 +18,10 @@ use crate::machine::PeerService;
 use crate::peers::Peers;
 use crate::rounds::Rounds;
 use crate::status::{Leadership, Members};
-use crate::types::Raft;
+use crate::types::{Raft, TypeConfig};
 
+/// Between attempts while a leader waits for the first word of its majority.
+const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// How long the answers of a leader whose term is over may still be on the way.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 
@@ -69,6 +72,27 @@ impl Inner {
         }
     }
 
+    /// A leader without a fresh word from its majority takes no writes. One just elected is about to get it: that is worth a moment.
+    /// True, after a short pause, when the write that openraft refused before appending anything should be tried again.
+    pub(crate) async fn majority_may_answer_yet(
+        &self,
+        refused: &ForwardToLeader<TypeConfig>,
+        term: u64,
+        since: Instant,
+    ) -> bool {
+        let leads = self.leads();
+        let patience = Duration::from_millis(self.config.election_timeout_max_ms);
+        let worth_it = refused.reason == ForwardReason::LeaseExpired
+            && leads.leading
+            && leads.term == term
+            && !self.is_closing()
+            && since.elapsed() < patience;
+        if worth_it {
+            tokio::time::sleep(LEASE_PAUSE).await;
+        }
+        worth_it
+    }
+
     /// Waits until `index` is applied here.
     pub(crate) async fn wait_applied(&self, index: u64) -> Result<(), BarrierError> {
         let mut applied = self.applied.clone();
@@ -79,9 +103,4 @@ impl Inner {
             Err(_) => Err(BarrierError::TimedOut(format!("this replica has not applied index {index} yet"))),
         }
     }
-}
-
-/// An empty body.
-pub(crate) fn nothing() -> Bytes {
-    Bytes::new()
 }

@@ -27,6 +27,8 @@ const HOLD_DEADLINE: Duration = Duration::from_secs(25);
 const PROBE_DEADLINE: Duration = Duration::from_millis(150);
 /// A line that ended in another way is opened again after this.
 const REOPEN: Duration = Duration::from_millis(100);
+/// When electing has not helped (the majority may be gone as well), the next look at the dead leader comes after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The peers must have noticed as well before a pre-vote can succeed.
 const SETTLE: Duration = Duration::from_millis(8);
 /// One follower after the other, so that they do not split the vote.
@@ -70,13 +72,14 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
 /// One line to one leader. Returns when it is to be opened again.
 async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64) {
     let Ok(body) = wire::encode(&Lifeline::Hold { term: now.term }) else { return };
-    match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
+    let pause = match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
         Err(error) if error.process_gone() && inner.config.fast_path && is_dead(inner, leader).await => {
             elect_without(inner, now, leader).await;
+            LOOK_AGAIN
         }
-        _ => {}
-    }
-    tokio::time::sleep(REOPEN).await;
+        _ => REOPEN,
+    };
+    tokio::time::sleep(pause).await;
 }
 
 /// True when nothing listens at the leader's address any more.

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{BasicNode, ChangeMembers, Instant};
-use tokio::time::timeout;
+use openraft::{BasicNode, ChangeMembers};
+use tokio::time::{Instant, timeout};
 
 use crate::error::ChangeError;
 use crate::inner::Inner;
@@ -106,7 +107,15 @@ fn change_error(error: WriteError) -> ChangeError {
 }
 
 async fn apply(inner: &Inner, change: ChangeMembers<u64, BasicNode>, retain: bool) -> Result<Members, ChangeError> {
-    let response = inner.raft.change_membership(change, retain).await.map_err(change_error)?;
+    let (started, term) = (Instant::now(), inner.leads().term);
+    let response = loop {
+        match inner.raft.change_membership(change.clone(), retain).await {
+            Ok(response) => break response,
+            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(refused)))
+                if inner.majority_may_answer_yet(&refused, term, started).await => {}
+            Err(error) => return Err(change_error(error)),
+        }
+    };
     Ok(response.membership().as_ref().map_or_else(|| members_of(&current(inner)), members_of))
 }
 

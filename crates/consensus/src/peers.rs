@@ -11,6 +11,9 @@ use crate::consensus::FatalHook;
 use crate::gate::CODE_DIRECTORY_CHANGED;
 use crate::transport::{PeerKind, Transport, TransportError};
 
+/// The codes come from outside: no more than this many are remembered, or told.
+const TOLD_MAX: usize = 256;
+
 /// Calls to peers. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Peers {
@@ -52,8 +55,11 @@ impl Peers {
     }
 
     fn look_at(&self, to: u64, code: &str, detail: &str) {
-        if !self.told.lock().insert((to, code.to_owned())) {
-            return;
+        {
+            let mut told = self.told.lock();
+            if told.len() >= TOLD_MAX || !told.insert((to, code.to_owned())) {
+                return;
+            }
         }
         if code == CODE_DIRECTORY_CHANGED {
             // This node has forgotten what it voted for. It must not take part.

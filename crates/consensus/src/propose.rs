@@ -4,20 +4,18 @@
 //! Everything else that is not a success is `Unknown`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_store::LogPosition;
-use openraft::errors::{ClientWriteError, ForwardReason, RaftError};
+use openraft::errors::{ClientWriteError, RaftError};
+use tokio::time::Instant;
 
 use crate::error::ProposeError;
 use crate::inner::Inner;
 use crate::transport::PeerKind;
 use crate::types::{Stamped, position_of};
 use crate::wire::{self, Command, ProposeReply};
-
-/// Between attempts while the leader waits for the first word of its majority. Nothing was appended in between.
-const LEASE_PAUSE: Duration = Duration::from_millis(1);
 
 /// On any node.
 pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
@@ -63,9 +61,8 @@ pub(crate) async fn propose_here(inner: &Arc<Inner>, payload: Bytes) -> Result<L
     })
 }
 
-/// A leader without a fresh word from its majority takes no writes. One just elected is about to get it: that is worth a moment.
 async fn write(inner: &Arc<Inner>, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let patience = Instant::now() + Duration::from_millis(inner.config.election_timeout_max_ms);
+    let started = Instant::now();
     loop {
         let stamped = Stamped { clock_ms: (inner.clock_ms)(), payload: payload.clone() };
         let error = match inner.raft.client_write(stamped).await {
@@ -73,11 +70,8 @@ async fn write(inner: &Arc<Inner>, term: u64, payload: Bytes) -> Result<LogPosit
             Err(error) => error,
         };
         return Err(match error {
-            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
-                let leads = inner.leads();
-                let still_leads = leads.leading && leads.term == term && !inner.is_closing();
-                if forward.reason == ForwardReason::LeaseExpired && still_leads && Instant::now() < patience {
-                    tokio::time::sleep(LEASE_PAUSE).await;
+            RaftError::APIError(ClientWriteError::ForwardToLeader(refused)) => {
+                if inner.majority_may_answer_yet(&refused, term, started).await {
                     continue;
                 }
                 ProposeError::NoLeader

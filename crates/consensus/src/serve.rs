@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
 use crate::incoming::take_piece;
-use crate::inner::{Inner, nothing};
+use crate::inner::Inner;
 use crate::transport::PeerKind;
 use crate::types::{TypeConfig, Vote};
 use crate::wire::{self, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply};
-use crate::{lifeline, membership, propose, rounds};
+use crate::{lifeline, membership, propose};
 
 type Answer = Result<Bytes, ServeError>;
 
@@ -120,36 +120,5 @@ async fn command(inner: &Arc<Inner>, command: Command) -> Answer {
             };
             answer(&reply)
         }
-    }
-}
-
-/// One round of reads for this node: by itself when it leads, otherwise asked of the leader.
-pub(crate) async fn read_round(inner: &Arc<Inner>) -> Result<crate::status::ReadIndex, BarrierError> {
-    let leads = inner.leads();
-    let leader = match leads.leader {
-        _ if leads.leading => return inner.leader_rounds.join().await,
-        Some(leader) if leader != inner.config.node => leader,
-        _ => return Err(BarrierError::NoLeader),
-    };
-    let deadline = rounds::read_index_deadline(inner.config.election_timeout_max_ms);
-    let answer = tokio::select! {
-        answer = inner.peers.call(leader, PeerKind::ReadIndex, nothing(), deadline) => answer,
-        () = inner.term_over(leads.term) => return Err(BarrierError::NoLeader),
-    };
-    match answer {
-        Ok(body) => {
-            let reply: ReadIndexReply =
-                wire::decode(&body).map_err(|error| BarrierError::TimedOut(error.to_string()))?;
-            match reply {
-                Ok((term, index)) => Ok(crate::status::ReadIndex { term, index }),
-                // The leader stops or fails, this node does not.
-                Err(BarrierError::ShuttingDown | BarrierError::Fatal(_)) => Err(BarrierError::NoLeader),
-                Err(other) => Err(other),
-            }
-        }
-        Err(crate::transport::TransportError::TimedOut) => {
-            Err(BarrierError::TimedOut(format!("node {leader}, which led, gave no read index")))
-        }
-        Err(_) => Err(BarrierError::NoLeader),
     }
 }

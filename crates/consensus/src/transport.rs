@@ -74,8 +74,7 @@ impl PeerKind {
     /// Largest body that a peer may send for this kind; the front door refuses a longer one.
     pub fn max_body_bytes(self) -> usize {
         match self {
-            PeerKind::Append => 72 * 1024 * 1024,
-            PeerKind::Propose | PeerKind::Service => 40 * 1024 * 1024,
+            PeerKind::Append | PeerKind::Propose | PeerKind::Service => 40 * 1024 * 1024,
             PeerKind::Snapshot => 2 * 1024 * 1024,
             _ => 64 * 1024,
         }

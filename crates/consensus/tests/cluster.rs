@@ -1,4 +1,5 @@
 //! Three nodes in one process: forming, proposing, losing a leader, restarting, snapshots, membership.
+#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
 
 mod common;
 
@@ -50,28 +51,94 @@ async fn a_proposal_above_the_bound_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_leader_is_replaced_on_the_fast_path_and_comes_back_as_a_follower() {
+async fn dead_leaders_are_replaced_on_the_fast_path_and_come_back_as_followers() {
+    let mut cluster = Cluster::start(3, |_| ()).await;
+    let mut took = Vec::new();
+    for round in 0..10 {
+        let leader = cluster.agreed().await;
+        cluster.at(leader).consensus.propose(text(&format!("before {round}"))).await.unwrap();
+        let other = cluster.followers(leader)[0];
+        let dead = cluster.kill(leader);
+        took.push(propose_until_taken(&cluster.at(other).consensus, b"after").await);
+        Cluster::bury(dead).await;
+        cluster.boot(leader).await;
+        let count = cluster.at(other).machine.count();
+        until("the restarted node's replica", || (cluster.at(leader).machine.count() == count).then_some(())).await;
+        assert_eq!(cluster.at(leader).machine.payloads(), cluster.at(other).machine.payloads());
+    }
+    took.sort();
+    println!("dead leader: next write after {took:?}");
+    // Without the fast path each takes at least a lease of 600 ms and an election timeout of 300 ms. Some rounds may miss it: a follower
+    // opens its line only after it has learnt of the leader.
+    assert!(took[5] < Duration::from_millis(600), "the fast path did not work: {took:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_voter_is_kept_out() {
     let mut cluster = Cluster::start(3, |_| ()).await;
     let leader = cluster.leader().await;
-    cluster.at(leader).consensus.propose(text("before")).await.unwrap();
-    let [first, _] = cluster.followers(leader)[..] else { panic!("two followers") };
-    // Followers hold their lines only once they know the leader.
-    for follower in cluster.followers(leader) {
-        until("the follower's view", || {
-            (cluster.at(follower).consensus.leadership().borrow().leader == Some(leader)).then_some(())
-        })
-        .await;
-    }
-    tokio::time::sleep(Duration::from_millis(150)).await; // lines are reopened after at most 100 ms
-    let dead = cluster.kill(leader);
-    let took = propose_until_taken(&cluster.at(first).consensus, b"after").await;
-    println!("dead leader: next write after {} ms", took.as_millis());
-    // Without the fast path it takes at least a lease of 600 ms and an election timeout of 300 ms.
-    assert!(took < Duration::from_millis(850), "took {took:?}: the fast path did not work");
+    let wiped = cluster.followers(leader)[0];
+    cluster.at(wiped).consensus.propose(text("kept")).await.unwrap();
+    let dead = cluster.kill(wiped);
     Cluster::bury(dead).await;
-    cluster.boot(leader).await;
-    until("the restarted node's replica", || cluster.at(leader).machine.has(b"after").then_some(())).await;
-    assert_eq!(cluster.at(leader).machine.payloads(), cluster.at(first).machine.payloads());
+    std::fs::remove_dir_all(cluster.directory(wiped)).unwrap();
+    cluster.boot(wiped).await;
+    until("the line that ends the process", || {
+        let lines = cluster.at(wiped).fatal.lock().unwrap();
+        lines.iter().any(|line| line.contains("directory was wiped or swapped")).then_some(())
+    })
+    .await;
+    cluster.at(leader).consensus.propose(text("without it")).await.unwrap();
+    assert_eq!(cluster.at(wiped).machine.count(), 0, "nothing of the log reached it");
+    assert_eq!(cluster.at(wiped).consensus.status().term, 0, "it has not voted");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_store_ends_consensus_with_one_clear_line() {
+    let cluster = Cluster::start(1, |_| ()).await;
+    cluster.at(1).consensus.propose(text("before")).await.unwrap();
+    cluster.at(1).free_bytes.store(0, std::sync::atomic::Ordering::SeqCst);
+    let outcome = tokio::time::timeout(Duration::from_secs(15), async {
+        loop {
+            let outcome = cluster.at(1).consensus.propose(Bytes::from(vec![0; 1 << 20])).await;
+            if outcome.is_err() {
+                break outcome;
+            }
+        }
+    });
+    let outcome = outcome.await.unwrap();
+    assert!(matches!(outcome, Err(ProposeError::Fatal(_) | ProposeError::Unknown(_))), "{outcome:?}");
+    until("the line that ends the process", || {
+        let lines = cluster.at(1).fatal.lock().unwrap();
+        lines.iter().any(|line| line.starts_with("consensus has stopped: ") && !line.contains('\n')).then_some(())
+    })
+    .await;
+    println!("{:?}", cluster.at(1).fatal.lock().unwrap());
+    assert_eq!(cluster.at(1).consensus.leadership().borrow().leader, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_brings_no_election() {
+    let cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.agreed().await;
+    let term = cluster.at(leader).consensus.leadership().borrow().term;
+    let end = Instant::now() + Duration::from_secs(2);
+    let clients = (0..64).map(|client| {
+        let consensus = cluster.at(1 + client % 3).consensus.clone();
+        tokio::spawn(async move {
+            while Instant::now() < end {
+                consensus.propose(Bytes::from_static(&[7; 100])).await.unwrap();
+                consensus.read_barrier().await.unwrap();
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    assert_eq!(cluster.at(leader).consensus.leadership().borrow().term, term);
+    assert_eq!(cluster.agreed().await, leader);
     cluster.stop().await;
 }
 
@@ -86,7 +153,8 @@ async fn a_leader_cut_off_refuses_and_another_is_elected() {
     let started = Instant::now();
     let took = propose_until_taken(&cluster.at(other).consensus, b"after").await;
     println!("cut-off leader: next write after {} ms", took.as_millis());
-    assert!(took < Duration::from_millis(2_500), "took {took:?}");
+    // Its process lives: the lease (600 ms) is waited for, and an election timeout.
+    assert!(took > Duration::from_millis(600) && took < Duration::from_millis(2_500), "took {took:?}");
     let new = cluster.leader_but(old).await;
     assert!(cluster.at(new).consensus.leadership().borrow().term > term);
     // The old one acknowledges nothing, and confirms nothing.

@@ -1,4 +1,5 @@
 //! The HTTP transport and the gate, over real sockets.
+#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

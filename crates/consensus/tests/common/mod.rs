@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    Committed, Config, Consensus, LogPosition, Machine, Parts, PeerKind, PeerService, ServiceError, SnapshotEncoder,
-    Transport, TransportError,
+    Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService,
+    ServiceError, SnapshotEncoder, Transport, TransportError,
 };
-use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
+use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
 
 /// A machine that remembers what it applied.
@@ -99,7 +99,7 @@ impl PeerService for Echo {
 
 #[derive(Default)]
 struct Wires {
-    running: BTreeMap<u64, (Consensus, CancellationToken)>,
+    running: BTreeMap<u64, (Consensus, Arc<PeerBook>, CancellationToken)>,
     /// Nodes whose messages, in and out, get lost.
     cut: BTreeSet<u64>,
     /// Calls answered by the receiver whose answers are held back: the receiver dies before they are out.
@@ -112,6 +112,7 @@ pub struct Net(Arc<Mutex<Wires>>);
 struct Wire {
     net: Net,
     from: u64,
+    book: Arc<PeerBook>,
 }
 
 impl Net {
@@ -137,18 +138,32 @@ impl Net {
 #[async_trait]
 impl Transport for Wire {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        let Wire { net, from } = self;
+        let Wire { net, from, book } = self;
         let exchange = async {
             if net.is_cut(*from, to) {
                 std::future::pending::<()>().await;
             }
-            let (target, life, own_life) = {
+            let (target, target_book, life, own_life) = {
                 let wires = net.0.lock().unwrap();
-                let Some((_, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
-                let Some((target, life)) = wires.running.get(&to) else { return Err(TransportError::Refused) };
-                (target.clone(), life.clone(), own_life.clone())
+                let Some((_, _, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
+                let Some((target, target_book, life)) = wires.running.get(&to) else {
+                    return Err(TransportError::Refused);
+                };
+                (target.clone(), target_book.clone(), life.clone(), own_life.clone())
             };
-            let caller = *from;
+            // Between processes these are headers.
+            let identity = book.identity();
+            let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
+            let expected = book.directory(to).map(|directory| format!("{directory:x}"));
+            let admitted = PeerGate::new(target_book).admit(|name| match name {
+                "lockkeeper-cluster" => Some(identity.cluster.as_str()),
+                "lockkeeper-from" => Some(sender.as_str()),
+                "lockkeeper-directory" => Some(directory.as_str()),
+                "lockkeeper-to-directory" => expected.as_deref(),
+                _ => None,
+            });
+            let caller =
+                admitted.map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
             let serving = tokio::spawn(async move { target.serve(caller, kind, body).await });
             let answer = tokio::select! {
                 () = life.cancelled() => return Err(TransportError::Reset),
@@ -167,6 +182,14 @@ impl Transport for Wire {
         };
         tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
     }
+
+    fn learn(&self, node: u64, address: &str) {
+        self.book.learn(node, address);
+    }
+
+    fn forget(&self, node: u64) {
+        self.book.forget(node);
+    }
 }
 
 pub struct Member {
@@ -174,6 +197,8 @@ pub struct Member {
     pub machine: Arc<Recorder>,
     pub store: Store,
     pub fatal: Arc<Mutex<Vec<String>>>,
+    /// What the store takes for the free space of the disk.
+    pub free_bytes: Arc<AtomicU64>,
 }
 
 pub struct Cluster {
@@ -182,6 +207,12 @@ pub struct Cluster {
     pub peers: BTreeMap<u64, String>,
     pub change: fn(&mut Config),
     dir: tempfile::TempDir,
+}
+
+/// An id for a directory that may be new.
+fn fresh_directory() -> u128 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    u128::from(NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
 pub fn clock_ms() -> u64 {
@@ -223,15 +254,18 @@ impl Cluster {
             let fatal = fatal.clone();
             Arc::new(move |line: String| fatal.lock().unwrap().push(line))
         };
-        let identity = Identity { cluster: "test".into(), node, directory: u128::from(node) };
+        let identity = Identity { cluster: "test".into(), node, directory: fresh_directory() };
         let mut options = Options::new({
             let hook = hook.clone();
             Arc::new(move |error| hook(format!("store: {error}")))
         });
-        options.free_floor_bytes = 0;
+        let free_bytes = Arc::new(AtomicU64::new(1 << 40));
+        options.free_space = FreeSpace::Given(free_bytes.clone());
         let directory = self.directory(node);
         let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
+        let identity = PeerIdentity { cluster: "test".into(), node, directory: opened.directory };
+        let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
         let machine = Arc::new(Recorder::default());
         let consensus = Consensus::start(Parts {
             config,
@@ -240,19 +274,19 @@ impl Cluster {
             snapshots,
             machine: machine.clone(),
             service: Arc::new(Echo),
-            transport: Arc::new(Wire { net: self.net.clone(), from: node }),
+            transport: Arc::new(Wire { net: self.net.clone(), from: node, book: book.clone() }),
             clock_ms: Arc::new(clock_ms),
             fatal: hook,
         })
         .await
         .unwrap();
-        self.net.0.lock().unwrap().running.insert(node, (consensus.clone(), CancellationToken::new()));
-        self.members.insert(node, Member { consensus, machine, store, fatal });
+        self.net.0.lock().unwrap().running.insert(node, (consensus.clone(), book, CancellationToken::new()));
+        self.members.insert(node, Member { consensus, machine, store, fatal, free_bytes });
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
     pub fn kill(&mut self, node: u64) -> Member {
-        if let Some((_, life)) = self.net.0.lock().unwrap().running.remove(&node) {
+        if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
             life.cancel();
         }
         self.members.remove(&node).unwrap()

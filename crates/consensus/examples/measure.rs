@@ -1,0 +1,198 @@
+//! Measures consensus on this machine: three nodes in one process with real stores, over HTTP on loopback. Proposals per second, read
+//! barriers per second. `cargo run --release -p lockkeeper-consensus --example measure [SECONDS]`
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use lockkeeper_consensus::{
+    Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts, PeerBook, PeerGate,
+    PeerIdentity, PeerKind, PeerService, ServiceError, SnapshotEncoder,
+};
+use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
+
+struct Counter(AtomicU64);
+
+impl Machine for Counter {
+    fn apply(&self, entries: &[Committed]) {
+        self.0.fetch_add(entries.len() as u64, Ordering::Relaxed);
+    }
+
+    fn snapshot(&self) -> SnapshotEncoder {
+        let count = self.0.load(Ordering::Relaxed);
+        Box::new(move |to: &mut dyn Write| to.write_all(&count.to_le_bytes()))
+    }
+
+    fn restore(&self, _: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+        let mut bytes = [0; 8];
+        from.read_exact(&mut bytes).map_err(|error: io::Error| error.to_string())?;
+        self.0.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+struct Silent;
+
+#[async_trait]
+impl PeerService for Silent {
+    async fn serve(&self, _: u64, _: Bytes) -> Result<Bytes, ServiceError> {
+        Ok(Bytes::new())
+    }
+}
+
+#[derive(Clone)]
+struct Door {
+    gate: PeerGate,
+    consensus: Consensus,
+}
+
+async fn door(State(door): State<Door>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    let admitted = door.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+    match (admitted, PeerKind::parse(&kind)) {
+        (Ok(from), Some(kind)) => match door.consensus.serve(from, kind, body).await {
+            Ok(answer) => answer.into_response(),
+            Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
+        },
+        (Err(no), _) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
+        (_, None) => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+async fn node(
+    dir: &std::path::Path,
+    node: u64,
+    peers: BTreeMap<u64, String>,
+    listener: tokio::net::TcpListener,
+) -> Consensus {
+    let mut options = Options::new(Arc::new(|error| panic!("{error}")));
+    options.free_floor_bytes = 0;
+    let dir = dir.join(node.to_string());
+    let identity = Identity { cluster: "measure".into(), node, directory: u128::from(node) };
+    let (store, opened) = Store::open(&dir, &identity, options.clone()).expect("a store");
+    let snapshots = SnapshotStore::open(&dir, store.bounds(), &options).expect("snapshots");
+    let identity = PeerIdentity { cluster: "measure".into(), node, directory: opened.directory };
+    let book = PeerBook::open(&dir, identity, &peers).expect("a peer book");
+    let consensus = Consensus::start(Parts {
+        config: Config::new("measure", node, peers),
+        store,
+        opened,
+        snapshots,
+        machine: Arc::new(Counter(AtomicU64::new(0))),
+        service: Arc::new(Silent),
+        transport: Arc::new(HttpTransport::new(book.clone()).expect("a transport")),
+        clock_ms: Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)),
+        fatal: Arc::new(|line| panic!("{line}")),
+    })
+    .await
+    .expect("consensus");
+    let app = Router::new()
+        .route("/peer/v1/{kind}", post(door))
+        .layer(DefaultBodyLimit::max(40 << 20))
+        .with_state(Door { gate: PeerGate::new(book), consensus: consensus.clone() });
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    consensus
+}
+
+async fn load<F, Fut>(name: &str, clients: usize, seconds: u64, work: F)
+where
+    F: Fn() -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send,
+{
+    let work = Arc::new(work);
+    let started = Instant::now();
+    let end = started + Duration::from_secs(seconds);
+    let tasks: Vec<_> = (0..clients)
+        .map(|_| {
+            let work = work.clone();
+            tokio::spawn(async move {
+                let mut took = Vec::new();
+                while Instant::now() < end {
+                    let begin = Instant::now();
+                    work().await;
+                    took.push(begin.elapsed());
+                }
+                took
+            })
+        })
+        .collect();
+    let mut took = Vec::new();
+    for task in tasks {
+        took.extend(task.await.expect("a client"));
+    }
+    took.sort();
+    let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1000.0;
+    let rate = took.len() as f64 / started.elapsed().as_secs_f64();
+    println!(
+        "{name:<28} {clients:>4} in flight: {rate:>8.0}/s, p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() {
+    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(3);
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut listeners = BTreeMap::new();
+    let mut peers = BTreeMap::new();
+    for id in 1..=3 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        peers.insert(id, listener.local_addr().expect("an address").to_string());
+        listeners.insert(id, listener);
+    }
+    let mut nodes = BTreeMap::new();
+    for (id, listener) in listeners {
+        nodes.insert(id, node(dir.path(), id, peers.clone(), listener).await);
+    }
+    let leader = loop {
+        let view = *nodes[&1].leadership().borrow();
+        match view.leader {
+            Some(leader) if nodes.values().all(|node| node.leadership().borrow().leader == Some(leader)) => {
+                break leader;
+            }
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    let follower = if leader == 1 { 2 } else { 1 };
+    let payload = Bytes::from(vec![7; 100]);
+    for (at, name) in [(leader, "leader"), (follower, "follower")] {
+        for clients in [1, 16, 64, 256] {
+            let (consensus, payload) = (nodes[&at].clone(), payload.clone());
+            load(&format!("proposals at the {name}"), clients, seconds, move || {
+                let (consensus, payload) = (consensus.clone(), payload.clone());
+                async move {
+                    consensus.propose(payload).await.expect("taken");
+                }
+            })
+            .await;
+        }
+        for clients in [1, 64] {
+            let consensus = nodes[&at].clone();
+            load(&format!("read barriers at the {name}"), clients, seconds, move || {
+                let consensus = consensus.clone();
+                async move {
+                    consensus.read_barrier().await.expect("confirmed");
+                }
+            })
+            .await;
+        }
+    }
+    println!("term at the end: {}", nodes[&leader].leadership().borrow().term);
+    for node in nodes.values() {
+        node.shutdown().await;
+    }
+}

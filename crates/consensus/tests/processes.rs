@@ -1,0 +1,240 @@
+//! Three real processes over HTTP: what a kill -9 and a SIGSTOP of the leader look like through real sockets. The processes are this very
+//! test binary, started again.
+#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use common::{Recorder, clock_ms};
+use lockkeeper_consensus::{
+    Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService,
+    ServiceError, Transport,
+};
+use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The test itself speaks as this node; it is known to the gates and no member.
+const TESTER: u64 = 9;
+
+#[derive(Clone, Default)]
+struct Commands(Arc<OnceLock<Consensus>>);
+
+#[async_trait]
+impl PeerService for Commands {
+    async fn serve(&self, _: u64, body: Bytes) -> Result<Bytes, ServiceError> {
+        let not_yet = || ServiceError { code: "not_yet".into(), detail: "starting".into() };
+        let consensus = self.0.get().ok_or_else(not_yet)?;
+        if &body[..] == b"view" {
+            let view = *consensus.leadership().borrow();
+            return Ok(Bytes::from(format!("{} {}", view.term, view.leader.unwrap_or(0))));
+        }
+        let refused = |error: String| ServiceError { code: "not_taken".into(), detail: error };
+        consensus.propose(body).await.map_err(|error| refused(error.to_string()))?;
+        Ok(Bytes::new())
+    }
+}
+
+async fn door(
+    State((gate, consensus)): State<(PeerGate, Consensus)>,
+    path: axum::extract::Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    match gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok())) {
+        Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
+        Ok(from) => match consensus.serve(from, PeerKind::parse(&path).unwrap(), body).await {
+            Ok(answer) => answer.into_response(),
+            Err(no) => (StatusCode::CONFLICT, [(HEADER_CODE, no.code)], no.detail).into_response(),
+        },
+    }
+}
+
+fn peers_of(ports: &str) -> BTreeMap<u64, String> {
+    (1..).zip(ports.split(',').map(|port| format!("127.0.0.1:{port}"))).collect()
+}
+
+fn known(mut peers: BTreeMap<u64, String>) -> BTreeMap<u64, String> {
+    peers.insert(TESTER, "127.0.0.1:9".into());
+    peers
+}
+
+/// Not a test of its own: what the started processes run. Started without its environment it does nothing.
+#[test]
+fn process() {
+    let Ok(node) = std::env::var("CONSENSUS_TEST_NODE") else { return };
+    let node: u64 = node.parse().unwrap();
+    let peers = peers_of(&std::env::var("CONSENSUS_TEST_PORTS").unwrap());
+    let dir = std::env::var("CONSENSUS_TEST_DIR").unwrap();
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap().block_on(async move {
+        let mut options = Options::new(Arc::new(|error| panic!("{error}")));
+        options.free_floor_bytes = 0;
+        let dir = Path::new(&dir).join(node.to_string());
+        let identity = Identity { cluster: "processes".into(), node, directory: u128::from(node) };
+        let (store, opened) = Store::open(&dir, &identity, options.clone()).unwrap();
+        let snapshots = SnapshotStore::open(&dir, store.bounds(), &options).unwrap();
+        let identity = PeerIdentity { cluster: "processes".into(), node, directory: opened.directory };
+        let book = PeerBook::open(&dir, identity, &known(peers.clone())).unwrap();
+        let listener = tokio::net::TcpListener::bind(&peers[&node]).await.unwrap();
+        let commands = Commands::default();
+        let consensus = Consensus::start(Parts {
+            config: Config::new("processes", node, peers),
+            store,
+            opened,
+            snapshots,
+            machine: Arc::new(Recorder::default()),
+            service: Arc::new(commands.clone()),
+            transport: Arc::new(HttpTransport::new(book.clone()).unwrap()),
+            clock_ms: Arc::new(clock_ms),
+            fatal: Arc::new(|line| panic!("{line}")),
+        })
+        .await
+        .unwrap();
+        assert!(commands.0.set(consensus.clone()).is_ok());
+        let app = Router::new()
+            .route("/peer/v1/{kind}", post(door))
+            .layer(DefaultBodyLimit::max(40 << 20))
+            .with_state((PeerGate::new(book), consensus));
+        let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
+        axum::serve(listener, app).await.unwrap();
+    });
+}
+
+struct Processes {
+    dir: tempfile::TempDir,
+    ports: String,
+    children: BTreeMap<u64, Child>,
+    transport: HttpTransport,
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in self.children.values_mut() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Processes {
+    fn start() -> Processes {
+        let listeners: Vec<_> = (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().port().to_string()).collect();
+        drop(listeners);
+        let ports = ports.join(",");
+        let dir = tempfile::tempdir().unwrap();
+        let identity = PeerIdentity { cluster: "processes".into(), node: TESTER, directory: 9 };
+        let book = PeerBook::open(dir.path(), identity, &peers_of(&ports)).unwrap();
+        let transport = HttpTransport::new(book).unwrap();
+        let mut processes = Processes { dir, ports, children: BTreeMap::new(), transport };
+        for node in 1..=3 {
+            processes.boot(node);
+        }
+        processes
+    }
+
+    fn boot(&mut self, node: u64) {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process", "--nocapture"])
+            .env("CONSENSUS_TEST_NODE", node.to_string())
+            .env("CONSENSUS_TEST_PORTS", &self.ports)
+            .env("CONSENSUS_TEST_DIR", self.dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.children.insert(node, child);
+    }
+
+    fn kill(&mut self, node: u64) {
+        let mut child = self.children.remove(&node).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn signal(&self, node: u64, signal: Signal) {
+        kill(Pid::from_raw(self.children[&node].id() as i32), signal).unwrap();
+    }
+
+    async fn view(&self, node: u64) -> Option<(u64, u64)> {
+        let call =
+            self.transport.call(node, PeerKind::Service, Bytes::from_static(b"view"), Duration::from_millis(300));
+        let answer = String::from_utf8(call.await.ok()?.to_vec()).unwrap();
+        let (term, leader) = answer.split_once(' ')?;
+        Some((term.parse().unwrap(), leader.parse().unwrap()))
+    }
+
+    /// Waits until all agree; gives term and leader.
+    async fn agreed(&self) -> (u64, u64) {
+        let started = Instant::now();
+        loop {
+            let views = [self.view(1).await, self.view(2).await, self.view(3).await];
+            if let [Some(one), Some(two), Some(three)] = views
+                && one == two
+                && two == three
+                && one.1 != 0
+            {
+                return one;
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "no agreement: {views:?}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn until_taken(&self, node: u64, since: Instant) -> Duration {
+        loop {
+            let call = self.transport.call(node, PeerKind::Service, Bytes::from_static(b"x"), Duration::from_secs(8));
+            if call.await.is_ok() {
+                return since.elapsed();
+            }
+            assert!(since.elapsed() < Duration::from_secs(30), "never taken");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_killed_leader_is_replaced_at_once_and_a_frozen_one_after_its_lease() {
+    let mut processes = Processes::start();
+    let mut killed = Vec::new();
+    for _ in 0..10 {
+        let (_, leader) = processes.agreed().await;
+        let other = leader % 3 + 1;
+        processes.until_taken(other, Instant::now()).await;
+        let since = Instant::now();
+        processes.kill(leader);
+        killed.push(processes.until_taken(other, since).await);
+        processes.boot(leader);
+    }
+    killed.sort();
+    println!("leader killed: next write after {killed:?}");
+    assert!(killed[5] < Duration::from_millis(600), "the fast path did not work: {killed:?}");
+
+    let mut frozen = Vec::new();
+    for _ in 0..3 {
+        let (term, leader) = processes.agreed().await;
+        let other = leader % 3 + 1;
+        processes.until_taken(other, Instant::now()).await;
+        let since = Instant::now();
+        processes.signal(leader, Signal::SIGSTOP);
+        let took = processes.until_taken(other, since).await;
+        processes.signal(leader, Signal::SIGCONT);
+        frozen.push(took);
+        // The lease of a living leader is respected.
+        assert!(took > Duration::from_millis(500), "elected before the lease was over: {took:?}");
+        assert!(processes.agreed().await.0 > term);
+    }
+    println!("leader frozen: next write after {frozen:?}");
+}
