@@ -1,0 +1,218 @@
+//! Writes, reads and watches through faults: promises P7, P8 and "a change of leader is a pause".
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::*;
+use futures::StreamExt;
+use lockkeeper_core::{NodeKind, Op, Reply, Zxid};
+use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
+
+async fn make(node: &Node, at: &str) -> Zxid {
+    node.execute(Default::default(), create(at, NodeKind::Persistent, false)).await.unwrap().zxid
+}
+
+async fn children(node: &Node, at: &'static str) -> usize {
+    let count = move |state: &lockkeeper_core::State| state.children(&path(at)).map_or(0, |names| names.len());
+    node.read(Consistency::Linearizable, count).await.unwrap().value
+}
+
+fn watch(at: &str, recursive: bool, from: Option<Zxid>) -> WatchSpec {
+    WatchSpec { path: path(at), recursive, from }
+}
+
+#[tokio::test]
+async fn the_death_of_a_leader_is_a_pause_and_each_batch_counts_once() {
+    let mut cluster = Cluster::of_three().await;
+    make(cluster.at(1), "/n").await;
+    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let leader = cluster.leader().await;
+    let mut tasks = Vec::new();
+    for id in cluster.but(leader) {
+        for _ in 0..16 {
+            let (node, stop, made) = (cluster.at(id).clone(), stop.clone(), made.clone());
+            tasks.push(tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let done = node.execute(Default::default(), create("/n/x-", NodeKind::Persistent, true)).await;
+                    assert!(matches!(done.unwrap().value, Reply::Created { .. }));
+                    made.fetch_add(1, Ordering::SeqCst);
+                }
+            }));
+        }
+    }
+    until("some to be made", || (made.load(Ordering::SeqCst) > 200).then_some(())).await;
+    let dead = cluster.kill(leader);
+    cluster.leader().await;
+    let so_far = made.load(Ordering::SeqCst);
+    until("more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
+    // And once more by another way: leadership is handed over under load.
+    cluster.at(cluster.but(0)[0]).consensus().transfer_leadership(None).await.unwrap();
+    let so_far = made.load(Ordering::SeqCst);
+    until("yet more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
+    stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let expected = made.load(Ordering::SeqCst);
+    assert_eq!(children(cluster.at(cluster.but(0)[0]), "/n").await, expected, "each exactly once");
+    Cluster::bury(dead).await;
+    cluster.boot(leader).await;
+    assert_eq!(children(cluster.at(leader), "/n").await, expected);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_read_sees_what_was_acknowledged_anywhere_before() {
+    let cluster = Cluster::of_three().await;
+    for round in 0..60_u64 {
+        let (writer, reader) = (cluster.at(round % 3 + 1), cluster.at((round + 1) % 3 + 1));
+        let at = format!("/r{round}");
+        let written = make(writer, &at).await;
+        // Where it was written nobody needs to wait.
+        assert!(stale(writer, |state| state.get(&path(&at)).is_some()).await);
+        let seen = reader.read(Consistency::Linearizable, |state| state.get(&path(&at)).is_some()).await.unwrap();
+        assert!(seen.value && seen.zxid >= written);
+    }
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn watches_resume_at_another_node_without_a_gap() {
+    let cluster = Cluster::of_three().await;
+    make(cluster.at(1), "/w").await;
+    let mut first = cluster.at(1).watch(watch("/w", true, None)).await.unwrap();
+    let mut zxids = Vec::new();
+    for number in 0..10 {
+        zxids.push(make(cluster.at(number % 3 + 1), &format!("/w/{number}")).await);
+    }
+    let mut heard = Vec::new();
+    while heard.len() < 4 {
+        let WatchItem::Event(event) = first.next().await.unwrap() else { continue };
+        heard.push(event.zxid);
+    }
+    drop(first);
+    let mut second = cluster.at(2).watch(watch("/w", true, heard.last().copied())).await.unwrap();
+    while heard.len() < 10 {
+        let WatchItem::Event(event) = second.next().await.unwrap() else { continue };
+        heard.push(event.zxid);
+    }
+    assert_eq!(heard, zxids);
+    drop(second);
+    assert_eq!(cluster.at(1).status().watches + cluster.at(2).status().watches, 0);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_refused_and_bookmarks_help() {
+    let cluster = Cluster::start(1, |config| (config.history_events, config.bookmark_every_ms) = (10, 20)).await;
+    let node = cluster.at(1);
+    let first = make(node, "/a").await;
+    let mut quiet = node.watch(watch("/elsewhere", true, None)).await.unwrap();
+    for number in 0..10 {
+        make(node, &format!("/a/{number}")).await;
+    }
+    let Err(NodeError::Compacted { oldest }) = node.watch(watch("/a", true, Some(first))).await else {
+        panic!("events that are gone were not missed")
+    };
+    let now = node.status().zxid;
+    assert!(oldest > first && oldest <= now);
+    let bookmark = loop {
+        match quiet.next().await.unwrap() {
+            WatchItem::Bookmark(zxid) if zxid == now => break zxid,
+            WatchItem::Bookmark(_) => {}
+            other => panic!("nothing happened there: {other:?}"),
+        }
+    };
+    drop(quiet);
+    node.watch(watch("/elsewhere", true, Some(bookmark))).await.unwrap();
+    cluster.finish().await;
+}
+
+fn small_logs(config: &mut NodeConfig) {
+    config.consensus.snapshot_every_entries = 50;
+    config.consensus.keep_entries = 5;
+}
+
+#[tokio::test]
+async fn a_replica_that_skips_ahead_looks_at_everything_again() {
+    let cluster = Cluster::start(3, small_logs).await;
+    let leader = cluster.leader().await;
+    let [behind, other] = cluster.but(leader)[..] else { panic!("two others") };
+    let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(behind), 60_000).await);
+    let grant = granted(cluster.at(other).acquire(caller(a), ask("skip", 0)).await);
+    let node = cluster.at(behind).clone();
+    let waiter = tokio::spawn(async move { granted(node.acquire(caller(b), ask("skip", 60_000)).await) });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let mut events = cluster.at(behind).watch(watch("/", true, None)).await.unwrap();
+    cluster.net.cut(behind);
+    release(cluster.at(other), a, "skip", grant.token).await;
+    for number in 0..300 {
+        make(cluster.at(other), &format!("/s{number}")).await;
+    }
+    let purged = |id: u64| cluster.at(id).status().consensus.purged.map_or(0, |at| at.index);
+    until("the log to be cut", || (purged(leader) > 100).then_some(())).await;
+    let before = cluster.at(behind).status().zxid;
+    cluster.net.heal(behind);
+    let theirs = waiter.await.unwrap();
+    assert!(theirs.token > grant.token);
+    let mut last = before;
+    let oldest = loop {
+        match events.next().await.unwrap() {
+            WatchItem::Lost { oldest } => break oldest,
+            WatchItem::Event(event) => last = event.zxid,
+            WatchItem::Bookmark(zxid) => last = zxid,
+        }
+    };
+    assert!(oldest > last, "{oldest} {last}");
+    assert_eq!(events.next().await, None);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn containers_and_ttl_nodes_are_reaped_and_nothing_is_written_in_vain() {
+    let cluster = Cluster::start(3, |config| config.reap_every_ms = 50).await;
+    let node = cluster.at(2);
+    let ttl = create("/ttl", NodeKind::Ttl { ttl_ms: 200 }, false);
+    node.execute(Default::default(), ttl).await.unwrap();
+    until("the TTL node to go", || (node.status().nodes == 1).then_some(())).await;
+    let before = node.status().consensus.last_log;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(node.status().consensus.last_log, before, "an idle cluster writes nothing");
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_node_goes_down_in_order() {
+    let mut cluster = Cluster::of_three().await;
+    let leader = cluster.leader().await;
+    let other = cluster.but(leader)[0];
+    let (a, b) = (session(cluster.at(other), 60_000).await, session(cluster.at(leader), 60_000).await);
+    let grant = granted(cluster.at(other).acquire(caller(a), ask("down", 0)).await);
+    let (id, wanted) = (request_id(), ask("down", 60_000));
+    let (node, first) = (cluster.at(leader).clone(), wanted.clone());
+    let waiter = tokio::spawn(async move { node.acquire(keyed(b, id), first).await });
+    until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let mut events = cluster.at(leader).watch(watch("/", true, None)).await.unwrap();
+    let leaving = cluster.at(leader).clone();
+    leaving.shutdown().await;
+    assert_eq!(waiter.await.unwrap(), Err(NodeError::ShuttingDown));
+    while events.next().await.is_some() {}
+    assert!(!leaving.status().ready);
+    let late = leaving.execute(Default::default(), Op::Delete { path: path("/locks"), version: None }).await;
+    assert_eq!(late, Err(NodeError::ShuttingDown));
+    drop(leaving);
+    let gone = cluster.kill(leader);
+    Cluster::bury(gone).await;
+    // The request kept its place, and is found again elsewhere.
+    assert_eq!(requests(cluster.at(other), "down").await.len(), 2);
+    let node = cluster.at(other).clone();
+    let again = tokio::spawn(async move { granted(node.acquire(keyed(b, id), wanted).await) });
+    until("b to wait elsewhere", || (waiting(&cluster) == 1).then_some(())).await;
+    release(cluster.at(other), a, "down", grant.token).await;
+    again.await.unwrap();
+    cluster.boot(leader).await;
+    cluster.finish().await;
+}

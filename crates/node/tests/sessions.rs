@@ -1,0 +1,175 @@
+//! Sessions over three nodes: promises P5, P6 and P10 as far as sessions go.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use futures::StreamExt;
+use lockkeeper_core::{NodeEventKind, NodeKind, Op, Refusal};
+use lockkeeper_node::{Consistency, Credential, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
+
+fn quick(config: &mut NodeConfig) {
+    config.request_timeout_ms = 2_000;
+    config.consensus.propose_timeout_ms = 1_000;
+}
+
+async fn exists(node: &Node, mine: &Credential) -> bool {
+    let id = mine.session;
+    stale(node, move |state| state.session(id).is_some()).await
+}
+
+#[tokio::test]
+async fn a_silent_session_goes_with_all_it_owned_at_one_point() {
+    let cluster = Cluster::of_three().await;
+    let node = cluster.at(1);
+    let mine = session(node, 1_000).await;
+    let opened = Instant::now();
+    let grant = granted(node.acquire(caller(mine), ask("mine", 0)).await);
+    for name in ["/e1", "/e2", "/e3"] {
+        node.execute(caller(mine), create(name, NodeKind::Ephemeral, false)).await.unwrap();
+    }
+    let last_sign = Instant::now();
+    let watch = WatchSpec { path: path("/"), recursive: true, from: None };
+    let mut events = cluster.at(2).watch(watch).await.unwrap();
+    let heir = session(cluster.at(3), 30_000).await;
+    let theirs = granted(cluster.at(3).acquire(caller(heir), ask("mine", 20_000)).await);
+    assert!(last_sign.elapsed() >= Duration::from_millis(1_000), "expired early");
+    assert!(opened.elapsed() < Duration::from_secs(10), "expired far too late");
+    assert!(theirs.token > grant.token);
+    let mut deleted = Vec::new();
+    while deleted.len() < 4 {
+        match events.next().await.unwrap() {
+            WatchItem::Event(event) if event.kind == NodeEventKind::Deleted => deleted.push(event),
+            _ => {}
+        }
+    }
+    assert!(deleted.iter().all(|event| event.zxid == deleted[0].zxid), "{deleted:?}");
+    for id in [1, 2, 3] {
+        // Whoever hears of the end finds the removal applied.
+        let gone = cluster.at(id).keepalive(&mine).await;
+        assert_eq!(gone, Err(NodeError::Refused(Refusal::SessionExpired(mine.session))));
+        assert!(stale(cluster.at(id), |state| state.get(&path("/e1")).is_none()).await);
+    }
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn kept_alive_from_any_node_and_through_the_death_of_the_leader() {
+    let mut cluster = Cluster::of_three().await;
+    let mine = session(cluster.at(1), 1_000).await;
+    let started = Instant::now();
+    let mut killed = None;
+    let mut round = 0;
+    while started.elapsed() < Duration::from_secs(4) {
+        if killed.is_none() && started.elapsed() > Duration::from_secs(1) {
+            killed = Some(cluster.kill(cluster.leader().await));
+        }
+        let ids: Vec<u64> = cluster.members.keys().copied().collect();
+        let acknowledged = cluster.at(ids[round % ids.len()]).keepalive(&mine).await.unwrap();
+        assert_eq!(acknowledged.value.timeout_ms, 1_000);
+        round += 1;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Cluster::bury(killed.unwrap()).await;
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_waiting_request_keeps_its_session_alive() {
+    let cluster = Cluster::of_three().await;
+    let holder = session(cluster.at(1), 30_000).await;
+    let grant = granted(cluster.at(1).acquire(caller(holder), ask("long", 0)).await);
+    let waiter = session(cluster.at(2), 600).await;
+    let node = cluster.at(2).clone();
+    let waiting_for_it = tokio::spawn(async move { node.acquire(caller(waiter), ask("long", 30_000)).await });
+    // Many timeouts long.
+    tokio::time::sleep(Duration::from_millis(3_000)).await;
+    assert!(exists(cluster.at(3), &waiter).await);
+    release(cluster.at(1), holder, "long", grant.token).await;
+    let theirs = granted(waiting_for_it.await.unwrap());
+    assert!(theirs.remaining_ms > 0 && theirs.remaining_ms <= 600, "{}", theirs.remaining_ms);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_waiter_whose_session_has_ended_is_told_that_and_nothing_else() {
+    let cluster = Cluster::of_three().await;
+    let holder = session(cluster.at(1), 30_000).await;
+    let grant = granted(cluster.at(1).acquire(caller(holder), ask("s", 0)).await);
+    let waiter = session(cluster.at(2), 30_000).await;
+    let node = cluster.at(2).clone();
+    let told = tokio::spawn(async move { node.acquire(caller(waiter), ask("s", 30_000)).await });
+    until("the waiter to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    cluster.at(3).close_session(&waiter).await.unwrap();
+    assert_eq!(told.await.unwrap(), Err(NodeError::Refused(Refusal::SessionExpired(waiter.session))));
+    release(cluster.at(1), holder, "s", grant.token).await;
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_acknowledges_nothing() {
+    let cluster = Cluster::start(3, quick).await;
+    let leader = cluster.leader().await;
+    let others = cluster.but(leader);
+    let mine = session(cluster.at(leader), 3_000).await;
+    cluster.at(leader).keepalive(&mine).await.unwrap();
+    cluster.net.cut(leader);
+    let cut = cluster.at(leader);
+    let (keepalive, read, write) = tokio::join!(
+        cut.keepalive(&mine),
+        cut.read(Consistency::Linearizable, |_| ()),
+        cut.execute(caller(mine), create("/lost-", NodeKind::Persistent, true)),
+    );
+    assert!(matches!(keepalive, Err(NodeError::NoLeader { .. })), "{keepalive:?}");
+    assert!(matches!(read, Err(NodeError::NoLeader { .. })), "{read:?}");
+    assert!(matches!(write, Err(NodeError::NoLeader { .. } | NodeError::UnknownOutcome(_))), "{write:?}");
+    cluster.leader().await;
+    let survivor = cluster.at(others[0]);
+    survivor.execute(Default::default(), create("/kept", NodeKind::Persistent, false)).await.unwrap();
+    // The cut-off side expires nobody, whatever it thinks; the other side does.
+    until("the other side to expire the session", || (survivor.status().sessions == 0).then_some(())).await;
+    assert!(exists(cut, &mine).await);
+    cluster.net.heal(leader);
+    until("the cut-off node to hear of it", || (cut.status().sessions == 0).then_some(())).await;
+    assert!(stale(cut, |state| state.get(&path("/kept")).is_some()).await);
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn only_the_secret_opens_a_session() {
+    let cluster = Cluster::of_three().await;
+    let mine = session(cluster.at(1), 5_000).await;
+    // Any node, at once: it catches up before it says that it knows no such session.
+    for id in [2, 3, 1] {
+        cluster.at(id).keepalive(&mine).await.unwrap();
+    }
+    let wrong = Credential { secret: [0; 16], ..mine };
+    assert_eq!(cluster.at(2).keepalive(&wrong).await, Err(NodeError::WrongSecret));
+    assert_eq!(cluster.at(2).close_session(&wrong).await, Err(NodeError::WrongSecret));
+    let delete = Op::Delete { path: path("/locks"), version: None };
+    assert_eq!(cluster.at(3).execute(caller(wrong), delete).await, Err(NodeError::WrongSecret));
+    assert!(cluster.at(1).session_remaining(mine.session).is_some_and(|left| left <= Duration::from_secs(5)));
+    assert!(!format!("{mine:?}").contains(&format!("{:?}", mine.secret)), "secrets are not printed");
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn mass_expiry_goes_through_and_leaves_the_living() {
+    let cluster = Cluster::of_three().await;
+    let mut tasks = Vec::new();
+    for number in 0..1_500_u64 {
+        let node = cluster.at(number % 3 + 1).clone();
+        tasks.push(tokio::spawn(async move { session(&node, 1_500).await }));
+    }
+    futures::future::join_all(tasks).await;
+    let living = session(cluster.at(1), 1_500).await;
+    let started = Instant::now();
+    while cluster.at(2).status().sessions > 1 {
+        cluster.at(3).keepalive(&living).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(20), "{} are left", cluster.at(2).status().sessions);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    cluster.at(1).keepalive(&living).await.unwrap();
+    cluster.finish().await;
+}
