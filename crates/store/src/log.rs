@@ -9,6 +9,9 @@ use crate::types::{LogPosition, Record};
 /// Keys collected at a time when a run of records is removed.
 const REMOVE_CHUNK: usize = 1024;
 
+/// Sequence and data of a meta value.
+pub(crate) type MetaValue = (u64, Vec<u8>);
+
 /// The open trees.
 pub(crate) struct Log {
     db: sled::Db,
@@ -110,7 +113,7 @@ impl Log {
     }
 
     /// Sequence and data of a meta value; the inner error is a sentence about damage.
-    pub(crate) fn meta(&self, kind: MetaKind) -> sled::Result<Result<Option<(u64, Vec<u8>)>, String>> {
+    pub(crate) fn meta(&self, kind: MetaKind) -> sled::Result<Result<Option<MetaValue>, String>> {
         let Some(value) = self.meta.get(kind.key())? else { return Ok(Ok(None)) };
         Ok(codec::decode_meta(kind, &value).map(|(sequence, data)| Some((sequence, data.to_vec()))))
     }

@@ -180,6 +180,9 @@ impl Store {
             if state.purged.is_some_and(|purged| purged.index >= upto.index) {
                 return Ok(Work::Nothing);
             }
+            if let Some(first) = state.first_index.filter(|first| upto.index + 1 < *first) {
+                return Err(StoreError::Refused(format!("nothing to purge up to {upto}: the log starts at {first}")));
+            }
             state.purged = Some(upto);
             state.purging = Some(upto.index);
             state.reshaped += 1;

@@ -4,6 +4,8 @@
 //! and what was acknowledged (from the callbacks). From that it knows what must be there at the next open, which is again a child's.
 //! The seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS` asks for more.
 
+#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
+
 mod common;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! The store under load: purging in the background stalls nobody, disk use stays bounded, a write that fails ends it, and how fast it is.
 //! Figures are printed; the bounds asserted are far from them, since tests share their machine.
 
+#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
+
 mod common;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! What the log does for its caller, in one process: reading, cutting, purging, reopening, refusing.
 
+#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
+
 mod common;
 
 use std::sync::Arc;

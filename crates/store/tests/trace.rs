@@ -1,6 +1,8 @@
 //! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare flush the same check
 //! says that it was not; and after a sync that fails nothing is acknowledged or tried again. Skipped, saying so, where there is no strace.
 
+#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
+
 mod common;
 
 use std::path::Path;
