@@ -63,6 +63,7 @@ struct Shared {
     client: Client,
     lease: Mutex<Lease>,
     state: watch::Sender<SessionState>,
+    renewed: watch::Sender<Moment>,
 }
 
 /// An open session. Dropping it stops the keepalives and lets it expire; [`close`](Session::close) ends it at once.
@@ -93,6 +94,7 @@ impl Session {
             client: client.as_session(credential),
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
+            renewed: watch::Sender::new(lease.lost_at()),
         });
         let keeper = tokio::spawn(keep(shared.clone()));
         Ok(Self { shared, credential, keeper })
@@ -121,6 +123,11 @@ impl Session {
     /// Follows its state.
     pub fn state(&self) -> watch::Receiver<SessionState> {
         self.shared.state.subscribe()
+    }
+
+    /// Follows [`lost_at`](Self::lost_at) as keepalives are acknowledged.
+    pub fn renewals(&self) -> watch::Receiver<Moment> {
+        self.shared.renewed.subscribe()
     }
 
     /// When it counts as lost if no further keepalive is acknowledged. In the past once it is lost.
@@ -195,8 +202,13 @@ async fn keep(shared: Arc<Shared>) {
         let attempt = round(&shared.client, lease.timeout(), lease.timeout() / 3);
         match timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt).await {
             Ok(Round::Acknowledged { sent, timeout }) => {
-                shared.lease.lock().acknowledged(sent, timeout);
+                let renewed = {
+                    let mut lease = shared.lease.lock();
+                    lease.acknowledged(sent, timeout);
+                    lease.lost_at()
+                };
                 if !Moment::now().until(lease.lost_at()).is_zero() {
+                    shared.renewed.send_replace(renewed);
                     shared.state.send_if_modified(|state| {
                         let changed = *state != SessionState::Connected;
                         *state = SessionState::Connected;

@@ -127,6 +127,11 @@ impl Watch {
         })
     }
 
+    /// From now on looks for an endpoint that serves for as long as it takes.
+    pub fn be_patient(&mut self) {
+        self.options.patience = None;
+    }
+
     /// The zxid from which it would be resumed.
     pub fn position(&self) -> Option<u64> {
         self.options.from

@@ -1,0 +1,108 @@
+//! One kept-open HTTP/1.1 connection with the session that speaks over it. No pool, no retry, no allocation that is not needed.
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::{Method, Request, Uri};
+use hyper_util::rt::TokioIo;
+use lockkeeper_api::locks::{Acquire, Acquired, Token};
+use lockkeeper_api::sessions::{OpenSession, SessionOpened};
+use lockkeeper_api::{Problem, SESSION_HEADER};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use crate::BenchError;
+
+/// A waiter may stand behind every other client.
+const WAIT_MS: u64 = 60_000;
+/// Long enough to outlive a measurement's warm-up without a request; every request renews it.
+const SESSION_TIMEOUT_MS: u32 = 60_000;
+
+/// See the module's text.
+pub(crate) struct Connection {
+    endpoint: String,
+    host: String,
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+    credential: Option<String>,
+    session_id: u64,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Connects and opens a session.
+    pub(crate) async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
+        let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+        let uri: Uri = endpoint.parse().map_err(|e| failed(format!("not a URL: {e}")))?;
+        let host = uri.authority().map(|authority| authority.as_str().to_owned());
+        let host = host.ok_or_else(|| failed("it has no host".into()))?;
+        let address = if uri.port_u16().is_some() { host.clone() } else { format!("{host}:80") };
+        let stream = TcpStream::connect(&address).await.map_err(|e| failed(e.to_string()))?;
+        stream.set_nodelay(true).map_err(|e| failed(e.to_string()))?;
+        let handshake = http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|e| failed(e.to_string()))?;
+        let driver = tokio::spawn(async move {
+            // Its end is seen by whoever sends next.
+            let _ = connection.await;
+        });
+        let mut opened = Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0 };
+        let open = OpenSession { timeout_ms: Some(SESSION_TIMEOUT_MS), label: Some(label.to_owned()) };
+        let session: SessionOpened = opened.send(Method::POST, "/v1/sessions", Some(&open)).await.map_err(failed)?;
+        opened.credential = Some(session.credential);
+        opened.session_id = session.session_id;
+        Ok(opened)
+    }
+
+    /// Acquires the lock whose routes these are, and gives the token.
+    pub(crate) async fn acquire(&mut self, target: &str) -> Result<u64, String> {
+        let ask = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
+        let acquired: Acquired = self.send(Method::POST, target, Some(&ask)).await?;
+        Ok(acquired.token)
+    }
+
+    /// Releases it.
+    pub(crate) async fn release(&mut self, target: &str, token: u64) -> Result<(), String> {
+        self.send::<serde::de::IgnoredAny>(Method::POST, target, Some(&Token { token })).await.map(|_| ())
+    }
+
+    /// Ends the session.
+    pub(crate) async fn close(mut self) -> Result<(), BenchError> {
+        let target = format!("/v1/sessions/{}", self.session_id);
+        let closed = self.send::<serde::de::IgnoredAny>(Method::DELETE, &target, None::<&()>).await;
+        closed.map(|_| ()).map_err(|why| BenchError::Endpoint { endpoint: self.endpoint.clone(), why })
+    }
+
+    async fn send<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        target: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, String> {
+        let body = body.map(serde_json::to_vec).transpose().map_err(|e| e.to_string())?;
+        let mut request = Request::builder().method(method).uri(target).header("host", &self.host);
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(credential) = &self.credential {
+            request = request.header(SESSION_HEADER, credential);
+        }
+        let request = request.body(Full::from(body.unwrap_or_default())).map_err(|e| e.to_string())?;
+        self.sender.ready().await.map_err(|e| format!("connection lost: {e}"))?;
+        let response = self.sender.send_request(request).await.map_err(|e| format!("connection lost: {e}"))?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|e| format!("connection lost: {e}"))?.to_bytes();
+        if !status.is_success() {
+            let problem = serde_json::from_slice::<Problem>(&bytes).map(|problem| problem.to_string());
+            return Err(problem.unwrap_or_else(|_| format!("status {status}")));
+        }
+        let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(bytes).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,39 @@
+//! Processor time of processes, from Linux's `/proc/<pid>/stat`.
+
+use crate::BenchError;
+
+/// `/proc` counts in ticks of 10 ms on every Linux that is in use (`USER_HZ` is part of its interface).
+const MICROSECONDS_PER_TICK: u64 = 10_000;
+
+/// Time spent so far by these processes together, in microseconds.
+pub(crate) fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
+    let mut ticks = 0;
+    for &pid in pids {
+        let failed = |why: String| BenchError::Process { pid, why };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| failed(e.to_string()))?;
+        ticks += ticks_of(&stat).ok_or_else(|| failed("its stat file is not as expected".into()))?;
+    }
+    Ok(ticks * MICROSECONDS_PER_TICK)
+}
+
+/// User and system time: the 14th and 15th field. The second, the name, may have blanks and parentheses in it.
+fn ticks_of(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let stat = "7 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 1100 23 14 15";
+        assert_eq!(ticks_of(stat), Some(1123));
+        assert_eq!(ticks_of("7 (x) S 1"), None);
+        assert!(spent_us(&[std::process::id()]).is_ok());
+        assert!(spent_us(&[u32::MAX]).is_err());
+    }
+}

@@ -1,0 +1,181 @@
+//! One measurement: open, warm up, measure, close.
+
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use hdrhistogram::Histogram;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::connection::Connection;
+use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, cpu};
+
+/// A client that sees nothing but failures does not hammer the cluster with more.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+/// Longest latency that is told apart.
+const HIGHEST_US: u64 = 120_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    WarmUp,
+    Measure,
+    Over,
+}
+
+/// What one client saw.
+struct Seen {
+    cycle: Histogram<u64>,
+    acquire: Histogram<u64>,
+    errors: u64,
+    first_error: Option<String>,
+    tokens_not_rising: u64,
+}
+
+impl Seen {
+    fn new() -> Self {
+        // Three digits; the bounds are constants, so this cannot fail.
+        let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
+        Self { cycle: empty(), acquire: empty(), errors: 0, first_error: None, tokens_not_rising: 0 }
+    }
+
+    fn failed(&mut self, why: String) {
+        self.errors += 1;
+        self.first_error.get_or_insert(why);
+    }
+
+    fn add(&mut self, other: Self) {
+        // The same bounds: nothing is lost.
+        let _ = self.cycle.add(&other.cycle);
+        let _ = self.acquire.add(&other.acquire);
+        self.errors += other.errors;
+        self.tokens_not_rising += other.tokens_not_rising;
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+}
+
+/// Makes one measurement.
+///
+/// # Errors
+/// An endpoint cannot be used, a server's processor time cannot be read, or no cycle succeeded at all.
+pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
+    cpu::spent_us(&plan.server_pids)?;
+    let opening = (0..plan.clients as usize).map(|at| {
+        let endpoint = &plan.endpoints[at % plan.endpoints.len()];
+        async move { Connection::open(endpoint, &format!("bench client {at}")).await }
+    });
+    let connections = try_join_all(opening).await?;
+    let (phases, phase) = watch::channel(Phase::WarmUp);
+    let clients: Vec<_> = (0..)
+        .zip(connections)
+        .map(|(at, connection): (u32, _)| {
+            let lock = match plan.locks {
+                Locks::Own => format!("{LOCK_PREFIX}%2Fown-{at}"),
+                Locks::One => format!("{LOCK_PREFIX}%2Fone"),
+            };
+            tokio::spawn(client(connection, lock, phase.clone()))
+        })
+        .collect();
+    drop(phase);
+
+    sleep(plan.warm_up).await;
+    let servers_before = cpu::spent_us(&plan.server_pids)?;
+    let own_before = cpu::spent_us(&[std::process::id()]).ok();
+    let began = Instant::now();
+    // Clients that have ended already have told why.
+    let _ = phases.send(Phase::Measure);
+    sleep(plan.measure).await;
+    let seconds = began.elapsed().as_secs_f64();
+    let _ = phases.send(Phase::Over);
+    let servers = cpu::spent_us(&plan.server_pids)?.saturating_sub(servers_before);
+    let own = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
+
+    let mut total = Seen::new();
+    let mut connections = Vec::new();
+    for client in clients {
+        match client.await {
+            Ok((seen, connection)) => {
+                total.add(seen);
+                connections.push(connection);
+            }
+            Err(error) => total.failed(format!("a client broke off: {error}")),
+        }
+    }
+    // What a failed client still holds goes with its session.
+    join_all(connections.into_iter().map(Connection::close)).await;
+    summarize(plan, total, seconds, servers, own)
+}
+
+fn summarize(
+    plan: &Plan,
+    total: Seen,
+    seconds: f64,
+    servers_us: u64,
+    own_us: Option<u64>,
+) -> Result<Measured, BenchError> {
+    let cycles = total.cycle.len();
+    if cycles == 0 {
+        return Err(BenchError::NothingWorked(total.first_error.unwrap_or_else(|| "none finished in time".into())));
+    }
+    let per_cycle = |us: u64| us as f64 / cycles as f64;
+    Ok(Measured {
+        clients: plan.clients,
+        locks: plan.locks,
+        seconds,
+        cycles,
+        cycles_per_second: cycles as f64 / seconds,
+        cycle: latency(&total.cycle),
+        acquire: latency(&total.acquire),
+        errors: total.errors,
+        first_error: total.first_error,
+        server_cpu_us_per_cycle: (!plan.server_pids.is_empty()).then(|| per_cycle(servers_us)),
+        client_cpu_us_per_cycle: own_us.map(per_cycle),
+        tokens_not_rising: total.tokens_not_rising,
+    })
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    Latency {
+        p50_us: histogram.value_at_quantile(0.5),
+        p99_us: histogram.value_at_quantile(0.99),
+        p99_9_us: histogram.value_at_quantile(0.999),
+        max_us: histogram.max(),
+    }
+}
+
+async fn client(mut connection: Connection, lock: String, phase: watch::Receiver<Phase>) -> (Seen, Connection) {
+    let (acquire, release) = (format!("/v1/locks/{lock}/acquire"), format!("/v1/locks/{lock}/release"));
+    let mut seen = Seen::new();
+    let mut last_token = 0;
+    loop {
+        let begun_in = *phase.borrow();
+        if begun_in == Phase::Over {
+            return (seen, connection);
+        }
+        let began = Instant::now();
+        let token = match connection.acquire(&acquire).await {
+            Ok(token) => token,
+            Err(why) => {
+                seen.failed(why);
+                sleep(PAUSE_AFTER_ERROR).await;
+                continue;
+            }
+        };
+        let acquired = began.elapsed();
+        seen.tokens_not_rising += u64::from(token <= last_token);
+        last_token = token;
+        if let Err(why) = connection.release(&release, token).await {
+            seen.failed(why);
+            sleep(PAUSE_AFTER_ERROR).await;
+            continue;
+        }
+        // A cycle counts where it began and ended in the measured time.
+        if begun_in == Phase::Measure && *phase.borrow() == Phase::Measure {
+            seen.cycle.saturating_record(micros(began.elapsed()));
+            seen.acquire.saturating_record(micros(acquired));
+        }
+    }
+}
+
+fn micros(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,104 @@
+//! `lockkeeper bench`.
+
+use std::time::Duration;
+
+use lockkeeper_bench::{BenchError, Locks, Measured, Plan, run as measure};
+
+use super::client;
+use crate::args::{Bench, BenchLocks, Common};
+use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, say};
+use crate::output::{number, print_json, print_table, table};
+
+/// Makes each measurement and prints them together.
+pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
+    let endpoints: Vec<String> = client(common)?.endpoints().iter().map(ToString::to_string).collect();
+    let kinds: &[Locks] = match args.locks {
+        BenchLocks::Own => &[Locks::Own],
+        BenchLocks::One => &[Locks::One],
+        BenchLocks::Both => &[Locks::Own, Locks::One],
+    };
+    let runtime = super::runtime()?;
+    let mut results = Vec::new();
+    for &locks in kinds {
+        for &clients in &args.clients {
+            let plan = Plan {
+                endpoints: endpoints.clone(),
+                clients,
+                locks,
+                warm_up: Duration::from_secs(args.warm_up.into()),
+                measure: Duration::from_secs(args.seconds.into()),
+                server_pids: args.server_pids.clone(),
+            };
+            say(&format!("{clients} clients, {} …", name(locks)));
+            results.push(runtime.block_on(measure(&plan)).map_err(failure)?);
+        }
+    }
+    if common.json {
+        print_json(&results)?
+    } else {
+        print(&results)?
+    }
+    Ok(if results.iter().all(is_sound) { EXIT_OK } else { EXIT_FAILED })
+}
+
+fn failure(error: BenchError) -> Failure {
+    let code = match &error {
+        BenchError::Endpoint { .. } => EXIT_UNREACHABLE,
+        BenchError::Process { .. } => EXIT_USAGE,
+        BenchError::NothingWorked(_) => EXIT_FAILED,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn is_sound(measured: &Measured) -> bool {
+    if let Some(error) = &measured.first_error {
+        say(&format!("{} clients: {} cycles failed, the first: {error}", measured.clients, measured.errors));
+    }
+    if measured.tokens_not_rising > 0 {
+        say(&format!("{} clients: {} tokens did not rise", measured.clients, measured.tokens_not_rising));
+    }
+    measured.errors == 0 && measured.tokens_not_rising == 0
+}
+
+fn name(locks: Locks) -> &'static str {
+    match locks {
+        Locks::Own => "own locks",
+        Locks::One => "one lock",
+    }
+}
+
+fn print(results: &[Measured]) -> Result<(), Failure> {
+    let mut table = table(&[
+        "locks",
+        "clients",
+        "cycles/s",
+        "cycle p50",
+        "p99",
+        "p99.9",
+        "acquire p50",
+        "p99",
+        "p99.9",
+        "server CPU/cycle",
+        "errors",
+    ]);
+    for m in results {
+        table.add_row(vec![
+            name(m.locks).into(),
+            number(m.clients),
+            number(format!("{:.0}", m.cycles_per_second)),
+            number(millis(m.cycle.p50_us)),
+            number(millis(m.cycle.p99_us)),
+            number(millis(m.cycle.p99_9_us)),
+            number(millis(m.acquire.p50_us)),
+            number(millis(m.acquire.p99_us)),
+            number(millis(m.acquire.p99_9_us)),
+            number(m.server_cpu_us_per_cycle.map_or("-".into(), |us| format!("{us:.0} µs"))),
+            number(m.errors),
+        ]);
+    }
+    print_table(&table)
+}
+
+fn millis(us: u64) -> String {
+    format!("{:.2} ms", us as f64 / 1e3)
+}

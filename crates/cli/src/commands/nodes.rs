@@ -1,0 +1,152 @@
+//! `lockkeeper ls`, `get`, `set`, `create`, `delete`: the tree of nodes.
+
+use std::io::Read;
+
+use futures::StreamExt;
+use lockkeeper_api::Data;
+use lockkeeper_api::nodes::{Create as CreateBody, Kind, Node, SetData};
+use lockkeeper_client::{Client, Error, Reading};
+
+use super::client;
+use crate::args::{Common, Create, Delete, Get, Ls, NodeKind, Set};
+use crate::failure::Failure;
+use crate::output::{ago, number, print_bytes, print_json, print_line, print_table, shown, table};
+
+/// Largest data that are read from standard input; a node takes less.
+const MAX_INPUT_BYTES: u64 = 8 << 20;
+/// How many children `ls --long` looks at at a time.
+const LOOK_AT_ONCE: usize = 16;
+
+pub(crate) async fn ls(common: &Common, args: &Ls) -> Result<(), Failure> {
+    let client = client(common)?;
+    let mut reading = Reading { children: true, stale: args.stale, ..Reading::default() };
+    let mut names = Vec::new();
+    loop {
+        let page = client.node(&args.path, &reading).await?;
+        names.extend(page.children.unwrap_or_default());
+        match page.next_children {
+            Some(next) => reading.children_after = Some(next),
+            None => break,
+        }
+    }
+    if args.long {
+        let children = look_at(&client, args, names).await?;
+        return if common.json { print_json(&children) } else { print_long(&children) };
+    }
+    if common.json {
+        return print_json(&names);
+    }
+    for name in names {
+        print_line(&shown(&name))?;
+    }
+    Ok(())
+}
+
+/// Reads each child; one that went away in between is left out.
+async fn look_at(client: &Client, args: &Ls, names: Vec<String>) -> Result<Vec<Node>, Failure> {
+    let parent = args.path.trim_end_matches('/');
+    let reading = Reading { stale: args.stale, ..Reading::default() };
+    let reads = names.into_iter().map(|name| {
+        let path = format!("{parent}/{name}");
+        let reading = &reading;
+        async move { client.node(&path, reading).await }
+    });
+    let answers: Vec<Result<Node, Error>> = futures::stream::iter(reads).buffered(LOOK_AT_ONCE).collect().await;
+    let mut children = Vec::new();
+    for answer in answers {
+        match answer {
+            Ok(node) => children.push(node),
+            Err(error) if error.code() == Some(lockkeeper_api::Code::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(children)
+}
+
+fn print_long(children: &[Node]) -> Result<(), Failure> {
+    let mut table = table(&["name", "kind", "bytes", "version", "children", "owner", "changed"]);
+    for node in children {
+        table.add_row(vec![
+            shown(node.path.rsplit('/').next().unwrap_or_default()).into(),
+            kind(node.kind).into(),
+            number(node.stat.data_length),
+            number(node.stat.version),
+            number(node.stat.num_children),
+            number(node.stat.ephemeral_owner.map_or("-".into(), |owner| owner.to_string())),
+            format!("{} ago", ago(node.stat.mtime_ms)).into(),
+        ]);
+    }
+    print_table(&table)
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Persistent => "persistent",
+        Kind::Ephemeral => "ephemeral",
+        Kind::Container => "container",
+        Kind::Ttl => "ttl",
+    }
+}
+
+pub(crate) async fn get(common: &Common, args: &Get) -> Result<(), Failure> {
+    let reading = Reading { stale: args.stale, ..Reading::default() };
+    let node = client(common)?.node(&args.path, &reading).await?;
+    if common.json {
+        return print_json(&node);
+    }
+    let bytes = node.data.to_bytes().map_err(Failure::failed)?;
+    print_bytes(&bytes)?;
+    // A terminal's prompt begins on a line of its own; a pipe gets the bytes and nothing else.
+    if std::io::IsTerminal::is_terminal(&std::io::stdout()) && !bytes.is_empty() && !bytes.ends_with(b"\n") {
+        print_line("")?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn set(common: &Common, args: &Set) -> Result<(), Failure> {
+    let body = SetData { data: data(&args.data)? };
+    let changed = client(common)?.set(&args.path, &body, args.version).await?;
+    if common.json {
+        return print_json(&changed);
+    }
+    print_line(&format!("set {} to version {} at zxid {}", shown(&changed.path), changed.stat.version, changed.zxid))
+}
+
+pub(crate) async fn create(common: &Common, args: &Create) -> Result<(), Failure> {
+    let ttl_ms = args.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    if ttl_ms.is_some() && args.kind != NodeKind::Ttl {
+        return Err(Failure::usage("--ttl goes with --kind ttl"));
+    }
+    let kind = match args.kind {
+        NodeKind::Persistent => Kind::Persistent,
+        NodeKind::Container => Kind::Container,
+        NodeKind::Ttl => Kind::Ttl,
+    };
+    let body = CreateBody { data: data(&args.data)?, kind, ttl_ms, sequential: args.sequential, acl: None };
+    let created = client(common)?.create(&args.path, &body).await?;
+    if common.json {
+        return print_json(&created);
+    }
+    print_line(&format!("created {} at zxid {}", shown(&created.path), created.zxid))
+}
+
+pub(crate) async fn delete(common: &Common, args: &Delete) -> Result<(), Failure> {
+    let deleted = client(common)?.delete(&args.path, args.version).await?;
+    if common.json {
+        return print_json(&deleted);
+    }
+    print_line(&format!("deleted {} at zxid {}", shown(&deleted.path), deleted.zxid))
+}
+
+fn data(argument: &str) -> Result<Data, Failure> {
+    if argument != "-" {
+        return Ok(Data::from_bytes(argument.as_bytes()));
+    }
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| Failure::failed(format!("cannot read standard input: {e}")))?;
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
+        return Err(Failure::usage(format!("standard input has more than {MAX_INPUT_BYTES} bytes; a node takes less")));
+    }
+    Ok(Data::from_bytes(&bytes))
+}

@@ -1,0 +1,46 @@
+//! `lockkeeper serve`: one node.
+
+use lockkeeper_server::{Config, ServeError, telemetry};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::getppid;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::Serve;
+use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure};
+use crate::output::print_line;
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
+    if let Some(parent) = args.end_with {
+        set_pdeathsig(Signal::SIGTERM)?;
+        // It may have died before the line above.
+        if getppid().as_raw() != parent {
+            return Err(Failure::new(EXIT_FAILED, "the process to end with has ended already"));
+        }
+    }
+    let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
+    if args.check_config {
+        return print_line(&format!("{} is a sound configuration", args.config.display())).map(|()| EXIT_OK);
+    }
+    telemetry::install_logging(&config.log);
+    let served = super::runtime()?.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let told_to_stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        let served = lockkeeper_server::run(config, told_to_stop).await;
+        if let Err(fatal @ ServeError::Fatal(_)) = &served {
+            // Nothing of this process is to be trusted any more: it does not even wait for its own tasks.
+            Failure::new(fatal.exit_code(), fatal.to_string()).tell("serve");
+            std::process::exit(i32::from(fatal.exit_code()));
+        }
+        Ok::<_, std::io::Error>(served)
+    });
+    let served = served.map_err(|e| Failure::failed(format!("cannot receive signals: {e}")))?;
+    served.map(|()| EXIT_OK).map_err(|error| Failure::new(error.exit_code(), error.to_string()))
+}

@@ -1,0 +1,44 @@
+//! `lockkeeper sessions`.
+
+use std::time::Duration;
+
+use lockkeeper_api::sessions::Sessions;
+use lockkeeper_client::Paging;
+
+use super::client;
+use crate::args::Common;
+use crate::failure::Failure;
+use crate::output::{ago, number, print_json, print_line, print_table, shown, table};
+
+/// Prints the open sessions.
+pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
+    let client = client(common)?;
+    let mut all = Sessions { sessions: Vec::new(), next: None, zxid: 0 };
+    let mut paging = Paging::default();
+    loop {
+        let page = client.sessions(&paging).await?;
+        all.sessions.extend(page.sessions);
+        all.zxid = page.zxid;
+        match page.next {
+            Some(next) => paging.after = Some(next.to_string()),
+            None => break,
+        }
+    }
+    if common.json {
+        return print_json(&all);
+    }
+    if all.sessions.is_empty() {
+        return print_line("no session is open");
+    }
+    let mut table = table(&["session", "timeout", "opened", "ephemerals", "label"]);
+    for session in &all.sessions {
+        table.add_row(vec![
+            number(session.session_id),
+            humantime::format_duration(Duration::from_millis(session.timeout_ms.into())).to_string().into(),
+            ago(session.opened_ms).into(),
+            number(session.ephemeral_count),
+            shown(&session.label).into(),
+        ]);
+    }
+    print_table(&table)
+}

@@ -1,0 +1,69 @@
+//! `lockkeeper`: the one binary. It serves a node, runs commands under locks, and shows and changes what a cluster holds.
+//!
+//! It must never hold state of its own that matters, never print a secret, and never leave a process running that it
+//! started to hold a lock.
+
+mod args;
+mod commands;
+mod failure;
+mod output;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::args::{Args, Command};
+use crate::failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure};
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let prefix = args.command.name();
+    match run(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.tell(prefix);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Help goes to standard output and is no failure. A command under a lock has 2 for itself, so misuse of `lock` is 125 there.
+fn usage(error: &clap::Error) -> ExitCode {
+    // Nothing can be done where not even this can be printed.
+    let _ = error.print();
+    let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let of_lock = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_some_and(|first| first == "lock");
+    ExitCode::from(match (asked_for, of_lock) {
+        (true, _) => EXIT_OK,
+        (false, true) => EXIT_INTERNAL,
+        (false, false) => EXIT_USAGE,
+    })
+}
+
+fn run(args: Args) -> Result<u8, Failure> {
+    let Args { common, command } = args;
+    match command {
+        Command::Serve(serve) => commands::serve::run(&serve),
+        Command::Dev(dev) => commands::dev::run(&common, &dev),
+        Command::Lock(lock) => commands::lock::run(&common, &lock),
+        Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
+        Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
+        Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),
+        Command::Get(get) => commands::on_runtime(commands::nodes::get(&common, &get)),
+        Command::Set(set) => commands::on_runtime(commands::nodes::set(&common, &set)),
+        Command::Create(create) => commands::on_runtime(commands::nodes::create(&common, &create)),
+        Command::Delete(delete) => commands::on_runtime(commands::nodes::delete(&common, &delete)),
+        Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
+        Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
+        Command::Unlock(unlock) => commands::on_runtime(commands::unlock::run(&common, &unlock)),
+        Command::Bench(bench) => commands::bench::run(&common, &bench),
+        Command::Completions { shell } => commands::completions::run(shell),
+        Command::Exec(exec) => Err(supervise::exec::run(&exec)),
+        Command::Guard { group } => supervise::guard::run(group),
+    }
+}

@@ -1,0 +1,91 @@
+//! Printing: tables for people, JSON for programs; a reader that has gone ends the command and is no error.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// A table without lines or colour, as `ls -l` prints: it reads well in a pipe, too.
+pub(crate) fn table(headings: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(headings.iter().map(|h| h.to_uppercase()));
+    table
+}
+
+/// A number, to the right.
+pub(crate) fn number(value: impl ToString) -> Cell {
+    Cell::new(value).set_alignment(CellAlignment::Right)
+}
+
+/// Prints a table.
+pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
+    // Without the blanks that pad the last column and the margin before the first.
+    let text = table.to_string();
+    let lines: Vec<&str> = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
+    print_line(&lines.join("\n"))
+}
+
+/// Prints a value as JSON: indented, one document.
+pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Failure::failed(format!("cannot print: {e}")))?;
+    print_line(&text)
+}
+
+/// Prints a value as JSON in one line, for streams of values.
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|e| Failure::failed(format!("cannot print: {e}")))?;
+    print_line(&text)
+}
+
+/// Prints a line.
+pub(crate) fn print_line(line: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints bytes as they are.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()?;
+    Ok(())
+}
+
+/// How long ago that was, by this machine's clock.
+pub(crate) fn ago(since_ms: u64) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let elapsed = now.saturating_sub(Duration::from_millis(since_ms));
+    let rounded = if elapsed < Duration::from_secs(10) {
+        Duration::from_millis(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
+    } else {
+        Duration::from_secs(elapsed.as_secs())
+    };
+    let text = humantime::format_duration(rounded).to_string();
+    // The two largest units say enough.
+    text.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+/// Text of strangers on a terminal: control characters are shown, not obeyed.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(shown("a\x1b[31mü\n"), "a\\u{1b}[31mü\\n");
+    }
+
+    #[test]
+    fn a_future_time_is_no_time_ago() {
+        assert_eq!(ago(u64::MAX), "0s");
+    }
+}

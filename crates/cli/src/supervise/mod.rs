@@ -1,0 +1,175 @@
+//! A command in a process group of its own, and the certainty that all of it is dead when it has to be.
+//!
+//! Three things see to that: this process, which signals the group; the parent-death signal, which takes CMD along when this
+//! process is killed; and a guard process, which kills the whole group when this process is gone, frozen or late.
+
+pub(crate) mod exec;
+pub(crate) mod guard;
+mod terminal;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lockkeeper_client::Moment;
+use nix::errno::Errno;
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpid};
+use tokio::time::{Instant, sleep};
+
+use crate::failure::{EXIT_INTERNAL, Failure, say};
+use terminal::Terminal;
+
+/// How often to look whether a killed group is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// A running command.
+pub(crate) struct Supervised {
+    /// The command's process, which leads its group.
+    leader: Pid,
+    ended: Option<u8>,
+    guard: Child,
+    terminal: Terminal,
+}
+
+impl Supervised {
+    /// Runs `command` in a group of its own with these variables in its environment. To be called from the thread that
+    /// lives as long as the process: the parent-death signal follows the thread.
+    pub(crate) fn start(command: &[OsString], variables: &[(&str, String)], deadline: Moment) -> Result<Self, Failure> {
+        let failed = |what: &str| {
+            let what = what.to_owned();
+            move |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot {what}: {e}"))
+        };
+        // Orphans of the group become ours to wait for, so that "all dead" can be known.
+        set_child_subreaper(true).map_err(|e| failed("adopt orphans")(e.into()))?;
+        let itself = std::env::current_exe().map_err(failed("find the lockkeeper binary"))?;
+        let terminal = Terminal::find();
+        let mut exec = Command::new(&itself);
+        exec.args(["__exec", "--parent", &getpid().to_string()]);
+        if terminal.is_ours() {
+            exec.arg("--foreground");
+        }
+        exec.arg("--").args(command).envs(variables.iter().map(|(k, v)| (k, v))).process_group(0);
+        let child = exec.spawn().map_err(failed("start a process"))?;
+        let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+        let guard = Command::new(&itself)
+            .args(["__guard", &leader.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn();
+        let guard = match guard {
+            Ok(guard) => guard,
+            Err(e) => {
+                let _ = killpg(leader, Signal::SIGKILL);
+                return Err(failed("start the guard process")(e));
+            }
+        };
+        let mut supervised = Self { leader, ended: None, guard, terminal };
+        supervised.tell_guard(deadline);
+        Ok(supervised)
+    }
+
+    /// Until then the group may run, even if this process says nothing more.
+    pub(crate) fn tell_guard(&mut self, deadline: Moment) {
+        self.write_guard(&deadline.as_millis().to_string());
+    }
+
+    fn write_guard(&mut self, line: &str) {
+        let written = self.guard.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
+        if let Some(Err(_)) = written {
+            self.guard.stdin = None;
+            say(
+                "lockkeeper lock: the guard process is gone; were lockkeeper itself killed now, only CMD would die with it",
+            );
+        }
+    }
+
+    /// Sends a signal to the whole group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // No such group: it has ended, which is what will be seen next.
+        let _ = killpg(self.leader, signal);
+    }
+
+    /// Takes note of children that ended. CMD's exit code once it has.
+    pub(crate) fn reap(&mut self) -> Option<u8> {
+        loop {
+            match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
+                Ok(WaitStatus::Exited(pid, code)) if pid == self.leader => {
+                    self.ended = Some(u8::try_from(code).unwrap_or(u8::MAX));
+                }
+                Ok(WaitStatus::Signaled(pid, signal, _)) if pid == self.leader => {
+                    self.ended = Some(code_of(signal));
+                }
+                Ok(WaitStatus::Stopped(pid, Signal::SIGTSTP)) if pid == self.leader && self.terminal.is_ours() => {
+                    say("lockkeeper lock: a suspended command would lose the lock; it goes on");
+                    self.terminal.give_to(self.leader);
+                    self.signal(Signal::SIGCONT);
+                }
+                Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return self.ended,
+                Err(Errno::EINTR) | Ok(_) => {}
+                Err(_) => return self.ended,
+            }
+        }
+    }
+
+    /// Whether anything of the group is left.
+    fn group_lives(&mut self) -> bool {
+        self.reap();
+        !matches!(killpg(self.leader, None), Err(Errno::ESRCH))
+    }
+
+    /// Waits until nothing of the group is left; false if something is at `until`.
+    async fn gone_by(&mut self, until: Instant) -> bool {
+        while self.group_lives() {
+            if Instant::now() >= until {
+                return false;
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        true
+    }
+
+    /// Kills what is left of the group and waits until it is gone.
+    pub(crate) async fn kill(&mut self) {
+        self.signal(Signal::SIGKILL);
+        // A process in an uninterruptible call dies when the call returns; there is nothing more to be done to it.
+        if !self.gone_by(Instant::now() + Duration::from_secs(5)).await {
+            say("lockkeeper lock: a killed process of CMD's group has not gone yet");
+        }
+    }
+
+    /// CMD has ended: asks what it left running to end as well, and kills it when `grace` is over.
+    pub(crate) async fn end_rest(&mut self, grace: Duration) {
+        if self.group_lives() {
+            self.signal(Signal::SIGTERM);
+            if !self.gone_by(Instant::now() + grace).await {
+                self.kill().await;
+            }
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        if self.group_lives() {
+            self.signal(Signal::SIGKILL);
+        }
+        self.terminal.take_back();
+        self.write_guard("done");
+        self.guard.stdin = None;
+        let guard = Pid::from_raw(i32::try_from(self.guard.id()).unwrap_or(i32::MAX));
+        // It ends by itself on "done"; one that was stopped would not.
+        let _ = kill(guard, Signal::SIGCONT);
+    }
+}
+
+/// What a shell would report for a process that a signal ended.
+pub(crate) fn code_of(signal: Signal) -> u8 {
+    u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
+}
