@@ -52,6 +52,10 @@ where
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+    // serde would fill a struct from an array as well, by position.
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Failure::bad_request("the body is not a JSON object; /openapi.json describes what this call takes"));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         Failure::bad_request(format!("the body is not what this call takes: {error}; /openapi.json describes it"))
     })

@@ -46,6 +46,7 @@ impl Failure {
         self
     }
 
+    #[cfg(test)]
     pub(crate) fn code(&self) -> Code {
         self.problem.code
     }

@@ -197,3 +197,23 @@ fn method_label(method: &Method) -> &'static str {
         _ => "other",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_becomes_a_problem() {
+        let response = caught(async { panic!("on purpose") }).await;
+        assert_eq!(response.status().as_u16(), 500);
+        assert_eq!(response.extensions().get::<Code>(), Some(&Code::Internal));
+        let response = caught(async { Response::new(Body::empty()) }).await;
+        assert_eq!(response.status().as_u16(), 200);
+    }
+
+    #[test]
+    fn labels_are_few() {
+        assert_eq!(method_label(&Method::GET), "GET");
+        assert_eq!(method_label(&"BREW".parse().unwrap()), "other");
+    }
+}

@@ -322,3 +322,17 @@ async fn close_store(store: Store) -> Result<(), ServeError> {
     let closed = closing.await.map_err(|error| ServeError::Close(error.to_string()))?;
     closed.map_err(|error| ServeError::Close(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_reason_to_end_is_told() {
+        let fate = Fate::new();
+        let waiting = fate.sealed();
+        fate.seal("the disk is full".into());
+        fate.seal("everything else failed too".into());
+        assert_eq!(waiting.await.to_string(), "stopped: the disk is full");
+    }
+}

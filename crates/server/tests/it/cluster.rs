@@ -1,1 +1,121 @@
-//! to come
+//! Three nodes in one process, over real sockets: any node serves any client, and they agree.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::cluster::{Status, Transferred};
+use lockkeeper_api::locks::{Acquired, Lock, Verified};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::harness::{Cluster, Running, eventually};
+
+async fn status(node: &Running) -> Status {
+    node.get("/v1/cluster?checksum=true").await.json()
+}
+
+async fn leader_of(cluster: &Cluster) -> u64 {
+    let mut found = None;
+    eventually("one leader that all know", async || {
+        let mut leaders = Vec::new();
+        for node in &cluster.nodes {
+            leaders.push(status(node).await.leader);
+        }
+        found = leaders[0];
+        found.is_some() && leaders.iter().all(|leader| *leader == found)
+    })
+    .await;
+    found.unwrap()
+}
+
+#[tokio::test]
+async fn any_node_serves_any_client_and_all_agree() {
+    let cluster = Cluster::start(3).await;
+    let [a, b, c] = &cluster.nodes[..] else { panic!("three nodes") };
+    let session = a.session(10_000).await;
+    let mine = Some(session.credential.as_str());
+    let held: Acquired = b.post("/v1/locks/job/acquire", mine, json!({})).await.json();
+    let shown: Lock = c.get("/v1/locks/job").await.json();
+    assert_eq!((shown.holders.len(), shown.holders[0].token), (1, held.token));
+    let verified: Verified = a.post("/v1/locks/job/verify", None, json!({ "token": held.token })).await.json();
+    assert!(verified.held);
+
+    let next = b.post("/v1/locks/job/acquire", None, json!({ "ttl_ms": 10_000, "wait_ms": 20_000 }));
+    let release = async {
+        eventually("it waits", async || a.get("/v1/locks/job").await.json::<Lock>().waiting == 1).await;
+        let released = c.post("/v1/locks/job/release", mine, json!({ "token": held.token })).await;
+        assert!(released.status.is_success(), "{}", released.text);
+    };
+    let (next, ()) = tokio::join!(next, release);
+    assert!(next.json::<Acquired>().token > held.token);
+
+    leader_of(&cluster).await;
+    eventually("equal zxids", async || {
+        let (a, b, c) = (status(a).await, status(b).await, status(c).await);
+        a.zxid == b.zxid && b.zxid == c.zxid && {
+            let checksum = |status: &Status| status.state.clone().unwrap();
+            assert!(checksum(&a).zxid != checksum(&b).zxid || checksum(&a) == checksum(&b));
+            assert!(checksum(&a).zxid != checksum(&c).zxid || checksum(&a) == checksum(&c));
+            true
+        }
+    })
+    .await;
+    let figures = a.get("/metrics").await.text;
+    for name in ["lockkeeper_lock_releases_total", "lockkeeper_lock_notifications_total", "lockkeeper_batch_commands_bucket", "lockkeeper_store_sync_seconds_bucket"] {
+        assert!(figures.contains(name), "{name} is missing");
+    }
+}
+
+#[tokio::test]
+async fn leadership_moves_on_request_and_when_the_leader_leaves() {
+    let mut cluster = Cluster::start(3).await;
+    let first = leader_of(&cluster).await;
+    let to = first % 3 + 1;
+    let moved: Transferred = cluster.post("/v1/cluster/transfer", None, json!({ "to": to })).await.json();
+    assert_eq!(moved.leader, to);
+    assert_eq!(leader_of(&cluster).await, to);
+
+    cluster.post("/v1/cluster/transfer", None, json!({ "to": 9 })).await.problem(Code::MembershipConflict);
+    cluster.call(Method::POST, "/v1/cluster/members/9/promote", None, None).await.problem(Code::MembershipConflict);
+
+    let at = usize::try_from(to).unwrap() - 1;
+    let leaving = cluster.nodes.remove(at);
+    let session = cluster.nodes[0].session(10_000).await;
+    leaving.stop().await.unwrap();
+    for node in &cluster.nodes {
+        let lock = format!("/v1/locks/{}/acquire", node.client.port());
+        let held: Acquired = node.post(&lock, Some(&session.credential), json!({})).await.json();
+        assert!(held.token > 0);
+    }
+}
+
+#[tokio::test]
+async fn membership_can_be_switched_off() {
+    let node = Cluster::start_with(1, |config| config.admin.allow_membership = false).await;
+    let body = json!({ "node_id": 9, "peer_address": "127.0.0.1:9" });
+    node.post("/v1/cluster/members", None, body).await.problem(Code::Forbidden);
+    node.post("/v1/cluster/transfer", None, json!({})).await.problem(Code::Forbidden);
+    node.call(Method::DELETE, "/v1/cluster/members/1", None, None).await.problem(Code::Forbidden);
+    node.call(Method::POST, "/v1/cluster/members/1/promote", None, None).await.problem(Code::Forbidden);
+}
+
+#[tokio::test]
+async fn a_node_without_a_majority_says_so() {
+    let mut cluster = Cluster::start(3).await;
+    let session = cluster.session(60_000).await;
+    let last = cluster.nodes.pop().unwrap();
+    for node in cluster.nodes.drain(..) {
+        node.stop().await.unwrap();
+    }
+    eventually("not ready", async || last.get("/readyz").await.status.as_u16() == 503).await;
+    last.get("/readyz").await.problem(Code::NoLeader);
+    assert!(last.get("/healthz").await.status.is_success(), "alive all the same");
+    let status: Status = last.get("/v1/cluster").await.json();
+    assert!(!status.ready && status.not_ready_because.is_some());
+    let stale = last.get(&format!("/v1/sessions/{}?consistency=stale", session.session_id)).await;
+    assert!(stale.status.is_success(), "a stale read is what was asked for");
+    let path = format!("/v1/sessions/{}/keepalive", session.session_id);
+    let kept = last.call(Method::POST, &path, Some(&session.credential), None).await;
+    assert!(!kept.status.is_success(), "{}", kept.text);
+    kept.problem(Code::NoLeader);
+    let read = last.get("/v1/nodes/").await;
+    read.problem(Code::NoLeader);
+}

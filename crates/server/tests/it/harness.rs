@@ -14,28 +14,28 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Running {
-    pub base: String,
-    pub client: SocketAddr,
-    pub peer: SocketAddr,
-    pub http: Client,
+pub(crate) struct Running {
+    pub(crate) base: String,
+    pub(crate) client: SocketAddr,
+    pub(crate) peer: SocketAddr,
+    pub(crate) http: Client,
     stop: Option<oneshot::Sender<()>>,
-    pub done: JoinHandle<Result<(), ServeError>>,
+    pub(crate) done: JoinHandle<Result<(), ServeError>>,
 }
 
-pub struct Cluster {
-    pub nodes: Vec<Running>,
-    pub directory: TempDir,
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Running>,
+    pub(crate) directory: TempDir,
 }
 
-pub fn adjust_for_tests(config: &mut Config) {
+pub(crate) fn adjust_for_tests(config: &mut Config) {
     config.storage.free_floor_mib = 1;
     config.storage.cache_mib = 8;
 }
 
-pub fn spawn(server: Server) -> Running {
+pub(crate) fn spawn(server: Server) -> Running {
     let (client, peer) = (server.client_address(), server.peer_address());
     let (stop, stopped) = oneshot::channel::<()>();
     let done = tokio::spawn(server.run(async {
@@ -47,11 +47,11 @@ pub fn spawn(server: Server) -> Running {
 }
 
 impl Cluster {
-    pub async fn start(nodes: u64) -> Self {
+    pub(crate) async fn start(nodes: u64) -> Self {
         Self::start_with(nodes, |_| {}).await
     }
 
-    pub async fn start_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Self {
+    pub(crate) async fn start_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let servers = Server::bind_cluster("test", nodes, directory.path(), |config| {
             adjust_for_tests(config);
@@ -75,29 +75,29 @@ impl std::ops::Deref for Cluster {
 
 /// A reply, read whole.
 #[derive(Debug)]
-pub struct Got {
-    pub status: StatusCode,
-    pub zxid: Option<u64>,
-    pub headers: reqwest::header::HeaderMap,
-    pub text: String,
+pub(crate) struct Got {
+    pub(crate) status: StatusCode,
+    pub(crate) zxid: Option<u64>,
+    pub(crate) headers: reqwest::header::HeaderMap,
+    pub(crate) text: String,
 }
 
 impl Got {
-    pub async fn of(response: Response) -> Self {
+    pub(crate) async fn of(response: Response) -> Self {
         let headers = response.headers().clone();
         let zxid = headers.get(ZXID_HEADER).map(|value| value.to_str().unwrap().parse().unwrap());
         Self { status: response.status(), zxid, headers, text: response.text().await.unwrap() }
     }
 
     #[track_caller]
-    pub fn json<T: DeserializeOwned>(&self) -> T {
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> T {
         assert!(self.status.is_success(), "{} {}", self.status, self.text);
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
 
     /// The problem document, which must have this code and be whole.
     #[track_caller]
-    pub fn problem(&self, code: Code) -> Problem {
+    pub(crate) fn problem(&self, code: Code) -> Problem {
         let content_type = self.headers.get("content-type").map(|v| v.to_str().unwrap());
         assert_eq!(content_type, Some("application/problem+json"), "{} {}", self.status, self.text);
         let problem: Problem = serde_json::from_str(&self.text).unwrap();
@@ -110,7 +110,7 @@ impl Got {
 }
 
 impl Running {
-    pub async fn ready(&self) {
+    pub(crate) async fn ready(&self) {
         let began = Instant::now();
         loop {
             assert!(!self.done.is_finished(), "the node ended");
@@ -123,16 +123,16 @@ impl Running {
         }
     }
 
-    pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
         self.http.request(method, format!("{}{path}", self.base))
     }
 
-    pub async fn get(&self, path: &str) -> Got {
+    pub(crate) async fn get(&self, path: &str) -> Got {
         Got::of(self.request(Method::GET, path).send().await.unwrap()).await
     }
 
     /// A call with an optional session and an optional JSON body.
-    pub async fn call(&self, method: Method, path: &str, credential: Option<&str>, body: Option<Value>) -> Got {
+    pub(crate) async fn call(&self, method: Method, path: &str, credential: Option<&str>, body: Option<Value>) -> Got {
         let mut request = self.request(method, path);
         if let Some(credential) = credential {
             request = request.header(SESSION_HEADER, credential);
@@ -143,26 +143,26 @@ impl Running {
         Got::of(request.send().await.unwrap()).await
     }
 
-    pub async fn post(&self, path: &str, credential: Option<&str>, body: Value) -> Got {
+    pub(crate) async fn post(&self, path: &str, credential: Option<&str>, body: Value) -> Got {
         self.call(Method::POST, path, credential, Some(body)).await
     }
 
-    pub async fn session(&self, timeout_ms: u32) -> SessionOpened {
+    pub(crate) async fn session(&self, timeout_ms: u32) -> SessionOpened {
         self.post("/v1/sessions", None, serde_json::json!({ "timeout_ms": timeout_ms, "label": "test" })).await.json()
     }
 
     /// The last zxid applied here, behind everything acknowledged before.
-    pub async fn zxid(&self) -> u64 {
+    pub(crate) async fn zxid(&self) -> u64 {
         self.get("/v1/nodes/").await.zxid.unwrap()
     }
 
-    pub async fn stop(mut self) -> Result<(), ServeError> {
+    pub(crate) async fn stop(mut self) -> Result<(), ServeError> {
         drop(self.stop.take());
         self.done.await.unwrap()
     }
 
     /// Sends bytes as they are and reads until the server closes.
-    pub async fn raw(&self, bytes: &[u8]) -> String {
+    pub(crate) async fn raw(&self, bytes: &[u8]) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut stream = tokio::net::TcpStream::connect(self.client).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -173,7 +173,7 @@ impl Running {
 }
 
 /// Waits until the condition holds.
-pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !condition().await {
         assert!(began.elapsed() < PATIENCE, "never came: {what}");

@@ -1,1 +1,121 @@
-//! to come
+//! The tree over HTTP: created, read, set, deleted, paged, and changed all or nothing.
+
+use lockkeeper_api::locks::Acquired;
+use lockkeeper_api::nodes::{Changed, Kind, Node, TxnDone, TxnResult};
+use lockkeeper_api::{Code, Data};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use crate::harness::Cluster;
+
+#[tokio::test]
+async fn a_node_from_creation_to_deletion() {
+    let node = Cluster::start(1).await;
+    let got = node.post("/v1/nodes/config", None, json!({ "data": { "text": "one" } })).await;
+    assert_eq!(got.status, StatusCode::CREATED);
+    let created: Changed = got.json();
+    assert_eq!((created.path.as_str(), created.stat.version, created.stat.czxid), ("/config", 0, created.zxid));
+
+    let set = node.call(Method::PUT, "/v1/nodes/config?version=0", None, Some(json!({ "data": { "hex": "ff00" } }))).await;
+    assert_eq!(set.json::<Changed>().stat.version, 1);
+    let read: Node = node.get("/v1/nodes/config").await.json();
+    assert_eq!((&read.data, read.kind, read.children), (&Data { text: None, hex: Some("ff00".into()) }, Kind::Persistent, None));
+    assert_eq!(read.acl.len(), 1);
+    let read: Node = node.get("/v1/nodes/config?consistency=stale&children=true").await.json();
+    assert_eq!(read.children, Some(vec![]));
+
+    let wrong = json!({ "data": {} });
+    node.call(Method::PUT, "/v1/nodes/config?version=0", None, Some(wrong)).await.problem(Code::BadVersion);
+    node.call(Method::DELETE, "/v1/nodes/config?version=7", None, None).await.problem(Code::BadVersion);
+    node.post("/v1/nodes/config", None, json!({})).await.problem(Code::NodeExists);
+    node.post("/v1/nodes/config/a/b", None, json!({})).await.problem(Code::NoNode);
+    assert_eq!(node.post("/v1/nodes/config/a", None, json!({})).await.status, StatusCode::CREATED);
+    node.call(Method::DELETE, "/v1/nodes/config", None, None).await.problem(Code::NotEmpty);
+    assert_eq!(node.call(Method::DELETE, "/v1/nodes/config/a", None, None).await.status, StatusCode::OK);
+    assert_eq!(node.call(Method::DELETE, "/v1/nodes/config?version=1", None, None).await.status, StatusCode::OK);
+    node.get("/v1/nodes/config").await.problem(Code::NoNode);
+}
+
+#[tokio::test]
+async fn kinds_and_sequences() {
+    let node = Cluster::start(1).await;
+    let session = node.session(10_000).await;
+    for (body, credential, code) in [
+        (json!({ "kind": "ephemeral" }), None, Code::SessionRequired),
+        (json!({ "kind": "ttl" }), None, Code::BadRequest),
+        (json!({ "ttl_ms": 5 }), None, Code::BadRequest),
+        (json!({ "kind": "ttl", "ttl_ms": 0 }), None, Code::BadRequest),
+        (json!({ "acl": [] }), None, Code::InvalidAcl),
+        (json!({ "acl": [{ "permissions": 99, "scheme": "world", "id": "anyone" }] }), None, Code::InvalidAcl),
+        (json!({ "data": { "text": "a", "hex": "00" } }), None, Code::BadRequest),
+        (json!({ "data": { "hex": "0" } }), None, Code::BadRequest),
+        (json!({ "data": { "text": "x".repeat(1024 * 1024 + 1) } }), None, Code::TooLarge),
+    ] {
+        node.post("/v1/nodes/n", credential, body).await.problem(code);
+    }
+    let ephemeral = json!({ "kind": "ephemeral" });
+    let made: Changed = node.post("/v1/nodes/e", Some(&session.credential), ephemeral).await.json();
+    assert_eq!(made.stat.ephemeral_owner, Some(session.session_id));
+    node.post("/v1/nodes/e/child", None, json!({})).await.problem(Code::NoChildrenForEphemerals);
+    node.post("/v1/nodes/dir", None, json!({ "kind": "container" })).await.json::<Changed>();
+    for wanted in ["/dir/n-0000000000", "/dir/n-0000000001"] {
+        let made: Changed = node.post("/v1/nodes/dir/n-", None, json!({ "sequential": true })).await.json();
+        assert_eq!(made.path, wanted);
+    }
+    let largest = json!({ "data": { "hex": "ab".repeat(1024 * 1024) } });
+    assert_eq!(node.post("/v1/nodes/large", None, largest).await.status, StatusCode::CREATED);
+    let read: Node = node.get("/v1/nodes/large").await.json();
+    assert_eq!(read.stat.data_length, 1024 * 1024);
+}
+
+#[tokio::test]
+async fn children_come_in_pages() {
+    let node = Cluster::start(1).await;
+    for name in ["a", "b", "c", "d", "e"] {
+        node.post(&format!("/v1/nodes/{name}"), None, json!({})).await.json::<Changed>();
+    }
+    let first: Node = node.get("/v1/nodes/?children=true&children_limit=3").await.json();
+    let names = |node: &Node| node.children.clone().unwrap();
+    assert_eq!((names(&first), first.next_children.as_deref()), (vec!["a".into(), "b".into(), "c".into()], Some("c")));
+    let second: Node = node.get("/v1/nodes?children=true&children_limit=3&children_after=c").await.json();
+    assert_eq!((names(&second)[0].as_str(), second.next_children), ("d", None));
+    node.get("/v1/nodes/?children_limit=3").await.problem(Code::BadRequest);
+    node.get("/v1/nodes/?children=true&children_limit=0").await.problem(Code::BadRequest);
+}
+
+#[tokio::test]
+async fn transactions_are_all_or_nothing() {
+    let node = Cluster::start(1).await;
+    let session = node.session(10_000).await;
+    let held: Acquired = node.post("/v1/locks/job/acquire", Some(&session.credential), json!({})).await.json();
+    let guarded = |token: u64| {
+        json!({ "operations": [
+            { "op": "lock_held", "lock": "job", "token": token },
+            { "op": "create", "path": "/result", "data": { "text": "1" } },
+            { "op": "set", "path": "/result", "data": { "text": "2" }, "version": 0 },
+            { "op": "check", "path": "/result", "version": 1 },
+            { "op": "delete", "path": "/result", "version": 1 },
+            { "op": "create", "path": "/done" },
+        ] })
+    };
+    let before = node.zxid().await;
+    let failed = node.post("/v1/txn", None, guarded(held.token + 1)).await.problem(Code::TransactionFailed);
+    assert_eq!((failed.operation, failed.cause), (Some(0), Some(Code::NotHeld)));
+    assert_eq!(node.zxid().await, before, "nothing changed");
+
+    let done: TxnDone = node.post("/v1/txn", None, guarded(held.token)).await.json();
+    assert_eq!((done.results.len(), done.zxid), (6, before + 1));
+    assert!(matches!(&done.results[1], TxnResult::Create { path, .. } if path == "/result"));
+    assert!(matches!(done.results[4], TxnResult::Delete));
+    let read: Node = node.get("/v1/nodes/done").await.json();
+    assert_eq!(read.stat.czxid, done.zxid);
+
+    let bad = json!({ "operations": [{ "op": "delete", "path": "/done" }, { "op": "delete", "path": "/../x" }] });
+    let bad = node.post("/v1/txn", None, bad).await.problem(Code::BadPath);
+    assert_eq!(bad.operation, Some(1));
+    node.post("/v1/txn", None, json!({ "operations": [] })).await.problem(Code::BadRequest);
+    let many: Vec<_> = (0..129).map(|_| json!({ "op": "check", "path": "/" })).collect();
+    node.post("/v1/txn", None, json!({ "operations": many })).await.problem(Code::BadRequest);
+    node.post("/v1/txn", None, json!({ "operations": [{ "op": "explode" }] })).await.problem(Code::BadRequest);
+    node.get("/v1/nodes/done").await.json::<Node>();
+}

@@ -1,1 +1,246 @@
-//! to come
+//! Trouble with processes and connections: strangers, the silent, the too many, the wrong directory, the end.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::locks::{Acquired, Lock};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_server::{Config, ServeError, Server};
+use reqwest::StatusCode;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::harness::{Cluster, Got, PATIENCE, Running, adjust_for_tests, eventually, spawn};
+
+/// Starts a node that must not come up, and gives its one line.
+async fn fails(config: Config) -> (ServeError, String) {
+    let server = Server::bind(config).unwrap();
+    let error = timeout(PATIENCE, server.run(std::future::pending())).await.expect("it fails soon").unwrap_err();
+    let line = error.to_string();
+    assert!(!line.contains('\n'), "more than a line: {line}");
+    (error, line)
+}
+
+fn alone(cluster: &str, node: u64, directory: &std::path::Path) -> Config {
+    let mut config = Config::new(cluster, node);
+    adjust_for_tests(&mut config);
+    config.listen.client = "127.0.0.1:0".into();
+    config.listen.peer = "127.0.0.1:0".into();
+    config.storage.directory = directory.to_path_buf();
+    config
+}
+
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut reply = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut reply)).await.expect("the server closes").unwrap();
+    String::from_utf8_lossy(&reply).into_owned()
+}
+
+#[tokio::test]
+async fn directories_of_others_and_full_disks_are_one_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    node.ready().await;
+    let (_, line) = fails(alone("mine", 1, directory.path())).await;
+    assert!(line.contains("another process") && line.contains(directory.path().to_str().unwrap()), "{line}");
+    node.stop().await.unwrap();
+
+    for (cluster, id) in [("mine", 2), ("theirs", 1)] {
+        let (error, line) = fails(alone(cluster, id, directory.path())).await;
+        assert!(line.contains("node 1") && line.contains("mine") && line.contains("directory"), "{line}");
+        assert_eq!(error.exit_code(), 1);
+    }
+    let mut full = alone("mine", 1, directory.path());
+    full.storage.free_floor_mib = 1 << 30;
+    let (_, line) = fails(full).await;
+    assert!(line.contains("free") && line.contains("floor"), "{line}");
+
+    let file = directory.path().join("file");
+    std::fs::write(&file, "no directory").unwrap();
+    let (_, line) = fails(alone("mine", 1, &file)).await;
+    assert!(line.contains(file.to_str().unwrap()), "{line}");
+    // After all that the rightful owner finds its directory as it was.
+    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    node.ready().await;
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn strangers_at_the_peer_door() {
+    let node = Cluster::start(3).await;
+    let before = node.zxid().await;
+    let call = async |path: &str, headers: &[(&str, &str)]| {
+        let mut request = node.http.post(format!("http://{}{path}", node.peer)).body("garbage");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let got = Got::of(request.send().await.unwrap()).await;
+        let code = got.headers.get("lockkeeper-code").map(|code| code.to_str().unwrap().to_owned());
+        (got.status.as_u16(), code.unwrap_or_default(), got.text)
+    };
+    let directory = "00000000000000000000000000000007";
+    let of = |cluster: &'static str, from: &'static str| {
+        [("lockkeeper-cluster", cluster), ("lockkeeper-from", from), ("lockkeeper-directory", directory)]
+    };
+    for kind in ["append", "vote", "pre-vote", "snapshot", "propose", "service", "transfer-leader"] {
+        let path = format!("/peer/v1/{kind}");
+        let (status, code, text) = call(&path, &of("theirs", "2")).await;
+        assert_eq!((status, code.as_str()), (421, "wrong_cluster"), "{text}");
+        assert!(text.contains("theirs") && text.contains("test"), "{text}");
+        assert_eq!(call(&path, &[]).await.1, "bad_identity");
+        assert_eq!(call(&path, &of("test", "9")).await.1, "unknown_node");
+        assert_eq!(call(&path, &of("test", "1")).await.1, "bad_identity", "says that it is me");
+        assert_eq!(call(&path, &of("test", "2")).await.1, "directory_changed", "a wiped voter");
+    }
+    assert_eq!(call("/peer/v1/explode", &of("test", "2")).await.0, 404);
+    assert_eq!(call("/v1/sessions", &[]).await.0, 404, "clients have a door of their own");
+    assert_eq!(node.http.get(format!("http://{}/peer/v1/vote", node.peer)).send().await.unwrap().status().as_u16(), 405);
+    assert_eq!(node.zxid().await, before, "nothing changed");
+}
+
+#[tokio::test]
+async fn the_slow_and_the_silent_are_cut_off() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.header_read_timeout_ms = 150;
+        config.limits.body_read_timeout_ms = 150;
+        config.limits.idle_timeout_ms = 900;
+    })
+    .await;
+    // A header that never ends.
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost:").await.unwrap();
+    let began = Instant::now();
+    assert_eq!(read_all(&mut stream).await, "");
+    assert!(began.elapsed() < Duration::from_millis(800), "as a header, not as an idle connection: {:?}", began.elapsed());
+
+    // A body that never comes.
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    let head = "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let reply = read_all(&mut stream).await;
+    assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too_slow"), "{reply}");
+
+    // A connection that says nothing.
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    assert_eq!(read_all(&mut stream).await, "");
+
+    // One that is used from time to time lives, and a request may take longer than all of that.
+    let session = node.session(10_000).await;
+    node.post("/v1/locks/a/acquire", Some(&session.credential), json!({})).await.json::<Acquired>();
+    let other = node.session(10_000).await;
+    let waited = node.post("/v1/locks/a/acquire", Some(&other.credential), json!({ "wait_ms": 1_500 })).await;
+    waited.problem(Code::LockBusy);
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    for _ in 0..8 {
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut some = [0u8; 1024];
+        let bytes = timeout(PATIENCE, stream.read(&mut some)).await.unwrap().unwrap();
+        assert!(some[..bytes].starts_with(b"HTTP/1.1 200"));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+async fn too_many_connections_are_told_so() {
+    let node = Cluster::start_with(1, |config| config.limits.connections = 4).await;
+    let mut open = Vec::new();
+    let full = loop {
+        let mut stream = TcpStream::connect(node.client).await.unwrap();
+        let mut reply = [0u8; 2048];
+        match timeout(Duration::from_millis(200), stream.read(&mut reply)).await {
+            Ok(read) => break String::from_utf8_lossy(&reply[..read.unwrap()]).into_owned(),
+            Err(_) => open.push(stream),
+        }
+        assert!(open.len() <= 4, "let in one too many");
+    };
+    assert!(full.starts_with("HTTP/1.1 503 ") && full.contains("retry-after: 1\r\n"), "{full}");
+    let problem: Problem = serde_json::from_str(full.split_once("\r\n\r\n").unwrap().1).unwrap();
+    assert_eq!((problem.code, problem.status), (Code::Overloaded, 503));
+    assert!(problem.detail.contains("limits.connections"), "{problem}");
+    // Room again as soon as one goes.
+    open.clear();
+    eventually("room again", async || node.http.get(format!("{}/healthz", node.base)).send().await.is_ok_and(|r| r.status().is_success())).await;
+}
+
+#[tokio::test]
+async fn too_many_requests_are_told_so() {
+    let node = Cluster::start_with(1, |config| config.limits.in_flight_requests = 2).await;
+    let (holder, one, two) = (node.session(10_000).await, node.session(10_000).await, node.session(10_000).await);
+    let held: Acquired = node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await.json();
+    let wait = |credential: String| {
+        let node: &Running = &node;
+        async move { node.post("/v1/locks/a/acquire", Some(&credential), json!({ "wait_ms": 30_000 })).await }
+    };
+    let third = async {
+        eventually("both wait", async || node.get("/metrics").await.text.contains("lockkeeper_http_requests_in_flight 2")).await;
+        let before = node.get("/v1/sessions").await;
+        let problem = before.problem(Code::Overloaded);
+        assert!(problem.retry_after_ms.is_some() && problem.detail.contains("limits.in_flight_requests"), "{problem}");
+        assert!(node.get("/healthz").await.status.is_success(), "whoever asks for health gets an answer");
+    };
+    tokio::select! {
+        _ = wait(one.credential.clone()) => panic!("got a lock that is held"),
+        _ = wait(two.credential.clone()) => panic!("got a lock that is held"),
+        () = third => {}
+    }
+    // Both clients are gone, so both requests have left.
+    eventually("room again", async || node.get("/v1/locks/a").await.status.is_success()).await;
+    eventually("nobody waits", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == 0).await;
+    let released = node.post("/v1/locks/a/release", Some(&holder.credential), json!({ "token": held.token })).await;
+    assert_eq!(released.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn ten_thousand_idle_connections_hurt_nobody() {
+    let node = Cluster::start(1).await;
+    // Both ends of each lie in this process, and other tests run beside.
+    let (limit, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let wanted = 10_000.min((limit as usize).saturating_sub(3_000) / 2);
+    assert!(wanted >= 100, "the limit on open files ({limit}) is too low to try; raise it with ulimit -n");
+    let mut open = Vec::with_capacity(wanted);
+    for _ in 0..wanted {
+        open.push(TcpStream::connect(node.client).await.unwrap());
+    }
+    let session = node.session(10_000).await;
+    let began = Instant::now();
+    for round in 0..50 {
+        let path = format!("/v1/locks/{round}");
+        let held: Acquired = node.post(&format!("{path}/acquire"), Some(&session.credential), json!({})).await.json();
+        let released = node.post(&format!("{path}/release"), Some(&session.credential), json!({ "token": held.token })).await;
+        assert_eq!(released.status, StatusCode::OK);
+    }
+    println!("{wanted} idle connections; 50 acquires and releases in {:?}", began.elapsed());
+    // They are not dead either: the last of them is served.
+    let mut last = open.pop().unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    assert!(read_all(&mut last).await.starts_with("HTTP/1.1 200 "));
+}
+
+#[tokio::test]
+async fn going_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let node = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    node.ready().await;
+    let (holder, waiter) = (node.session(60_000).await, node.session(60_000).await);
+    let held: Acquired = node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await.json();
+    let (http, url) = (node.http.clone(), format!("{}/v1/locks/a/acquire", node.base));
+    let credential = waiter.credential.clone();
+    let waiting = tokio::spawn(async move {
+        let request = http.post(url).header("lockkeeper-session", credential).json(&json!({ "wait_ms": 60_000 }));
+        Got::of(request.send().await.unwrap()).await
+    });
+    eventually("it waits", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == 1).await;
+    let began = Instant::now();
+    node.stop().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "took {:?}", began.elapsed());
+    let told = waiting.await.unwrap();
+    told.problem(Code::ShuttingDown);
+
+    let again = spawn(Server::bind(alone("mine", 1, directory.path())).unwrap());
+    again.ready().await;
+    let shown: Lock = again.get("/v1/locks/a").await.json();
+    assert_eq!((shown.holders.len(), shown.holders[0].token), (1, held.token), "nothing acknowledged is lost");
+    assert_eq!(shown.waiting, 1, "the place in the queue is kept");
+    again.stop().await.unwrap();
+}
