@@ -3,7 +3,7 @@
 //! In `*.txt`, lines that start with `> ` are commands (see `script.rs`), the lines up to the next blank one are what came out,
 //! `#` starts a comment. `UPDATE=1 cargo test -p lockkeeper-core --test golden` writes what comes out; read it before you
 //! commit it. After each command every invariant is checked.
-#![allow(clippy::unwrap_used)] // tests may; the lint sees helpers outside of #[test] functions as something else
+#![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
 mod render;
 mod script;

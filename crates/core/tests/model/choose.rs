@@ -38,7 +38,7 @@ impl Chooser<'_> {
 
     /// Mostly something that is there, sometimes something that may not be.
     fn path(&self) -> NodePath {
-        if self.raw[2] % 5 == 0 { self.new_path() } else { self.existing() }
+        if self.raw[2].is_multiple_of(5) { self.new_path() } else { self.existing() }
     }
 
     fn new_path(&self) -> NodePath {
@@ -92,7 +92,7 @@ impl Chooser<'_> {
 
     fn lock(&self) -> LockName {
         let busy = self.busy();
-        match pick(&busy, self.raw[1]).filter(|_| self.raw[2] % 4 != 0) {
+        match pick(&busy, self.raw[1]).filter(|_| !self.raw[2].is_multiple_of(4)) {
             Some((lock, _)) => lock,
             None => LockName::parse(LOCKS[usize::from(self.raw[1]) % LOCKS.len()]).unwrap(),
         }
@@ -112,7 +112,7 @@ impl Chooser<'_> {
     /// A request that is there, with its owner; or one that may not be.
     fn request(&self) -> (LockName, FencingToken, Option<SessionId>) {
         let busy = self.busy();
-        match pick(&busy, self.raw[1]).filter(|_| self.raw[2] % 8 != 0) {
+        match pick(&busy, self.raw[1]).filter(|_| !self.raw[2].is_multiple_of(8)) {
             Some((lock, token)) => {
                 let owner = self.model.nodes.values().find(|node| node.czxid == token.0 && node.owner.is_some());
                 (lock, token, owner.and_then(|node| node.owner).map(SessionId))
@@ -129,10 +129,10 @@ impl Chooser<'_> {
 fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
     match what % 16 {
         0..=5 => Op::Create {
-            path: if chooser.raw[0] / 100 % 4 == 0 { chooser.existing() } else { chooser.new_path() },
+            path: if (chooser.raw[0] / 100).is_multiple_of(4) { chooser.existing() } else { chooser.new_path() },
             data: chooser.data().into(),
             kind: chooser.kind(),
-            sequential: chooser.raw[3] % 2 == 0,
+            sequential: chooser.raw[3].is_multiple_of(2),
             acl: chooser.acl(),
         },
         6..=8 => {
@@ -176,7 +176,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
         },
         8..=12 => {
             let mut paths: Vec<NodePath> = model.nodes.keys().map(|path| NodePath::parse(path).unwrap()).collect();
-            if raw[1] % 2 == 0 {
+            if raw[1].is_multiple_of(2) {
                 paths.reverse();
             }
             paths.truncate(usize::from(raw[2] % 64));
@@ -193,7 +193,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
         }
         35..=46 => {
             let (lock, token, owner) = chooser.request();
-            let owner = if raw[5] % 8 == 0 { chooser.session() } else { owner };
+            let owner = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
             let op = match what {
                 35..=42 => Op::Release { lock, token },
                 43 | 44 => Op::Withdraw { lock, token, if_holding: IfHolding::Keep },
@@ -221,14 +221,14 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
 /// A third of the commands carry a request id, from a range so small that ids come again.
 fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
     let raw = chooser.raw;
-    if raw[5] % 3 != 0 {
+    if !raw[5].is_multiple_of(3) {
         return Command::Do { session, request: None, op };
     }
     let id = RequestId(u128::from(raw[2] % 16));
     // Half of those whose id is known ask for the same again.
     let known = session.and_then(|s| chooser.model.memory.get(&s.0)).and_then(|m| m.iter().find(|(k, ..)| *k == id));
     let op = match known {
-        Some((_, asked, _)) if raw[4] % 2 == 0 => asked.clone(),
+        Some((_, asked, _)) if raw[4].is_multiple_of(2) => asked.clone(),
         _ => op,
     };
     let acknowledged = (0..raw[4] % 3).map(|i| RequestId((u128::from(raw[2]) + 1 + u128::from(i)) % 16)).collect();

@@ -1,7 +1,7 @@
 //! The state against a naive model: every reply, every event and the final state must agree, through snapshots in the middle
 //! and batches that are sent again. Invariants are checked along the way, and a second application of the same log must give
 //! the same bytes.
-#![allow(clippy::unwrap_used)] // tests may; the lint sees helpers outside of #[test] functions as something else
+#![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
 mod choose;
 mod compare;
@@ -61,7 +61,7 @@ impl Pair {
         if shape[3] % 24 == 1 {
             self.apply(term, &batch);
         }
-        if shape[5] % 16 == 0 {
+        if shape[5].is_multiple_of(16) {
             self.through_a_snapshot();
         }
     }

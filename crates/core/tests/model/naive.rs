@@ -160,7 +160,7 @@ impl Model {
                 if label.len() > MAX_LABEL_BYTES {
                     return bad();
                 }
-                let timeout_ms = *timeout_ms.max(&MIN_SESSION_TIMEOUT_MS).min(&MAX_SESSION_TIMEOUT_MS);
+                let timeout_ms = (*timeout_ms).clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
                 self.attempt(|m, zxid| {
                     let label = label.to_string();
                     let opened_ms = m.clock;
