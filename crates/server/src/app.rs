@@ -102,7 +102,13 @@ impl FromRef<Shared> for BodyBounds {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config, node: Node, gate: PeerGate, openapi: Bytes, stopping: CancellationToken) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        node: Node,
+        gate: PeerGate,
+        openapi: Bytes,
+        stopping: CancellationToken,
+    ) -> Self {
         let limits = &config.limits;
         Self(Arc::new(App {
             node,

@@ -29,7 +29,9 @@ pub enum ServeError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// What is known of the peers cannot be read.
-    #[error("cannot read what the data directory knows of the peers: {0}; restore the file `peers` there, or let the node join anew")]
+    #[error(
+        "cannot read what the data directory knows of the peers: {0}; restore the file `peers` there, or let the node join anew"
+    )]
     Peers(std::io::Error),
     /// The node did not start.
     #[error("the node does not start: {0}")]

@@ -54,7 +54,9 @@ where
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     // serde would fill a struct from an array as well, by position.
     if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
-        return Err(Failure::bad_request("the body is not a JSON object; /openapi.json describes what this call takes"));
+        return Err(Failure::bad_request(
+            "the body is not a JSON object; /openapi.json describes what this call takes",
+        ));
     }
     serde_json::from_slice(bytes).map_err(|error| {
         Failure::bad_request(format!("the body is not what this call takes: {error}; /openapi.json describes it"))
@@ -69,7 +71,11 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// Reads a body within its bounds of size and time.
 pub(crate) async fn read_body(request: Request, bounds: BodyBounds) -> Result<Bytes, Failure> {
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<usize>().ok());
+    let announced = request
+        .headers()
+        .get(header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<usize>().ok());
     // A client that asks before it sends is told before it sends.
     let asks_first = request.headers().get(header::EXPECT).is_some();
     if asks_first && announced.is_some_and(|bytes| bytes > bounds.max_bytes) {
@@ -189,9 +195,9 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 }
 
 async fn one_param<T: DeserializeOwned + Send, S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<T, Failure> {
-    let Path(value) = Path::<T>::from_request_parts(parts, state)
-        .await
-        .map_err(|error| Failure::bad_request(format!("the path is not what this call takes: {}", error.body_text())))?;
+    let Path(value) = Path::<T>::from_request_parts(parts, state).await.map_err(|error| {
+        Failure::bad_request(format!("the path is not what this call takes: {}", error.body_text()))
+    })?;
     Ok(value)
 }
 
@@ -202,14 +208,17 @@ pub(crate) struct Asking(pub(crate) Caller);
 impl Asking {
     /// The credential, which this call needs.
     pub(crate) fn credential(&self) -> Result<Credential, Failure> {
-        self.0.credential.clone().ok_or_else(session_required)
+        self.0.credential.ok_or_else(session_required)
     }
 
     /// The credential, which must be that of `session`.
     pub(crate) fn credential_of(&self, session: u64) -> Result<Credential, Failure> {
         let credential = self.credential()?;
         if credential.session.0 != session {
-            let detail = format!("the credential is of session {}, not of session {session}; a session is managed by itself alone", credential.session);
+            let detail = format!(
+                "the credential is of session {}, not of session {session}; a session is managed by itself alone",
+                credential.session
+            );
             return Err(Failure::new(Code::Forbidden, detail));
         }
         Ok(credential)
@@ -227,13 +236,16 @@ impl<S: Sync> FromRequestParts<S> for Asking {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
         let headers = &parts.headers;
         let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
-        let id = single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
+        let id =
+            single(headers, REQUEST_ID_HEADER)?.map(|text| parse_uuid(text, "Lockkeeper-Request-Id")).transpose()?;
         let acknowledged = parse_acknowledged(headers)?;
         let request = match id {
             Some(_) if credential.is_none() => return Err(session_required()),
             Some(id) => Some(RequestKey { id, acknowledged }),
             None if !acknowledged.is_empty() => {
-                return Err(Failure::bad_request("Lockkeeper-Acknowledge goes with Lockkeeper-Request-Id; send both or neither"));
+                return Err(Failure::bad_request(
+                    "Lockkeeper-Acknowledge goes with Lockkeeper-Request-Id; send both or neither",
+                ));
             }
             None => None,
         };
@@ -263,7 +275,8 @@ fn parse_uuid(value: &HeaderValue, name: &str) -> Result<RequestId, Failure> {
 
 fn uuid_of(text: &str, name: &str) -> Result<RequestId, Failure> {
     let uuid = uuid::Uuid::try_parse(text.trim());
-    uuid.map(|uuid| RequestId(uuid.as_u128())).map_err(|error| Failure::bad_request(format!("header {name}: not a UUID: {error}")))
+    uuid.map(|uuid| RequestId(uuid.as_u128()))
+        .map_err(|error| Failure::bad_request(format!("header {name}: not a UUID: {error}")))
 }
 
 fn parse_acknowledged(headers: &HeaderMap) -> Result<Vec<RequestId>, Failure> {
@@ -272,7 +285,10 @@ fn parse_acknowledged(headers: &HeaderMap) -> Result<Vec<RequestId>, Failure> {
     let ids: Result<Vec<_>, _> = text.split(',').map(|id| uuid_of(id, "Lockkeeper-Acknowledge")).collect();
     let ids = ids?;
     if ids.len() > MAX_REMEMBERED_REPLIES {
-        let detail = format!("header Lockkeeper-Acknowledge names {} ids, at most {MAX_REMEMBERED_REPLIES} are remembered; send fewer", ids.len());
+        let detail = format!(
+            "header Lockkeeper-Acknowledge names {} ids, at most {MAX_REMEMBERED_REPLIES} are remembered; send fewer",
+            ids.len()
+        );
         return Err(Failure::bad_request(detail));
     }
     Ok(ids)

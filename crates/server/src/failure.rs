@@ -117,7 +117,9 @@ fn remedy(code: Code) -> &'static str {
         Code::NoChildrenForEphemerals => "create it below a node of another kind",
         Code::SessionRequired => "send Lockkeeper-Session: <id>.<secret> of a session from POST /v1/sessions",
         Code::SessionExpired => "all it owned is gone; open a new session and acquire anew",
-        Code::NotHeld => "it was released, broken or never granted to this session; stop using the resource, then acquire anew",
+        Code::NotHeld => {
+            "it was released, broken or never granted to this session; stop using the resource, then acquire anew"
+        }
         Code::NotQueued => "acquire anew with a new request id",
         Code::RequestMismatch => "draw a new id for a new request",
         Code::TransactionFailed => "nothing of it took place; see `operation` and `cause`",
@@ -144,9 +146,10 @@ impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
         match error {
             NodeError::Refused(refusal) => refused(&refusal),
-            NodeError::WrongSecret => {
-                Self::new(Code::WrongSecret, "the secret is not this session's; use the credential that opening it returned")
-            }
+            NodeError::WrongSecret => Self::new(
+                Code::WrongSecret,
+                "the secret is not this session's; use the credential that opening it returned",
+            ),
             NodeError::NoLeader { retry_after_ms } => {
                 let detail = "no leader that a majority confirms at the moment; nothing was carried out; try again, here or at another node";
                 Self::new(Code::NoLeader, detail).retry_after(retry_after_ms)
@@ -188,6 +191,8 @@ pub(crate) fn shutting_down() -> Failure {
 }
 
 pub(crate) fn compacted(oldest: Zxid) -> Failure {
-    let detail = format!("the watch history no longer reaches back that far (oldest: {oldest}); read anew, then watch from the zxid of the reading");
+    let detail = format!(
+        "the watch history no longer reaches back that far (oldest: {oldest}); read anew, then watch from the zxid of the reading"
+    );
     Failure::new(Code::Compacted, detail).with(|problem| problem.oldest_zxid = Some(oldest.0))
 }

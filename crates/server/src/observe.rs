@@ -56,7 +56,9 @@ impl Front for ClientFront {
 fn prepare(request: &Request, header_bytes: usize) -> Result<Option<axum::http::Uri>, Failure> {
     let bytes = header_size(request.headers());
     if bytes > header_bytes {
-        let detail = format!("the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields");
+        let detail = format!(
+            "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
+        );
         return Err(Failure::new(Code::HeaderTooLarge, detail));
     }
     paths::fold(request.method(), request.uri())

@@ -28,7 +28,9 @@ impl Front for PeerFront {
         match self.call(request.map(Body::new)).await {
             Ok(body) => {
                 let mut response = Response::new(Body::from(body));
-                response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+                response
+                    .headers_mut()
+                    .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
                 response
             }
             Err(rejection) => rejection.into_response(),
@@ -65,7 +67,9 @@ impl PeerFront {
     async fn call(&self, request: Request) -> Result<axum::body::Bytes, Rejection> {
         let path = request.uri().path();
         let Some(kind) = path.strip_prefix(PREFIX).and_then(PeerKind::parse) else {
-            let detail = format!("this is the peer listener, for members of the cluster; clients connect to listen.client (asked for: {path:?})");
+            let detail = format!(
+                "this is the peer listener, for members of the cluster; clients connect to listen.client (asked for: {path:?})"
+            );
             return Err(Rejection::new(StatusCode::NOT_FOUND, "not_found", detail));
         };
         if request.method() != Method::POST {

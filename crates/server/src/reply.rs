@@ -38,7 +38,9 @@ impl<T: Serialize> IntoResponse for Reply<T> {
     fn into_response(self) -> Response {
         let body = match serde_json::to_vec(&self.body) {
             Ok(body) => body,
-            Err(error) => return Failure::new(Code::Internal, format!("the reply cannot be written: {error}")).into_response(),
+            Err(error) => {
+                return Failure::new(Code::Internal, format!("the reply cannot be written: {error}")).into_response();
+            }
         };
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;

@@ -157,7 +157,8 @@ impl Server {
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
         let shared = Shared::new(&config, node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
-        let listen = |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
+        let listen =
+            |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
         let client_listener = listen("listen.client", client, client_address)?;
         let peers = tokio::spawn(accept(
@@ -166,7 +167,8 @@ impl Server {
             peer_policy(&config, peers_stop.clone()),
         ));
         let front = ClientFront { shared: shared.clone(), router: routes::router(shared.clone()) };
-        let clients = tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
+        let clients =
+            tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
         let upkeep = tokio::spawn(async move {
             while let Some(handle) = &metrics {
                 sleep(UPKEEP_EVERY).await;
@@ -256,7 +258,8 @@ async fn start_node(
 }
 
 fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
-    let mut consensus = lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
+    let mut consensus =
+        lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
     consensus.heartbeat_ms = config.timing.heartbeat_ms;
     consensus.election_timeout_min_ms = config.timing.election_timeout_min_ms;
     consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;

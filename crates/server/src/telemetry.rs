@@ -14,7 +14,8 @@ use crate::config::{Log, LogFormat};
 
 /// Latencies in seconds, from a loopback reply to a client that waits for a lock.
 const SECONDS: &[f64] = &[
-    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0,
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+    600.0,
 ];
 /// Sizes: commands in a batch and the like.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
@@ -65,13 +66,37 @@ fn describe() {
 }
 
 fn describe_requests() {
-    describe_counter!("lockkeeper_http_requests_total", Unit::Count, "Requests of clients by route, method, status and code.");
-    describe_histogram!("lockkeeper_http_request_duration_seconds", Unit::Seconds, "From the header's arrival to the reply, by route and method.");
-    describe_counter!("lockkeeper_http_requests_abandoned_total", Unit::Count, "Requests whose client went away before the reply.");
-    describe_gauge!("lockkeeper_http_requests_in_flight", Unit::Count, "Requests of clients at work or waiting for a lock.");
+    describe_counter!(
+        "lockkeeper_http_requests_total",
+        Unit::Count,
+        "Requests of clients by route, method, status and code."
+    );
+    describe_histogram!(
+        "lockkeeper_http_request_duration_seconds",
+        Unit::Seconds,
+        "From the header's arrival to the reply, by route and method."
+    );
+    describe_counter!(
+        "lockkeeper_http_requests_abandoned_total",
+        Unit::Count,
+        "Requests whose client went away before the reply."
+    );
+    describe_gauge!(
+        "lockkeeper_http_requests_in_flight",
+        Unit::Count,
+        "Requests of clients at work or waiting for a lock."
+    );
     describe_gauge!("lockkeeper_http_connections", Unit::Count, "Open connections by listener.");
-    describe_counter!("lockkeeper_http_connections_refused_total", Unit::Count, "Connections over the cap, by listener.");
-    describe_counter!("lockkeeper_http_connections_cut_total", Unit::Count, "Connections cut off for silence, by reason.");
+    describe_counter!(
+        "lockkeeper_http_connections_refused_total",
+        Unit::Count,
+        "Connections over the cap, by listener."
+    );
+    describe_counter!(
+        "lockkeeper_http_connections_cut_total",
+        Unit::Count,
+        "Connections cut off for silence, by reason."
+    );
     describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
 }
 
@@ -80,12 +105,24 @@ fn describe_state() {
     describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
     describe_gauge!("lockkeeper_watches", Unit::Count, "Watches registered at this node.");
     describe_counter!("lockkeeper_sessions_ended_total", Unit::Count, "Sessions that ended, by cause.");
-    describe_counter!("lockkeeper_watches_lost_total", Unit::Count, "Watches that were cut off because their listener was too slow or history was skipped.");
+    describe_counter!(
+        "lockkeeper_watches_lost_total",
+        Unit::Count,
+        "Watches that were cut off because their listener was too slow or history was skipped."
+    );
     describe_gauge!("lockkeeper_lock_waiters", Unit::Count, "Lock requests that wait at this node.");
     describe_gauge!("lockkeeper_zxid", Unit::Count, "Last zxid applied.");
     describe_gauge!("lockkeeper_ready", Unit::Count, "1 if the node has a leader and is caught up.");
-    describe_counter!("lockkeeper_lock_releases_total", Unit::Count, "Lock requests that left a queue: releases, withdrawals, ended sessions.");
-    describe_counter!("lockkeeper_lock_notifications_total", Unit::Count, "Waiters woken at this node; over the cluster one per release.");
+    describe_counter!(
+        "lockkeeper_lock_releases_total",
+        Unit::Count,
+        "Lock requests that left a queue: releases, withdrawals, ended sessions."
+    );
+    describe_counter!(
+        "lockkeeper_lock_notifications_total",
+        Unit::Count,
+        "Waiters woken at this node; over the cluster one per release."
+    );
     describe_counter!("lockkeeper_forced_releases_total", Unit::Count, "Locks taken from their holders by force.");
 }
 
@@ -95,13 +132,29 @@ fn describe_replication() {
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!("lockkeeper_last_log_index", Unit::Count, "Last log index stored.");
     describe_counter!("lockkeeper_elections_total", Unit::Count, "Changes of leader or term seen by this node.");
-    describe_counter!("lockkeeper_fast_elections_total", Unit::Count, "Elections called because the leader's process was found dead.");
+    describe_counter!(
+        "lockkeeper_fast_elections_total",
+        Unit::Count,
+        "Elections called because the leader's process was found dead."
+    );
     describe_counter!("lockkeeper_proposals_total", Unit::Count, "Batches proposed by this node.");
-    describe_histogram!("lockkeeper_proposal_seconds", Unit::Seconds, "From a batch's proposal to its application here.");
+    describe_histogram!(
+        "lockkeeper_proposal_seconds",
+        Unit::Seconds,
+        "From a batch's proposal to its application here."
+    );
     describe_histogram!("lockkeeper_batch_commands", Unit::Count, "Commands in a proposed batch.");
     describe_histogram!("lockkeeper_apply_seconds", Unit::Seconds, "Time to apply the entries handed over at once.");
-    describe_histogram!("lockkeeper_read_round_seconds", Unit::Seconds, "A round that makes the reads waiting for it linearizable.");
-    describe_histogram!("lockkeeper_store_sync_seconds", Unit::Seconds, "One barrier of the store: flush and data sync.");
+    describe_histogram!(
+        "lockkeeper_read_round_seconds",
+        Unit::Seconds,
+        "A round that makes the reads waiting for it linearizable."
+    );
+    describe_histogram!(
+        "lockkeeper_store_sync_seconds",
+        Unit::Seconds,
+        "One barrier of the store: flush and data sync."
+    );
     describe_histogram!("lockkeeper_store_batch_records", Unit::Count, "Log records made durable by one barrier.");
     describe_gauge!("lockkeeper_store_free_bytes", Unit::Bytes, "Free bytes of the data directory's disk.");
     describe_gauge!("lockkeeper_store_log_entries", Unit::Count, "Entries in the log.");

@@ -21,6 +21,9 @@ pub struct Checked {
     pub clients: BTreeMap<u64, String>,
 }
 
+/// Addresses by node id.
+type Addresses = BTreeMap<u64, String>;
+
 fn refuse(key: impl Into<String>, value: impl Display, rule: impl Into<String>) -> ConfigError {
     ConfigError::Refused { key: key.into(), value: value.to_string(), rule: rule.into() }
 }
@@ -62,7 +65,8 @@ impl Config {
         within("cluster.node", self.cluster.node, 1, u64::from(u32::MAX))
     }
 
-    fn check_peers(&self) -> Result<(BTreeMap<u64, String>, BTreeMap<u64, String>), ConfigError> {
+    /// Addresses for peers, addresses for clients.
+    fn check_peers(&self) -> Result<(Addresses, Addresses), ConfigError> {
         let own = self.cluster.node;
         let mut peers = BTreeMap::new();
         let mut clients = BTreeMap::new();
@@ -74,7 +78,8 @@ impl Config {
         for (id, peer) in &self.peers {
             let key = format!("peers.{id}");
             let node = id.parse::<u64>().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
-            let node = node.ok_or_else(|| refuse("peers", id, "a member's section is [peers.N], N its node id from 1"))?;
+            let node =
+                node.ok_or_else(|| refuse("peers", id, "a member's section is [peers.N], N its node id from 1"))?;
             host_and_port(&format!("{key}.peer"), &peer.peer)?;
             if let Some(client) = &peer.client {
                 host_and_port(&format!("{key}.client"), client)?;
@@ -88,7 +93,11 @@ impl Config {
             }
         }
         if !peers.contains_key(&own) {
-            return Err(refuse("cluster.node", own, format!("has no section [peers.{own}]; add it, or correct the node id")));
+            return Err(refuse(
+                "cluster.node",
+                own,
+                format!("has no section [peers.{own}]; add it, or correct the node id"),
+            ));
         }
         Ok((peers, clients))
     }

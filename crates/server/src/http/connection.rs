@@ -37,7 +37,8 @@ pub(crate) trait Front: Clone + Send + Sync + 'static {
 pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
-    let keepalive = socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
+    let keepalive =
+        socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5));
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(bounds.write_timeout))?;

@@ -34,7 +34,8 @@ pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
         None => folded,
     };
     // It was a valid path, and `%2F` for `/` keeps it one.
-    let path_and_query = PathAndQuery::try_from(text).map_err(|error| Failure::new(Code::BadPath, error.to_string()))?;
+    let path_and_query =
+        PathAndQuery::try_from(text).map_err(|error| Failure::new(Code::BadPath, error.to_string()))?;
     Ok(Some(Uri::from(path_and_query)))
 }
 
@@ -47,14 +48,20 @@ fn check(path: &str) -> Result<(), Failure> {
     while let Some(at) = rest.iter().position(|b| *b == b'%') {
         match rest.get(at + 1..at + 3) {
             Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => rest = &rest[at + 3..],
-            _ => return Err(Failure::new(Code::BadPath, "'%' in a path must be followed by two hex digits; a '%' itself is written %25")),
+            _ => {
+                return Err(Failure::new(
+                    Code::BadPath,
+                    "'%' in a path must be followed by two hex digits; a '%' itself is written %25",
+                ));
+            }
         }
     }
     Ok(())
 }
 
 fn fold_lock(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
-    let (name, verb) = if method == Method::GET || method == Method::HEAD { (rest, "") } else { split_verb(method, rest) };
+    let (name, verb) =
+        if method == Method::GET || method == Method::HEAD { (rest, "") } else { split_verb(method, rest) };
     if name.is_empty() {
         return Err(Failure::new(Code::BadPath, "the name of the lock is missing in the path"));
     }

@@ -24,7 +24,11 @@ pub(super) struct Asked {
 fn members_out(members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
     let matched = |node: u64| {
         let status = status?;
-        if status.leading && status.node == node { status.last_log } else { status.matched.get(&node).copied().flatten() }
+        if status.leading && status.node == node {
+            status.last_log
+        } else {
+            status.matched.get(&node).copied().flatten()
+        }
     };
     let voters = members.voters.iter().map(|member| (member, Role::Voter));
     let learners = members.learners.iter().map(|member| (member, Role::Learner));
@@ -51,6 +55,7 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         }
         _ => None,
     };
+    let not_ready_because = super::meta::not_ready(&app).await;
     let status = app.node.status();
     let consensus = &status.consensus;
     let body = Status {
@@ -60,8 +65,8 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         term: consensus.term,
         leader: consensus.leader,
         leading: consensus.leading,
-        ready: status.ready && !app.stopping.is_cancelled(),
-        not_ready_because: super::meta::not_ready(&app),
+        ready: not_ready_because.is_none(),
+        not_ready_because,
         last_log_index: consensus.last_log.unwrap_or_default(),
         applied_index: consensus.applied.map_or(0, |applied| applied.index),
         snapshot_index: consensus.snapshot.map(|snapshot| snapshot.index),
@@ -105,7 +110,8 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
         return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
     }
-    crate::config::host_and_port("peer_address", &ask.peer_address).map_err(|error| Failure::bad_request(error.to_string()))?;
+    crate::config::host_and_port("peer_address", &ask.peer_address)
+        .map_err(|error| Failure::bad_request(error.to_string()))?;
     Ok(changed(&app.node.consensus().add_learner(ask.node_id, &ask.peer_address).await?))
 }
 

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use axum::extract::State as Extract;
-use lockkeeper_api::locks::{Acquire, Acquired, Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified};
+use lockkeeper_api::locks::{
+    Acquire, Acquired, Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified,
+};
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, Op, Reply as Outcome, RequestId, RequestKey, Standing, State};
+use lockkeeper_core::{
+    FencingToken, LockMode, LockName, LockRequest, Op, Reply as Outcome, RequestId, RequestKey, Standing, State,
+};
 use lockkeeper_node::{At, Caller, Credential, Grant, Node};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -132,13 +136,18 @@ pub(super) async fn acquire(
     Json(ask): Json<Acquire>,
 ) -> Answer<Acquired> {
     if ask.wait_ms > MAX_WAIT_MS {
-        return Err(Failure::bad_request(format!("'wait_ms' is at most {MAX_WAIT_MS}, not {}; ask again after that", ask.wait_ms)));
+        return Err(Failure::bad_request(format!(
+            "'wait_ms' is at most {MAX_WAIT_MS}, not {}; ask again after that",
+            ask.wait_ms
+        )));
     }
     let label = check_label(ask.label.clone())?;
     let header_id = asking.0.request.as_ref().map(|request| request.id);
     let uuid = match (ask.request_id, header_id) {
         (Some(body), Some(header)) if body.as_u128() != header.0 => {
-            return Err(Failure::bad_request("'request_id' and Lockkeeper-Request-Id differ; send one, or the same twice"));
+            return Err(Failure::bad_request(
+                "'request_id' and Lockkeeper-Request-Id differ; send one, or the same twice",
+            ));
         }
         (Some(body), _) => RequestId(body.as_u128()),
         (None, Some(header)) => header,
@@ -163,7 +172,8 @@ pub(super) async fn acquire(
             Ok(Reply::ok(zxid, body))
         }
         lockkeeper_node::Acquired::Busy { holders, ahead } => {
-            let who = holders.first().map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
+            let who =
+                holders.first().map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
             let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
             let detail = format!(
                 "lock {lock} is {waited}still held{who}; {ahead} stood ahead; the request has left the queue; ask again, with a longer 'wait_ms' to keep its place"
@@ -172,7 +182,9 @@ pub(super) async fn acquire(
             Err(Failure::new(Code::LockBusy, detail).at(answer.zxid).with(|problem| problem.holders = holders))
         }
         lockkeeper_node::Acquired::Gone => {
-            let detail = format!("the request {uuid} for lock {lock} was withdrawn, released or broken since; ask anew with a new request id");
+            let detail = format!(
+                "the request {uuid} for lock {lock} was withdrawn, released or broken since; ask anew with a new request id"
+            );
             Err(Failure::new(Code::NotQueued, detail).at(answer.zxid))
         }
     }
@@ -195,7 +207,9 @@ async fn held(
     let session_timeout_ms = match owner.timeout_ms {
         Some(timeout_ms) => timeout_ms,
         None => {
-            let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| state.session(session).map(|s| s.timeout_ms));
+            let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+                state.session(session).map(|s| s.timeout_ms)
+            });
             let timeout_ms = read.await?.value;
             timeout_ms.ok_or(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::SessionExpired(session)))?
         }
@@ -256,7 +270,11 @@ pub(super) async fn release(
     responses((status = 200, description = "Whether it is held", body = Verified),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Not confirmed: treat the token as not held, and try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn verify(Extract(app): Extract<Shared>, Lock(lock): Lock, Json(Token { token }): Json<Token>) -> Answer<Verified> {
+pub(super) async fn verify(
+    Extract(app): Extract<Shared>,
+    Lock(lock): Lock,
+    Json(Token { token }): Json<Token>,
+) -> Answer<Verified> {
     let name = lock.to_string();
     let verified = app.node.verify(&lock, FencingToken(token)).await?;
     Ok(Reply::ok(verified.zxid, Verified { lock: name, token, held: verified.value, zxid: verified.zxid.0 }))
@@ -268,7 +286,11 @@ pub(super) async fn verify(Extract(app): Extract<Shared>, Lock(lock): Lock, Json
     responses((status = 200, description = "The lock", body = LockPage),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(Extract(app): Extract<Shared>, Lock(lock): Lock, Query(how): Query<Consistency>) -> Answer<LockPage> {
+pub(super) async fn show(
+    Extract(app): Extract<Shared>,
+    Lock(lock): Lock,
+    Query(how): Query<Consistency>,
+) -> Answer<LockPage> {
     let name = lock.to_string();
     let read = app
         .node

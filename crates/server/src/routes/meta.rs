@@ -1,5 +1,7 @@
 //! What machines ask: is it alive, is it ready, its figures, its description.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::State as Extract;
 use axum::http::{HeaderValue, header};
@@ -22,16 +24,24 @@ pub(super) async fn healthz() -> Response {
     with_type("alive\n", "text/plain; charset=utf-8")
 }
 
-/// Why this node should get no requests now.
-pub(super) fn not_ready(app: &Shared) -> Option<String> {
+/// How long a majority may take to confirm that this node is in touch with it.
+const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
+
+/// Why this node should get no requests now. Asks a majority: a leader that was cut off, and a follower of one that died, believe
+/// for a while that all is well.
+pub(super) async fn not_ready(app: &Shared) -> Option<String> {
     if app.stopping.is_cancelled() {
         return Some("this node is shutting down".into());
     }
     let status = app.node.status();
-    if status.ready {
-        return None;
+    if !status.ready {
+        return Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
     }
-    Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()))
+    match tokio::time::timeout(CONFIRM_WITHIN, app.node.consensus().read_barrier()).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis())),
+    }
 }
 
 /// Says whether this node has a leader and is caught up: whether to send it requests.
@@ -42,7 +52,7 @@ pub(super) async fn readyz(Extract(app): Extract<Shared>) -> Response {
     if app.stopping.is_cancelled() {
         return shutting_down().into_response();
     }
-    match not_ready(&app) {
+    match not_ready(&app).await {
         None => with_type("ready\n", "text/plain; charset=utf-8"),
         Some(why) => {
             let failure: Failure = NodeError::NoLeader { retry_after_ms: 500 }.into();

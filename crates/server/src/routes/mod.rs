@@ -169,5 +169,8 @@ async fn wrong_method(method: Method) -> axum::response::Response {
 
 /// The node answered one thing with the reply of another: a defect, reported as what it is.
 fn unexpected(reply: &lockkeeper_core::Reply) -> Failure {
-    Failure::new(Code::Internal, format!("the node gave a reply that does not go with the request: {reply:?}; please report this"))
+    Failure::new(
+        Code::Internal,
+        format!("the node gave a reply that does not go with the request: {reply:?}; please report this"),
+    )
 }

@@ -40,7 +40,10 @@ pub(super) fn stat_out(stat: lockkeeper_core::Stat) -> Stat {
 pub(super) fn data_in(data: &Data) -> Result<Arc<[u8]>, Failure> {
     let bytes = data.to_bytes().map_err(Failure::bad_request)?;
     if bytes.len() > MAX_DATA_BYTES {
-        let detail = format!("a node's data is at most {MAX_DATA_BYTES} bytes, these are {}; keep large things elsewhere and their address here", bytes.len());
+        let detail = format!(
+            "a node's data is at most {MAX_DATA_BYTES} bytes, these are {}; keep large things elsewhere and their address here",
+            bytes.len()
+        );
         return Err(Failure::new(Code::TooLarge, detail));
     }
     Ok(Arc::from(bytes))
@@ -112,7 +115,11 @@ impl Reading {
     responses((status = 200, description = "The node", body = NodePage),
               (status = "4XX", description = "404 `no_node`", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn get(Extract(app): Extract<Shared>, Node(path): Node, Query(how): Query<Reading>) -> Answer<NodePage> {
+pub(super) async fn get(
+    Extract(app): Extract<Shared>,
+    Node(path): Node,
+    Query(how): Query<Reading>,
+) -> Answer<NodePage> {
     let limit = how.children_limit()?;
     let after = how.children_after;
     let wanted = path.clone();
@@ -125,7 +132,10 @@ pub(super) async fn get(Extract(app): Extract<Shared>, Node(path): Node, Query(h
             node.zxid = read.zxid.0;
             Ok(Reply::ok(read.zxid, node))
         }
-        None => Err(Failure::from(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::NoNode(path))).at(read.zxid)),
+        None => {
+            Err(Failure::from(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::NoNode(path)))
+                .at(read.zxid))
+        }
     }
 }
 

@@ -22,7 +22,10 @@ const EPHEMERALS_SHOWN: usize = 100;
 pub(super) fn check_label(label: Option<String>) -> Result<String, Failure> {
     let label = label.unwrap_or_default();
     if label.len() > MAX_LABEL_BYTES {
-        let detail = format!("'label' is at most {MAX_LABEL_BYTES} bytes long, this one has {}; send a shorter one", label.len());
+        let detail = format!(
+            "'label' is at most {MAX_LABEL_BYTES} bytes long, this one has {}; send a shorter one",
+            label.len()
+        );
         return Err(Failure::bad_request(detail));
     }
     if label.chars().any(char::is_control) {
@@ -95,7 +98,10 @@ pub(super) async fn close(Extract(app): Extract<Shared>, Id(id): Id, asking: Ask
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(Extract(app): Extract<Shared>, Id(id): Id, Query(how): Query<Consistency>) -> Answer<Session> {
     let session = SessionId(id);
-    let read = app.node.read(how.level(), move |state: &State| state.session(session).map(|found| view(session, found))).await?;
+    let read = app
+        .node
+        .read(how.level(), move |state: &State| state.session(session).map(|found| view(session, found)))
+        .await?;
     match read.value {
         Some(session) => Ok(Reply::ok(read.zxid, session)),
         None => {

@@ -21,7 +21,9 @@ use crate::reply::{Answer, Reply};
 pub(super) async fn txn(Extract(app): Extract<Shared>, asking: Asking, Json(ask): Json<Txn>) -> Answer<TxnDone> {
     let count = ask.operations.len();
     if count == 0 || count > MAX_MULTI_OPS {
-        return Err(Failure::bad_request(format!("a transaction has 1 to {MAX_MULTI_OPS} operations, this one has {count}")));
+        return Err(Failure::bad_request(format!(
+            "a transaction has 1 to {MAX_MULTI_OPS} operations, this one has {count}"
+        )));
     }
     let needs_session = |op: &TxnOp| matches!(op, TxnOp::Create { kind: Kind::Ephemeral, .. });
     if ask.operations.iter().any(needs_session) {
@@ -54,7 +56,9 @@ fn operation(op: TxnOp) -> Result<Op, Failure> {
             acl: acl_in(acl),
         },
         TxnOp::Delete { path, version } => Op::Delete { path: NodePath::parse(&path)?, version },
-        TxnOp::Set { path, data, version } => Op::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version },
+        TxnOp::Set { path, data, version } => {
+            Op::SetData { path: NodePath::parse(&path)?, data: data_in(&data)?, version }
+        }
         TxnOp::Check { path, version } => Op::Check { path: NodePath::parse(&path)?, version },
         TxnOp::LockHeld { lock, token } => Op::CheckLock { lock: LockName::parse(&lock)?, token: FencingToken(token) },
     })

@@ -67,7 +67,8 @@ pub(super) async fn watch(
 fn resume_from(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.trim().parse().ok());
-    id.map(Some).ok_or_else(|| Failure::bad_request("Last-Event-ID must be the id of a message of this stream, a number"))
+    id.map(Some)
+        .ok_or_else(|| Failure::bad_request("Last-Event-ID must be the id of a message of this stream, a number"))
 }
 
 fn message(item: WatchItem) -> Result<Event, Infallible> {

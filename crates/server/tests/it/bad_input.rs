@@ -21,8 +21,18 @@ async fn bodies() {
     };
     const JSON: &str = "application/json";
     for body in [
-        "{", "nonsense", "[]", "null", "7", "\"x\"", "{\"timeout_ms\":\"soon\"}", "{\"timeout_ms\":-1}",
-        "{\"timeout_ms\":1,\"timeout_ms\":2}", "{\"timeout\":1}", "{} {}", "\u{0}",
+        "{",
+        "nonsense",
+        "[]",
+        "null",
+        "7",
+        "\"x\"",
+        "{\"timeout_ms\":\"soon\"}",
+        "{\"timeout_ms\":-1}",
+        "{\"timeout_ms\":1,\"timeout_ms\":2}",
+        "{\"timeout\":1}",
+        "{} {}",
+        "\u{0}",
     ] {
         let problem = send(JSON, body).await.problem(Code::BadRequest);
         assert!(problem.detail.contains("openapi"), "{}", problem.detail);
@@ -49,7 +59,9 @@ async fn ten_megabytes() {
     let problem = Got::of(request.body(body.clone()).send().await.unwrap()).await.problem(Code::TooLarge);
     assert!(problem.detail.contains("limits.body_bytes"), "{}", problem.detail);
     // Without a length announced, too.
-    let chunks = futures::stream::iter(body.chunks(65_536).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>());
+    let chunks = futures::stream::iter(
+        body.chunks(65_536).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
+    );
     let request = node.request(Method::POST, "/v1/nodes/big").header(header::CONTENT_TYPE, "application/json");
     Got::of(request.body(reqwest::Body::wrap_stream(chunks)).send().await.unwrap()).await.problem(Code::TooLarge);
     // A client that asks before it sends is told at once.
@@ -73,10 +85,27 @@ async fn paths() {
         problem_in(&node.raw(text.as_bytes()).await)
     };
     for path in [
-        "/v1/nodes/a/../b", "/v1/nodes/..", "/v1/nodes/.", "/v1/nodes/%2e%2e/x", "/v1/nodes//", "/v1/nodes//a", "/v1/nodes/a//b",
-        "/v1/nodes/a/", "/v1/nodes/a%2F", "/v1/nodes/a%00b", "/v1/nodes/%0a", "/v1/nodes/%zz", "/v1/nodes/%", "/v1/nodes/%2",
-        "/v1/locks/a/../../b", "/v1/locks/..", "/v1/locks/", "/v1/locks//",
-        &format!("/v1/nodes/{}", "x".repeat(256)), &format!("/v1/nodes{}", "/x".repeat(513)), &format!("/v1/locks/{}", "x/".repeat(480)),
+        "/v1/nodes/a/../b",
+        "/v1/nodes/..",
+        "/v1/nodes/.",
+        "/v1/nodes/%2e%2e/x",
+        "/v1/nodes//",
+        "/v1/nodes//a",
+        "/v1/nodes/a//b",
+        "/v1/nodes/a/",
+        "/v1/nodes/a%2F",
+        "/v1/nodes/a%00b",
+        "/v1/nodes/%0a",
+        "/v1/nodes/%zz",
+        "/v1/nodes/%",
+        "/v1/nodes/%2",
+        "/v1/locks/a/../../b",
+        "/v1/locks/..",
+        "/v1/locks/",
+        "/v1/locks//",
+        &format!("/v1/nodes/{}", "x".repeat(256)),
+        &format!("/v1/nodes{}", "/x".repeat(513)),
+        &format!("/v1/locks/{}", "x/".repeat(480)),
     ] {
         let problem = send("GET", path).await;
         assert_eq!(problem.code, Code::BadPath, "{path}: {problem}");
@@ -97,10 +126,21 @@ async fn queries_and_headers() {
     let session = node.session(60_000).await;
     let before = node.zxid().await;
     for path in [
-        "/v1/nodes/?childen=true", "/v1/nodes/?children=maybe", "/v1/nodes/?children=true&children=true",
-        "/v1/nodes/?consistency=eventual", "/v1/sessions?limit=0", "/v1/sessions?limit=1001", "/v1/sessions?limit=x",
-        "/v1/sessions?after=-1", "/v1/locks?limit=99999999999999999999", "/v1/watch?path=%2F&recursive=2", "/v1/watch",
-        "/v1/watch?path=/&from=x", "/v1/sessions/x", "/v1/sessions/-1", "/v1/cluster?checksum=1",
+        "/v1/nodes/?childen=true",
+        "/v1/nodes/?children=maybe",
+        "/v1/nodes/?children=true&children=true",
+        "/v1/nodes/?consistency=eventual",
+        "/v1/sessions?limit=0",
+        "/v1/sessions?limit=1001",
+        "/v1/sessions?limit=x",
+        "/v1/sessions?after=-1",
+        "/v1/locks?limit=99999999999999999999",
+        "/v1/watch?path=%2F&recursive=2",
+        "/v1/watch",
+        "/v1/watch?path=/&from=x",
+        "/v1/sessions/x",
+        "/v1/sessions/-1",
+        "/v1/cluster?checksum=1",
     ] {
         node.get(path).await.problem(Code::BadRequest);
     }
@@ -121,10 +161,12 @@ async fn queries_and_headers() {
     with(&[("lockkeeper-session", credential), ("lockkeeper-request-id", "seven")]).await.problem(Code::BadRequest);
     with(&[("lockkeeper-request-id", id)]).await.problem(Code::SessionRequired);
     with(&[("lockkeeper-session", credential), ("lockkeeper-acknowledge", id)]).await.problem(Code::BadRequest);
-    let bad_list = [("lockkeeper-session", credential), ("lockkeeper-request-id", id), ("lockkeeper-acknowledge", "a,b")];
+    let bad_list =
+        [("lockkeeper-session", credential), ("lockkeeper-request-id", id), ("lockkeeper-acknowledge", "a,b")];
     with(&bad_list).await.problem(Code::BadRequest);
     let long_list = vec![id; 257].join(",");
-    let long_list = [("lockkeeper-session", credential), ("lockkeeper-request-id", id), ("lockkeeper-acknowledge", &long_list)];
+    let long_list =
+        [("lockkeeper-session", credential), ("lockkeeper-request-id", id), ("lockkeeper-acknowledge", &long_list)];
     with(&long_list).await.problem(Code::BadRequest);
     let large = "x".repeat(17_000);
     let problem = with(&[("x-large", &large)]).await.problem(Code::HeaderTooLarge);
@@ -136,7 +178,8 @@ async fn queries_and_headers() {
 #[tokio::test]
 async fn nowhere_and_wrong_methods() {
     let node = Cluster::start(1).await;
-    for path in ["/", "/v1", "/v2/locks", "/v1/nodesx", "/v1/sessions/1/2/3", "/admin", "/v1/cluster/members/1/demote"] {
+    for path in ["/", "/v1", "/v2/locks", "/v1/nodesx", "/v1/sessions/1/2/3", "/admin", "/v1/cluster/members/1/demote"]
+    {
         let problem = node.get(path).await.problem(Code::NotFound);
         assert!(problem.detail.contains("openapi"), "{}", problem.detail);
     }

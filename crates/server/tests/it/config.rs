@@ -35,7 +35,11 @@ fn shipped_files_are_good_and_name_every_key() {
             let all = toml::Table::try_from(&plain).unwrap();
             for (section, keys) in all.iter().filter(|(section, _)| !["testing", "peers"].contains(&section.as_str())) {
                 for key in keys.as_table().unwrap().keys() {
-                    assert!(text.lines().any(|line| line.starts_with(&format!("{key} = "))), "{section}.{key} is not in {}", path.display());
+                    assert!(
+                        text.lines().any(|line| line.starts_with(&format!("{key} = "))),
+                        "{section}.{key} is not in {}",
+                        path.display()
+                    );
                 }
             }
         }
@@ -61,7 +65,10 @@ fn errors_name_key_value_and_rule() {
         ("[cluster]\nid = \"local\"\nnode = 1\n[cluster\n", &["test.toml"]),
         (&format!("{GOOD}[storage]\ndirectry = \"x\"\n"), &["storage", "directry"]),
         (&format!("{GOOD}[nonsense]\nx = 1\n"), &["nonsense"]),
-        (&format!("{GOOD}[storage]\nsnapshot_every_entries = 1\n"), &["storage.snapshot_every_entries", "= 1", "from 100"]),
+        (
+            &format!("{GOOD}[storage]\nsnapshot_every_entries = 1\n"),
+            &["storage.snapshot_every_entries", "= 1", "from 100"],
+        ),
         (&format!("{GOOD}[timing]\nelection_timeout_min_ms = 150\n"), &["timing.election_timeout_min_ms", "150"]),
         (&format!("{GOOD}[timing]\nmin_session_timeout_ms = 10\n"), &["timing.min_session_timeout_ms", "10"]),
         (&format!("{GOOD}[listen]\nclient = \"nowhere\"\n"), &["listen.client", "nowhere"]),
@@ -96,7 +103,10 @@ fn a_port_in_use_is_one_line_with_address_and_key() {
         let text = format!("{GOOD}[listen]\n{} = \"{address}\"\n{} = \"127.0.0.1:0\"\n", &key[7..], &other[7..]);
         let error = Server::bind(Config::from_text(&text, "test.toml").unwrap()).unwrap_err();
         let line = error.to_string();
-        assert!(line.contains(key) && line.contains(&address.to_string()) && line.contains("another process"), "{line}");
+        assert!(
+            line.contains(key) && line.contains(&address.to_string()) && line.contains("another process"),
+            "{line}"
+        );
         assert_eq!(error.exit_code(), 1);
     }
 }

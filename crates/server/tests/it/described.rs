@@ -63,7 +63,9 @@ async fn every_documented_call_is_there_and_every_route_is_documented() {
 /// Follows `$ref`.
 fn resolve<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     match schema["$ref"].as_str() {
-        Some(target) => document.pointer(target.trim_start_matches('#')).unwrap_or_else(|| panic!("nothing at {target}")),
+        Some(target) => {
+            document.pointer(target.trim_start_matches('#')).unwrap_or_else(|| panic!("nothing at {target}"))
+        }
         None => schema,
     }
 }
@@ -97,7 +99,10 @@ fn fits(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(),
         return Err(format!("{at}: {value} is not among {words:?}"));
     }
     if let Some(items) = value.as_array() {
-        let each = items.iter().enumerate().map(|(index, item)| fits(document, &schema["items"], item, &format!("{at}[{index}]")));
+        let each = items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| fits(document, &schema["items"], item, &format!("{at}[{index}]")));
         return each.collect();
     }
     let Some(fields) = value.as_object() else { return Ok(()) };
@@ -149,7 +154,7 @@ async fn real_replies_are_as_described() {
     ] });
     let no = json!({ "operations": [{ "op": "delete", "path": "/t" }] });
     let one = json!({ "token": token });
-    let calls: Vec<(&str, &str, String, Option<&str>, Option<Value>)> = vec![
+    let calls = [
         ("post", "/v1/locks/{name}/acquire", "/v1/locks/a/b/acquire".into(), None, Some(json!({ "ttl_ms": 5000 }))),
         ("post", "/v1/locks/{name}/acquire", "/v1/locks/a/b/acquire".into(), None, Some(json!({ "x": 1 }))),
         ("post", "/v1/locks/{name}/verify", "/v1/locks/a/b/verify".into(), None, Some(one.clone())),

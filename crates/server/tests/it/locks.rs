@@ -22,13 +22,19 @@ async fn a_lock_from_acquire_to_release() {
     assert!(held.session_remaining_ms <= 10_000 && held.session_remaining_ms > 5_000, "{held:?}");
     assert!(held.path.starts_with("/locks/orders/42/_c_") && held.credential.is_none());
 
-    let busy = node.post("/v1/locks/orders/42/acquire", Some(&second.credential), json!({})).await.problem(Code::LockBusy);
+    let busy =
+        node.post("/v1/locks/orders/42/acquire", Some(&second.credential), json!({})).await.problem(Code::LockBusy);
     assert_eq!(busy.holders.len(), 1);
     assert_eq!((busy.holders[0].token, busy.holders[0].label.as_str()), (held.token, "worker 1"));
 
-    let waiting = node.post("/v1/locks/orders/42/acquire", Some(&second.credential), json!({ "wait_ms": 20_000, "label": "worker 2" }));
+    let waiting = node.post(
+        "/v1/locks/orders/42/acquire",
+        Some(&second.credential),
+        json!({ "wait_ms": 20_000, "label": "worker 2" }),
+    );
     let release = async {
-        eventually("the second waits", async || node.get("/v1/locks/orders/42").await.json::<Lock>().waiting == 1).await;
+        eventually("the second waits", async || node.get("/v1/locks/orders/42").await.json::<Lock>().waiting == 1)
+            .await;
         let shown: Lock = node.get("/v1/locks/orders/42").await.json();
         assert_eq!((shown.holders.len(), shown.queue.len()), (1, 1));
         assert_eq!(shown.queue[0].label, "worker 2");
@@ -37,7 +43,8 @@ async fn a_lock_from_acquire_to_release() {
         assert_eq!((list.locks.len(), list.locks[0].holding, list.locks[0].waiting), (1, 1, 1));
         assert_eq!(list.locks[0].holder.as_ref().unwrap().label, "worker 1");
         assert!(node.verify("orders/42", held.token).await.held);
-        let released = node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": held.token })).await;
+        let released =
+            node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": held.token })).await;
         assert_eq!(released.json::<Released>().token, held.token);
     };
     let (next, ()) = tokio::join!(waiting, release);
@@ -48,7 +55,8 @@ async fn a_lock_from_acquire_to_release() {
 
     let again = node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": held.token })).await;
     again.problem(Code::NotHeld);
-    let foreign = node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": next.token })).await;
+    let foreign =
+        node.post("/v1/locks/orders/42/release", Some(&first.credential), json!({ "token": next.token })).await;
     foreign.problem(Code::NotHeld);
     assert!(node.verify("orders/42", next.token).await.held, "nobody frees another's lock");
 }
@@ -64,18 +72,21 @@ async fn readers_share_and_writers_wait() {
     let node = Cluster::start(1).await;
     let (a, b) = (node.session(10_000).await, node.session(10_000).await);
     for credential in [&a.credential, &b.credential] {
-        let held: Acquired = node.post("/v1/locks/book/acquire", Some(credential), json!({ "mode": "shared" })).await.json();
+        let held: Acquired =
+            node.post("/v1/locks/book/acquire", Some(credential), json!({ "mode": "shared" })).await.json();
         assert_eq!(held.mode, Mode::Shared);
     }
     let c = node.session(10_000).await;
-    let busy = node.post("/v1/locks/book/acquire", Some(&c.credential), json!({ "mode": "write", "wait_ms": 50 })).await;
+    let busy =
+        node.post("/v1/locks/book/acquire", Some(&c.credential), json!({ "mode": "write", "wait_ms": 50 })).await;
     assert_eq!(busy.problem(Code::LockBusy).holders.len(), 2);
 }
 
 #[tokio::test]
 async fn ttl_makes_a_session_and_takes_it_back() {
     let node = Cluster::start(1).await;
-    let held: Acquired = node.post("/v1/locks/job/acquire", None, json!({ "ttl_ms": 30_000, "label": "cron" })).await.json();
+    let held: Acquired =
+        node.post("/v1/locks/job/acquire", None, json!({ "ttl_ms": 30_000, "label": "cron" })).await.json();
     let credential = held.credential.clone().expect("the session's credential");
     assert_eq!(held.session_timeout_ms, 30_000);
     let sessions = async || node.get("/v1/sessions").await.json::<Sessions>().sessions.len();
@@ -115,7 +126,8 @@ async fn a_retried_request_is_the_same_request() {
 
     let id = Uuid::new_v4().to_string();
     let release = async |token: u64| {
-        let request = node.request(Method::POST, "/v1/locks/b/release").header("lockkeeper-session", &session.credential);
+        let request =
+            node.request(Method::POST, "/v1/locks/b/release").header("lockkeeper-session", &session.credential);
         let request = request.header("lockkeeper-request-id", &id).json(&json!({ "token": token }));
         Got::of(request.send().await.unwrap()).await
     };
@@ -135,7 +147,9 @@ async fn forced_release_hits_that_grant_alone_and_can_be_switched_off() {
     let path = format!("/v1/locks/x/y/holders/{}", held.token);
     let broken: Released = node.call(Method::DELETE, &path, None, None).await.json();
     assert_eq!((broken.lock.as_str(), broken.token), ("x/y", held.token));
-    node.post("/v1/locks/x/y/release", Some(&session.credential), json!({ "token": held.token })).await.problem(Code::NotHeld);
+    node.post("/v1/locks/x/y/release", Some(&session.credential), json!({ "token": held.token }))
+        .await
+        .problem(Code::NotHeld);
 
     let strict = Cluster::start_with(1, |config| config.admin.allow_force_release = false).await;
     let session = strict.session(10_000).await;

@@ -1,5 +1,7 @@
 //! A node as its clients, its peers and its operator meet it: real sockets, a real store, one process.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
+
 mod bad_input;
 mod cluster;
 mod config;

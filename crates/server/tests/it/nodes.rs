@@ -16,10 +16,14 @@ async fn a_node_from_creation_to_deletion() {
     let created: Changed = got.json();
     assert_eq!((created.path.as_str(), created.stat.version, created.stat.czxid), ("/config", 0, created.zxid));
 
-    let set = node.call(Method::PUT, "/v1/nodes/config?version=0", None, Some(json!({ "data": { "hex": "ff00" } }))).await;
+    let set =
+        node.call(Method::PUT, "/v1/nodes/config?version=0", None, Some(json!({ "data": { "hex": "ff00" } }))).await;
     assert_eq!(set.json::<Changed>().stat.version, 1);
     let read: Node = node.get("/v1/nodes/config").await.json();
-    assert_eq!((&read.data, read.kind, read.children), (&Data { text: None, hex: Some("ff00".into()) }, Kind::Persistent, None));
+    assert_eq!(
+        (&read.data, read.kind, read.children),
+        (&Data { text: None, hex: Some("ff00".into()) }, Kind::Persistent, None)
+    );
     assert_eq!(read.acl.len(), 1);
     let read: Node = node.get("/v1/nodes/config?consistency=stale&children=true").await.json();
     assert_eq!(read.children, Some(vec![]));

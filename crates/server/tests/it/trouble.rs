@@ -95,7 +95,10 @@ async fn strangers_at_the_peer_door() {
     }
     assert_eq!(call("/peer/v1/explode", &of("test", "2")).await.0, 404);
     assert_eq!(call("/v1/sessions", &[]).await.0, 404, "clients have a door of their own");
-    assert_eq!(node.http.get(format!("http://{}/peer/v1/vote", node.peer)).send().await.unwrap().status().as_u16(), 405);
+    assert_eq!(
+        node.http.get(format!("http://{}/peer/v1/vote", node.peer)).send().await.unwrap().status().as_u16(),
+        405
+    );
     assert_eq!(node.zxid().await, before, "nothing changed");
 }
 
@@ -112,11 +115,16 @@ async fn the_slow_and_the_silent_are_cut_off() {
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost:").await.unwrap();
     let began = Instant::now();
     assert_eq!(read_all(&mut stream).await, "");
-    assert!(began.elapsed() < Duration::from_millis(800), "as a header, not as an idle connection: {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_millis(800),
+        "as a header, not as an idle connection: {:?}",
+        began.elapsed()
+    );
 
     // A body that never comes.
     let mut stream = TcpStream::connect(node.client).await.unwrap();
-    let head = "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+    let head =
+        "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
     stream.write_all(head.as_bytes()).await.unwrap();
     let reply = read_all(&mut stream).await;
     assert!(reply.starts_with("HTTP/1.1 408 ") && reply.contains("too_slow"), "{reply}");
@@ -160,7 +168,10 @@ async fn too_many_connections_are_told_so() {
     assert!(problem.detail.contains("limits.connections"), "{problem}");
     // Room again as soon as one goes.
     open.clear();
-    eventually("room again", async || node.http.get(format!("{}/healthz", node.base)).send().await.is_ok_and(|r| r.status().is_success())).await;
+    eventually("room again", async || {
+        node.http.get(format!("{}/healthz", node.base)).send().await.is_ok_and(|r| r.status().is_success())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -173,7 +184,10 @@ async fn too_many_requests_are_told_so() {
         async move { node.post("/v1/locks/a/acquire", Some(&credential), json!({ "wait_ms": 30_000 })).await }
     };
     let third = async {
-        eventually("both wait", async || node.get("/metrics").await.text.contains("lockkeeper_http_requests_in_flight 2")).await;
+        eventually("both wait", async || {
+            node.get("/metrics").await.text.contains("lockkeeper_http_requests_in_flight 2")
+        })
+        .await;
         let before = node.get("/v1/sessions").await;
         let problem = before.problem(Code::Overloaded);
         assert!(problem.retry_after_ms.is_some() && problem.detail.contains("limits.in_flight_requests"), "{problem}");
@@ -207,7 +221,8 @@ async fn ten_thousand_idle_connections_hurt_nobody() {
     for round in 0..50 {
         let path = format!("/v1/locks/{round}");
         let held: Acquired = node.post(&format!("{path}/acquire"), Some(&session.credential), json!({})).await.json();
-        let released = node.post(&format!("{path}/release"), Some(&session.credential), json!({ "token": held.token })).await;
+        let released =
+            node.post(&format!("{path}/release"), Some(&session.credential), json!({ "token": held.token })).await;
         assert_eq!(released.status, StatusCode::OK);
     }
     println!("{wanted} idle connections; 50 acquires and releases in {:?}", began.elapsed());

@@ -110,7 +110,8 @@ async fn changes_come_in_order_and_can_be_resumed() {
         assert_eq!((change.kind, change.path.as_str()), (wanted, "/a"));
     }
 
-    let mut again = Stream::open(&node, "path=/a&recursive=true", Some(changes[1].zxid)).await.map_err(|got| got.text).unwrap();
+    let mut again =
+        Stream::open(&node, "path=/a&recursive=true", Some(changes[1].zxid)).await.map_err(|got| got.text).unwrap();
     assert_eq!(again.change().await, changes[2], "resumed behind Last-Event-ID");
     let query = format!("path=/a&recursive=true&from={}", changes[2].zxid);
     let mut again = Stream::open(&node, &query, None).await.map_err(|got| got.text).unwrap();
@@ -131,7 +132,10 @@ async fn what_is_no_longer_known_is_said() {
     let problem: Problem = refused.problem(Code::Compacted);
     let oldest = problem.oldest_zxid.unwrap();
     assert!(oldest > first, "{problem:?}");
-    let mut stream = Stream::open(&node, &format!("path=/&recursive=true&from={oldest}"), None).await.map_err(|got| got.text).unwrap();
+    let mut stream = Stream::open(&node, &format!("path=/&recursive=true&from={oldest}"), None)
+        .await
+        .map_err(|got| got.text)
+        .unwrap();
     assert!(stream.change().await.zxid > oldest);
 }
 
