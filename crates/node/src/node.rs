@@ -220,10 +220,11 @@ impl Node {
     pub async fn shutdown(&self) {
         self.engine.closing.cancel();
         let leading = self.consensus.leadership().borrow().leading;
-        if leading && self.consensus.members().borrow().voters.len() > 1 {
-            if let Err(error) = self.consensus.transfer_leadership(None).await {
-                tracing::warn!(%error, "leadership was not handed over; the others will elect");
-            }
+        if leading
+            && self.consensus.members().borrow().voters.len() > 1
+            && let Err(error) = self.consensus.transfer_leadership(None).await
+        {
+            tracing::warn!(%error, "leadership was not handed over; the others will elect");
         }
         self.engine.drain().await;
         self.consensus.shutdown().await;

@@ -369,3 +369,7 @@ fn bytes_of_op(op: &Op) -> usize {
             Op::Multi(ops) => ops.iter().map(bytes_of_op).sum(),
         }
 }
+
+#[cfg(test)]
+#[path = "proposer_tests.rs"]
+mod tests;

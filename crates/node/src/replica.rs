@@ -176,10 +176,10 @@ impl Replica {
         // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
         *self.leading.lock() = None;
         let mut slot = self.flight.lock();
-        if let Some((origin, outcomes)) = state.origin_applied(self.node) {
-            if let Some(flight) = slot.take_if(|flight| flight.origin == origin) {
-                flight.land(outcomes.iter().cloned().map(Done::from_log));
-            }
+        if let Some((origin, outcomes)) = state.origin_applied(self.node)
+            && let Some(flight) = slot.take_if(|flight| flight.origin == origin)
+        {
+            flight.land(outcomes.iter().cloned().map(Done::from_log));
         }
     }
 

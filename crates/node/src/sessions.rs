@@ -74,10 +74,10 @@ impl Engine {
     pub(crate) fn session_remaining_ms(&self, session: SessionId) -> Option<u64> {
         let timeout_ms = u64::from(self.replica.state.read().session(session)?.timeout_ms);
         let now_ms = self.replica.now_ms();
-        if self.replication.leadership().borrow().leading {
-            if let Some(leading) = &*self.replica.leading.lock() {
-                return leading.tracker.remaining_ms(session, now_ms);
-            }
+        if self.replication.leadership().borrow().leading
+            && let Some(leading) = &*self.replica.leading.lock()
+        {
+            return leading.tracker.remaining_ms(session, now_ms);
         }
         let sent_ms = self.replica.custody.lock().acknowledged_ms(session)?;
         Some(sent_ms.saturating_add(timeout_ms).saturating_sub(now_ms))

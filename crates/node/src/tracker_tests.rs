@@ -119,10 +119,10 @@ proptest! {
             match step {
                 Step::Open(id, timeout_ms) => {
                     let id = SessionId(id);
-                    if !model.contains_key(&id) {
+                    model.entry(id).or_insert_with(|| {
                         tracker.opened(id, timeout_ms, now_ms);
-                        model.insert(id, (u64::from(timeout_ms), now_ms, false));
-                    }
+                        (u64::from(timeout_ms), now_ms, false)
+                    });
                 }
                 Step::Heard(id) => {
                     tracker.heard(SessionId(id), now_ms);

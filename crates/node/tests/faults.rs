@@ -1,4 +1,5 @@
 //! Writes, reads and watches through faults: promises P7, P8 and "a change of leader is a pause".
+#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Sessions over three nodes: promises P5, P6 and P10 as far as sessions go.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
 
 mod common;
 
