@@ -71,7 +71,7 @@ fn append_and_purge_for_long_keeps_the_disk_bounded() {
     for start in (0..150_000).step_by(batch) {
         let end = start + batch as u64;
         append(&store, records(1, start..end));
-        if end % 2_500 == 0 && end > window {
+        if end.is_multiple_of(2_500) && end > window {
             wait(|done| store.purge_to(LogPosition { term: 1, index: end - window - 1 }, done)).unwrap();
             sizes.push(disk_bytes(dir.path()));
         }
