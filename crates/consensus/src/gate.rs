@@ -5,7 +5,7 @@
 //! its peers remember the directory they first saw it with (durably), refuse its calls, and address theirs to the old directory, which
 //! the new one refuses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,6 +68,8 @@ pub struct PeerBook {
 #[derive(Debug, Default)]
 struct Book {
     addresses: BTreeMap<u64, String>,
+    /// Whose address stands in the configuration: it says where *this* node reaches them, and the membership cannot know better.
+    configured: BTreeSet<u64>,
     directories: BTreeMap<u64, u128>,
 }
 
@@ -90,7 +92,8 @@ impl PeerBook {
             })?;
             directories.insert(node, id);
         }
-        let inner = Mutex::new(Book { addresses: peers.clone(), directories });
+        let configured = peers.keys().copied().collect();
+        let inner = Mutex::new(Book { addresses: peers.clone(), configured, directories });
         Ok(Arc::new(PeerBook { identity, file, inner }))
     }
 
@@ -109,15 +112,19 @@ impl PeerBook {
         self.inner.lock().directories.get(&node).copied()
     }
 
-    /// The membership names a peer's address.
+    /// The membership names a peer's address; the configuration's own, if it has one, stays.
     pub fn learn(&self, node: u64, address: &str) {
-        self.inner.lock().addresses.insert(node, address.to_owned());
+        let mut book = self.inner.lock();
+        if !book.configured.contains(&node) {
+            book.addresses.insert(node, address.to_owned());
+        }
     }
 
     /// A removed member; should its id ever return, it is a new node.
     pub fn forget(&self, node: u64) {
         let mut book = self.inner.lock();
         book.addresses.remove(&node);
+        book.configured.remove(&node);
         if book.directories.remove(&node).is_some()
             && let Err(error) = self.save(&book.directories)
         {

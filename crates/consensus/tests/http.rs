@@ -69,7 +69,7 @@ async fn answers_and_failures_are_told_apart() {
     let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned()), (2, "127.0.0.1:1".to_owned())]);
     let server_side = node("blue", 2, 22, &peers);
     let server = serve(PeerGate::new(server_side.book.clone())).await;
-    let client_side = node("blue", 1, 11, &peers);
+    let client_side = node("blue", 1, 11, &BTreeMap::new());
     client_side.book.learn(2, &server.address.to_string());
     let transport = HttpTransport::new(client_side.book.clone()).unwrap();
 
@@ -116,17 +116,18 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
         let transport = HttpTransport::new(caller.book.clone()).unwrap();
         async move { (transport.call(2, PeerKind::Append, Bytes::new(), LONG).await, caller) }
     };
-    assert_eq!(code(call(node("red", 1, 11, &peers)).await.0), CODE_WRONG_CLUSTER);
-    assert_eq!(code(call(node("blue", 7, 77, &peers)).await.0), CODE_UNKNOWN_NODE);
-    assert!(call(node("blue", 1, 11, &peers)).await.0.is_ok());
+    assert_eq!(code(call(node("red", 1, 11, &BTreeMap::new())).await.0), CODE_WRONG_CLUSTER);
+    assert_eq!(code(call(node("blue", 7, 77, &BTreeMap::new())).await.0), CODE_UNKNOWN_NODE);
+    assert!(call(node("blue", 1, 11, &BTreeMap::new())).await.0.is_ok());
     // Node 1 comes back with an empty directory.
-    assert_eq!(code(call(node("blue", 1, 12, &peers)).await.0), CODE_DIRECTORY_CHANGED);
-    assert!(call(node("blue", 1, 11, &peers)).await.0.is_ok());
+    assert_eq!(code(call(node("blue", 1, 12, &BTreeMap::new())).await.0), CODE_DIRECTORY_CHANGED);
+    assert!(call(node("blue", 1, 11, &BTreeMap::new())).await.0.is_ok());
     // What was seen first outlasts the process.
     let again = PeerBook::open(server_side._dir.path(), server_side.book.identity().clone(), &peers).unwrap();
     assert_eq!(again.directory(1), Some(11));
     // Node 2 comes back with an empty directory: node 1, which knows the old one, is refused by the new one.
-    let knows = node("blue", 1, 11, &peers);
+    let knows = node("blue", 1, 11, &BTreeMap::new());
+    knows.book.learn(2, "127.0.0.1:1");
     PeerGate::new(knows.book.clone())
         .admit(|name| match name {
             "lockkeeper-cluster" => Some("blue"),
@@ -137,6 +138,15 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
         .unwrap();
     assert_eq!(code(call(knows).await.0), CODE_WRONG_DIRECTORY);
     server.task.abort();
+}
+
+#[test]
+fn where_this_node_reaches_a_peer_is_for_its_configuration_to_say() {
+    let own = node("blue", 1, 11, &BTreeMap::from([(2, "proxy:1".to_owned())]));
+    own.book.learn(2, "direct:2");
+    own.book.learn(3, "direct:3");
+    assert_eq!(own.book.address(2).as_deref(), Some("proxy:1"));
+    assert_eq!(own.book.address(3).as_deref(), Some("direct:3"));
 }
 
 #[test]
