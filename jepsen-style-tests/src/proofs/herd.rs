@@ -84,7 +84,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
     let mut order: Vec<usize> = (0..WAITERS).collect();
     order.shuffle(&mut context.random(2));
     let (quiet, rest) = order.split_at(DYING / 2);
-    let (amid, _) = rest.split_at(DYING / 2);
+    let amid = DYING - quiet.len();
     let before = cluster.counter(NOTIFICATIONS).await?;
     context.story.say(format!("{} waiters die while the holder holds", quiet.len()));
     for waiter in quiet {
@@ -95,10 +95,8 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
     if woken_quiet > quiet.len() as f64 {
         return broken(format!("{woken_quiet} notifications for {} deaths in the queue", quiet.len()));
     }
-    context
-        .story
-        .say(format!("they woke {woken_quiet}; {} more die while the others are released in turn", amid.len()));
-    let mut dying = amid.iter().copied();
+    context.story.say(format!("they woke {woken_quiet}; {amid} more die while the others are released in turn"));
+    let mut dying = rest.iter().copied();
     queue.release_holder().await?;
     let mut granted = 0;
     // A waiter may get its grant just before it dies: it counts as granted then, and has released.
@@ -106,6 +104,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
         queue.next(granted, WAITERS).await?;
         granted += 1;
         if granted % 2 == 0
+            && queue.dead.len() < DYING
             && let Some(waiter) = dying.find(|waiter| !queue.had.contains(waiter))
         {
             queue.die(waiter).await?;

@@ -87,7 +87,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
 
     cluster.set_links_of(leader, state);
     let cut = Instant::now();
-    context.story.say(format!("round {round} of: node {leader} leads term {term} and is cut off now ({state:?})"));
+    context.story.say(format!("round {round}: node {leader} leads term {term} and is cut off now ({state:?})"));
     let granted = waiter.await.map_err(std::io::Error::other)??;
     acknowledged_of_each_kind(&there, cut).await?;
     tokio::time::sleep(CUT_FOR.saturating_sub(cut.elapsed())).await;
