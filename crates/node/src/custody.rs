@@ -72,6 +72,11 @@ impl Custody {
         }
     }
 
+    /// How many sessions anything is known about, about.
+    pub(crate) fn known(&self) -> usize {
+        self.charges.len().max(self.acknowledged_ms.len())
+    }
+
     /// Forgets everyone who is not there any more: the state has jumped.
     pub(crate) fn keep_only(&mut self, alive: impl Fn(SessionId) -> bool) {
         let known: BTreeSet<SessionId> = self.charges.keys().chain(self.acknowledged_ms.keys()).copied().collect();

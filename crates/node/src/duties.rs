@@ -207,3 +207,7 @@ impl PeerService for Door {
         postcard::to_stdvec(&answer).map(Bytes::from).map_err(|error| refuse("internal", error.to_string()))
     }
 }
+
+#[cfg(test)]
+#[path = "duties_tests.rs"]
+mod tests;

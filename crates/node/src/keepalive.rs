@@ -138,6 +138,7 @@ impl Messenger {
                 next_tick = now + self.tick;
                 let room = MAX_GROUP.saturating_sub(self.owed.len());
                 self.owed.extend(self.replica.custody.lock().take_due(self.replica.now_ms(), room));
+                self.forget_the_ended();
             }
             let asks = self.take_asks();
             if asks.is_empty() && self.owed.is_empty() {
@@ -153,6 +154,15 @@ impl Messenger {
                 // Ask again when the expiry may have been applied, not at once and over again.
                 Delivery::Undecided => self.replica.clock.sleep_until(self.replica.clock.now() + EXPIRY_PAUSE).await,
             }
+        }
+    }
+
+    /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are swept when there are many.
+    fn forget_the_ended(&self) {
+        let state = self.replica.state.read();
+        let mut custody = self.replica.custody.lock();
+        if custody.known() > 2 * state.session_count() + 1_000 {
+            custody.keep_only(|session| state.session(session).is_some());
         }
     }
 

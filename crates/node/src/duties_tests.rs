@@ -1,0 +1,184 @@
+//! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
+
+use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, ProposeError, TransportError};
+use lockkeeper_core::{Batch, NodeId, Origin};
+use parking_lot::Mutex;
+
+use super::*;
+use crate::clock::Clock;
+
+/// A clock that stands still until it is moved.
+struct Still(watch::Sender<Duration>);
+
+#[async_trait]
+impl Clock for Still {
+    fn wall_ms(&self) -> u64 {
+        1
+    }
+
+    fn now(&self) -> Duration {
+        *self.0.borrow()
+    }
+
+    async fn sleep_until(&self, at: Duration) {
+        let _ = self.0.subscribe().wait_for(|now| *now >= at).await;
+    }
+}
+
+/// What a quorum says when it is asked, and what happens meanwhile.
+struct Quorum {
+    says: Mutex<Result<u64, BarrierError>>,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    leadership: watch::Sender<Leadership>,
+}
+
+#[async_trait]
+impl Replication for Quorum {
+    async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
+        std::future::pending().await
+    }
+
+    async fn read_barrier(&self) -> Result<(), BarrierError> {
+        Ok(())
+    }
+
+    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
+        if let Some(meanwhile) = self.meanwhile.lock().take() {
+            meanwhile();
+        }
+        self.says.lock().clone()
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
+        Err(TransportError::Refused)
+    }
+}
+
+struct Stage {
+    clock: Arc<Still>,
+    replica: Arc<Replica>,
+    quorum: Arc<Quorum>,
+    duties: Arc<Duties>,
+}
+
+const MINE: SessionId = SessionId(1);
+
+/// A leader of term 3 that has not yet acted, and one session of a second.
+fn stage() -> Stage {
+    let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
+    let clock = Arc::new(Still(watch::Sender::new(Duration::from_secs(100))));
+    let replica = Replica::new(&config, clock.clone(), Arc::new(|why| panic!("{why}")));
+    let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
+    let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+    let payload = Batch { origin, clock_ms: 0, commands: vec![open] }.encode().into();
+    replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
+    let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
+    let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership });
+    let duties = Duties::new(&config, replica.clone(), quorum.clone());
+    Stage { clock, replica, quorum, duties }
+}
+
+impl Stage {
+    async fn ask(&self) -> Option<Verdict> {
+        let answer = self.duties.hear(&Group { sessions: vec![MINE] }).await.ok()?;
+        Some(answer.verdicts[0])
+    }
+
+    fn pass(&self, ms: u64) {
+        self.clock.0.send_modify(|now| *now += Duration::from_millis(ms));
+    }
+
+    fn silent(&self) -> Vec<SessionId> {
+        let now_ms = self.replica.now_ms();
+        self.replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_before_a_quorum_has_confirmed_the_term() {
+    let stage = stage();
+    assert_eq!(stage.ask().await, None, "no record yet");
+    *stage.quorum.says.lock() = Err(BarrierError::NoQuorum);
+    assert_eq!(stage.duties.take_up().await, None);
+    *stage.quorum.says.lock() = Ok(4);
+    assert_eq!(stage.duties.take_up().await, None, "that is another term");
+    *stage.quorum.says.lock() = Ok(3);
+    assert_eq!(stage.duties.take_up().await, Some(3));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_acknowledges_nothing() {
+    let stage = stage();
+    stage.duties.take_up().await.expect("leads");
+    for word in [Err(BarrierError::NoLeader), Err(BarrierError::NoQuorum), Ok(5)] {
+        *stage.quorum.says.lock() = word;
+        assert_eq!(stage.ask().await, None);
+    }
+}
+
+#[tokio::test]
+async fn an_acknowledgement_counts_from_the_arrival_and_never_crosses_an_expiry() {
+    let stage = stage();
+    stage.duties.take_up().await.expect("leads");
+    stage.pass(900);
+    // The quorum takes its time: the session lives a full timeout from the arrival, not from the answer.
+    let clock = stage.clock.clone();
+    *stage.quorum.meanwhile.lock() =
+        Some(Box::new(move || clock.0.send_modify(|now| *now += Duration::from_millis(1_000))));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert!(stage.silent().is_empty());
+    // Here it takes longer than the timeout, and the session is named before the answer.
+    let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
+    *stage.quorum.meanwhile.lock() = Some(Box::new(move || {
+        clock.0.send_modify(|now| *now += Duration::from_millis(1_001));
+        let now_ms = replica.now_ms();
+        let named = replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10);
+        assert_eq!(named, [MINE]);
+    }));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
+}
+
+#[tokio::test]
+async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
+    let stage = stage();
+    stage.duties.take_up().await.expect("leads");
+    stage.pass(1_001);
+    assert_eq!(stage.silent(), [MINE]);
+    // It loses sight of its leadership for a moment, in the same term: what was named stays named.
+    stage.quorum.leadership.send_modify(|leadership| leadership.leading = false);
+    assert_eq!(stage.duties.take_up().await, None);
+    stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
+    assert_eq!(stage.duties.take_up().await, Some(3));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
+    // In a new term that proposal has no effect any more, and every timer starts in full.
+    *stage.quorum.says.lock() = Ok(4);
+    stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
+    assert_eq!(stage.duties.take_up().await, Some(4));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    stage.pass(1_000);
+    assert!(stage.silent().is_empty());
+}
+
+#[tokio::test]
+async fn the_door_checks_what_comes_in() {
+    let stage = stage();
+    let door = Door::default();
+    let code = |result: Result<Bytes, ServiceError>| result.expect_err("refused").code;
+    assert_eq!(code(door.serve(2, Bytes::new()).await), "not_ready");
+    let _ = door.0.set(stage.duties.clone());
+    assert_eq!(code(door.serve(2, Bytes::from_static(&[0xff; 11])).await), "bad_message");
+    let many = Group { sessions: vec![MINE; MAX_GROUP + 1] };
+    let many = Bytes::from(postcard::to_stdvec(&many).expect("encoded"));
+    assert_eq!(code(door.serve(2, many).await), "bad_message");
+    let group = Bytes::from(postcard::to_stdvec(&Group { sessions: vec![MINE, SessionId(9)] }).expect("encoded"));
+    assert_eq!(code(door.serve(2, group.clone()).await), "not_leading");
+    stage.duties.take_up().await.expect("leads");
+    let answer: GroupAnswer = postcard::from_bytes(&door.serve(2, group).await.expect("served")).expect("decoded");
+    assert_eq!(answer.verdicts, [Verdict::Alive(1_000), Verdict::Gone]);
+}
