@@ -102,8 +102,8 @@ fn the_check_reports_the_bare_flush_as_broken() {
     println!("flush only: {} of {} acknowledged without a sync", report.violations, report.appends + report.votes);
     assert!(!report.holds());
     assert_eq!((report.appends, report.votes), (200, 20));
-    // One sync at close comes after them all; those of sled's own open come before.
-    assert_eq!(report.violations, 220, "{report}");
+    // sled's periodic flusher does sync, a few times a second: it covers an acknowledgement only by chance.
+    assert!(report.violations > 200, "{report}");
 }
 
 #[test]
