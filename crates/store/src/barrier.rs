@@ -12,6 +12,8 @@ use crate::types::Barrier;
 pub(crate) struct DataBarrier {
     db: sled::Db,
     /// Our own descriptor of sled's file: sled's flush (`sync_file_range`) covers neither the file's size nor the disk's cache.
+    /// Its own for a second reason: sled's periodic flusher syncs too, and only logs a failure. Linux reports a failed write-back once
+    /// per descriptor, so ours still gets to see it.
     file: File,
     path: PathBuf,
     kind: Barrier,
