@@ -99,11 +99,21 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
+    /// The mark is written without a sync, so after a power cut it may be ahead of the log, or speak of entries that the log never made
+    /// durable. It counts only where the log holds the very entry it names (Raft, Log Matching); it is a head start and nothing more.
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        match self.store.committed() {
-            Some(bytes) => codec::decode_committed(&bytes),
-            None => Ok(None),
+        let Some(bytes) = self.store.committed() else { return Ok(None) };
+        let Some(committed) = codec::decode_committed(&bytes)? else { return Ok(None) };
+        let named = position_of(&committed);
+        let bounds = self.store.bounds();
+        if bounds.purged.is_some_and(|purged| named.index <= purged.index) {
+            return Ok(Some(committed));
         }
+        if bounds.last.is_none_or(|last| named.index > last.index) {
+            return Ok(None);
+        }
+        let held = self.store.read(named.index..named.index + 1, READ_BYTES).map_err(io::Error::other)?;
+        Ok(held.first().is_some_and(|record| record.position == named).then_some(committed))
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
@@ -126,5 +136,39 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         let (complete, wait) = completion();
         self.store.purge_to(position_of(&log_id), complete);
         wait.await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use lockkeeper_store::{Identity, LogPosition, Options};
+    use openraft::storage::RaftLogStorage;
+
+    use super::*;
+
+    async fn store_with(terms: &[u64]) -> (tempfile::TempDir, LogStore) {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster: "test".into(), node: 1, directory: 7 };
+        let (store, _) = Store::open(directory.path(), &identity, Options::new(Arc::new(|_| {}))).unwrap();
+        let record = |(at, term): (usize, &u64)| {
+            let position = LogPosition { term: *term, index: at as u64 };
+            codec::record_of(&Entry { log_id: log_id_of(position), payload: openraft::EntryPayload::Blank }).unwrap()
+        };
+        let (complete, wait) = completion();
+        store.append(terms.iter().enumerate().map(record).collect(), complete);
+        wait.await.unwrap();
+        (directory, LogStore::new(store))
+    }
+
+    #[tokio::test]
+    async fn a_committed_mark_counts_only_where_the_log_holds_the_entry() {
+        let (_directory, mut log) = store_with(&[1, 1, 2]).await;
+        for (term, index, counts) in [(1, 1, true), (2, 2, true), (1, 2, false), (3, 2, false), (2, 3, false)] {
+            let mark = log_id_of(LogPosition { term, index });
+            log.save_committed(Some(mark)).await.unwrap();
+            assert_eq!(log.read_committed().await.unwrap(), counts.then_some(mark), "term {term} index {index}");
+        }
     }
 }
