@@ -21,6 +21,9 @@ pub struct Member {
     pub node_id: u64,
     /// Where its peers reach it.
     pub peer_address: String,
+    /// Where clients reach it, if the node asked knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<String>,
     /// Voter or learner.
     pub role: Role,
     /// On the leader: the log index up to which it has the log.

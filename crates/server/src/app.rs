@@ -1,5 +1,6 @@
 //! What every handler can reach: the node, the bounds, the counters of requests at work.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Admin, Config, Timing};
+use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 
 /// Shared by all requests of a node.
@@ -19,6 +20,8 @@ pub(crate) struct App {
     pub(crate) node: Node,
     pub(crate) gate: PeerGate,
     pub(crate) cluster: String,
+    /// Where clients reach the members that gave an address.
+    pub(crate) clients: BTreeMap<u64, String>,
     pub(crate) admin: Admin,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
@@ -103,7 +106,7 @@ impl FromRef<Shared> for BodyBounds {
 
 impl Shared {
     pub(crate) fn new(
-        config: &Config,
+        (config, checked): (&Config, &Checked),
         node: Node,
         gate: PeerGate,
         openapi: Bytes,
@@ -114,6 +117,7 @@ impl Shared {
             node,
             gate,
             cluster: config.cluster.id.clone(),
+            clients: checked.clients.clone(),
             admin: config.admin.clone(),
             timing: config.timing.clone(),
             header_bytes: limits.header_bytes,

@@ -156,7 +156,8 @@ impl Server {
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
-        let shared = Shared::new(&config, node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
+        let shared =
+            Shared::new((&config, &checked), node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;

@@ -20,14 +20,23 @@ const SECONDS: &[f64] = &[
 /// Sizes: commands in a batch and the like.
 const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0];
 
+/// Libraries that tell their every step, at levels that are ours. What matters of it our own crates say in their own words;
+/// whoever wants more names the library in `log.level`.
+const QUIET: &str = "openraft=error,sled=warn,hyper=warn,hyper_util=warn,reqwest=warn";
+
+fn filter(level: &str) -> Result<EnvFilter, String> {
+    // Of two directives for one target the later counts.
+    EnvFilter::try_new(format!("{QUIET},{level}")).map_err(|error| error.to_string())
+}
+
 /// Whether `level` is a filter of the log.
 pub(crate) fn check_filter(level: &str) -> Result<(), String> {
-    EnvFilter::try_new(level).map(drop).map_err(|error| error.to_string())
+    filter(level).map(drop)
 }
 
 /// Sends the log to standard error. For the process that runs the node, once; a second call does nothing.
 pub fn install_logging(log: &Log) {
-    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let colour = log.format == LogFormat::Auto && std::io::stderr().is_terminal();
     let installed = match log.format {

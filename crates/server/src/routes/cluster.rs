@@ -21,7 +21,7 @@ pub(super) struct Asked {
     checksum: Option<bool>,
 }
 
-fn members_out(members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
+fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
     let matched = |node: u64| {
         let status = status?;
         if status.leading && status.node == node {
@@ -37,6 +37,7 @@ fn members_out(members: &Members, status: Option<&ConsensusStatus>) -> Vec<Membe
         .map(|((node_id, address), role)| Member {
             node_id: *node_id,
             peer_address: address.clone(),
+            client_address: app.clients.get(node_id).cloned(),
             role,
             matched_index: matched(*node_id),
         })
@@ -76,7 +77,7 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         watches: status.watches as u64,
         lock_waiters: status.waiters as u64,
         state,
-        members: members_out(&consensus.members, Some(consensus)),
+        members: members_out(&app, &consensus.members, Some(consensus)),
     };
     Ok(Reply::ok(status.zxid, body))
 }
@@ -88,8 +89,8 @@ pub(super) struct Membership {
     members: Vec<Member>,
 }
 
-fn changed(members: &Members) -> Reply<Membership> {
-    Reply::timeless(Membership { members: members_out(members, None) })
+fn changed(app: &Shared, members: &Members) -> Reply<Membership> {
+    Reply::timeless(Membership { members: members_out(app, members, None) })
 }
 
 fn check_allowed(app: &Shared) -> Result<(), Failure> {
@@ -112,7 +113,7 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
     }
     crate::config::host_and_port("peer_address", &ask.peer_address)
         .map_err(|error| Failure::bad_request(error.to_string()))?;
-    Ok(changed(&app.node.consensus().add_learner(ask.node_id, &ask.peer_address).await?))
+    Ok(changed(&app, &app.node.consensus().add_learner(ask.node_id, &ask.peer_address).await?))
 }
 
 /// Makes a learner a voter, once it has caught up.
@@ -122,7 +123,7 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn promote_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
     check_allowed(&app)?;
-    Ok(changed(&app.node.consensus().promote(id).await?))
+    Ok(changed(&app, &app.node.consensus().promote(id).await?))
 }
 
 /// Removes a member. Its id is spent.
@@ -132,7 +133,7 @@ pub(super) async fn promote_member(Extract(app): Extract<Shared>, Id(id): Id) ->
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn remove_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
     check_allowed(&app)?;
-    Ok(changed(&app.node.consensus().remove(id).await?))
+    Ok(changed(&app, &app.node.consensus().remove(id).await?))
 }
 
 /// Hands leadership over.

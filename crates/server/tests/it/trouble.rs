@@ -107,7 +107,7 @@ async fn the_slow_and_the_silent_are_cut_off() {
     let node = Cluster::start_with(1, |config| {
         config.limits.header_read_timeout_ms = 150;
         config.limits.body_read_timeout_ms = 150;
-        config.limits.idle_timeout_ms = 900;
+        config.limits.idle_timeout_ms = 2_000;
     })
     .await;
     // A header that never ends.
@@ -116,7 +116,7 @@ async fn the_slow_and_the_silent_are_cut_off() {
     let began = Instant::now();
     assert_eq!(read_all(&mut stream).await, "");
     assert!(
-        began.elapsed() < Duration::from_millis(800),
+        began.elapsed() < Duration::from_millis(1_900),
         "as a header, not as an idle connection: {:?}",
         began.elapsed()
     );
@@ -137,16 +137,40 @@ async fn the_slow_and_the_silent_are_cut_off() {
     let session = node.session(10_000).await;
     node.post("/v1/locks/a/acquire", Some(&session.credential), json!({})).await.json::<Acquired>();
     let other = node.session(10_000).await;
-    let waited = node.post("/v1/locks/a/acquire", Some(&other.credential), json!({ "wait_ms": 1_500 })).await;
+    let waited = node.post("/v1/locks/a/acquire", Some(&other.credential), json!({ "wait_ms": 2_500 })).await;
     waited.problem(Code::LockBusy);
     let mut stream = TcpStream::connect(node.client).await.unwrap();
-    for _ in 0..8 {
+    for _ in 0..6 {
         stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut some = [0u8; 1024];
         let bytes = timeout(PATIENCE, stream.read(&mut some)).await.unwrap().unwrap();
         assert!(some[..bytes].starts_with(b"HTTP/1.1 200"));
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+#[tokio::test]
+async fn who_takes_nothing_is_cut_off() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.write_timeout_ms = 300;
+        config.limits.connections = 2;
+    })
+    .await;
+    let large = json!({ "data": { "text": "x".repeat(1024 * 1024) } });
+    assert_eq!(node.post("/v1/nodes/large", None, large).await.status, StatusCode::CREATED);
+    // Asks again and again, and reads nothing, until the server stops listening to it.
+    let mut stuck = TcpStream::connect(node.client).await.unwrap();
+    let ask = b"GET /v1/nodes/large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(100);
+    stuck.write_all(&ask).await.unwrap();
+    let room = async || {
+        let mut stream = TcpStream::connect(node.client).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        read_all(&mut stream).await.starts_with("HTTP/1.1 200 ")
+    };
+    // The client of this test has the other connection.
+    assert!(!room().await, "both connections are taken");
+    eventually("the stuck connection is cut off", room).await;
+    drop(stuck);
 }
 
 #[tokio::test]
@@ -155,11 +179,13 @@ async fn too_many_connections_are_told_so() {
     let mut open = Vec::new();
     let full = loop {
         let mut stream = TcpStream::connect(node.client).await.unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         let mut reply = [0u8; 2048];
-        match timeout(Duration::from_millis(200), stream.read(&mut reply)).await {
-            Ok(read) => break String::from_utf8_lossy(&reply[..read.unwrap()]).into_owned(),
-            Err(_) => open.push(stream),
+        let bytes = timeout(PATIENCE, stream.read(&mut reply)).await.unwrap().unwrap();
+        if !reply.starts_with(b"HTTP/1.1 200 ") {
+            break String::from_utf8_lossy(&reply[..bytes]).into_owned();
         }
+        open.push(stream);
         assert!(open.len() <= 4, "let in one too many");
     };
     assert!(full.starts_with("HTTP/1.1 503 ") && full.contains("retry-after: 1\r\n"), "{full}");
