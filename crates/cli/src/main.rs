@@ -37,12 +37,24 @@ fn usage(error: &clap::Error) -> ExitCode {
     // Nothing can be done where not even this can be printed.
     let _ = error.print();
     let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let of_lock = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).is_some_and(|first| first == "lock");
+    let of_lock = typed_command().is_some_and(|command| command == "lock");
     ExitCode::from(match (asked_for, of_lock) {
         (true, _) => EXIT_OK,
         (false, true) => EXIT_INTERNAL,
         (false, false) => EXIT_USAGE,
     })
+}
+
+/// The command, where the line could not be understood: the first word that is neither an option nor an option's value.
+fn typed_command() -> Option<String> {
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    loop {
+        match words.next()? {
+            option if matches!(option.as_str(), "--endpoints" | "--patience") => drop(words.next()),
+            option if option.starts_with('-') => {}
+            command => return Some(command),
+        }
+    }
 }
 
 fn run(args: Args) -> Result<u8, Failure> {

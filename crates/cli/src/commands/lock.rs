@@ -25,6 +25,8 @@ use crate::supervise::{Supervised, code_of};
 /// Longest wait in one request; a longer one queues anew.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
+/// How long the end of the session may keep the caller waiting.
+const LONGEST_CLOSE: Duration = Duration::from_secs(1);
 const LONGEST_NAP: Duration = Duration::from_millis(500);
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -228,9 +230,11 @@ fn watch_over(client: Client, lock: String, token: u64, every: Duration) -> ones
 }
 
 async fn close(session: Session, lock: &str) {
-    let within = session.timeout();
-    // Without a cluster there is nobody to tell; the session runs out by itself.
-    if let Ok(Err(error)) = tokio::time::timeout(within, session.close()).await
+    // Without a cluster there is nobody to tell; the session runs out by itself, and the caller is not kept waiting for it.
+    if session.left().is_zero() {
+        return;
+    }
+    if let Ok(Err(error)) = tokio::time::timeout(LONGEST_CLOSE, session.close()).await
         && !matches!(error, Error::Unreachable { .. })
     {
         say(&format!("lockkeeper lock: the session of {lock} could not be closed, it ends by itself: {error}"));

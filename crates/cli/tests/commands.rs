@@ -1,0 +1,230 @@
+//! The commands for people and programs against a real cluster, and `serve` and `dev` with bad input.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, pid_of};
+
+#[test]
+fn every_json_output_parses_and_tables_are_for_people() {
+    let dev = Dev::start(3, &[]);
+    let text = |arguments: &[&str]| String::from_utf8(dev.run(arguments).stdout).unwrap();
+
+    let created = json(&dev.run(&["--json", "create", "/a", "one"]));
+    assert_eq!(created["path"], "/a");
+    let sequential = json(&dev.run(&["--json", "create", "/a/job-", "--sequential"]));
+    assert_eq!(sequential["path"], "/a/job-0000000000");
+    assert_eq!(json(&dev.run(&["--json", "set", "/a", "two", "--version", "0"]))["stat"]["version"], 1);
+    assert_eq!(json(&dev.run(&["--json", "get", "/a"]))["data"]["text"], "two");
+    assert_eq!(text(&["get", "/a"]), "two");
+    assert_eq!(json(&dev.run(&["--json", "ls", "/a"])), serde_json::json!(["job-0000000000"]));
+    assert_eq!(json(&dev.run(&["--json", "ls", "/a", "--long"]))[0]["path"], "/a/job-0000000000");
+    assert!(text(&["ls", "-l", "/"]).lines().nth(1).unwrap().starts_with("a "));
+    assert_eq!(dev.run(&["create", "/ttl", "--kind", "ttl", "--ttl", "1h"]).status.code(), Some(0));
+    let refused = dev.run(&["delete", "/a"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(complaint(&refused).contains("not_empty"));
+    assert_eq!(dev.run(&["delete", "/a/job-0000000000"]).status.code(), Some(0));
+    assert_eq!(json(&dev.run(&["--json", "delete", "/a"]))["path"], "/a");
+
+    assert_eq!(json(&dev.run(&["--json", "locks"]))["locks"], serde_json::json!([]));
+    assert_eq!(json(&dev.run(&["--json", "sessions"]))["sessions"], serde_json::json!([]));
+    let inside =
+        "LOCKKEEPER_ENDPOINTS=$1; export LOCKKEEPER_ENDPOINTS; \"$0\" locks && \"$0\" locks b && \"$0\" sessions";
+    let binary = env!("CARGO_BIN_EXE_lockkeeper");
+    let under = ["lock", "b", "--label", "me and mine", "--", "sh", "-c", inside, binary, &dev.endpoints.join(",")];
+    let output = dev.run(&under);
+    let shown = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(shown.matches("me and mine").count(), 3, "{shown}");
+
+    let status = json(&dev.run(&["--json", "status", "--checksum"]));
+    let zxids: Vec<_> = status.as_array().unwrap().iter().map(|node| node["state"].clone()).collect();
+    assert_eq!(zxids.len(), 3);
+    for (one, other) in zxids.iter().zip(&zxids[1..]) {
+        assert!(one["zxid"] != other["zxid"] || one["checksum"] == other["checksum"]);
+    }
+    assert!(text(&["status"]).contains("leader"));
+
+    let bench = dev.run(&[
+        "--json",
+        "bench",
+        "--clients",
+        "2",
+        "--seconds",
+        "1",
+        "--warm-up",
+        "0",
+        "--server-pids",
+        &dev.pids[0].to_string(),
+    ]);
+    let bench = json(&bench);
+    assert_eq!(bench.as_array().unwrap().len(), 2);
+    assert!(bench[0]["cycles"].as_u64().unwrap() > 0 && bench[1]["tokens_not_rising"] == 0);
+    a_watch_goes_on_at_another_node(&dev);
+}
+
+fn a_watch_goes_on_at_another_node(dev: &Dev) {
+    let from = json(&dev.run(&["--json", "create", "/w"]))["zxid"].to_string();
+    let mut command = dev.command(&["--json", "watch", "/w", "--recursive", "--from", &from]);
+    let mut watch = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    let mut expect = |path: &str| {
+        let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert_eq!((&line["path"], &line["kind"]), (&path.into(), &"created".into()));
+    };
+    dev.run(&["create", "/w/1"]);
+    expect("/w/1");
+    // The node that it listens to goes; what happens meanwhile is not missed.
+    kill(dev.pids[0], Signal::SIGKILL).unwrap();
+    eventually("a change is taken", || dev.run(&["create", "/w/2"]).status.success());
+    dev.run(&["create", "/w/3"]);
+    expect("/w/2");
+    expect("/w/3");
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_panic() {
+    let dev = Dev::start(1, &[]);
+    for arguments in [&["--json", "status"][..], &["ls", "/"], &["--help"], &["completions", "bash"], &["locks"]] {
+        let mut command = dev.command(arguments);
+        let mut child = Killed(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        drop(child.0.stdout.take());
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.0.stderr.take().unwrap(), &mut said).unwrap();
+        assert_eq!(said, "", "{arguments:?}");
+        assert_eq!(child.code(), Some(0), "{arguments:?}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(lockkeeper().args(["completions", shell]).output().unwrap().stdout.len() > 1_000);
+    }
+}
+
+#[test]
+fn dev_keeps_data_where_it_is_told_and_leaves_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap().to_owned();
+    let first = Dev::start(3, &["--data", &data]);
+    let endpoints = first.endpoints.clone();
+    assert!(first.run(&["create", "/kept", "value"]).status.success());
+    stop(first, Signal::SIGINT);
+    let second = Dev::start(3, &["--data", &data]);
+    assert_eq!(second.endpoints, endpoints, "it is reached where it was");
+    assert_eq!(second.run(&["get", "/kept"]).stdout, b"value");
+    stop(second, Signal::SIGTERM);
+    let other = lockkeeper().args(["dev", "--nodes", "5", "--data", &data]).output().unwrap();
+    assert_eq!(other.status.code(), Some(2));
+    complaint(&other);
+
+    let temporary = Dev::start(1, &[]);
+    let path = temporary.data.clone();
+    assert!(path.exists());
+    stop(temporary, Signal::SIGINT);
+    assert!(!path.exists());
+}
+
+/// Stops it, and looks whether it did so in order.
+fn stop(mut dev: Dev, signal: Signal) {
+    kill(pid_of(&dev.process), signal).unwrap();
+    assert_eq!(dev.process.wait().unwrap().code(), Some(0));
+    assert!(dev.pids.iter().all(|pid| !alive(pid.as_raw())));
+}
+
+#[test]
+fn nodes_end_with_a_dev_that_is_killed() {
+    let mut dev = Dev::start(3, &[]);
+    kill(pid_of(&dev.process), Signal::SIGKILL).unwrap();
+    dev.process.wait().unwrap();
+    eventually("the nodes have ended", || dev.pids.iter().all(|pid| !alive(pid.as_raw())));
+    std::fs::remove_dir_all(&dev.data).unwrap();
+}
+
+fn serve(directory: &Path, config: &str) -> Output {
+    let path = directory.join("node.toml");
+    std::fs::write(&path, config).unwrap();
+    lockkeeper().args(["serve", "--config"]).arg(&path).output().unwrap()
+}
+
+/// A node that nobody else knows; the log is quiet, so that its last word is all there is.
+fn config(node: u64, cluster: &str, client: &str, data: &Path) -> String {
+    format!(
+        "[cluster]\nid = \"{cluster}\"\nnode = {node}\n[listen]\nclient = \"{client}\"\npeer = \"127.0.0.1:0\"\n[storage]\ndirectory = {data:?}\n[log]\nlevel = \"off\"\n"
+    )
+}
+
+#[test]
+fn serve_says_in_one_line_what_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    let sound = config(1, "a", "127.0.0.1:0", &data);
+
+    let absent = lockkeeper().args(["serve", "--config", "/no/such/file.toml"]).output().unwrap();
+    assert_eq!(absent.status.code(), Some(2));
+    assert!(complaint(&absent).contains("/no/such/file.toml"));
+
+    let unreadable = lockkeeper().args(["serve", "--config"]).arg(directory.path()).output().unwrap();
+    assert_eq!(unreadable.status.code(), Some(2));
+    complaint(&unreadable);
+
+    for (bad, named) in [
+        ("[cluster]\nid = 1\nnode = \"x\"\n".to_owned(), "node"),
+        ("[cluster\n".to_owned(), "node.toml"),
+        (format!("{sound}[limits]\nbody_bites = 3\n"), "body_bites"),
+        (sound.replace("node = 1", "node = 0"), "cluster.node"),
+    ] {
+        let output = serve(directory.path(), &bad);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(complaint(&output).contains(named), "{output:?}");
+    }
+
+    let path = directory.path().join("node.toml");
+    std::fs::write(&path, &sound).unwrap();
+    let checked = lockkeeper().args(["serve", "--check-config", "--config"]).arg(&path).output().unwrap();
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    assert!(!data.exists(), "a check touches nothing");
+
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let in_use = serve(directory.path(), &config(1, "a", &address, &data));
+    assert_eq!(in_use.status.code(), Some(1), "{in_use:?}");
+    assert!(complaint(&in_use).contains(&address));
+
+    // A directory that has served node 1 of cluster a.
+    std::fs::write(&path, &sound).unwrap();
+    let mut served = Killed(lockkeeper().args(["serve", "--config"]).arg(&path).spawn().unwrap());
+    let log = data.clone();
+    eventually("the directory is made", || {
+        log.join("identity").exists() || std::fs::read_dir(&log).is_ok_and(|mut d| d.next().is_some())
+    });
+    eventually("it can be told to stop", || {
+        let _ = kill(served.pid(), Signal::SIGTERM);
+        served.0.try_wait().unwrap().is_some()
+    });
+    for foreign in [config(2, "a", "127.0.0.1:0", &data), config(1, "b", "127.0.0.1:0", &data)] {
+        let output = serve(directory.path(), &foreign);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        complaint(&output);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_usage_errors() {
+    for arguments in [
+        &["nonsense"][..],
+        &["get"],
+        &["--endpoints", "ftp://x", "locks"],
+        &["unlock", "a", "--token", "x"],
+        &["create", "/a", "--kind", "ttl"],
+    ] {
+        assert_eq!(lockkeeper().args(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
+    }
+    let help = String::from_utf8(lockkeeper().args(["lock", "--help"]).output().unwrap().stdout).unwrap();
+    for code in ["120", "121", "122", "123", "125", "126", "127"] {
+        assert!(help.contains(code), "--help tells exit code {code}");
+    }
+}

@@ -1,0 +1,242 @@
+//! `lockkeeper lock` with real processes: what CMD is given, how it ends, and that all of it is dead in time.
+
+mod support;
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use support::{Dev, Killed, alive, complaint, eventually, lockkeeper, numbers};
+
+#[test]
+fn a_command_under_a_lock() {
+    let dev = Dev::start(3, &[]);
+    the_token_is_exported_and_the_code_passed_on(&dev);
+    commands_that_cannot_run(&dev);
+    signals_are_passed_on(&dev);
+    a_wait_that_times_out(&dev);
+    a_signal_while_waiting_leaves_the_queue(&dev);
+    shared_holders_hold_together(&dev);
+    what_is_left_running_ends_with_the_command(&dev);
+    a_forced_release_kills_the_group(&dev);
+    a_killed_lockkeeper_takes_the_group_along(&dev);
+    a_frozen_lockkeeper_does_not_keep_the_group_alive(&dev);
+}
+
+fn the_token_is_exported_and_the_code_passed_on(dev: &Dev) {
+    let script =
+        "echo $LOCKKEEPER_LOCK $LOCKKEEPER_TOKEN; env | grep -c '^LOCKKEEPER_[A-Z]*=.*\\.[0-9a-f]\\{32\\}' ; exit 7";
+    let mut last_token = 0;
+    for _ in 0..2 {
+        let output = dev.lock(&["orders/42"], script).output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let (first, secrets) = text.trim().split_once('\n').unwrap();
+        let token: u64 = first.strip_prefix("orders/42 ").unwrap().parse().unwrap();
+        assert!(token > last_token);
+        assert_eq!(secrets, "0", "no secret is in the environment");
+        last_token = token;
+    }
+    assert_eq!(dev.holders("orders/42"), 0);
+    assert_eq!(dev.lock(&["orders/42"], "kill -9 $$").output().unwrap().status.code(), Some(128 + 9));
+}
+
+fn commands_that_cannot_run(dev: &Dev) {
+    let missing = dev.run(&["lock", "a", "--", "no-such-command-anywhere"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(complaint(&missing).contains("no-such-command-anywhere"));
+    let folder = dev.run(&["lock", "a", "--", "/"]);
+    assert_eq!(folder.status.code(), Some(126), "{folder:?}");
+    let nothing = dev.run(&["lock", "a"]);
+    assert_eq!(nothing.status.code(), Some(125));
+    let bad = dev.run(&["lock", "a/../b", "--", "true"]);
+    assert_eq!(bad.status.code(), Some(125), "{bad:?}");
+    assert_eq!(dev.holders("a"), 0, "nothing is held by commands that did not run");
+}
+
+fn signals_are_passed_on(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    for (signal, code) in [(Signal::SIGTERM, 15), (Signal::SIGINT, 2), (Signal::SIGHUP, 1), (Signal::SIGUSR1, 10)] {
+        let script = format!(
+            "trap 'exit {code}' {}; : > {}; while :; do sleep 0.01; done",
+            &signal.as_str()[3..],
+            ready.display()
+        );
+        let mut lock = Killed(dev.lock(&["signals"], &script).spawn().unwrap());
+        eventually("the command runs", || ready.exists());
+        kill(lock.pid(), signal).unwrap();
+        assert_eq!(lock.code(), Some(code));
+        std::fs::remove_file(&ready).unwrap();
+    }
+    let mut untrapped =
+        Killed(dev.lock(&["signals"], &format!(": > {}; exec sleep 100", ready.display())).spawn().unwrap());
+    eventually("the command runs", || ready.exists());
+    kill(untrapped.pid(), Signal::SIGTERM).unwrap();
+    assert_eq!(untrapped.code(), Some(128 + 15));
+}
+
+/// A holder of that lock, for as long as it is not dropped.
+fn hold(dev: &Dev, lock: &str, options: &[&str]) -> Killed {
+    let mut arguments = vec![lock];
+    arguments.extend(options);
+    let before = dev.holders(lock);
+    let held = Killed(dev.lock(&arguments, "exec sleep 100").spawn().unwrap());
+    eventually("the lock is held", || dev.holders(lock) > before);
+    held
+}
+
+fn release(mut held: Killed) {
+    kill(held.pid(), Signal::SIGTERM).unwrap();
+    held.code();
+}
+
+fn a_wait_that_times_out(dev: &Dev) {
+    let held = hold(dev, "busy", &["--label", "the holder"]);
+    for wait in ["0", "200ms"] {
+        let output = dev.lock(&["busy", "--wait", wait], "echo ran").output().unwrap();
+        assert_eq!(output.status.code(), Some(120), "{output:?}");
+        assert!(output.stdout.is_empty());
+        assert!(complaint(&output).contains("the holder"));
+    }
+    release(held);
+}
+
+fn a_signal_while_waiting_leaves_the_queue(dev: &Dev) {
+    let held = hold(dev, "queue", &[]);
+    let mut waits = Killed(dev.lock(&["queue"], "true").spawn().unwrap());
+    let waiting = || support::json(&dev.run(&["--json", "locks", "queue"]))["waiting"].as_u64().unwrap();
+    eventually("it waits", || waiting() == 1);
+    kill(waits.pid(), Signal::SIGINT).unwrap();
+    assert_eq!(waits.code(), Some(128 + 2));
+    assert_eq!(waiting(), 0);
+    release(held);
+}
+
+fn shared_holders_hold_together(dev: &Dev) {
+    let first = hold(dev, "shared", &["--shared"]);
+    let second = hold(dev, "shared", &["--shared"]);
+    let writer = dev.lock(&["shared", "--wait", "0"], "true").output().unwrap();
+    assert_eq!(writer.status.code(), Some(120));
+    release(first);
+    release(second);
+}
+
+fn what_is_left_running_ends_with_the_command(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pid");
+    let script = format!(
+        "sh -c 'echo $$ > {0}; exec sleep 100' & while ! [ -s {0} ]; do sleep 0.01; done; exit 3",
+        file.display()
+    );
+    // Null, so that the one left behind does not keep a pipe open.
+    let code = dev.lock(&["rest"], &script).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().code();
+    assert_eq!(code, Some(3));
+    assert!(!alive(numbers(&file)[0]), "it was gone before the lock was given back");
+}
+
+/// A holder with a child and a grandchild that both ignore SIGTERM; their pids.
+fn stubborn(dev: &Dev, lock: &str, ttl: &str, directory: &std::path::Path) -> (Killed, Vec<i32>) {
+    let file = directory.join("pids");
+    let script = format!(
+        "trap '' TERM; echo $$ >> {0}; sh -c 'trap \"\" TERM; echo $$ >> {0}; while :; do sleep 0.02; done' & while :; do sleep 0.02; done",
+        file.display()
+    );
+    let mut command = dev.lock(&[lock, "--ttl", ttl], &script);
+    let held = Killed(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    eventually("child and grandchild run", || numbers(&file).len() == 2);
+    let pids = numbers(&file);
+    (held, pids)
+}
+
+fn a_forced_release_kills_the_group(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut held, pids) = stubborn(dev, "forced", "1s", directory.path());
+    let token = support::json(&dev.run(&["--json", "locks", "forced"]))["holders"][0]["token"].to_string();
+    let refused = dev.run(&["unlock", "forced", "--token", &token]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(complaint(&refused).contains("--force"));
+    assert!(dev.run(&["unlock", "forced", "--force", "--token", &token]).status.success());
+    assert_eq!(held.code(), Some(121));
+    assert!(pids.iter().all(|pid| !alive(*pid)));
+    let again = dev.run(&["unlock", "forced", "--force", "--token", &token]);
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
+}
+
+fn a_killed_lockkeeper_takes_the_group_along(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut held, pids) = stubborn(dev, "killed", "60s", directory.path());
+    kill(held.pid(), Signal::SIGKILL).unwrap();
+    held.code();
+    eventually("child and grandchild are dead", || pids.iter().all(|pid| !alive(*pid)));
+}
+
+fn a_frozen_lockkeeper_does_not_keep_the_group_alive(dev: &Dev) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut held, pids) = stubborn(dev, "frozen", "1s", directory.path());
+    kill(held.pid(), Signal::SIGSTOP).unwrap();
+    // The next holder looks at once whether the one before is still alive.
+    let script = format!(
+        "for p in {} {}; do grep -q '^State:.[^ZX]' /proc/$p/status 2>/dev/null && exit 9; done; exit 0",
+        pids[0], pids[1]
+    );
+    let next = dev.lock(&["frozen", "--wait", "20s"], &script).output().unwrap();
+    assert_eq!(next.status.code(), Some(0), "the group was dead when the lock was granted again: {next:?}");
+    kill(held.pid(), Signal::SIGCONT).unwrap();
+    assert_eq!(held.code(), Some(121));
+}
+
+#[test]
+fn a_lost_cluster_ends_the_whole_group_in_time() {
+    let dev = Dev::start(3, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let ttl = Duration::from_secs(2);
+    let (mut held, pids) = stubborn(&dev, "lost", "2s", directory.path());
+    dev.signal(Signal::SIGSTOP);
+    // The last keepalive that can have been acknowledged was sent before now, so it cannot expire before the ttl from then;
+    // the group has to be dead by `last possible sending + ttl`, of which `frozen + ttl` is an upper bound.
+    let frozen = Instant::now();
+    eventually("child and grandchild are dead", || pids.iter().all(|pid| !alive(*pid)));
+    let took = frozen.elapsed();
+    assert_eq!(held.code(), Some(121));
+    assert!(took < ttl, "dead {took:?} after the cluster froze, before it could grant the lock again");
+    dev.signal(Signal::SIGCONT);
+}
+
+#[test]
+fn one_frozen_node_does_not_cost_the_lock() {
+    let dev = Dev::start(3, &[]);
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let done = directory.path().join("done");
+    let script = format!(": > {}; while ! [ -e {} ]; do sleep 0.02; done; exit 5", ready.display(), done.display());
+    // Its first endpoint is the first node's.
+    let mut held = Killed(dev.lock(&["one", "--ttl", "2s"], &script).spawn().unwrap());
+    eventually("the command runs", || ready.exists());
+    let leading = |at: usize| {
+        let output = dev.run(&["--json", "--patience", "1s", "status"]);
+        support::json(&output)[at]["leading"] == true
+    };
+    let leader = (0..3).find(|at| leading(*at)).expect("one leads");
+    // A follower that the holder may be attached to, and then longer than the session would live without it.
+    let frozen = if leader == 0 { 1 } else { 0 };
+    kill(dev.pids[frozen], Signal::SIGSTOP).unwrap();
+    let thawed_at = Instant::now() + Duration::from_secs(3);
+    eventually("a session's life has passed", || Instant::now() >= thawed_at || held.0.try_wait().unwrap().is_some());
+    kill(dev.pids[frozen], Signal::SIGCONT).unwrap();
+    std::fs::write(&done, "").unwrap();
+    assert_eq!(held.code(), Some(5));
+}
+
+#[test]
+fn an_unreachable_cluster_has_a_code_of_its_own() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap().to_string();
+    drop(nobody);
+    for arguments in [&["lock", "a", "--", "true"][..], &["locks"], &["get", "/"], &["watch", "/"], &["status"]] {
+        let mut command = lockkeeper();
+        let output = command.args(["--patience", "200ms", "--endpoints", &address]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(122), "{arguments:?}: {output:?}");
+        complaint(&output);
+    }
+}

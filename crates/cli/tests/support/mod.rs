@@ -1,0 +1,135 @@
+//! Real processes for the tests of the command line: a cluster that ends with its test, and commands against it.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+pub(crate) fn lockkeeper() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
+    command.env_remove("LOCKKEEPER_ENDPOINTS").stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn pid_of(child: &Child) -> Pid {
+    Pid::from_raw(child.id().try_into().unwrap())
+}
+
+/// Waits for a condition; how long is only a bound for when it never comes.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let give_up_at = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < give_up_at, "never came true: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process runs. One that has died and is not waited for does not.
+pub(crate) fn alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with(['Z', 'X']))
+}
+
+pub(crate) fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e} in {output:?}"))
+}
+
+/// The one line that a failing command may print.
+pub(crate) fn complaint(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(text.lines().count(), 1, "one line was expected: {text}");
+    text
+}
+
+/// A child that is killed with the test.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Killed {
+    pub(crate) fn pid(&self) -> Pid {
+        pid_of(&self.0)
+    }
+
+    pub(crate) fn code(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = kill(self.pid(), Signal::SIGCONT);
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `lockkeeper dev`, stopped in order when the test ends, however it ends.
+pub(crate) struct Dev {
+    pub(crate) process: Child,
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) pids: Vec<Pid>,
+    pub(crate) data: PathBuf,
+}
+
+impl Dev {
+    pub(crate) fn start(nodes: u8, arguments: &[&str]) -> Self {
+        let mut command = lockkeeper();
+        command.args(["dev", "--json", "--nodes", &nodes.to_string()]).args(arguments);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = process.stdout.take().unwrap();
+        // From here on it is stopped in order, whatever happens.
+        let mut dev = Self { process, endpoints: Vec::new(), pids: Vec::new(), data: PathBuf::new() };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let told: serde_json::Value = serde_json::from_str(&line).expect("dev says where it is");
+        let strings =
+            |v: &serde_json::Value| v.as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect();
+        let pids = told["nodes"].as_array().unwrap().iter();
+        dev.pids = pids.map(|node| Pid::from_raw(node["pid"].as_i64().unwrap().try_into().unwrap())).collect();
+        dev.endpoints = strings(&told["endpoints"]);
+        dev.data = Path::new(told["data"].as_str().unwrap()).to_path_buf();
+        dev
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = lockkeeper();
+        command.args(["--endpoints", &self.endpoints.join(",")]).args(arguments);
+        command
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// `lock` with a shell script under it.
+    pub(crate) fn lock(&self, options: &[&str], script: &str) -> Command {
+        let mut command = self.command(&["lock"]);
+        command.args(options).args(["--", "sh", "-c", script]);
+        command
+    }
+
+    pub(crate) fn signal(&self, which: Signal) {
+        for pid in &self.pids {
+            kill(*pid, which).unwrap();
+        }
+    }
+
+    pub(crate) fn holders(&self, lock: &str) -> usize {
+        json(&self.run(&["--json", "locks", lock]))["holders"].as_array().unwrap().len()
+    }
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = kill(pid_of(&self.process), Signal::SIGINT);
+        let _ = self.process.wait();
+    }
+}
+
+/// Reads numbers, one a line, that a script wrote to a file.
+pub(crate) fn numbers(path: &Path) -> Vec<i32> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
+}
