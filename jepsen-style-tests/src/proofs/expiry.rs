@@ -77,6 +77,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     none_gone_while_kept(&lives)?;
 
     let all_stopped = Instant::now();
+    let elections = watch_elections(&cluster, term_at_stop);
     let listings = Arc::new(AtomicU64::new(0));
     let orphans = watch_for_orphans(&cluster, &listings);
     let mut ends = Vec::new();
@@ -84,8 +85,9 @@ pub(super) async fn run(context: &Context) -> Outcome {
         ends.push((id, collect_ends(id, watch, all_stopped + TIMEOUT + Duration::from_secs(20)).await?));
     }
     orphans.check().await?;
-    let leader_changed = cluster.leader().await?.1 != term_at_stop;
-    let lateness = check_ends(&lives, &ends, leader_changed)?;
+    elections.watching.abort();
+    let elected = elections.last.lock().ok().and_then(|last| *last);
+    let lateness = check_ends(&lives, &ends, elected)?;
     told_and_gone(&cluster, &lives).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     let silence = lives.iter().map(|life| life.longest_silence).max().unwrap_or_default();
@@ -223,6 +225,30 @@ fn none_gone_while_kept(lives: &[Life]) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Notes when a new leader was last seen.
+struct Elections {
+    last: Arc<Mutex<Option<Instant>>>,
+    watching: tokio::task::JoinHandle<()>,
+}
+
+fn watch_elections(cluster: &Cluster, mut term: u64) -> Elections {
+    let (apis, last) = (cluster.apis(), Arc::new(Mutex::new(None)));
+    let noted = Arc::clone(&last);
+    let watching = tokio::spawn(async move {
+        loop {
+            for (_, api) in &apis {
+                let led =
+                    api.status(false).await.ok().filter(|answer| answer.value.leading && answer.value.term > term);
+                if let (Some(answer), Ok(mut noted)) = (led, noted.lock()) {
+                    (term, *noted) = (answer.value.term, Some(answer.received));
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    Elections { last, watching }
+}
+
 /// Takes what a node's watch tells until all ephemerals of all sessions are gone.
 async fn collect_ends(node: u64, mut watch: mpsc::UnboundedReceiver<Seen>, until: Instant) -> Result<Ends, Failed> {
     let mut ends = Ends::new();
@@ -254,7 +280,7 @@ fn owner(path: &str) -> Option<u64> {
     path.strip_prefix("/expiry/")?.split('-').next()?.parse().ok()
 }
 
-fn check_ends(lives: &[Life], all: &[(u64, Ends)], leader_changed: bool) -> Result<Summary, Failed> {
+fn check_ends(lives: &[Life], all: &[(u64, Ends)], elected: Option<Instant>) -> Result<Summary, Failed> {
     let mut lateness = Vec::new();
     let mut zxids: BTreeMap<u64, u64> = BTreeMap::new();
     for (node, ends) in all {
@@ -279,7 +305,9 @@ fn check_ends(lives: &[Life], all: &[(u64, Ends)], leader_changed: bool) -> Resu
                 return broken(format!("session {} expired {early} early, seen at node {node}", life.id));
             }
             let stopped = life.stopped.unwrap_or(life.last_sent);
-            if !leader_changed && last > stopped + TIMEOUT + GRACE {
+            // A new leader restarts every timer.
+            let counted_from = elected.map_or(stopped, |elected| stopped.max(elected));
+            if last > counted_from + TIMEOUT + GRACE {
                 let late = millis(last - stopped);
                 return broken(format!(
                     "session {} was gone only {late} after its client stopped, at node {node}",

@@ -26,7 +26,8 @@ pub(super) const ROUNDS: u32 = 4;
 /// Longer than the holder's session and an election together.
 const CUT_FOR: Duration = Duration::from_secs(5);
 const HOLDER_TIMEOUT: Duration = Duration::from_secs(2);
-const PROBE: Duration = Duration::from_secs(1);
+/// How long a client waits for one answer: short, so that many are attempted while the link is cut.
+const PROBE: Duration = Duration::from_millis(500);
 const KINDS: [&str; 4] = ["write", "linearizable read", "keepalive", "acquire"];
 
 #[derive(Clone, Debug)]
