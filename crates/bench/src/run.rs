@@ -5,13 +5,17 @@ use std::time::Duration;
 use futures::future::{join_all, try_join_all};
 use hdrhistogram::Histogram;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::Connection;
 use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, cpu};
 
 /// A client that sees nothing but failures does not hammer the cluster with more.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
+/// How long all clients together may take to connect and open their sessions.
+const LONGEST_OPENING: Duration = Duration::from_secs(30);
+/// How long after the measured time the last cycles may end.
+const LONGEST_END: Duration = Duration::from_secs(15);
 /// Longest latency that is told apart.
 const HIGHEST_US: u64 = 120_000_000;
 
@@ -63,7 +67,11 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
         let endpoint = &plan.endpoints[at % plan.endpoints.len()];
         async move { Connection::open(endpoint, &format!("bench client {at}")).await }
     });
-    let connections = try_join_all(opening).await?;
+    let opened = timeout(LONGEST_OPENING, try_join_all(opening)).await;
+    let connections = opened.map_err(|_| BenchError::Endpoint {
+        endpoint: plan.endpoints.join(","),
+        why: format!("{} sessions could not be opened within {} s", plan.clients, LONGEST_OPENING.as_secs()),
+    })??;
     let (phases, phase) = watch::channel(Phase::WarmUp);
     let clients: Vec<_> = (0..)
         .zip(connections)
@@ -91,17 +99,22 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
 
     let mut total = Seen::new();
     let mut connections = Vec::new();
-    for client in clients {
-        match client.await {
-            Ok((seen, connection)) => {
+    let give_up_at = Instant::now() + LONGEST_END;
+    for mut client in clients {
+        match timeout_at(give_up_at, &mut client).await {
+            Ok(Ok((seen, connection))) => {
                 total.add(seen);
                 connections.push(connection);
             }
-            Err(error) => total.failed(format!("a client broke off: {error}")),
+            Ok(Err(error)) => total.failed(format!("a client broke off: {error}")),
+            Err(_) => {
+                client.abort();
+                total.failed(format!("no answer within {} s of the end", LONGEST_END.as_secs()));
+            }
         }
     }
-    // What a failed client still holds goes with its session.
-    join_all(connections.into_iter().map(Connection::close)).await;
+    // What a failed client still holds goes with its session, and so does what cannot be closed in time.
+    let _ = timeout_at(give_up_at, join_all(connections.into_iter().map(Connection::close))).await;
     summarize(plan, total, seconds, servers, own)
 }
 

@@ -192,7 +192,7 @@ pub(crate) struct Lock {
     /// Hold it together with other shared holders
     #[arg(long)]
     pub(crate) shared: bool,
-    /// How long to wait for it; 0 only tries; without it as long as it takes
+    /// How long to wait for it; 0 only tries; without it as long as it takes (a wait queues anew every 10 minutes)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) wait: Option<Duration>,
     /// After how long without a sign of life the cluster may give the lock to another

@@ -1,4 +1,5 @@
 //! The commands for people and programs against a real cluster, and `serve` and `dev` with bad input.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! `lockkeeper lock` with real processes: what CMD is given, how it ends, and that all of it is dead in time.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod support;
 

@@ -1,5 +1,6 @@
 //! What a client does when an endpoint fails, against scripted endpoints: which failure leads where, what is repeated and
 //! what is not, and when a session counts as lost. The real cluster's part is tested from the command line's crate.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

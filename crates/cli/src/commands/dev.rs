@@ -233,7 +233,7 @@ impl Cluster {
                 return Ok(());
             }
             if Instant::now() >= give_up_at {
-                let logs: Vec<String> = self.0.iter().map(|node| last_words(node)).collect();
+                let logs: Vec<String> = self.0.iter().map(last_words).collect();
                 return Err(Failure::failed(format!(
                     "the nodes are not ready after {} s: {}",
                     UNTIL_READY.as_secs(),

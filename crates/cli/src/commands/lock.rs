@@ -262,7 +262,7 @@ fn passed_on() -> Result<mpsc::Receiver<Signal>, Failure> {
 /// Who this is: as told, or user, host and command.
 fn label(args: &Lock) -> String {
     const MAX_CHARS: usize = 100;
-    let text = args.label.clone().unwrap_or_else(|| {
+    args.label.clone().unwrap_or_else(|| {
         let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".into());
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let command: Vec<_> = args.command.iter().map(|part| part.to_string_lossy()).collect();
@@ -271,6 +271,5 @@ fn label(args: &Lock) -> String {
             .map(|c| if c.is_control() { ' ' } else { c })
             .take(MAX_CHARS)
             .collect()
-    });
-    text
+    })
 }
