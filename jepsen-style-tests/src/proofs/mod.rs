@@ -1,5 +1,5 @@
 //! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
-//! [`Outcome`](crate::verdict::Outcome).
+//! [`Outcome`].
 
 mod expiry;
 mod failover;
