@@ -400,3 +400,56 @@ async fn told_and_gone(cluster: &Cluster, lives: &[Life]) -> Result<(), Failed> 
 fn calm(failure: Failure) -> Failed {
     Failed::Broken(format!("with no fault about: {failure}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn base() -> Instant {
+        static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *BASE.get_or_init(Instant::now)
+    }
+
+    fn at(ms: u64) -> Instant {
+        base() + Duration::from_millis(ms)
+    }
+
+    fn life(told_gone: Option<u64>) -> Life {
+        Life {
+            id: 7,
+            credential: String::new(),
+            last_sent: at(1_000),
+            stopped: Some(at(1_400)),
+            longest_silence: Duration::ZERO,
+            told_gone: told_gone.map(at),
+        }
+    }
+
+    fn ended(node: u64, ends: [(u64, u64); 2]) -> (u64, Ends) {
+        (node, Ends::from([(7, ends.map(|(ms, zxid)| (at(ms), zxid)).to_vec())]))
+    }
+
+    fn judged(all: &[(u64, Ends)], elected: Option<u64>) -> String {
+        check_ends(&[life(None)], all, elected.map(at)).map_or_else(|failed| failed.to_string(), |_| String::new())
+    }
+
+    #[test]
+    fn ends_in_time_and_whole_are_fine() {
+        let good = ended(1, [(3_100, 50), (3_110, 50)]);
+        assert_eq!(judged(&[good.clone(), ended(2, [(3_300, 50), (3_300, 50)])], None), "");
+        assert!(none_gone_while_kept(&[life(None)]).is_ok());
+    }
+
+    #[test]
+    fn early_late_and_piecemeal_ends_are_caught() {
+        let good = ended(1, [(3_100, 50), (3_110, 50)]);
+        assert!(judged(&[ended(1, [(2_990, 50), (3_100, 50)])], None).contains("early"));
+        assert!(judged(&[ended(1, [(3_100, 50), (4_500, 50)])], None).contains("gone only"));
+        assert_eq!(judged(&[ended(1, [(4_500, 50), (4_500, 50)])], Some(1_600)), "", "counted from the election");
+        assert!(judged(&[ended(1, [(3_100, 50), (3_100, 51)])], None).contains("one by one"));
+        assert!(judged(&[good, ended(2, [(3_100, 51), (3_100, 51)])], None).contains("different zxids"));
+        assert!(judged(&[(1, Ends::new())], None).contains("no end"));
+        assert!(none_gone_while_kept(&[life(Some(2_900))]).unwrap_err().to_string().contains("expired less than"));
+        assert!(none_gone_while_kept(&[life(Some(3_500))]).unwrap_err().to_string().contains("were lost"));
+    }
+}

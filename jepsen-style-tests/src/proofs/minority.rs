@@ -279,3 +279,35 @@ async fn all_there(cluster: &Cluster, sides: &[&Attempts]) -> Result<(), Failed>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempts(write: (u64, u64, bool)) -> (Attempts, impl Fn(u64) -> Instant) {
+        let base = Instant::now();
+        let at = move |ms| base + Duration::from_millis(ms);
+        let attempt = |kind, (sent, received, acknowledged): (u64, u64, bool)| Attempt {
+            kind,
+            sent: at(sent),
+            received: at(received),
+            path: None,
+            failure: (!acknowledged).then(|| "no leader".to_owned()),
+        };
+        let mut all: Vec<Attempt> = KINDS.map(|kind| attempt(kind, (150, 180, false))).to_vec();
+        all.push(attempt("write", write));
+        (Arc::new(Mutex::new(all)), at)
+    }
+
+    #[test]
+    fn only_what_was_sent_in_the_cut_and_acknowledged_before_the_healing_is_wrong() {
+        let judge = |write| {
+            let (attempts, at) = attempts(write);
+            none_acknowledged_in(&attempts, at(100), at(200))
+        };
+        assert_eq!(judge((90, 110, true)).unwrap(), 4, "was on its way at the cut");
+        assert_eq!(judge((190, 210, true)).unwrap(), 4, "went through after healing");
+        assert_eq!(judge((110, 190, false)).unwrap(), 5);
+        assert!(judge((110, 190, true)).unwrap_err().to_string().contains("acknowledged a write"));
+    }
+}
