@@ -1,6 +1,7 @@
 //! The parts of a node, put together over anything that replicates.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lockkeeper_core::{Command, Op, Outcome, Reply, SessionId, State, Zxid};
@@ -31,6 +32,8 @@ pub(crate) struct Engine {
     pub(crate) replication: Arc<dyn Replication>,
     pub(crate) proposer: Proposer,
     pub(crate) barrier: ReadBarrier,
+    /// When this replica was last seen to be up to date.
+    caught_up_ms: Arc<AtomicU64>,
     pub(crate) keepalives: Arc<Keepalives>,
     pub(crate) random: Random,
     /// One for each lock request under way, its withdrawal included.
@@ -59,6 +62,8 @@ impl Engine {
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
         start_bookmarks(&config, replica.clone(), stop.clone());
         let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
+        let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
+        start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone(), stop.clone());
         Arc::new(Self {
             lock_permits: Arc::new(Semaphore::new(config.max_lock_requests)),
             config,
@@ -66,6 +71,7 @@ impl Engine {
             replication,
             proposer,
             barrier,
+            caught_up_ms,
             keepalives,
             random: Mutex::new(random),
             closing: CancellationToken::new(),
@@ -134,6 +140,12 @@ impl Engine {
         }
     }
 
+    /// How long ago this replica was last seen to be up to date with a leader; none if it has not been since it started.
+    pub(crate) fn caught_up_ago_ms(&self) -> Option<u64> {
+        let at_ms = self.caught_up_ms.load(Ordering::Relaxed);
+        (at_ms != NEVER).then(|| self.replica.now_ms().saturating_sub(at_ms))
+    }
+
     /// Waits until nothing is on its way, but not for ever.
     pub(crate) async fn drain(&self) {
         let clock = &self.replica.clock;
@@ -172,6 +184,30 @@ impl Drop for InCustody {
     fn drop(&mut self) {
         self.replica.custody.lock().leave(self.session);
     }
+}
+
+/// The replica has not been up to date since it started.
+const NEVER: u64 = u64::MAX;
+/// How often it is looked whether the replica is up to date.
+const LOOK_EVERY: Duration = Duration::from_millis(1_000);
+/// How often, as long as it is not.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// A cut-off replica cannot tell from its own log that it is behind: only a round to the leader and back shows it.
+fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Arc<AtomicU64>, stop: CancellationToken) {
+    let looking = async move {
+        loop {
+            // As of when the round began: it may have taken its time.
+            let began_ms = replica.now_ms();
+            let up_to_date = barrier.try_once().await;
+            if up_to_date {
+                caught_up_ms.store(began_ms, Ordering::Relaxed);
+            }
+            let pause = if up_to_date { LOOK_EVERY } else { LOOK_AGAIN };
+            replica.clock.sleep_until(replica.clock.now() + pause).await;
+        }
+    };
+    tokio::spawn(async move { stop.run_until_cancelled(looking).await });
 }
 
 fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {

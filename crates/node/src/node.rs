@@ -178,7 +178,8 @@ impl Node {
     /// How this node is.
     pub fn status(&self) -> NodeStatus {
         let consensus = self.consensus.status();
-        let not_ready_because = not_ready_because(&consensus, self.engine.closing.is_cancelled());
+        let not_ready_because =
+            not_ready_because(&consensus, self.engine.caught_up_ago_ms(), self.engine.closing.is_cancelled());
         let replica = &self.engine.replica;
         let (watches, waiters) = (replica.watches.lock().len(), replica.waiters.lock().len());
         let state = replica.state.read();

@@ -32,6 +32,11 @@ impl ReadBarrier {
         Self { rounds, replica, replication, request_timeout: Duration::from_millis(config.request_timeout_ms) }
     }
 
+    /// Tries once. True if this replica is up to date with a leader that has a majority.
+    pub(crate) async fn try_once(&self) -> bool {
+        matches!(self.rounds.join().await, Ok(Ok(())))
+    }
+
     /// Passes the barrier. A change of leader is a pause; having none for as long as a request may take is an error.
     pub(crate) async fn pass(&self) -> Result<(), NodeError> {
         let mut patience: Option<Patience> = None;

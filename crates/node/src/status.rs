@@ -26,38 +26,42 @@ pub struct NodeStatus {
     pub not_ready_because: Option<String>,
 }
 
-/// Entries that a node may be behind and still be called ready.
-const MAX_LAG: u64 = 1_000;
+/// How long ago a replica may last have been seen to be up to date. Longer than an election takes, so that one is not an outage.
+const MAX_AGE_MS: u64 = 5_000;
 
 /// Why callers should be sent elsewhere.
-pub(crate) fn not_ready_because(consensus: &ConsensusStatus, closing: bool) -> Option<String> {
+pub(crate) fn not_ready_because(
+    consensus: &ConsensusStatus,
+    caught_up_ago_ms: Option<u64>,
+    closing: bool,
+) -> Option<String> {
     if closing {
         return Some("this node is shutting down".into());
     }
     if consensus.leader.is_none() {
         return Some("no leader is known".into());
     }
-    let committed = consensus.committed.map_or(0, |position| position.index);
-    let applied = consensus.applied.map_or(0, |position| position.index);
-    let lag = committed.saturating_sub(applied);
-    (lag > MAX_LAG).then(|| format!("{lag} committed entries are still to be applied here"))
+    match caught_up_ago_ms {
+        None => Some("this replica has not caught up with a leader since it started".into()),
+        Some(ago_ms) if ago_ms > MAX_AGE_MS => {
+            Some(format!("this replica was last up to date with a leader {ago_ms} ms ago"))
+        }
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_consensus::LogPosition;
-
     use super::*;
 
     #[test]
     fn ready_with_a_leader_and_caught_up() {
-        let at = |index| Some(LogPosition { term: 1, index });
-        let mut status = ConsensusStatus { committed: at(5_000), applied: at(4_500), ..Default::default() };
-        assert!(not_ready_because(&status, false).is_some_and(|why| why.contains("leader")));
+        let mut status = ConsensusStatus::default();
+        assert!(not_ready_because(&status, Some(1), false).is_some_and(|why| why.contains("leader")));
         status.leader = Some(2);
-        assert_eq!(not_ready_because(&status, false), None);
-        assert!(not_ready_because(&status, true).is_some());
-        status.applied = at(10);
-        assert!(not_ready_because(&status, false).is_some_and(|why| why.contains("4990")));
+        assert_eq!(not_ready_because(&status, Some(1_200), false), None);
+        assert!(not_ready_because(&status, Some(1), true).is_some());
+        assert!(not_ready_because(&status, None, false).is_some_and(|why| why.contains("since it started")));
+        assert!(not_ready_because(&status, Some(9_000), false).is_some_and(|why| why.contains("9000")));
     }
 }

@@ -157,7 +157,15 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     until("the log to be cut", || (purged(leader) > 100).then_some(())).await;
     let before = cluster.at(behind).status().zxid;
     cluster.net.heal(behind);
-    let theirs = waiter.await.unwrap();
+    let caught_up = tokio::time::timeout(Duration::from_secs(20), waiter).await;
+    let Ok(theirs) = caught_up else {
+        panic!(
+            "node {behind} does not catch up: {:#?}\nits leader: {:#?}",
+            cluster.at(behind).status(),
+            cluster.at(leader).status()
+        );
+    };
+    let theirs = theirs.unwrap();
     assert!(theirs.token > grant.token);
     let mut last = before;
     let oldest = loop {

@@ -131,7 +131,10 @@ async fn a_leader_that_is_cut_off_acknowledges_nothing() {
     // The cut-off side expires nobody, whatever it thinks; the other side does.
     until("the other side to expire the session", || (survivor.status().sessions == 0).then_some(())).await;
     assert!(exists(cut, &mine).await);
+    until("the cut-off node to say that it is not ready", || (!cut.status().ready).then_some(())).await;
+    assert!(survivor.status().ready, "{:?}", survivor.status().not_ready_because);
     cluster.net.heal(leader);
+    until("it to be ready again", || cut.status().ready.then_some(())).await;
     until("the cut-off node to hear of it", || (cut.status().sessions == 0).then_some(())).await;
     assert!(stale(cut, |state| state.get(&path("/kept")).is_some()).await);
     cluster.finish().await;

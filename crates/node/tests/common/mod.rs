@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Default)]
 struct Wires {
     running: BTreeMap<u64, (Node, Arc<PeerBook>, CancellationToken)>,
-    /// Nodes whose messages, in and out, get lost.
+    /// Nodes whose messages, in and out, do not get through.
     cut: BTreeSet<u64>,
 }
 
@@ -42,6 +42,14 @@ impl Net {
         wires.cut.contains(&a) || wires.cut.contains(&b)
     }
 
+    /// Nothing passes between the two while they are cut. What was sent arrives when the cut has healed, if the caller still waits: as
+    /// with TCP, which sends again.
+    async fn passage(&self, a: u64, b: u64) {
+        while self.is_cut(a, b) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     pub fn cut(&self, node: u64) {
         self.0.lock().unwrap().cut.insert(node);
     }
@@ -56,9 +64,7 @@ impl Transport for Wire {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         let Wire { net, from, book } = self;
         let exchange = async {
-            if net.is_cut(*from, to) {
-                std::future::pending::<()>().await;
-            }
+            net.passage(*from, to).await;
             let (target, target_book, life, own_life) = {
                 let wires = net.0.lock().unwrap();
                 let Some((_, _, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
@@ -83,9 +89,7 @@ impl Transport for Wire {
                 () = own_life.cancelled() => return Err(TransportError::Reset),
                 answer = serving => answer.map_err(|_| TransportError::Reset)?,
             };
-            if net.is_cut(*from, to) {
-                std::future::pending::<()>().await;
-            }
+            net.passage(*from, to).await;
             answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
         };
         tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
