@@ -68,6 +68,10 @@ pub struct Watch {
     options: WatchOptions,
     connection: Option<Connection>,
     ready: VecDeque<SseEvent>,
+    /// Changes already given of a transaction that is not complete: its zxid and how many. A break now makes them come again.
+    given: (u64, usize),
+    /// How many of those are still to be passed over on this connection.
+    repeated: usize,
     /// Since when no endpoint has served.
     broken_since: Option<Instant>,
     tried: Vec<Tried>,
@@ -83,6 +87,8 @@ impl Client {
             options,
             connection: None,
             ready: VecDeque::new(),
+            given: (0, 0),
+            repeated: 0,
             broken_since: None,
             tried: Vec::new(),
             pause: FIRST_PAUSE,
@@ -152,13 +158,28 @@ impl Watch {
         };
         match understood {
             Ok((zxid, item)) => {
-                self.options.from = Some(zxid);
                 self.broken_since = None;
                 self.pause = FIRST_PAUSE;
-                Step::Item(item)
+                let complete = event.id == zxid.to_string();
+                if self.is_news(zxid, complete) { Step::Item(item) } else { Step::Again }
             }
             Err(why) => Step::End(self.not_lockkeeper(why)),
         }
+    }
+
+    /// Moves the place to resume from once a transaction is complete, and tells whether its change was not given before the last break.
+    fn is_news(&mut self, zxid: u64, complete: bool) -> bool {
+        let repeated = self.given.0 == zxid && self.repeated > 0;
+        if complete {
+            self.options.from = Some(zxid);
+            (self.given, self.repeated) = ((0, 0), 0);
+        } else if repeated {
+            self.repeated -= 1;
+        } else {
+            let before = if self.given.0 == zxid { self.given.1 } else { 0 };
+            (self.given, self.repeated) = ((zxid, before + 1), 0);
+        }
+        !repeated
     }
 
     fn not_lockkeeper(&self, why: String) -> Error {
@@ -204,6 +225,7 @@ impl Watch {
             self.options.from = self.options.from.or(begins);
             self.tried.clear();
             self.broken_since = None;
+            self.repeated = self.given.1;
             self.connection =
                 Some(Connection { pieces: Box::pin(response.bytes_stream()), parser: SseParser::new(), place });
             return Step::Again;

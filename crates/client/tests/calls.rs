@@ -264,6 +264,25 @@ async fn a_watch_resumes_where_it_broke_off_and_ends_when_history_is_gone() {
 }
 
 #[tokio::test]
+async fn a_watch_that_breaks_in_the_middle_of_a_transaction_gives_each_change_once() {
+    const WHOLE: &str = concat!(
+        "event: change\ndata: {\"zxid\":6,\"kind\":\"created\",\"path\":\"/a\"}\n\n",
+        "event: change\ndata: {\"zxid\":6,\"kind\":\"created\",\"path\":\"/b\"}\n\n",
+        "id: 6\nevent: change\ndata: {\"zxid\":6,\"kind\":\"created\",\"path\":\"/c\"}\n\n",
+    );
+    let first_end = WHOLE.find("\n\n").unwrap() + 2;
+    let first = Scripted::start(move |_| Answer::Events(&WHOLE[..first_end])).await;
+    let second = Scripted::start(|_| Answer::Events(WHOLE)).await;
+    let mut watch = client(&[&first.address, &second.address]).watch(WatchOptions::new("/"));
+    for expected in ["/a", "/b", "/c"] {
+        let Some(Ok(WatchItem::Change(change))) = watch.next().await else { panic!("a change") };
+        assert_eq!(change.path, expected);
+    }
+    assert!(second.asked()[0].contains("from=5"), "before the transaction that broke off: {}", second.asked()[0]);
+    assert_eq!(watch.position(), Some(6));
+}
+
+#[tokio::test]
 async fn a_watch_that_breaks_before_its_first_event_leaves_no_gap() {
     let first = Scripted::start(|_| Answer::Events("")).await;
     let second = Scripted::start(|_| problem(Code::Compacted)).await;

@@ -106,9 +106,11 @@ impl Replica {
     fn follow(&self, state: &State, batch: &Batch, outcomes: &[Outcome]) {
         self.note_callers(batch);
         for outcome in outcomes {
+            self.tell_watches(&outcome.events);
             for event in &outcome.events {
                 match event {
-                    Event::Node { zxid, kind, path } => self.node_event(state, *zxid, *kind, path),
+                    Event::Node { kind: NodeEventKind::Deleted, path, .. } => self.wake_waiters(state, path),
+                    Event::Node { .. } => {}
                     Event::SessionOpened { session, timeout_ms, .. } => {
                         if let Some(leading) = &mut *self.leading.lock() {
                             leading.tracker.opened(*session, *timeout_ms, self.now_ms());
@@ -138,15 +140,26 @@ impl Replica {
         }
     }
 
-    fn node_event(&self, state: &State, zxid: Zxid, kind: NodeEventKind, path: &NodePath) {
-        self.watches.lock().tell(WatchEvent { zxid, kind, path: path.clone() });
-        if kind == NodeEventKind::Deleted {
-            let mut waiters = self.waiters.lock();
-            let woken = waiters.deleted(path, |path| state.standing(path));
-            if woken > 0 {
-                metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
-                metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
-            }
+    /// Hands the watches what happened to nodes, one transaction at a time.
+    fn tell_watches(&self, events: &[Event]) {
+        let changes = events.iter().filter_map(|event| match event {
+            Event::Node { zxid, kind, path } => Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone() }),
+            _ => None,
+        });
+        let changes: Vec<WatchEvent> = changes.collect();
+        let mut watches = self.watches.lock();
+        for transaction in changes.chunk_by(|a, b| a.zxid == b.zxid) {
+            watches.tell(transaction);
+        }
+    }
+
+    /// A node went: those who waited for it are looked at again.
+    fn wake_waiters(&self, state: &State, gone: &NodePath) {
+        let mut waiters = self.waiters.lock();
+        let woken = waiters.deleted(gone, |path| state.standing(path));
+        if woken > 0 {
+            metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
+            metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
         }
     }
 

@@ -13,7 +13,6 @@ use futures::Stream;
 use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
 use crate::history::{History, WatchEvent};
 
@@ -32,8 +31,8 @@ pub struct WatchSpec {
 /// What a listener gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
-    /// Something happened.
-    Event(WatchEvent),
+    /// What one transaction did here, whole and in order; never empty. To resume after it is to have heard all of it.
+    Changes(Vec<WatchEvent>),
     /// Everything up to here has been told: a place to resume from when nothing happens.
     Bookmark(Zxid),
     /// The last item: the listener was too slow, or a snapshot skipped what happened. Watch again from the last zxid heard of if that
@@ -95,7 +94,9 @@ impl WatchTable {
                 event.path == spec.path
             }
         };
-        let backlog = missed.filter(wanted).cloned().map(WatchItem::Event).collect();
+        let missed: Vec<WatchEvent> = missed.filter(wanted).cloned().collect();
+        let backlog =
+            missed.chunk_by(|a, b| a.zxid == b.zxid).map(|changes| WatchItem::Changes(changes.to_vec())).collect();
         let id = this.next_id;
         this.next_id += 1;
         let (queue, rest) = mpsc::channel(this.queue_items);
@@ -111,22 +112,39 @@ impl WatchTable {
         if recursive { &mut self.recursive } else { &mut self.exact }
     }
 
-    /// Something happened: remember it and tell those who listen.
-    pub(crate) fn tell(&mut self, event: WatchEvent) {
-        self.history.push(event.clone());
-        let mut failed = Vec::new();
-        if let Some(ids) = self.exact.get(&event.path) {
-            failed.extend(send(&self.watches, ids, &event));
-        }
-        if !self.recursive.is_empty() && event.kind != NodeEventKind::ChildrenChanged {
-            for ids in ancestors(event.path.as_str()).filter_map(|path| self.recursive.get(path)) {
-                failed.extend(send(&self.watches, ids, &event));
+    /// A transaction happened: remember it and tell those who listen. A listener gets all of it that concerns it at once, or none.
+    pub(crate) fn tell(&mut self, transaction: &[WatchEvent]) {
+        let mut heard: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
+        for event in transaction {
+            self.history.push(event.clone());
+            for id in self.concerned(event) {
+                heard.entry(id).or_default().push(event.clone());
             }
         }
         let oldest = self.history.oldest();
-        for id in failed {
-            self.cut_off(id, oldest);
+        for (id, changes) in heard {
+            if !self.send(id, changes) {
+                self.cut_off(id, oldest);
+            }
         }
+    }
+
+    /// Those who listen for this.
+    fn concerned(&self, event: &WatchEvent) -> Vec<u64> {
+        let mut ids = self.exact.get(&event.path).cloned().unwrap_or_default();
+        if !self.recursive.is_empty() && event.kind != NodeEventKind::ChildrenChanged {
+            ids.extend(ancestors(event.path.as_str()).filter_map(|path| self.recursive.get(path)).flatten());
+        }
+        ids
+    }
+
+    /// False if the listener could not take it.
+    fn send(&self, id: u64, changes: Vec<WatchEvent>) -> bool {
+        let Some(watch) = self.watches.get(&id) else { return true };
+        // One that was ahead of this replica has heard of it elsewhere.
+        let news = changes.first().is_some_and(|first| watch.after < first.zxid);
+        // A closed one is being dropped, and removes itself.
+        !news || watch.queue.try_send(WatchItem::Changes(changes)).is_ok()
     }
 
     /// Ends a watch whose listener has lost the thread.
@@ -179,20 +197,6 @@ impl WatchTable {
     pub(crate) fn len(&self) -> usize {
         self.watches.len()
     }
-}
-
-/// Tells these watches; gives those that could not take it.
-fn send(watches: &BTreeMap<u64, Watch>, ids: &[u64], event: &WatchEvent) -> Vec<u64> {
-    let mut failed = Vec::new();
-    for id in ids {
-        let Some(watch) = watches.get(id).filter(|watch| watch.after < event.zxid) else { continue };
-        match watch.queue.try_send(WatchItem::Event(event.clone())) {
-            Ok(()) => {}
-            // A closed one is being dropped, and removes itself.
-            Err(TrySendError::Full(_) | TrySendError::Closed(_)) => failed.push(*id),
-        }
-    }
-    failed
 }
 
 /// The path and all above it, up to the root.

@@ -13,7 +13,7 @@ fn table(history_events: usize, queue_items: usize) -> Arc<Mutex<WatchTable>> {
 }
 
 fn tell(table: &Arc<Mutex<WatchTable>>, zxid: u64, kind: NodeEventKind, at: &str) {
-    table.lock().tell(WatchEvent { zxid: Zxid(zxid), kind, path: path(at) });
+    table.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at) }]);
 }
 
 fn watch(
@@ -30,7 +30,10 @@ fn heard(stream: &mut WatchStream) -> Vec<String> {
     let mut items = Vec::new();
     while let Some(Some(item)) = stream.next().now_or_never() {
         items.push(match item {
-            WatchItem::Event(event) => format!("{} {:?} {}", event.zxid, event.kind, event.path),
+            WatchItem::Changes(events) => {
+                let each = events.iter().map(|event| format!("{} {:?} {}", event.zxid, event.kind, event.path));
+                each.collect::<Vec<_>>().join(" + ")
+            }
             WatchItem::Bookmark(zxid) => format!("{zxid} bookmark"),
             WatchItem::Lost { oldest } => format!("lost {oldest}"),
         });
@@ -125,4 +128,21 @@ fn bounded_and_clean() {
     drop(streams);
     let table = table.lock();
     assert!(table.watches.is_empty() && table.exact.is_empty() && table.recursive.is_empty());
+}
+
+#[test]
+fn a_transaction_is_heard_whole_or_not_at_all() {
+    use NodeEventKind::*;
+    let table = table(100, 1);
+    let mut live = watch(&table, "/", true, None, 0).expect("taken");
+    let events = [(Created, "/a"), (ChildrenChanged, "/"), (Created, "/b"), (DataChanged, "/a")];
+    let transaction = events.map(|(kind, at)| WatchEvent { zxid: Zxid(1), kind, path: path(at) });
+    table.lock().tell(&transaction);
+    assert_eq!(
+        heard(&mut live),
+        ["1 Created /a + 1 Created /b + 1 DataChanged /a"],
+        "one place in the queue is enough"
+    );
+    let mut resumed = watch(&table, "/", true, Some(0), 1).expect("taken");
+    assert_eq!(heard(&mut resumed), ["1 Created /a + 1 Created /b + 1 DataChanged /a"]);
 }

@@ -91,14 +91,14 @@ async fn watches_resume_at_another_node_without_a_gap() {
     }
     let mut heard = Vec::new();
     while heard.len() < 4 {
-        let WatchItem::Event(event) = first.next().await.unwrap() else { continue };
-        heard.push(event.zxid);
+        let WatchItem::Changes(events) = first.next().await.unwrap() else { continue };
+        heard.extend(events.iter().map(|event| event.zxid));
     }
     drop(first);
     let mut second = cluster.at(2).watch(watch("/w", true, heard.last().copied())).await.unwrap();
     while heard.len() < 10 {
-        let WatchItem::Event(event) = second.next().await.unwrap() else { continue };
-        heard.push(event.zxid);
+        let WatchItem::Changes(events) = second.next().await.unwrap() else { continue };
+        heard.extend(events.iter().map(|event| event.zxid));
     }
     assert_eq!(heard, zxids);
     drop(second);
@@ -171,7 +171,7 @@ async fn a_replica_that_skips_ahead_looks_at_everything_again() {
     let oldest = loop {
         match events.next().await.unwrap() {
             WatchItem::Lost { oldest } => break oldest,
-            WatchItem::Event(event) => last = event.zxid,
+            WatchItem::Changes(events) => last = events[0].zxid,
             WatchItem::Bookmark(zxid) => last = zxid,
         }
     };

@@ -40,9 +40,8 @@ async fn a_silent_session_goes_with_all_it_owned_at_one_point() {
     assert!(theirs.token > grant.token);
     let mut deleted = Vec::new();
     while deleted.len() < 4 {
-        match events.next().await.unwrap() {
-            WatchItem::Event(event) if event.kind == NodeEventKind::Deleted => deleted.push(event),
-            _ => {}
+        if let WatchItem::Changes(changes) = events.next().await.unwrap() {
+            deleted.extend(changes.into_iter().filter(|event| event.kind == NodeEventKind::Deleted));
         }
     }
     assert!(deleted.iter().all(|event| event.zxid == deleted[0].zxid), "{deleted:?}");

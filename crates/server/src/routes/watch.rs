@@ -11,7 +11,7 @@ use futures::stream::{self, StreamExt};
 use lockkeeper_api::Problem;
 use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
 use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
-use lockkeeper_node::{WatchItem, WatchSpec};
+use lockkeeper_node::{WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
@@ -37,7 +37,8 @@ pub(super) struct Asked {
 }
 
 /// Streams the changes of a path. Messages: `change`, `bookmark` (nothing more happened up to here), and as the last one
-/// `compacted` (a problem document: read anew, then watch from there). The id of each is the zxid to resume from.
+/// `compacted` (a problem document: read anew, then watch from there). The id is the zxid to resume from; of the changes of one
+/// transaction the last alone has it, so a stream that broke off in the middle of one tells all of it again.
 #[utoipa::path(get, path = "/v1/watch", tag = "watch",
     params(Asked, ("Last-Event-ID" = Option<String>, Header, description = "The id of the last message that a stream before this one gave")),
     responses((status = 200, description = "Server-sent events whose data is a `Change`, a `Bookmark` or a `Problem`", body = Change, content_type = "text/event-stream"),
@@ -51,7 +52,7 @@ pub(super) async fn watch(
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
     let items = app.node.watch(spec).await?;
-    let messages = items.map(message);
+    let messages = items.flat_map(|item| stream::iter(messages(item)));
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
     let stopping = app.stopping.clone();
@@ -71,20 +72,28 @@ fn resume_from(headers: &HeaderMap) -> Result<Option<u64>, Failure> {
         .ok_or_else(|| Failure::bad_request("Last-Event-ID must be the id of a message of this stream, a number"))
 }
 
-fn message(item: WatchItem) -> Result<Event, Infallible> {
-    Ok(match item {
-        WatchItem::Event(event) => {
-            let change = Change { zxid: event.zxid.0, kind: kind_out(event.kind), path: event.path.to_string() };
-            event_of("change", event.zxid, &change)
+/// Only the last message of a transaction has an id: a client that was cut off in its middle resumes before it, and hears all of it.
+fn messages(item: WatchItem) -> Vec<Result<Event, Infallible>> {
+    let messages = match item {
+        WatchItem::Changes(events) => {
+            let last = events.len().saturating_sub(1);
+            events.iter().enumerate().map(|(at, event)| change(event, at == last)).collect()
         }
-        WatchItem::Bookmark(zxid) => event_of("bookmark", zxid, &Bookmark { zxid: zxid.0 }),
+        WatchItem::Bookmark(zxid) => {
+            vec![filled(Event::default().event("bookmark").id(zxid.to_string()), &Bookmark { zxid: zxid.0 })]
+        }
         // No id: a client that reconnects by itself must not believe that it has seen up to here.
-        WatchItem::Lost { oldest } => filled(Event::default().event("compacted"), &compacted(oldest).into_problem()),
-    })
+        WatchItem::Lost { oldest } => {
+            vec![filled(Event::default().event("compacted"), &compacted(oldest).into_problem())]
+        }
+    };
+    messages.into_iter().map(Ok).collect()
 }
 
-fn event_of(name: &str, zxid: Zxid, body: &impl Serialize) -> Event {
-    filled(Event::default().event(name).id(zxid.to_string()), body)
+fn change(event: &WatchEvent, last: bool) -> Event {
+    let change = Change { zxid: event.zxid.0, kind: kind_out(event.kind), path: event.path.to_string() };
+    let message = Event::default().event("change");
+    filled(if last { message.id(event.zxid.to_string()) } else { message }, &change)
 }
 
 fn filled(event: Event, body: &impl Serialize) -> Event {
