@@ -20,6 +20,8 @@ struct Message {
 struct Stream {
     response: futures::stream::BoxStream<'static, Vec<u8>>,
     buffer: String,
+    /// Whether the change given last completes its transaction.
+    complete: bool,
 }
 
 impl Stream {
@@ -34,7 +36,7 @@ impl Stream {
         }
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let response = response.bytes_stream().map(|chunk| chunk.map(|c| c.to_vec()).unwrap_or_default()).boxed();
-        Ok(Self { response, buffer: String::new() })
+        Ok(Self { response, buffer: String::new(), complete: false })
     }
 
     /// The next message; none when the stream has ended. Comments are skipped.
@@ -70,7 +72,9 @@ impl Stream {
             }
             assert_eq!(message.event, "change", "{message:?}");
             let change: Change = serde_json::from_str(&message.data).unwrap();
-            assert_eq!(message.id, Some(change.zxid));
+            // The last of its transaction has an id, those before it none.
+            assert!(message.id.is_none_or(|id| id == change.zxid), "{message:?}");
+            self.complete = message.id.is_some();
             return change;
         }
     }
@@ -149,4 +153,18 @@ async fn a_stream_ends_when_the_node_goes() {
         assert_eq!(message.event, "bookmark", "{message:?}");
     }
     drop(directory);
+}
+
+#[tokio::test]
+async fn only_a_whole_transaction_can_be_resumed_after() {
+    let node = Cluster::start(1).await;
+    create(&node, "/t").await;
+    let mut live = Stream::open(&node, "path=/t&recursive=true", None).await.map_err(|got| got.text).unwrap();
+    let operations = ["/t/a", "/t/b", "/t/c"].map(|path| json!({"op": "create", "path": path}));
+    let got = node.post("/v1/txn", None, json!({ "operations": operations })).await;
+    assert!(got.status.is_success(), "{}", got.text);
+    for (path, complete) in [("/t/a", false), ("/t/b", false), ("/t/c", true)] {
+        let change = live.change().await;
+        assert_eq!((change.path.as_str(), live.complete), (path, complete));
+    }
 }
