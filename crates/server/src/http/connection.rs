@@ -51,9 +51,11 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
+    let Ok(address) = stream.peer_addr() else { return };
     let pace = Pace::new();
     let socket = TokioIo::new(Socket::new(stream, pace.clone()));
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ClientAddress(address));
         let (front, pace) = (front.clone(), pace.clone());
         async move {
             pace.enter(Phase::Busy);
@@ -94,6 +96,10 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
         }
     }
 }
+
+/// From where a request came; for the audit log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
 
 /// Marks a reply whose body goes on until somebody leaves.
 #[derive(Clone, Copy, Debug)]

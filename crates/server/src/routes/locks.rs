@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::State as Extract;
+use axum::extract::{Extension, State as Extract};
 use lockkeeper_api::locks::{
     Acquire, Acquired, Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified,
 };
@@ -20,6 +20,7 @@ use super::{Consistency, page_limit};
 use crate::app::Shared;
 use crate::extract::{Asking, Json, Lock, LockAndToken, Query, session_required};
 use crate::failure::{Failure, shutting_down};
+use crate::http::connection::ClientAddress;
 use crate::reply::{Answer, Reply};
 
 /// Longest wait for a lock.
@@ -364,6 +365,7 @@ pub(super) async fn force_release(
     Extract(app): Extract<Shared>,
     LockAndToken(lock, token): LockAndToken,
     asking: Asking,
+    Extension(ClientAddress(from)): Extension<ClientAddress>,
 ) -> Answer<Released> {
     if !app.admin.allow_force_release {
         let detail = "forced release is switched off at this node (admin.allow_force_release); close the holder's session instead, or wait for it to expire";
@@ -372,7 +374,14 @@ pub(super) async fn force_release(
     if app.stopping.is_cancelled() {
         return Err(shutting_down());
     }
-    let by = asking.0.credential.map_or_else(|| "the HTTP API".to_owned(), |c| format!("session {}", c.session));
+    let by = match asking.0.credential {
+        // The audit log is to name nobody who has not proved it; and any request is a sign of life.
+        Some(credential) => {
+            app.node.keepalive(&credential).await?;
+            format!("session {} from {from}", credential.session)
+        }
+        None => format!("somebody without a session from {from}"),
+    };
     let name = lock.to_string();
     let done = app.node.force_release(lock, FencingToken(token), &by).await?;
     Ok(Reply::ok(done.zxid, Released { lock: name, token, zxid: done.zxid.0 }))

@@ -145,6 +145,9 @@ async fn forced_release_hits_that_grant_alone_and_can_be_switched_off() {
     let wrong = format!("/v1/locks/x/y/holders/{}", held.token + 1);
     node.call(Method::DELETE, &wrong, None, None).await.problem(Code::NotHeld);
     let path = format!("/v1/locks/x/y/holders/{}", held.token);
+    let forged = format!("{}.{:032x}", session.session_id, 7);
+    node.call(Method::DELETE, &path, Some(&forged), None).await.problem(Code::WrongSecret);
+    assert!(node.verify("x/y", held.token).await.held, "who does not prove who it is breaks nothing");
     let broken: Released = node.call(Method::DELETE, &path, None, None).await.json();
     assert_eq!((broken.lock.as_str(), broken.token), ("x/y", held.token));
     node.post("/v1/locks/x/y/release", Some(&session.credential), json!({ "token": held.token }))
