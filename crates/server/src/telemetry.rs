@@ -132,6 +132,16 @@ fn describe_state() {
         Unit::Count,
         "Waiters woken at this node; over the cluster one per release."
     );
+    describe_histogram!(
+        "lockkeeper_lock_wait_seconds",
+        Unit::Seconds,
+        "From a lock request to its grant, at this node."
+    );
+    describe_counter!(
+        "lockkeeper_lock_requests_abandoned_total",
+        Unit::Count,
+        "Lock requests taken out of their queue because their caller had gone."
+    );
     describe_counter!("lockkeeper_forced_releases_total", Unit::Count, "Locks taken from their holders by force.");
 }
 

@@ -12,6 +12,9 @@ use crate::extract::{Id, Json, Query};
 use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
 
+/// Whose turn it is to compute a checksum.
+static CHECKSUM: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// What to tell.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -51,6 +54,8 @@ fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>
 pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<Asked>) -> Answer<Status> {
     let state = match asked.checksum {
         Some(true) => {
+            // Any client may ask: however many do, one processor at most is busy with it.
+            let _turn = CHECKSUM.lock().await;
             let (zxid, checksum) = app.node.checksum().await;
             Some(StateChecksum { zxid: zxid.0, checksum })
         }
