@@ -80,6 +80,7 @@ impl Client {
     /// [`Code::NotHeld`] if nobody holds it so; otherwise see [`Error`].
     pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
         let target = format!("/v1/locks/{}/holders/{token}", lock_part(lock)?);
-        self.call(&Ask::new(Method::DELETE, target, Repeat::ByRequestId)).await
+        // The cluster remembers no request id for it: a second try could not tell its own success from another's.
+        self.call(&Ask::new(Method::DELETE, target, Repeat::Never)).await
     }
 }
