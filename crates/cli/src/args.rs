@@ -45,7 +45,7 @@ Exit codes:
 Examples:
   lockkeeper lock orders/42 -- ./nightly-job
   lockkeeper lock reports --shared --wait 30s -- sh -c 'build-report --token $LOCKKEEPER_TOKEN'
-  lockkeeper lock deploy --wait 0 -- ./deploy || [ $? = 120 ] && echo 'somebody else deploys'";
+  lockkeeper lock deploy --wait 0 -- ./deploy || { [ $? = 120 ] && echo 'somebody else deploys'; }";
 
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
