@@ -31,6 +31,7 @@ const LOCKERS: u64 = 6;
 const LOCKS: u64 = 3;
 const SESSION_MS: u32 = 60_000;
 const CALL: Duration = Duration::from_secs(10);
+const HOLD: Duration = Duration::from_millis(5);
 
 /// What was acknowledged.
 #[derive(Clone, Debug)]
@@ -260,6 +261,8 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen
             }
         };
         let Some((token, granted)) = token else { continue };
+        // Held for a while: of holders that hold for no time, no two could be seen to overlap.
+        tokio::time::sleep(HOLD).await;
         let grant = Grant { lock: name.clone(), token, asked, granted, released: Some(Instant::now()) };
         lock(&seen.grants).push(grant);
         loop {
