@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub max_lock_requests: usize,
     /// Longest time for which a lock request may wait.
     pub max_wait_ms: u64,
+    /// Most sessions of the whole cluster; more are refused as overload.
+    pub max_sessions: usize,
     /// Most watches at this node.
     pub max_watches: usize,
     /// Events that a watch may be behind before it is cut off.
@@ -59,6 +61,7 @@ impl NodeConfig {
             max_waiting_calls: 65_536,
             max_lock_requests: 65_536,
             max_wait_ms: u64::from(MAX_SESSION_TIMEOUT_MS),
+            max_sessions: 1_000_000,
             max_watches: 65_536,
             watch_queue_events: 1024,
             history_events: 100_000,

@@ -14,6 +14,9 @@ use crate::request::{At, Credential, KeepaliveAck, OpenedSession};
 impl Engine {
     pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
         self.refuse_when_closing()?;
+        if self.replica.state.read().session_count() >= self.config.max_sessions {
+            return Err(NodeError::overloaded());
+        }
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);
         let command = Command::OpenSession { secret_hash: hash_of(&secret), timeout_ms, label: Arc::from(label) };

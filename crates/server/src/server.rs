@@ -267,6 +267,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     consensus.snapshot_every_entries = config.storage.snapshot_every_entries;
     let mut node = NodeConfig::new(consensus);
     node.reap_every_ms = config.timing.reap_interval_ms;
+    node.max_sessions = config.limits.sessions;
     node.watch_queue_events = config.limits.watch_queue_events;
     node.history_events = config.limits.watch_history_events;
     node.shutdown_timeout_ms = config.limits.shutdown_timeout_ms.max(1);

@@ -153,6 +153,11 @@ fn standing_of(node: &Node, directory: &NodePath, blocker: Option<&Place>) -> St
     }
 }
 
+/// Where a page that follows `last` begins.
+fn beyond<T: ?Sized>(last: Option<&T>) -> Bound<&T> {
+    last.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
 impl State {
     /// The last transaction that changed anything.
     pub fn zxid(&self) -> Zxid {
@@ -175,6 +180,15 @@ impl State {
         Some(self.tree.get(path)?.children.iter())
     }
 
+    /// The names of a node's children that come after `after`, in order; found in O(log n).
+    pub fn children_after(
+        &self,
+        path: &NodePath,
+        after: Option<&str>,
+    ) -> Option<impl Iterator<Item = &Arc<str>> + use<'_>> {
+        Some(self.tree.get(path)?.children.range::<_, str>((beyond(after), Bound::Unbounded)))
+    }
+
     /// A live session.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id).map(|session| &**session)
@@ -183,6 +197,12 @@ impl State {
     /// All live sessions, oldest first.
     pub fn sessions(&self) -> impl ExactSizeIterator<Item = (SessionId, &Session)> {
         self.sessions.iter().map(|(id, session)| (*id, &**session))
+    }
+
+    /// The live sessions that were opened after `after`, oldest first; found in O(log n).
+    pub fn sessions_after(&self, after: Option<SessionId>) -> impl Iterator<Item = (SessionId, &Session)> + use<'_> {
+        let later = self.sessions.range::<_, SessionId>((beyond(after.as_ref()), Bound::Unbounded));
+        later.map(|(id, session)| (*id, &**session))
     }
 
     /// How many nodes there are, with the root.

@@ -129,6 +129,8 @@ pub struct Limits {
     pub peer_connections: usize,
     /// Most requests of clients at work or waiting at a time; one more gets 429.
     pub in_flight_requests: usize,
+    /// Most sessions of the cluster; opening one more gets 429.
+    pub sessions: usize,
     /// Events that wait for a slow watcher before it is told that it missed some.
     pub watch_queue_events: usize,
     /// Events kept for watchers that resume.
@@ -228,6 +230,7 @@ impl Default for Limits {
             connections: 16_384,
             peer_connections: 256,
             in_flight_requests: 16_384,
+            sessions: 1_000_000,
             watch_queue_events: 4_096,
             watch_history_events: 65_536,
             header_read_timeout_ms: 10_000,

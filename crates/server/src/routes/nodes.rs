@@ -149,7 +149,7 @@ fn view(state: &State, path: &NodePath, limit: Option<usize>, after: Option<&str
     };
     let mut next_children = None;
     let children = limit.and_then(|limit| {
-        let later = state.children(path)?.skip_while(|name| after.is_some_and(|after| &***name <= after));
+        let later = state.children_after(path, after)?;
         let mut names: Vec<String> = later.take(limit + 1).map(ToString::to_string).collect();
         if names.len() > limit {
             names.truncate(limit);

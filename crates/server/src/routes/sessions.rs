@@ -147,12 +147,8 @@ pub(super) async fn list(Extract(app): Extract<Shared>, Query(page): Query<Page>
     let read = app
         .node
         .read(super::level(page.consistency), move |state: &State| {
-            let mut found: Vec<Session> = state
-                .sessions()
-                .skip_while(|(id, _)| after.is_some_and(|after| *id <= after))
-                .take(limit + 1)
-                .map(|(id, session)| view(id, session))
-                .collect();
+            let mut found: Vec<Session> =
+                state.sessions_after(after).take(limit + 1).map(|(id, session)| view(id, session)).collect();
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.session_id);

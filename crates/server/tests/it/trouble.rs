@@ -285,3 +285,13 @@ async fn going_in_order() {
     assert_eq!(shown.waiting, 1, "the place in the queue is kept");
     again.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn sessions_are_bounded() {
+    let node = Cluster::start_with(1, |config| config.limits.sessions = 2).await;
+    for _ in 0..2 {
+        assert!(node.post("/v1/sessions", None, json!({})).await.status.is_success());
+    }
+    let refused = node.post("/v1/sessions", None, json!({})).await;
+    refused.problem(Code::Overloaded);
+}
