@@ -3,6 +3,7 @@
 
 mod expiry;
 mod failover;
+mod group_commit;
 mod herd;
 mod kill_all;
 mod minority;
@@ -103,5 +104,11 @@ pub const PROOFS: &[Proof] = &[
             minutes(3 + rounds * 2) + Duration::from_secs(2 * calm)
         },
         run: |context| Box::pin(failover::run(context)),
+    },
+    Proof {
+        name: "group-commit",
+        about: "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds",
+        limit: |context| minutes(2) + Duration::from_secs(2 * context.seconds.unwrap_or(group_commit::SECONDS)),
+        run: |context| Box::pin(group_commit::run(context)),
     },
 ];
