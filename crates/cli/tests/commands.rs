@@ -213,6 +213,49 @@ fn serve_says_in_one_line_what_is_wrong() {
     }
 }
 
+/// Creates nodes of 100 KB until one is not acknowledged; gives the names of those that were.
+fn fill(endpoint: &str) -> Vec<String> {
+    let data = "x".repeat(100_000);
+    let create = |name: &String| {
+        let path = format!("/{name}");
+        let output = lockkeeper().args(["--endpoints", endpoint, "--patience", "1s", "create", &path, &data]).output();
+        output.unwrap().status.success()
+    };
+    (0..10_000).map(|number| format!("full-{number}")).take_while(create).collect()
+}
+
+#[test]
+fn a_full_disk_ends_serve_in_one_line_and_loses_nothing_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let path = directory.path().join("node.toml");
+    std::fs::write(&path, config(1, "a", &address, &directory.path().join("data"))).unwrap();
+    let endpoint = format!("http://{address}");
+    let ready = || lockkeeper().args(["--endpoints", &endpoint, "status"]).output().unwrap().status.success();
+
+    // No file may grow beyond 6 MiB, and the signal that says so is ignored: a write fails as it does on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" serve --config \"$1\"";
+    let mut limited = std::process::Command::new("bash");
+    limited.args(["-c", script, env!("CARGO_BIN_EXE_lockkeeper")]).arg(&path).stderr(Stdio::piped());
+    let mut limited = Killed(limited.spawn().unwrap());
+    eventually("the node serves", ready);
+    let acknowledged = fill(&endpoint);
+    assert!(acknowledged.len() > 3, "{acknowledged:?}");
+    assert_eq!(limited.code(), Some(1));
+    let said: Vec<String> = BufReader::new(limited.0.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("File too large") && said[0].contains("db"), "names cause and file: {said:?}");
+
+    let again = Killed(lockkeeper().args(["serve", "--config"]).arg(&path).spawn().unwrap());
+    eventually("it serves again", ready);
+    let listed = lockkeeper().args(["--endpoints", &endpoint, "ls", "/"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    for name in &acknowledged {
+        assert!(listed.lines().any(|line| line.trim_start_matches('/') == name), "{name} is gone from: {listed}");
+    }
+    drop(again);
+}
+
 #[test]
 fn wrong_arguments_are_usage_errors() {
     for arguments in [

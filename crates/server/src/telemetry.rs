@@ -25,6 +25,9 @@ const COUNTS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512
 const QUIET: &str = "openraft=error,sled=warn,hyper=warn,hyper_util=warn,reqwest=warn";
 
 fn filter(level: &str) -> Result<EnvFilter, String> {
+    if level.eq_ignore_ascii_case("off") {
+        return Ok(EnvFilter::new("off"));
+    }
     // Of two directives for one target the later counts.
     EnvFilter::try_new(format!("{QUIET},{level}")).map_err(|error| error.to_string())
 }
