@@ -50,8 +50,8 @@ impl Duties {
         let duties = self.clone();
         let reaping = async move { duties.reap_for_ever(every, &proposer).await };
         let stop_reaping = stop.clone();
-        tokio::spawn(async move { stop.run_until_cancelled(expiry).await });
-        tokio::spawn(async move { stop_reaping.run_until_cancelled(reaping).await });
+        self.replica.start_vital("expiry of sessions", stop, expiry);
+        self.replica.start_vital("reaper", stop_reaping, reaping);
     }
 
     async fn confirm(&self) -> Result<u64, NodeError> {

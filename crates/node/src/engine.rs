@@ -195,6 +195,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A cut-off replica cannot tell from its own log that it is behind: only a round to the leader and back shows it.
 fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Arc<AtomicU64>, stop: CancellationToken) {
+    let vital = replica.clone();
     let looking = async move {
         loop {
             // As of when the round began: it may have taken its time.
@@ -207,11 +208,12 @@ fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Ar
             replica.clock.sleep_until(replica.clock.now() + pause).await;
         }
     };
-    tokio::spawn(async move { stop.run_until_cancelled(looking).await });
+    vital.start_vital("look at its own freshness", stop, looking);
 }
 
 fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {
     let every = Duration::from_millis(config.bookmark_every_ms);
+    let vital = replica.clone();
     let telling = async move {
         loop {
             replica.clock.sleep_until(replica.clock.now() + every).await;
@@ -219,5 +221,5 @@ fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: Cancellatio
             replica.watches.lock().bookmark(state.zxid());
         }
     };
-    tokio::spawn(async move { stop.run_until_cancelled(telling).await });
+    vital.start_vital("telling of bookmarks", stop, telling);
 }

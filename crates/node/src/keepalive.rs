@@ -92,12 +92,12 @@ impl Keepalives {
             leadership: replication.leadership(),
             tick: Duration::from_millis(config.session_tick_ms),
             group_timeout: Duration::from_millis(config.keepalive_group_timeout_ms),
-            replica,
+            replica: replica.clone(),
             replication,
             duties,
             owed: BTreeSet::new(),
         };
-        tokio::spawn(async move { stop.run_until_cancelled(messenger.run()).await });
+        replica.start_vital("messenger of keepalives", stop, messenger.run());
         this
     }
 

@@ -75,7 +75,7 @@ impl Proposer {
             max_commands: config.max_batch_commands,
             max_bytes: config.max_batch_bytes,
         };
-        tokio::spawn(async move { stop.run_until_cancelled(carrier.run()).await });
+        replica.start_vital("proposer", stop, carrier.run());
         Self {
             queue,
             load,

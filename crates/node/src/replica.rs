@@ -15,6 +15,7 @@ use lockkeeper_core::{
 };
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, whole_ms};
 use crate::config::NodeConfig;
@@ -69,6 +70,22 @@ impl Replica {
         })
     }
 
+    /// Runs a task without which this node is worse than gone: should it panic, the process is told to end. Ends when `stop` is cancelled.
+    pub(crate) fn start_vital(
+        &self,
+        name: &'static str,
+        stop: CancellationToken,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let fatal = self.fatal.clone();
+        let running = tokio::spawn(async move { stop.run_until_cancelled(task).await });
+        tokio::spawn(async move {
+            if running.await.is_err_and(|error| error.is_panic()) {
+                fatal(format!("the node's {name} has panicked; start again, and report this"));
+            }
+        });
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         whole_ms(self.clock.now())
     }
@@ -82,8 +99,10 @@ impl Replica {
         let mut batch = match Batch::decode(&entry.payload) {
             Ok(batch) => batch,
             Err(error) => {
-                (self.fatal)(format!("the log entry at {} cannot be read: {error}", entry.position));
-                return;
+                let why = format!("the log entry at {} cannot be read: {error}", entry.position);
+                (self.fatal)(why.clone());
+                // Going on would apply later entries to a state with a hole, and keep it in a snapshot. This ends the task that applies.
+                panic!("{why}");
             }
         };
         batch.clock_ms = entry.clock_ms;
@@ -258,4 +277,46 @@ fn stood_first(state: &State, event: &Event) -> bool {
     let Some(lock) = path.parent().and_then(|directory| LockName::of_directory(&directory)) else { return false };
     let first = state.lock(&lock).and_then(|view| view.requests().next());
     first.is_none_or(|first| first.sequence > sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use bytes::Bytes;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    fn replica() -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
+        let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
+        let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
+        let (told, heard) = mpsc::unbounded_channel();
+        let fatal = Arc::new(move |why| told.send(why).unwrap());
+        (Replica::new(&config, Arc::new(SystemClock::default()), fatal), heard)
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_cannot_be_read_ends_the_applying() {
+        let (replica, mut heard) = replica();
+        let position = LogPosition { term: 1, index: 7 };
+        let entry = Committed { position, clock_ms: 1, payload: Bytes::from_static(b"\xff") };
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry]))).is_err(),
+            "later entries must not be applied"
+        );
+        assert!(heard.recv().await.unwrap().contains("cannot be read"));
+    }
+
+    #[tokio::test]
+    async fn a_vital_task_that_panics_ends_the_node_and_one_that_is_stopped_does_not() {
+        let (replica, mut heard) = replica();
+        let stop = CancellationToken::new();
+        replica.start_vital("idler", stop.clone(), std::future::pending());
+        stop.cancel();
+        replica.start_vital("stumbler", CancellationToken::new(), async { panic!("on purpose") });
+        assert!(heard.recv().await.unwrap().contains("stumbler"));
+    }
 }
