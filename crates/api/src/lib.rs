@@ -6,10 +6,12 @@
 pub mod cluster;
 pub mod credential;
 pub mod data;
+pub mod gates;
 pub mod locks;
 pub mod nodes;
 pub mod problem;
 pub mod sessions;
+pub mod stream;
 pub mod watch;
 
 pub use credential::Credential;

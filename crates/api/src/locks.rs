@@ -15,6 +15,8 @@ pub enum Mode {
     Shared,
     /// Alone, under the name that Curator's read-write lock gives to writers. Queues as `exclusive`.
     Write,
+    /// One of `permits` permits of a semaphore. Everyone in the queue states the same number.
+    Permit,
 }
 
 /// `POST /v1/locks/{name}/acquire`. With the `Lockkeeper-Session` header the lock belongs to that session;
@@ -35,9 +37,24 @@ pub struct Acquire {
     /// Who asks, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// Further locks to take together with the one in the path: all of them or none, in one transaction and under one token.
+    /// At most 31; the order does not matter.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+    /// For mode `permit`, and only for it: how many may hold at a time, from 1 to 1,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u16>,
+    /// Should the session *expire* while it holds, nobody is granted the lock for so many milliseconds (Chubby's lock-delay);
+    /// a release and a closed session have no delay. At most 10 minutes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub delay_ms: u32,
     /// Have a session with this timeout made for the lock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u32>,
+}
+
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 /// The lock is held.
@@ -46,12 +63,18 @@ pub struct Acquire {
 pub struct Acquired {
     /// The lock.
     pub lock: String,
+    /// The locks that were taken together with it, in the order of their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
     /// Alone or shared.
     pub mode: Mode,
     /// The fencing token: larger than that of every earlier grant of this lock. Show it to the resource.
     pub token: u64,
     /// The request's node in the tree.
     pub path: String,
+    /// The nodes of the locks that were taken together with it, in the same order as `also`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_paths: Vec<String>,
     /// The session that holds it.
     pub session_id: u64,
     /// The credential of the session that was made for it (`ttl_ms`); shown this once.
@@ -68,7 +91,33 @@ pub struct Acquired {
     pub zxid: u64,
 }
 
-/// `POST /v1/locks/{name}/release` and `POST /v1/locks/{name}/verify`.
+/// `POST /v1/locks/{name}/release`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// The fencing token of the grant.
+    pub token: u64,
+    /// The locks that were taken together with it: all are given back, or none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+}
+
+/// `POST /v1/locks/{name}/downgrade`: the holder of a `write` becomes a reader without letting go. The token stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Downgraded {
+    /// The lock.
+    pub lock: String,
+    /// The token, as it was.
+    pub token: u64,
+    /// The request's node, under its new name.
+    pub path: String,
+    /// The zxid of the downgrade.
+    pub zxid: u64,
+}
+
+/// `POST /v1/locks/{name}/verify` and `POST /v1/locks/{name}/downgrade`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -113,6 +162,15 @@ pub struct Request {
     pub sequence: u64,
     /// Alone or shared.
     pub mode: Mode,
+    /// For mode `permit`: how many may hold at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u16>,
+    /// The delay that it asked for.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub delay_ms: u32,
+    /// For the place of a dead holder that is kept free (lock delay): until when, in milliseconds since 1970 by the replicated clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delayed_until_ms: Option<u64>,
     /// The session that asks.
     #[serde(default)]
     pub session_id: Option<u64>,

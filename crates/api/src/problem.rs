@@ -41,6 +41,12 @@ pub enum Code {
     NotHeld,
     /// 409: the lock request no longer stands in the queue (withdrawn, released or broken since).
     NotQueued,
+    /// 409: the lock's queue has another shape: a semaphore with another number of permits, or a lock where a semaphore was asked for.
+    LockMismatch,
+    /// 409: the gate is not pending under this token (any more).
+    GateNotPending,
+    /// 409: another operation uses the same gate: the fingerprint differs.
+    GateMismatch,
     /// 409: the request id was used before with another payload.
     RequestMismatch,
     /// 409: an operation of the transaction was refused; `operation` and `cause` say which and why.
@@ -65,6 +71,8 @@ pub enum Code {
     Overloaded,
     /// 431: the header is too large.
     HeaderTooLarge,
+    /// 499: the client gave the request up, and nothing came of it (session stream only).
+    Cancelled,
     /// 500: a defect of the server; the log has more.
     Internal,
     /// 503: no leader that a quorum confirms; certainly not carried out.
@@ -91,6 +99,9 @@ impl Code {
             | Self::NoChildrenForEphemerals
             | Self::NotHeld
             | Self::NotQueued
+            | Self::LockMismatch
+            | Self::GateNotPending
+            | Self::GateMismatch
             | Self::RequestMismatch
             | Self::TransactionFailed
             | Self::MembershipConflict => 409,
@@ -101,6 +112,7 @@ impl Code {
             Self::LockBusy => 423,
             Self::Overloaded => 429,
             Self::HeaderTooLarge => 431,
+            Self::Cancelled => 499,
             Self::Internal => 500,
             Self::NoLeader | Self::ShuttingDown => 503,
             Self::UnknownOutcome => 504,
@@ -125,6 +137,9 @@ impl Code {
             Self::NoChildrenForEphemerals => "ephemeral nodes have no children",
             Self::NotHeld => "lock not held",
             Self::NotQueued => "request not in the queue",
+            Self::LockMismatch => "queue of another shape",
+            Self::GateNotPending => "gate not pending under this token",
+            Self::GateMismatch => "gate used for another operation",
             Self::RequestMismatch => "request id reused",
             Self::TransactionFailed => "transaction refused",
             Self::MembershipConflict => "membership change not possible",
@@ -137,6 +152,7 @@ impl Code {
             Self::WrongPeer => "wrong peer",
             Self::Overloaded => "overloaded",
             Self::HeaderTooLarge => "header too large",
+            Self::Cancelled => "given up by the client",
             Self::Internal => "internal error",
             Self::NoLeader => "no leader",
             Self::ShuttingDown => "shutting down",

@@ -80,5 +80,6 @@ fn mode(mode: Mode) -> &'static str {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
         Mode::Write => "write",
+        Mode::Permit => "permit",
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockkeeper_api::Code;
-use lockkeeper_api::locks::{Acquire, Acquired, Lock, Locks, Released, Token, Verified};
+use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Lock, Locks, Release, Released, Token, Verified};
 use reqwest::Method;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -45,7 +45,25 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
     pub async fn release(&self, lock: &str, token: u64) -> Result<Released, Error> {
+        self.release_together(lock, &Release { token, also: Vec::new() }).await
+    }
+
+    /// Gives back all the locks that were taken together, or none.
+    ///
+    /// # Errors
+    /// [`Code::NotHeld`] if one of them is not held with that token; otherwise see [`Error`].
+    pub async fn release_together(&self, lock: &str, release: &Release) -> Result<Released, Error> {
         let target = format!("/v1/locks/{}/release", lock_part(lock)?);
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(release)?).await
+    }
+
+    /// Makes the holder of a [`Write`](lockkeeper_api::locks::Mode::Write) a reader, without anybody coming between. The token
+    /// stays as it is.
+    ///
+    /// # Errors
+    /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
+    pub async fn downgrade(&self, lock: &str, token: u64) -> Result<Downgraded, Error> {
+        let target = format!("/v1/locks/{}/downgrade", lock_part(lock)?);
         self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(&Token { token })?).await
     }
 

@@ -1,6 +1,7 @@
 //! The routes of the HTTP interface as typed methods of [`Client`](crate::Client).
 
 mod cluster;
+mod gates;
 mod locks;
 mod nodes;
 mod sessions;

@@ -34,7 +34,7 @@ fn mode_in(mode: Mode) -> LockMode {
     match mode {
         Mode::Exclusive => LockMode::Exclusive,
         Mode::Shared => LockMode::Shared,
-        Mode::Write => LockMode::Write,
+        Mode::Write | Mode::Permit => LockMode::Write,
     }
 }
 
@@ -55,6 +55,9 @@ fn request_view(request: LockRequest) -> Request {
         token: request.token.0,
         sequence: request.sequence,
         mode: mode_out(request.mode),
+        permits: None,
+        delay_ms: 0,
+        delayed_until_ms: None,
         session_id: request.session.map(|session| session.0),
         label: request.label,
         since_ms: request.since_ms,
@@ -220,6 +223,8 @@ async fn held(
         credential_text(&made.credential)
     });
     Ok(Acquired {
+        also: Vec::new(),
+        also_paths: Vec::new(),
         lock: lock.to_string(),
         mode,
         token: grant.value.token.0,

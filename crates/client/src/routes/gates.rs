@@ -1,0 +1,46 @@
+//! `/v1/gates`.
+
+use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
+use reqwest::Method;
+
+use super::encode as encode_part;
+use crate::client::Client;
+use crate::error::Error;
+use crate::transport::{Ask, Repeat};
+
+impl Client {
+    /// Asks to do an operation that is to be done once. With a session the gate opens again when that session ends.
+    ///
+    /// # Errors
+    /// [`GateMismatch`](lockkeeper_api::Code::GateMismatch) if the key is used for another operation; otherwise see [`Error`].
+    pub async fn gate_begin(&self, key: &str, begin: &Begin) -> Result<GateView, Error> {
+        let target = format!("/v1/gates/{}/begin", encode_part(key));
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(begin)?).await
+    }
+
+    /// Stores the result of the operation.
+    ///
+    /// # Errors
+    /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
+    pub async fn gate_finish(&self, key: &str, finish: &Finish) -> Result<Settled, Error> {
+        let target = format!("/v1/gates/{}/finish", encode_part(key));
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(finish)?).await
+    }
+
+    /// Opens the gate again: the operation did not take place.
+    ///
+    /// # Errors
+    /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
+    pub async fn gate_fail(&self, key: &str, token: u64) -> Result<Settled, Error> {
+        let target = format!("/v1/gates/{}/fail", encode_part(key));
+        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(&Fail { token })?).await
+    }
+
+    /// How a gate stands.
+    ///
+    /// # Errors
+    /// [`NotFound`](lockkeeper_api::Code::NotFound) if nobody has begun it; otherwise see [`Error`].
+    pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
+        self.call(&Ask::get(format!("/v1/gates/{}", encode_part(key)))).await
+    }
+}
