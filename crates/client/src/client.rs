@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use lockkeeper_api::Credential;
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use uuid::Uuid;
 
 use crate::endpoints::{Endpoint, EndpointError, Endpoints};
 use crate::error::Error;
+use crate::routes::Paging;
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -60,6 +62,8 @@ impl Acknowledgements {
 pub(crate) struct Identity {
     pub(crate) credential: Credential,
     pub(crate) acknowledgements: Arc<Acknowledgements>,
+    /// Where to run what is handed over from outside of a runtime.
+    pub(crate) runtime: Option<Handle>,
 }
 
 /// A handle on the cluster; clones share connections and the endpoint they prefer.
@@ -92,10 +96,21 @@ impl Client {
         Ok(Self { http, endpoints: Arc::new(endpoints), options: Arc::new(options), identity: None })
     }
 
+    /// A client with the usual [`Options`], once an endpoint has answered.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for endpoints that cannot be used, [`Error::Unreachable`] if none answers; otherwise see [`Error`].
+    pub async fn connect(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        let bad = |why: EndpointError| Error::refused(lockkeeper_api::Code::BadRequest, why.to_string());
+        let client = Self::new(endpoints, Options::default()).map_err(bad)?;
+        client.sessions(&Paging { limit: Some(1), ..Paging::default() }).await?;
+        Ok(client)
+    }
+
     /// The same client, speaking for that session.
     #[must_use]
     pub fn as_session(&self, credential: Credential) -> Self {
-        let identity = Identity { credential, acknowledgements: Arc::default() };
+        let identity = Identity { credential, acknowledgements: Arc::default(), runtime: Handle::try_current().ok() };
         Self { identity: Some(identity), ..self.clone() }
     }
 

@@ -27,6 +27,6 @@ pub use error::{Error, Tried};
 pub use lease::safety_margin;
 pub use lockkeeper_api as api;
 pub use routes::{Paging, Reading};
-pub use session::{Session, SessionOptions, SessionState};
+pub use session::{Session, SessionOptions, SessionState, Transport};
 pub use sse::{SseEvent, SseParser, SseTooLong};
 pub use watch::{Watch, WatchItem, WatchOptions};

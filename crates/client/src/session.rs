@@ -26,6 +26,14 @@ const SHORTEST_NAP: Duration = Duration::from_millis(1);
 /// Pause after a round in which nobody acknowledged.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
+/// How a session talks to the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// One HTTP request for each call.
+    #[default]
+    Http,
+}
+
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -33,11 +41,13 @@ pub struct SessionOptions {
     pub timeout: Duration,
     /// Who this is, for people.
     pub label: String,
+    /// How it talks to the cluster.
+    pub transport: Transport,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(10), label: String::new() }
+        Self { timeout: Duration::from_secs(10), label: String::new(), transport: Transport::default() }
     }
 }
 
@@ -66,12 +76,23 @@ struct Shared {
     renewed: watch::Sender<Moment>,
 }
 
-/// An open session. Dropping it stops the keepalives and lets it expire; [`close`](Session::close) ends it at once.
-#[derive(Debug)]
+/// An open session; clones are the same session. When the last is dropped, the keepalives stop and it expires;
+/// [`close`](Session::close) ends it at once.
+#[derive(Clone, Debug)]
 pub struct Session {
     shared: Arc<Shared>,
     credential: Credential,
-    keeper: JoinHandle<()>,
+    keeper: Arc<Keeper>,
+}
+
+/// The task that keeps it alive, for as long as somebody has the session.
+#[derive(Debug)]
+struct Keeper(JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Session {
@@ -96,7 +117,7 @@ impl Session {
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
         });
-        let keeper = tokio::spawn(keep(shared.clone()));
+        let keeper = Arc::new(Keeper(tokio::spawn(keep(shared.clone()))));
         Ok(Self { shared, credential, keeper })
     }
 
@@ -161,22 +182,30 @@ impl Session {
         }
     }
 
-    /// Ends it, with all it owns, in one transaction of the cluster.
+    /// Completes, with the reason, when the cluster tells that the grant with that token is over without having been given
+    /// back: broken by force, or its node was deleted. That the session is lost is for [`lost`](Self::lost) to tell; over
+    /// [`Transport::Http`] nobody tells, and this never completes.
+    pub(crate) fn watch_grant(&self, _lock: &str, _token: u64) -> impl Future<Output = String> + Send + 'static {
+        std::future::pending()
+    }
+
+    /// Ends it, with all it owns, in one transaction of the cluster; for all clones.
     ///
     /// # Errors
     /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
-    pub async fn close(self) -> Result<(), Error> {
-        self.keeper.abort();
+    pub async fn close(&self) -> Result<(), Error> {
+        self.keeper.0.abort();
+        self.shared.state.send_if_modified(|state| {
+            let news = !matches!(state, SessionState::Lost { .. });
+            if news {
+                *state = SessionState::Lost { because: "it was closed".into() };
+            }
+            news
+        });
         match self.shared.client.close_session().await {
             Err(Error::Lost(_)) | Ok(()) => Ok(()),
             Err(other) => Err(other),
         }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.keeper.abort();
     }
 }
 

@@ -4,6 +4,7 @@
 //! answered may have: it is repeated only if the request is safe to repeat (it reads, or its session and request id make
 //! the cluster give the first answer again), and it is reported as unknown otherwise.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +12,8 @@ use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Problem, REQUEST_ID_HEADER, SESSI
 use rand::Rng;
 use reqwest::Method;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
@@ -37,15 +39,16 @@ pub(crate) enum Repeat {
     Never,
 }
 
-type MakeBody<'a> = Box<dyn Fn() -> Result<Bytes, Error> + Send + Sync + 'a>;
+type MakeBody = Arc<dyn Fn() -> Result<Bytes, Error> + Send + Sync>;
 
 /// What to ask.
-pub(crate) struct Ask<'a> {
+#[derive(Clone)]
+pub(crate) struct Ask {
     pub(crate) method: Method,
     /// Path and query.
     pub(crate) target: String,
     /// Made anew for each try, for bodies that say how long is left to wait.
-    pub(crate) body: Option<MakeBody<'a>>,
+    pub(crate) body: Option<MakeBody>,
     pub(crate) repeat: Repeat,
     /// How long the request itself asks the server to wait.
     pub(crate) wait: Duration,
@@ -53,7 +56,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) as_session: bool,
 }
 
-impl<'a> Ask<'a> {
+impl Ask {
     pub(crate) fn new(method: Method, target: String, repeat: Repeat) -> Self {
         Self { method, target, body: None, repeat, wait: Duration::ZERO, as_session: true }
     }
@@ -64,12 +67,12 @@ impl<'a> Ask<'a> {
 
     pub(crate) fn json(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
         let bytes = encode(body)?;
-        self.body = Some(Box::new(move || Ok(bytes.clone())));
+        self.body = Some(Arc::new(move || Ok(bytes.clone())));
         Ok(self)
     }
 
-    pub(crate) fn json_with(mut self, make: impl Fn() -> Result<Bytes, Error> + Send + Sync + 'a) -> Self {
-        self.body = Some(Box::new(make));
+    pub(crate) fn json_with(mut self, make: impl Fn() -> Result<Bytes, Error> + Send + Sync + 'static) -> Self {
+        self.body = Some(Arc::new(make));
         self
     }
 
@@ -128,7 +131,7 @@ impl Tries {
 
 impl Client {
     /// Asks until there is an answer, a refusal, or no patience left.
-    pub(crate) async fn call<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, Error> {
+    pub(crate) async fn call<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, Error> {
         let request_id = (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4);
         let may_repeat = match ask.repeat {
             Repeat::Freely | Repeat::Idempotent => true,
@@ -187,6 +190,19 @@ impl Client {
         }
     }
 
+    /// Hands a request over without waiting for what comes of it, from wherever this is called: for what must be said while
+    /// something is dropped. Where no runtime lives any more nothing is sent, and what the session owns goes with it.
+    pub(crate) fn post(&self, ask: Ask) {
+        let own = || self.identity.as_ref().and_then(|identity| identity.runtime.clone());
+        let Some(runtime) = own().or_else(|| Handle::try_current().ok()) else { return };
+        let client = self.clone();
+        runtime.spawn(async move {
+            if let Err(error) = client.call::<IgnoredAny>(&ask).await {
+                tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
+            }
+        });
+    }
+
     fn answered(&self, request_id: Option<Uuid>) {
         if let (Some(identity), Some(id)) = (&self.identity, request_id) {
             identity.acknowledgements.answered(id);
@@ -196,7 +212,7 @@ impl Client {
     async fn try_once(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask<'_>,
+        ask: &Ask,
         request_id: Option<Uuid>,
         give_up_at: Instant,
     ) -> Result<Outcome, Error> {
@@ -216,7 +232,7 @@ impl Client {
     pub(crate) fn request(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask<'_>,
+        ask: &Ask,
         request_id: Option<Uuid>,
     ) -> Result<reqwest::RequestBuilder, Error> {
         let mut request = self.http.request(ask.method.clone(), format!("{endpoint}{}", ask.target));

@@ -76,7 +76,7 @@ async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex
     let count = endpoints.len().max(1);
     endpoints.rotate_left(usize::try_from(number).unwrap_or(0) % count);
     let client = Client::new(&endpoints, Options::default()).map_err(|error| error.to_string())?;
-    let options = SessionOptions { timeout: Duration::from_secs(10), label: format!("contender {number}") };
+    let options = SessionOptions { label: format!("contender {number}"), ..SessionOptions::default() };
     let session = Session::open(&client, &options).await.map_err(failed)?;
     let acquire = Acquire { wait_ms: 120_000, label: Some(format!("contender {number}")), ..Acquire::default() };
     for _ in 0..arguments.times {

@@ -124,7 +124,7 @@ impl Holder {
     async fn attach(endpoint: &str, lock: &str) -> Result<Self, Failed> {
         let calm = |error: &dyn std::fmt::Display| Failed::Broken(format!("with no fault about: {error}"));
         let client = Client::new([endpoint], ClientOptions::default()).map_err(|error| calm(&error))?;
-        let options = SessionOptions { timeout: HOLDER_TIMEOUT, label: "holder".into() };
+        let options = SessionOptions { timeout: HOLDER_TIMEOUT, label: "holder".into(), ..SessionOptions::default() };
         let session = Session::open(&client, &options).await.map_err(|error| calm(&error))?;
         session.client().acquire(lock, &Acquire::default()).await.map_err(|error| calm(&error))?;
         let lost = Arc::new(Mutex::new(None));

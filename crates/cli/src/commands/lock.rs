@@ -44,7 +44,7 @@ pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
 
 async fn hold(client: &Client, args: &Lock) -> Result<u8, Failure> {
     let mut signals = passed_on()?;
-    let options = SessionOptions { timeout: args.ttl, label: label(args) };
+    let options = SessionOptions { timeout: args.ttl, label: label(args), ..SessionOptions::default() };
     let session = tokio::select! {
         opened = Session::open(client, &options) => opened.map_err(before_command)?,
         Some(signal) = signals.recv() => return Ok(code_of(signal)),

@@ -31,6 +31,7 @@ impl Client {
         let repeat = if self.identity.is_some() { Repeat::Idempotent } else { Repeat::Never };
         let request_id = acquire.request_id.unwrap_or_else(Uuid::new_v4);
         let until = Instant::now() + wait;
+        let acquire = acquire.clone();
         let body = move || {
             let left = until.saturating_duration_since(Instant::now());
             let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
