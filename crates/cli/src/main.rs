@@ -6,6 +6,7 @@
 mod args;
 mod commands;
 mod failure;
+mod hold;
 mod output;
 mod supervise;
 
@@ -22,11 +23,11 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
-    let prefix = args.command.name();
+    let prefix = args.command.name().to_owned();
     match run(args) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            failure.tell(prefix);
+            failure.tell(&prefix);
             ExitCode::from(failure.code)
         }
     }

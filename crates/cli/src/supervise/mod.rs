@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A running command.
 pub(crate) struct Supervised {
+    /// The command of lockkeeper that runs it, for messages.
+    of: &'static str,
     /// The command's process, which leads its group.
     leader: Pid,
     ended: Option<u8>,
@@ -39,7 +41,12 @@ pub(crate) struct Supervised {
 impl Supervised {
     /// Runs `command` in a group of its own with these variables in its environment. To be called from the thread that
     /// lives as long as the process: the parent-death signal follows the thread.
-    pub(crate) fn start(command: &[OsString], variables: &[(&str, String)], deadline: Moment) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        of: &'static str,
+        command: &[OsString],
+        variables: &[(&str, String)],
+        deadline: Moment,
+    ) -> Result<Self, Failure> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot {what}: {e}"))
@@ -49,7 +56,7 @@ impl Supervised {
         let itself = std::env::current_exe().map_err(failed("find the lockkeeper binary"))?;
         let terminal = Terminal::find();
         let mut exec = Command::new(&itself);
-        exec.args(["__exec", "--parent", &getpid().to_string()]);
+        exec.args(["__exec", "--of", of, "--parent", &getpid().to_string()]);
         if terminal.is_ours() {
             exec.arg("--foreground");
         }
@@ -70,7 +77,7 @@ impl Supervised {
                 return Err(failed("start the guard process")(e));
             }
         };
-        let mut supervised = Self { leader, ended: None, guard, terminal };
+        let mut supervised = Self { of, leader, ended: None, guard, terminal };
         supervised.tell_guard(deadline);
         Ok(supervised)
     }
@@ -84,9 +91,10 @@ impl Supervised {
         let written = self.guard.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         if let Some(Err(_)) = written {
             self.guard.stdin = None;
-            say(
-                "lockkeeper lock: the guard process is gone; were lockkeeper itself killed now, only CMD would die with it",
-            );
+            say(&format!(
+                "lockkeeper {}: the guard process is gone; were lockkeeper itself killed now, only CMD would die with it",
+                self.of
+            ));
         }
     }
 
@@ -107,7 +115,7 @@ impl Supervised {
                     self.ended = Some(code_of(signal));
                 }
                 Ok(WaitStatus::Stopped(pid, Signal::SIGTSTP)) if pid == self.leader && self.terminal.is_ours() => {
-                    say("lockkeeper lock: a suspended command would lose the lock; it goes on");
+                    say(&format!("lockkeeper {}: a suspended command would lose what it holds; it goes on", self.of));
                     self.terminal.give_to(self.leader);
                     self.signal(Signal::SIGCONT);
                 }
@@ -140,7 +148,7 @@ impl Supervised {
         self.signal(Signal::SIGKILL);
         // A process in an uninterruptible call dies when the call returns; there is nothing more to be done to it.
         if !self.gone_by(Instant::now() + Duration::from_secs(5)).await {
-            say("lockkeeper lock: a killed process of CMD's group has not gone yet");
+            say(&format!("lockkeeper {}: a killed process of CMD's group has not gone yet", self.of));
         }
     }
 

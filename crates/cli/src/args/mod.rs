@@ -1,10 +1,14 @@
 //! The command line as clap sees it: every command, option and help text.
 
+mod holding;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+pub(crate) use holding::{Holding, Lock};
 
 const ENDPOINTS: &str = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003";
 
@@ -18,34 +22,6 @@ Exit codes:
 `lockkeeper lock` has its own, see `lockkeeper lock --help`.
 
 A cluster to try:  lockkeeper dev";
-
-const LOCK_HELP: &str = "\
-CMD runs in a process group of its own with
-  LOCKKEEPER_LOCK   the lock's name
-  LOCKKEEPER_TOKEN  the fencing token: show it to the resource that CMD changes, and let the resource refuse lower ones
-
-SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 are passed on to the group. When CMD ends, what it left running in its
-group is ended too (SIGTERM, then SIGKILL after --grace), then the lock is released. A process that leaves the group
-(setsid) is no longer watched over.
-
-If the session cannot be renewed, the group gets SIGTERM in time, and SIGKILL early enough that all of it is dead before the
-cluster can give the lock to another. If the lock was taken by force it gets SIGKILL as soon as that is seen, which is
-within a third of --ttl. If lockkeeper itself is killed or frozen, a guard process kills the group.
-
-Exit codes:
-  CMD's own, 128+n if signal n ended it, and
-  120  the wait timed out: another still holds the lock; CMD was not run
-  121  the lock was lost while CMD ran, and CMD was killed
-  122  cluster unreachable; CMD was not run
-  123  it is not known whether the lock was granted; CMD was not run, and the lock is free within --ttl
-  125  wrong arguments, or lockkeeper failed
-  126  CMD cannot be executed
-  127  CMD was not found
-
-Examples:
-  lockkeeper lock orders/42 -- ./nightly-job
-  lockkeeper lock reports --shared --wait 30s -- sh -c 'build-report --token $LOCKKEEPER_TOKEN'
-  lockkeeper lock deploy --wait 0 -- ./deploy || { [ $? = 120 ] && echo 'somebody else deploys'; }";
 
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
@@ -79,7 +55,7 @@ pub(crate) enum Command {
     /// Run a whole cluster on this machine, to try and to develop against
     Dev(Dev),
     /// Run a command while holding a lock
-    #[command(after_long_help = LOCK_HELP, after_help = "--help has the exit codes and examples")]
+    #[command(after_long_help = holding::LOCK_HELP, after_help = holding::SEE_HELP)]
     Lock(Lock),
     /// Show who holds and who waits: all locks, or one with its queue
     Locks(Locks),
@@ -122,11 +98,13 @@ pub(crate) enum Command {
 
 impl Command {
     /// The command as it is typed.
-    pub(crate) fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &str {
         match self {
             Self::Serve(_) => "serve",
             Self::Dev(_) => "dev",
-            Self::Lock(_) | Self::Exec(_) | Self::Guard { .. } => "lock",
+            Self::Lock(_) => "lock",
+            Self::Exec(exec) => &exec.of,
+            Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",
             Self::Sessions => "sessions",
             Self::Ls(_) => "ls",
@@ -182,31 +160,6 @@ pub(crate) struct Dev {
     /// Where the data lie; without it in a temporary directory that is removed at the end
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
-}
-
-/// `lock`
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Lock {
-    /// The lock, such as orders/42
-    pub(crate) name: String,
-    /// Hold it together with other shared holders
-    #[arg(long)]
-    pub(crate) shared: bool,
-    /// How long to wait for it; 0 only tries; without it as long as it takes (a wait queues anew every 10 minutes)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) wait: Option<Duration>,
-    /// After how long without a sign of life the cluster may give the lock to another
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub(crate) ttl: Duration,
-    /// How long the group has between SIGTERM and SIGKILL; at most, and by default, a fifth of --ttl
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) grace: Option<Duration>,
-    /// Who this is, for people who look at the queue; without it user, host and command
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) label: Option<String>,
-    /// What to run
-    #[arg(required = true, last = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// `locks`
@@ -401,6 +354,9 @@ pub(crate) struct Bench {
 /// `__exec`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Exec {
+    /// The command that runs it, for messages
+    #[arg(long)]
+    pub(crate) of: String,
     /// Who must still be the parent
     #[arg(long)]
     pub(crate) parent: i32,
