@@ -1,0 +1,106 @@
+//! A gate across the way of many, opened by one (Curator's `DistributedBarrier`).
+
+use lockkeeper_api::nodes::{Create, Kind};
+use lockkeeper_api::watch::ChangeKind;
+use lockkeeper_api::{Code, Data};
+
+use super::error::RecipeError;
+use super::follow::{Follow, look};
+use super::party::Party;
+use super::place::{self, Place};
+use crate::routes::Reading;
+
+/// While the barrier stands, [`wait`](Self::wait) waits; when it is removed, all go on. Where none stands, nobody waits.
+///
+/// A barrier is a persistent node: it stands until somebody removes it, whatever becomes of who set it. One that was set with
+/// [`block_while_alive`](Self::block_while_alive) falls with its session as well. A removal tells everyone who waits, once. When the session of a
+/// waiter is lost its wait ends in [`Error::Lost`](crate::Error::Lost), which does not say that the way is free.
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    party: Party,
+    place: Place,
+}
+
+impl Barrier {
+    pub(crate) fn new(party: Party, place: Place) -> Self {
+        Self { party, place }
+    }
+
+    /// Where it stands.
+    pub fn path(&self) -> &str {
+        self.place.as_str()
+    }
+
+    /// Sets the barrier; `false` if it stood already.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn block(&self) -> Result<bool, RecipeError> {
+        self.set(Kind::Persistent).await
+    }
+
+    /// Sets a barrier that falls by itself when this session ends; `false` if one stood already, which may live longer.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn block_while_alive(&self) -> Result<bool, RecipeError> {
+        self.set(Kind::Ephemeral).await
+    }
+
+    async fn set(&self, kind: Kind) -> Result<bool, RecipeError> {
+        let data = Data { text: Some("barrier".into()), hex: None };
+        match place::create(self.party.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Some(Code::NodeExists) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes the barrier, whoever set it; `false` if none stood.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn remove(&self) -> Result<bool, RecipeError> {
+        match self.party.client().delete(self.path(), None).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == Some(Code::NoNode) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether it stands, linearizable.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn is_blocked(&self) -> Result<bool, RecipeError> {
+        Ok(look(self.party.client(), self.path(), &Reading::default()).await?.node.is_some())
+    }
+
+    /// Waits until no barrier stands. Dropping the future gives up waiting and leaves nothing behind.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn wait(&self) -> Result<(), RecipeError> {
+        self.party.while_alive(self.wait_inner()).await
+    }
+
+    async fn wait_inner(&self) -> Result<(), RecipeError> {
+        let mut follow = Follow::node(self.party.client(), self.path());
+        let mut waits_for = None;
+        loop {
+            let node = match self.party.client().node(self.path(), &Reading::default()).await {
+                Ok(node) => node,
+                Err(error) if error.code() == Some(Code::NoNode) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            // Another barrier at the same path means that the one waited for was removed.
+            if *waits_for.get_or_insert(node.stat.czxid) != node.stat.czxid {
+                return Ok(());
+            }
+            let change = follow.change(node.zxid, |_| true).await?;
+            if change.is_some_and(|change| change.kind == ChangeKind::Deleted) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One node whose data is changed by compare-and-set on its version, again and again until nobody came between.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::nodes::{Create, SetData};
+use lockkeeper_api::{Code, Data};
+use rand::Rng;
+use tokio::time::{Instant, sleep};
+
+use super::error::RecipeError;
+use super::follow::bytes_of;
+use super::party::Party;
+use super::place::{self, Place};
+use crate::routes::Reading;
+
+/// How long a change is tried while others come between.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Bounds of the pause after the first and after many conflicts; the pause itself is drawn from zero to the bound.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+
+/// What to do with what was read.
+pub(crate) enum Edit<T> {
+    /// Leave it.
+    Keep(T),
+    /// Replace it.
+    Put(String, T),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cell {
+    pub(crate) party: Party,
+    pub(crate) place: Place,
+    /// Clones of a handle take turns here instead of colliding in the cluster.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Cell {
+    pub(crate) fn new(party: Party, place: Place) -> Self {
+        Self { party, place, turn: Arc::default() }
+    }
+
+    /// What is there, with the zxid at which that is true.
+    pub(crate) async fn read(&self) -> Result<(Option<Vec<u8>>, u64), RecipeError> {
+        let seen = super::follow::look(self.party.client(), self.place.as_str(), &Reading::default()).await?;
+        Ok((seen.node.as_ref().map(bytes_of).transpose()?, seen.as_of))
+    }
+
+    /// Decides by what is there, and writes only if it still is. Each write has a request id: it happens once, or its outcome is
+    /// reported as unknown.
+    pub(crate) async fn update<T>(
+        &self,
+        decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
+    ) -> Result<T, RecipeError> {
+        let _turn = self.turn.lock().await;
+        let client = self.party.client();
+        let path = self.place.as_str();
+        let (began, mut tries, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
+        loop {
+            tries += 1;
+            let current = match client.node(path, &Reading::default()).await {
+                Ok(node) => Some(node),
+                Err(error) if error.code() == Some(Code::NoNode) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let bytes = current.as_ref().map(bytes_of).transpose()?;
+            let (text, value) = match decide(bytes.as_deref())? {
+                Edit::Keep(value) => return Ok(value),
+                Edit::Put(text, value) => (text, value),
+            };
+            let data = Data { text: Some(text), hex: None };
+            let done = match current {
+                Some(node) => client.set(path, &SetData { data }, Some(node.stat.version)).await,
+                None => place::create(client, path, &Create { data, ..Create::default() }).await,
+            };
+            match done {
+                Ok(_) => return Ok(value),
+                Err(error) if matches!(error.code(), Some(Code::BadVersion | Code::NodeExists | Code::NoNode)) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if began.elapsed() >= PATIENCE {
+                let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                return Err(RecipeError::Contended { path: path.into(), tries, elapsed_ms });
+            }
+            sleep(pause.mul_f64(rand::rng().random_range(0.0..1.0))).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A number in the cluster (Curator's `DistributedAtomicLong`, Redisson's `RAtomicLong`).
+
+use super::cell::{Cell, Edit};
+use super::error::RecipeError;
+use super::party::Party;
+use super::place::Place;
+
+/// A signed 64-bit number that many change at the same time. A counter that nobody has touched stands at 0.
+///
+/// Each change is one compare-and-set under a request id of the session: a lost answer is asked for again, so an addition counts
+/// **once**; where its fate cannot be found out, the error is [`UnknownOutcome`](crate::Error::UnknownOutcome) and the caller must look
+/// before it adds again. When others come between, it tries again with a jittered pause, for up to 20 s, and gives up with
+/// [`Contended`](RecipeError::Contended), having changed nothing. Clones of a handle take turns among themselves.
+///
+/// The value is kept as decimal text in one persistent node. Do not delete that node while somebody counts: versions start anew
+/// with it. A session that is lost in the middle leaves either the old or the new value.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    cell: Cell,
+}
+
+impl Counter {
+    pub(crate) fn new(party: Party, place: Place) -> Self {
+        Self { cell: Cell::new(party, place) }
+    }
+
+    /// Where it lives.
+    pub fn path(&self) -> &str {
+        self.cell.place.as_str()
+    }
+
+    /// Its value, linearizable.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn get(&self) -> Result<i64, RecipeError> {
+        let (bytes, _) = self.cell.read().await?;
+        self.parse(bytes.as_deref())
+    }
+
+    /// Adds and gives the new value.
+    ///
+    /// # Errors
+    /// [`RecipeError::Overflow`] if the sum does not fit; otherwise see [`RecipeError`].
+    pub async fn add(&self, delta: i64) -> Result<i64, RecipeError> {
+        let sum = |bytes: Option<&[u8]>| {
+            let value = self.parse(bytes)?;
+            let sum = value.checked_add(delta);
+            let sum = sum.ok_or_else(|| RecipeError::Overflow { path: self.path().into(), value, delta })?;
+            Ok(Edit::Put(sum.to_string(), sum))
+        };
+        self.cell.update(sum).await
+    }
+
+    /// Adds 1 and gives the new value.
+    ///
+    /// # Errors
+    /// See [`add`](Self::add).
+    pub async fn increment(&self) -> Result<i64, RecipeError> {
+        self.add(1).await
+    }
+
+    /// Puts `new` in the place of `expected`; `false` if another value is there.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn compare_and_set(&self, expected: i64, new: i64) -> Result<bool, RecipeError> {
+        let exchange = |bytes: Option<&[u8]>| {
+            Ok(if self.parse(bytes)? == expected { Edit::Put(new.to_string(), true) } else { Edit::Keep(false) })
+        };
+        self.cell.update(exchange).await
+    }
+
+    /// Puts a value there, whatever is there, and gives the one before.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn set(&self, value: i64) -> Result<i64, RecipeError> {
+        self.cell.update(|bytes| Ok(Edit::Put(value.to_string(), self.parse(bytes)?))).await
+    }
+
+    fn parse(&self, bytes: Option<&[u8]>) -> Result<i64, RecipeError> {
+        let Some(bytes) = bytes else { return Ok(0) };
+        let text = std::str::from_utf8(bytes).ok();
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| RecipeError::Foreign {
+            path: self.path().into(),
+            recipe: "counter",
+            why: format!("its {} bytes are not a decimal number of 64 bits", bytes.len()),
+        })
+    }
+}

@@ -1,0 +1,98 @@
+//! Waiting for changes without a gap: a read tells the zxid at which it is true, and the watch begins right behind it.
+
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::nodes::Node;
+use lockkeeper_api::watch::Change;
+use tokio::time::sleep;
+
+use super::error::RecipeError;
+use crate::client::Client;
+use crate::error::Error;
+use crate::routes::Reading;
+use crate::watch::{Watch, WatchItem, WatchOptions};
+
+/// Pause before a watch that was cut off is begun again.
+const PAUSE_AFTER_CUT: Duration = Duration::from_millis(20);
+
+/// What a linearizable read saw.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) node: Option<Node>,
+    /// Every change after this is still to be told by a watch from here.
+    pub(crate) as_of: u64,
+}
+
+/// Reads a node that may not be there.
+pub(crate) async fn look(client: &Client, path: &str, reading: &Reading) -> Result<Seen, Error> {
+    if let Some(seen) = present(client, path, reading).await? {
+        return Ok(seen);
+    }
+    // A refusal carries no zxid. The root's read has one, and it lies before the second look.
+    let as_of = client.node("/", &Reading::default()).await?.zxid;
+    Ok(present(client, path, reading).await?.unwrap_or(Seen { node: None, as_of }))
+}
+
+async fn present(client: &Client, path: &str, reading: &Reading) -> Result<Option<Seen>, Error> {
+    match client.node(path, reading).await {
+        Ok(node) => Ok(Some(Seen { as_of: node.zxid, node: Some(node) })),
+        Err(error) if error.code() == Some(Code::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The bytes of a node.
+pub(crate) fn bytes_of(node: &Node) -> Result<Vec<u8>, RecipeError> {
+    let foreign = |why| RecipeError::Foreign { path: node.path.clone(), recipe: "readable data", why };
+    node.data.to_bytes().map_err(foreign)
+}
+
+/// Follows a path from read to read.
+pub(crate) struct Follow {
+    client: Client,
+    path: String,
+    recursive: bool,
+    watch: Option<Watch>,
+}
+
+impl Follow {
+    /// Everything about one node.
+    pub(crate) fn node(client: &Client, path: &str) -> Self {
+        Self { client: client.clone(), path: path.into(), recursive: false, watch: None }
+    }
+
+    /// A node and everything below it.
+    pub(crate) fn tree(client: &Client, path: &str) -> Self {
+        Self { recursive: true, ..Self::node(client, path) }
+    }
+
+    /// The next change after `as_of` that matters, or `None` when changes may have been missed. In both cases: read again, and
+    /// come back with the zxid of that read.
+    pub(crate) async fn change(
+        &mut self,
+        as_of: u64,
+        matters: impl Fn(&Change) -> bool,
+    ) -> Result<Option<Change>, RecipeError> {
+        let options =
+            || WatchOptions { recursive: self.recursive, from: Some(as_of), ..WatchOptions::new(self.path.clone()) };
+        let watch = self.watch.get_or_insert_with(|| self.client.watch(options()));
+        loop {
+            match watch.next().await {
+                Some(Ok(WatchItem::Change(change))) if change.zxid > as_of && matters(&change) => {
+                    return Ok(Some(change));
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) if error.code() != Some(Code::Compacted) => {
+                    self.watch = None;
+                    return Err(error.into());
+                }
+                Some(Err(_)) | None => {
+                    self.watch = None;
+                    sleep(PAUSE_AFTER_CUT).await;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}

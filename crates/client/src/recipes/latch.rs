@@ -1,0 +1,117 @@
+//! A count that goes down to 0 once (`java.util.concurrent.CountDownLatch`, Redisson's `RCountDownLatch`).
+
+use lockkeeper_api::watch::ChangeKind;
+
+use super::cell::{Cell, Edit};
+use super::error::RecipeError;
+use super::follow::Follow;
+use super::party::Party;
+use super::place::Place;
+
+/// Some count down, others wait until 0 is reached; then it stays at 0 until it is removed.
+///
+/// Everybody states the same count, and whoever comes first makes the latch; another count is refused with
+/// [`Mismatch`](RecipeError::Mismatch). A count belongs to no session: what a process has counted stays counted when it dies, and what it has
+/// not counted nobody counts for it (use a [group](crate::Session::group) or a [double barrier](crate::Session::double_barrier) where deaths matter).
+///
+/// Remove it only when all who wait have gone on: whoever still waits is told [`Removed`](RecipeError::Removed).
+///
+/// A count is exactly once under retries, as with [`Counter`](super::Counter). Each waiter is told of every count: `waiters × count`
+/// notifications in the life of a latch. When the session is lost a wait ends in [`Error::Lost`](crate::Error::Lost); the latch stays as it is.
+#[derive(Clone, Debug)]
+pub struct Latch {
+    cell: Cell,
+    count: u32,
+}
+
+impl Latch {
+    pub(crate) fn new(party: Party, place: Place, count: u32) -> Result<Self, RecipeError> {
+        if count == 0 {
+            return Err(RecipeError::BadArgument("a latch counts down from at least 1".into()));
+        }
+        Ok(Self { cell: Cell::new(party, place), count })
+    }
+
+    /// Where it lives.
+    pub fn path(&self) -> &str {
+        self.cell.place.as_str()
+    }
+
+    /// How many counts are missing, linearizable.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn remaining(&self) -> Result<u32, RecipeError> {
+        let (bytes, _) = self.cell.read().await?;
+        self.parse(bytes.as_deref())
+    }
+
+    /// Counts down by one and gives what is left. At 0 it stays at 0.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn count_down(&self) -> Result<u32, RecipeError> {
+        let step = |bytes: Option<&[u8]>| match self.parse(bytes)? {
+            0 => Ok(Edit::Keep(0)),
+            left => Ok(Edit::Put(format!("{}/{}", left - 1, self.count), left - 1)),
+        };
+        self.cell.update(step).await
+    }
+
+    /// Waits until 0 is reached. Dropping the future gives up waiting and leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`RecipeError::Removed`] if the latch is removed; otherwise see [`RecipeError`].
+    pub async fn wait(&self) -> Result<(), RecipeError> {
+        self.cell.party.while_alive(self.wait_inner()).await
+    }
+
+    async fn wait_inner(&self) -> Result<(), RecipeError> {
+        let mut follow = Follow::node(self.cell.party.client(), self.path());
+        let mut existed = false;
+        loop {
+            let (bytes, as_of) = self.cell.read().await?;
+            if bytes.is_none() && existed {
+                return Err(RecipeError::Removed { path: self.path().into() });
+            }
+            existed |= bytes.is_some();
+            if self.parse(bytes.as_deref())? == 0 {
+                return Ok(());
+            }
+            let change = follow.change(as_of, |_| true).await?;
+            if change.is_some_and(|change| change.kind == ChangeKind::Deleted) {
+                return Err(RecipeError::Removed { path: self.path().into() });
+            }
+        }
+    }
+
+    /// Removes it, so that the path can be used for another. That it does not exist is no error.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn remove(&self) -> Result<(), RecipeError> {
+        match self.cell.party.client().delete(self.path(), None).await {
+            Err(error) if error.code() != Some(lockkeeper_api::Code::NoNode) => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn parse(&self, bytes: Option<&[u8]>) -> Result<u32, RecipeError> {
+        let Some(bytes) = bytes else { return Ok(self.count) };
+        let parsed = std::str::from_utf8(bytes).ok().and_then(|text| text.split_once('/'));
+        let parsed = parsed.and_then(|(left, count)| Some((left.parse().ok()?, count.parse().ok()?)));
+        match parsed {
+            Some((left, count)) if count == self.count && left <= count => Ok(left),
+            Some((_, count)) if count != self.count => Err(RecipeError::Mismatch {
+                path: self.path().into(),
+                asked: format!("a count of {}", self.count),
+                found: format!("a count of {count}"),
+            }),
+            _ => Err(RecipeError::Foreign {
+                path: self.path().into(),
+                recipe: "latch",
+                why: "its data is not 'remaining/count'".into(),
+            }),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Paths that recipes take, and making the nodes at them.
+//!
+//! Directories above a recipe's node are made as containers, which the cluster removes when they have been empty for a while; so a
+//! creation may find its directory gone again, and makes it anew.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::nodes::{Changed, Create, Kind, Txn, TxnDone};
+
+use super::error::{RecipeError, refused_operation};
+use crate::client::Client;
+use crate::error::Error;
+
+/// Longest path, in bytes; the server's own bound.
+const MAX_PATH_BYTES: usize = 1024;
+/// Longest part of a path, in bytes; the server's own bound.
+const MAX_PART_BYTES: usize = 255;
+/// Room for what a recipe keeps below its path.
+const ROOM_BYTES: usize = 300;
+/// What other parts of Lockkeeper keep there has rules of its own.
+const RESERVED: [&str; 3] = ["/locks", "/gates", "/zookeeper"];
+/// Bounds the making of directories: a path has at most half as many parts as bytes, and some may vanish in between.
+const MAX_MAKINGS: usize = 600;
+
+/// A path that a recipe may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place(String);
+
+impl Place {
+    /// Checks a path for a recipe that writes there.
+    pub(crate) fn parse(path: &str) -> Result<Self, RecipeError> {
+        let bad = |why: &str| Err(RecipeError::BadPath { path: path.into(), why: why.into() });
+        check(path, ROOM_BYTES)?;
+        if path == "/" {
+            return bad("the root is nobody's; give a path such as /app/name");
+        }
+        let within =
+            |root: &&&str| path.strip_prefix(**root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        match RESERVED.iter().find(within) {
+            Some(root) => bad(&format!("what is below {root} has rules of its own; give a path elsewhere")),
+            None => Ok(Self(path.into())),
+        }
+    }
+
+    /// Checks a path for a recipe that only reads there: any path will do.
+    pub(crate) fn readable(path: &str) -> Result<Self, RecipeError> {
+        check(path, 0)?;
+        Ok(Self(path.into()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The path of something below, whose name the recipe chose.
+    pub(crate) fn child(&self, name: &str) -> String {
+        if self.0 == "/" { format!("/{name}") } else { format!("{}/{name}", self.0) }
+    }
+}
+
+/// Checks a name that a user chose for a node below a recipe's path.
+pub(crate) fn check_part(name: &str) -> Result<(), RecipeError> {
+    let bad = |why: String| Err(RecipeError::BadPath { path: name.into(), why });
+    match name {
+        "" => return bad("a name has at least one character".into()),
+        "." | ".." => return bad("'.' and '..' are no names".into()),
+        _ if name.contains('/') => return bad("a name takes no '/'".into()),
+        _ if name.len() > MAX_PART_BYTES => {
+            return bad(format!("a part is at most {MAX_PART_BYTES} bytes long, this one has {}", name.len()));
+        }
+        _ => {}
+    }
+    match name.chars().find(|c| c.is_control() || matches!(c, '\u{fff0}'..='\u{ffff}')) {
+        Some(c) => bad(format!("the character U+{:04X} cannot be part of it", c as u32)),
+        None => Ok(()),
+    }
+}
+
+fn check(path: &str, room: usize) -> Result<(), RecipeError> {
+    let bad = |why: String| Err(RecipeError::BadPath { path: path.into(), why });
+    let Some(parts) = path.strip_prefix('/') else { return bad("a path is absolute: it begins with '/'".into()) };
+    if path.len() + room > MAX_PATH_BYTES {
+        return bad(format!("it has {} bytes, at most {} will do here", path.len(), MAX_PATH_BYTES - room));
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let named = |error| match error {
+        RecipeError::BadPath { why, .. } => RecipeError::BadPath { path: path.into(), why },
+        other => other,
+    };
+    parts.split('/').try_for_each(check_part).map_err(named)
+}
+
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        Some(0) | None => "/",
+        Some(at) => &path[..at],
+    }
+}
+
+/// Makes the directory and those above it, as containers. That they exist is no error.
+pub(crate) async fn make_directories(client: &Client, directory: &str) -> Result<(), Error> {
+    let container = Create { kind: Kind::Container, ..Create::default() };
+    let mut makings = 0;
+    // From below upwards until one can be made, then down again.
+    let mut missing = vec![directory];
+    while let Some(path) = missing.last().copied().filter(|path| *path != "/") {
+        match client.create(path, &container).await {
+            Ok(_) => drop(missing.pop()),
+            Err(error) if error.code() == Some(Code::NodeExists) => drop(missing.pop()),
+            Err(error) if error.code() == Some(Code::NoNode) && makings < MAX_MAKINGS => {
+                makings += 1;
+                missing.push(parent(path));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Creates a node, and the directories above it where they are missing.
+pub(crate) async fn create(client: &Client, path: &str, create: &Create) -> Result<Changed, Error> {
+    let mut makings = 0;
+    loop {
+        match client.create(path, create).await {
+            Err(error) if error.code() == Some(Code::NoNode) && makings < MAX_MAKINGS => {
+                makings += 1;
+                make_directories(client, parent(path)).await?;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Carries out a transaction whose first operations create nodes in `directory`, which is made where it is missing.
+pub(crate) async fn txn_within(client: &Client, directory: &str, creating: u32, txn: &Txn) -> Result<TxnDone, Error> {
+    let mut makings = 0;
+    loop {
+        match client.txn(txn).await {
+            Err(error) if is_missing(&error, creating) && makings < MAX_MAKINGS => {
+                makings += 1;
+                make_directories(client, directory).await?;
+            }
+            done => return done,
+        }
+    }
+}
+
+fn is_missing(error: &Error, creating: u32) -> bool {
+    refused_operation(error) == Some((creating, Code::NoNode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_checked_before_anything_is_asked() {
+        for good in ["/a", "/a/b", "/app/ü/x y", "/lockss"] {
+            assert_eq!(Place::parse(good).unwrap().as_str(), good);
+        }
+        for bad in
+            ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a\n", "/locks", "/locks/x", "/gates/k", "/zookeeper"]
+        {
+            assert!(matches!(Place::parse(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
+        }
+        assert!(Place::parse(&format!("/{}", "x".repeat(256))).is_err());
+        assert!(Place::parse(&"/x".repeat(400)).is_err());
+        assert!(Place::readable("/").is_ok() && Place::readable("/locks/x").is_ok() && Place::readable("x").is_err());
+        assert_eq!(Place::readable("/").unwrap().child("a"), "/a");
+        assert_eq!((parent("/a/b"), parent("/a")), ("/a", "/"));
+        assert!(check_part("a/b").is_err() && check_part("").is_err() && check_part("a b").is_ok());
+    }
+}
