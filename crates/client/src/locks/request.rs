@@ -1,0 +1,143 @@
+//! What is asked of the cluster for a lock, and how long the caller is ready to wait. Pure.
+
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::locks::{Acquire, Mode, Release};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::Error;
+
+/// Most locks that are taken in one transaction.
+const MAX_TOGETHER: usize = 32;
+
+/// One kind of request; the same for every wait of a handle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The lock in the path of the call.
+    pub(crate) first: String,
+    /// Those that are taken together with it.
+    pub(crate) also: Vec<String>,
+    pub(crate) mode: Mode,
+    pub(crate) permits: Option<u16>,
+    pub(crate) label: String,
+    pub(crate) delay_ms: u32,
+}
+
+impl Request {
+    pub(crate) fn new(name: impl Into<String>, mode: Mode) -> Self {
+        Self { first: name.into(), also: Vec::new(), mode, permits: None, label: String::new(), delay_ms: 0 }
+    }
+
+    /// All of these, or none. They are a set: order and repetition mean nothing.
+    pub(crate) fn together(names: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
+        let mut names: Vec<String> = names.into_iter().map(Into::into).collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() || names.len() > MAX_TOGETHER {
+            let detail = format!("{} locks named; from 1 to {MAX_TOGETHER} are taken together", names.len());
+            return Err(Error::refused(Code::BadRequest, detail));
+        }
+        let first = names.remove(0);
+        Ok(Self { also: names, ..Self::new(first, Mode::Exclusive) })
+    }
+
+    pub(crate) fn delayed_by(&mut self, delay: Duration) {
+        // What is longer than the server takes is refused there, with its bound.
+        self.delay_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.first).chain(&self.also).map(String::as_str)
+    }
+
+    pub(crate) fn acquire(&self, request_id: Uuid, wait: Duration) -> Acquire {
+        Acquire {
+            mode: self.mode,
+            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+            request_id: Some(request_id),
+            label: (!self.label.is_empty()).then(|| self.label.clone()),
+            also: self.also.clone(),
+            permits: self.permits,
+            delay_ms: self.delay_ms,
+            ttl_ms: None,
+        }
+    }
+
+    pub(crate) fn release(&self, token: u64) -> Release {
+        Release { token, also: self.also.clone() }
+    }
+}
+
+/// How long to wait in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    Try,
+    /// Until then.
+    Until(Instant),
+    /// As long as the session lives.
+    Endless,
+}
+
+impl Patience {
+    /// A time so long that it cannot be expressed is endless.
+    pub(crate) fn lasting(wait: Duration) -> Self {
+        Instant::now().checked_add(wait).map_or(Self::Endless, Self::Until)
+    }
+
+    /// What is left of it; at most `longest`.
+    pub(crate) fn left(self, longest: Duration) -> Duration {
+        match self {
+            Self::Try => Duration::ZERO,
+            Self::Until(at) => at.saturating_duration_since(Instant::now()).min(longest),
+            Self::Endless => longest,
+        }
+    }
+
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Self::Try => true,
+            Self::Until(at) => Instant::now() >= at,
+            Self::Endless => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_together_are_a_set() {
+        let request = Request::together(["b", "a", "b", "c"]).unwrap();
+        assert_eq!(request.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+        assert_eq!(request.release(7), Release { token: 7, also: vec!["b".into(), "c".into()] });
+        assert_eq!(Request::together(Vec::<String>::new()).unwrap_err().code(), Some(Code::BadRequest));
+        let many = (0..33).map(|n| n.to_string());
+        assert_eq!(Request::together(many).unwrap_err().code(), Some(Code::BadRequest));
+        assert!(Request::together((0..32).map(|n| n.to_string())).is_ok());
+    }
+
+    #[test]
+    fn patience_runs_out() {
+        let longest = Duration::from_secs(600);
+        assert_eq!(Patience::Try.left(longest), Duration::ZERO);
+        assert!(Patience::Try.is_over());
+        assert_eq!(Patience::Endless.left(longest), longest);
+        assert_eq!(Patience::lasting(Duration::MAX), Patience::Endless);
+        let hour = Patience::lasting(Duration::from_secs(3_600));
+        assert_eq!(hour.left(longest), longest);
+        assert!(!hour.is_over() && Patience::lasting(Duration::ZERO).is_over());
+    }
+
+    #[test]
+    fn the_wire_form_says_no_more_than_was_asked() {
+        let mut request = Request::new("a", Mode::Exclusive);
+        let ask = request.acquire(Uuid::nil(), Duration::from_millis(5));
+        assert_eq!(ask, Acquire { wait_ms: 5, request_id: Some(Uuid::nil()), ..Acquire::default() });
+        request.delayed_by(Duration::MAX);
+        assert_eq!(request.delay_ms, u32::MAX);
+    }
+}

@@ -1,0 +1,119 @@
+//! Waiting for a grant, in such a way that none is lost and none is given out too late.
+//!
+//! The future may be dropped at any moment: the request is then taken back, whether it waits by then, holds, or never arrived.
+//! A grant whose answer came after the session had been lost is given back, never given out.
+
+use std::time::Duration;
+
+use lockkeeper_api::Code;
+use lockkeeper_api::locks::Acquired;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::grant::{Grant, session_lost};
+use super::request::{Patience, Request};
+use super::settle;
+use crate::error::Error;
+use crate::session::Session;
+
+/// In what pieces a long wait is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Rhythm {
+    /// Longest wait in one call.
+    piece: Duration,
+    /// After so much of it, the next call is made under the same request id: it takes the place in the queue over.
+    renew_after: Duration,
+    /// For so long the earlier call stays open beside the next, which has taken over by then. To end it earlier would take the
+    /// request out of the queue.
+    overlap: Duration,
+}
+
+/// The server waits 10 minutes at most.
+const RHYTHM: Rhythm =
+    Rhythm { piece: Duration::from_secs(600), renew_after: Duration::from_secs(560), overlap: Duration::from_secs(20) };
+
+/// Waits for the lock. None if it was not to be had in time.
+pub(crate) async fn obtain(session: &Session, request: &Request, patience: Patience) -> Result<Option<Grant>, Error> {
+    obtain_in_pieces(session, request, patience, RHYTHM).await
+}
+
+async fn obtain_in_pieces(
+    session: &Session,
+    request: &Request,
+    patience: Patience,
+    rhythm: Rhythm,
+) -> Result<Option<Grant>, Error> {
+    loop {
+        let mut asked = Asked { session, request, request_id: Uuid::new_v4(), open: true };
+        let answer = tokio::select! {
+            biased;
+            because = session_lost(session.state()) => Err(Error::Lost(because)),
+            answer = asked.answer(patience, rhythm) => answer,
+        };
+        match answer {
+            Ok(acquired) => {
+                asked.open = false;
+                let grant = Grant::new(session, request, &acquired);
+                return match grant.loss() {
+                    Some(because) => Err(Error::Lost(because)),
+                    None => Ok(Some(grant)),
+                };
+            }
+            // Out of the queue: the wait is over, or somebody took the request out.
+            Err(Error::Refused(problem)) if matches!(problem.code, Code::LockBusy | Code::NotQueued) => {
+                asked.open = false;
+                if patience.is_over() {
+                    return Ok(None);
+                }
+                tracing::debug!(lock = request.first, %problem, "asking anew");
+            }
+            Err(error) => {
+                asked.open = !matches!(error, Error::Refused(_) | Error::Lost(_));
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// A request that the cluster may know of. Dropped while that is open, it is taken back.
+struct Asked<'a> {
+    session: &'a Session,
+    request: &'a Request,
+    request_id: Uuid,
+    open: bool,
+}
+
+impl Asked<'_> {
+    async fn ask(&self, wait: Duration) -> Result<Acquired, Error> {
+        let acquire = self.request.acquire(self.request_id, wait);
+        self.session.client().acquire(&self.request.first, &acquire).await
+    }
+
+    /// The cluster's last word on this request. A wait that is longer than one call is handed from call to call.
+    async fn answer(&self, patience: Patience, rhythm: Rhythm) -> Result<Acquired, Error> {
+        let mut current = Box::pin(self.ask(patience.left(rhythm.piece)));
+        while patience.left(rhythm.piece) == rhythm.piece {
+            tokio::select! {
+                answer = &mut current => return answer,
+                () = sleep(rhythm.renew_after) => {}
+            }
+            // From here on only the next call counts: what the earlier one is told, the next is told as well.
+            let mut next = Box::pin(self.ask(patience.left(rhythm.piece)));
+            tokio::select! {
+                answer = &mut next => return answer,
+                () = sleep(rhythm.overlap) => {}
+            }
+            tracing::debug!(lock = self.request.first, "a long wait goes on");
+            current = next;
+        }
+        current.await
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.open && !self.session.left().is_zero() {
+            settle::take_back(self.session.clone(), self.request.clone(), self.request_id);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The lock recipes against a real cluster inside this process.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::time::Duration;
+
+use lockkeeper_client::api::Code;
+use lockkeeper_client::locks::{Guard, Lock};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_server::local::Cluster;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Longer than anything here should take, even on a machine that does much else.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Setting {
+    _cluster: Cluster,
+    client: Client,
+}
+
+impl Setting {
+    async fn new() -> Self {
+        let cluster = Cluster::start(1).await.unwrap();
+        let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+        Self { _cluster: cluster, client }
+    }
+
+    async fn session(&self) -> Session {
+        Session::open(&self.client, &SessionOptions::default()).await.unwrap()
+    }
+
+    /// Waits until so many hold the lock and so many wait for it.
+    async fn until(&self, lock: &str, holding: usize, waiting: u64) {
+        let give_up_at = Instant::now() + SOON;
+        loop {
+            let view = self.client.lock(lock).await.unwrap();
+            if (view.holders.len(), view.waiting) == (holding, waiting) {
+                return;
+            }
+            assert!(Instant::now() < give_up_at, "{lock}: {} hold, {} wait", view.holders.len(), view.waiting);
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(SOON, work).await.expect("took too long")
+}
+
+#[tokio::test]
+async fn one_at_a_time_and_larger_tokens() {
+    let setting = Setting::new().await;
+    let (one, other) = (setting.session().await, setting.session().await);
+    let first = one.lock("a").label("one").lock().await.unwrap();
+    assert!(first.remaining() > Duration::from_secs(5) && !first.is_lost());
+    assert!(other.lock("a").try_lock().await.unwrap().is_none());
+    let before = Instant::now();
+    assert!(other.lock("a").lock_timeout(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(before.elapsed() >= Duration::from_millis(50));
+    let waiting = tokio::spawn(async move { other.lock("a").lock().await.unwrap() });
+    setting.until("a", 1, 1).await;
+    let token = first.token();
+    first.release().await.unwrap();
+    let second = soon(waiting).await.unwrap();
+    assert!(second.token() > token);
+    drop(second);
+    setting.until("a", 0, 0).await;
+}
+
+#[tokio::test]
+async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let lock = session.lock("a");
+    let held = lock.lock().await.unwrap();
+    {
+        let mut wait = Box::pin(lock.lock());
+        tokio::select! {
+            _ = &mut wait => panic!("two holders"),
+            () = setting.until("a", 1, 1) => {}
+        }
+    }
+    setting.until("a", 1, 0).await;
+    held.release().await.unwrap();
+    setting.until("a", 0, 0).await;
+}
+
+/// Broken off at any moment, the moment of the grant included.
+#[tokio::test]
+async fn waits_that_are_broken_off_anywhere_leave_nothing_held() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    for micros in (0..4_000).step_by(100) {
+        let lock = session.lock(format!("a/{micros}"));
+        let granted = timeout(Duration::from_micros(micros), lock.lock()).await;
+        drop(granted);
+    }
+    for micros in (0..4_000).step_by(100) {
+        setting.until(&format!("a/{micros}"), 0, 0).await;
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_themselves_waits_in_vain() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let _held = session.lock("a").lock().await.unwrap();
+    assert!(session.lock("a").lock_timeout(Duration::from_millis(50)).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn work_ends_with_the_lock() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let guard = session.lock("a").lock().await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+    let closing = session.clone();
+    let lost = guard.lost();
+    let work = async {
+        closing.close().await.unwrap();
+        sleep(SOON * 10).await;
+    };
+    assert!(matches!(soon(guard.run(work)).await, Err(Error::Lost(_))));
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    soon(lost).await;
+    assert!(matches!(guard.run(async { panic!("polled without the lock") }).await, Err::<(), _>(Error::Lost(_))));
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    assert!(matches!(session.lock("a").lock().await, Err(Error::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_session_that_ends_while_waiting_is_an_error() {
+    let setting = Setting::new().await;
+    let (one, other) = (setting.session().await, setting.session().await);
+    let _held = one.lock("a").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = other.lock("a");
+        async move { lock.lock().await }
+    });
+    setting.until("a", 1, 1).await;
+    other.close().await.unwrap();
+    assert!(matches!(soon(waiting).await.unwrap(), Err(Error::Lost(_))));
+    setting.until("a", 1, 0).await;
+}
+
+#[tokio::test]
+async fn a_lock_that_was_broken_is_reported_at_its_release() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let guard = session.lock("a").lock().await.unwrap();
+    setting.client.force_release("a", guard.token()).await.unwrap();
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+}
+
+#[tokio::test]
+async fn what_the_cluster_refuses_is_refused() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    for bad in ["", "/", "a/../b"] {
+        assert_eq!(session.lock(bad).lock().await.unwrap_err().code(), Some(Code::BadPath), "{bad}");
+    }
+}
+
+/// A guard may be dropped where no runtime is, and in one that goes down.
+#[test]
+fn guards_may_be_dropped_anywhere() {
+    let cluster = tokio::runtime::Runtime::new().unwrap();
+    let setting = cluster.block_on(Setting::new());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (session, outside): (Session, Guard) = runtime.block_on(async {
+        let session = setting.session().await;
+        let guard = session.lock("outside").lock().await.unwrap();
+        (session, guard)
+    });
+    drop(outside);
+    cluster.block_on(setting.until("outside", 0, 0));
+    let lock: Lock = session.lock("inside");
+    let inside = runtime.block_on(async { lock.lock().await.unwrap() });
+    runtime.spawn(async move {
+        let _inside = inside;
+        std::future::pending::<()>().await;
+    });
+    runtime.shutdown_background();
+    drop(lock);
+    drop(session);
+}
