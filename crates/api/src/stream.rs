@@ -16,7 +16,8 @@ use crate::watch::ChangeKind;
 pub enum FromClient {
     /// Ask something.
     Request(Request),
-    /// Give up a request that is not answered yet. It is answered all the same: with what came of it, or with problem `cancelled`.
+    /// Give up a lock request that is not answered yet. It is answered all the same: with what came of it, if that was on its way
+    /// already, or with problem `cancelled`, and then it leaves the queue. Requests of other kinds go on to their answer.
     Cancel(u64),
     /// A sign of life. Answered with [`FromServer::Alive`] and the same number.
     Keepalive(u64),
@@ -63,10 +64,20 @@ pub struct Watch {
     pub from: Option<u64>,
 }
 
-/// What the server sends.
+/// What the server sends. A client skips kinds that it does not know.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromServer {
+    /// The first message. The session lives for `timeout_ms` from when the *handshake* was sent, and these are the locks it holds:
+    /// one that the client believes to hold and that is not among them is lost.
+    Hello {
+        /// The session's timeout.
+        timeout_ms: u32,
+        /// The zxid at which this is true. It has seen everything that was acknowledged before the handshake.
+        zxid: u64,
+        /// What the session holds, in no particular order; their losses are told on this stream.
+        held: Vec<Held>,
+    },
     /// The answer to a request.
     Answer(Answer),
     /// The keepalive with this number was acknowledged: the session lives for `timeout_ms` from when it was *sent*.
@@ -113,8 +124,8 @@ pub enum FromServer {
         /// Why.
         problem: Box<Problem>,
     },
-    /// A lock that was granted on this stream is no longer held, without having been released on it: broken by force, or its node
-    /// was deleted.
+    /// A lock that was granted on this stream, or named in its `hello`, is no longer held, without having been released on it: broken
+    /// by force, or its node was deleted. Never before the answer that grants it.
     LockLost {
         /// The lock.
         lock: String,
@@ -125,6 +136,15 @@ pub enum FromServer {
     },
     /// The session is over, or this stream is; the last message. The close code says which, see `docs/stream.md`.
     Goodbye(Box<Problem>),
+}
+
+/// A lock that the session holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The lock.
+    pub lock: String,
+    /// Its token.
+    pub token: u64,
 }
 
 /// One change of a transaction; its zxid is that of the message.
@@ -156,10 +176,13 @@ pub mod close {
     pub const GOING_DOWN: u16 = 1001;
     /// A message that is not one of this protocol.
     pub const BAD_MESSAGE: u16 = 1008;
+    /// A message larger than the server takes.
+    pub const TOO_LARGE: u16 = 1009;
     /// The session has ended.
     pub const SESSION_OVER: u16 = 4001;
-    /// The client did not read fast enough; come back and resume by zxid.
+    /// The client left unread what was sent to it for too long; come back and resume by zxid.
     pub const TOO_SLOW: u16 = 4002;
-    /// Nothing was heard from the client for longer than the session's timeout.
+    /// Nothing was heard from the client for as long as the session's timeout. The session may live on; its waiting lock requests left
+    /// their queues.
     pub const SILENT: u16 = 4003;
 }
