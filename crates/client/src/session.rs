@@ -74,6 +74,8 @@ struct Shared {
     lease: Mutex<Lease>,
     state: watch::Sender<SessionState>,
     renewed: watch::Sender<Moment>,
+    /// What its lock handles share.
+    locks: crate::locks::Registry,
 }
 
 /// An open session; clones are the same session. When the last is dropped, the keepalives stop and it expires;
@@ -116,6 +118,7 @@ impl Session {
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
+            locks: crate::locks::Registry::default(),
         });
         let keeper = Arc::new(Keeper(tokio::spawn(keep(shared.clone()))));
         Ok(Self { shared, credential, keeper })
@@ -187,6 +190,10 @@ impl Session {
     /// [`Transport::Http`] nobody tells, and this never completes.
     pub(crate) fn watch_grant(&self, _lock: &str, _token: u64) -> impl Future<Output = String> + Send + 'static {
         std::future::pending()
+    }
+
+    pub(crate) fn lock_registry(&self) -> &crate::locks::Registry {
+        &self.shared.locks
     }
 
     /// Ends it, with all it owns, in one transaction of the cluster; for all clones.

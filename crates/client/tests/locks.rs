@@ -113,17 +113,16 @@ async fn work_ends_with_the_lock() {
     let session = setting.session().await;
     let guard = session.lock("a").lock().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
-    let closing = session.clone();
-    let lost = guard.lost();
-    let work = async {
-        closing.close().await.unwrap();
-        sleep(SOON * 10).await;
-    };
-    assert!(matches!(soon(guard.run(work)).await, Err(Error::Lost(_))));
+    let (lost, closing) = (guard.lost(), session.clone());
+    let work = guard.run(std::future::pending::<()>());
+    let (ended, closed) = tokio::join!(soon(work), closing.close());
+    assert!(matches!(ended, Err(Error::Lost(_))));
+    closed.unwrap();
     assert!(guard.is_lost() && guard.remaining().is_zero());
     soon(lost).await;
     assert!(matches!(guard.run(async { panic!("polled without the lock") }).await, Err::<(), _>(Error::Lost(_))));
-    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    let released = guard.release().await;
+    assert!(matches!(released, Err(Error::Lost(_))), "{released:?}");
     assert!(matches!(session.lock("a").lock().await, Err(Error::Lost(_))));
 }
 

@@ -10,12 +10,14 @@
 mod grant;
 mod guard;
 mod mutex;
+mod registry;
 mod request;
 mod settle;
 mod wait;
 
 pub use guard::{Guard, kind};
 pub use mutex::Lock;
+pub(crate) use registry::Registry;
 
 use crate::session::Session;
 
