@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::AclEntry;
+use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term};
 use crate::lock::{LockMode, LockName};
 use crate::path::NodePath;
@@ -154,41 +155,102 @@ pub enum Op {
         /// The token.
         token: FencingToken,
     },
-    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi and no lock
-    /// command but [`Op::CheckLock`].
+    /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi, no gate and no
+    /// lock command but [`Op::CheckLock`].
     Multi(#[serde(with = "crate::nesting")] Vec<Op>),
-    /// Enters the lock's queue with an ephemeral sequential node; needs a session. Missing directories are made as containers.
+    /// Enters the queue of each lock with an ephemeral sequential node, all under one zxid; needs a session. Missing
+    /// directories are made as containers. The set holds when each of its requests does.
     Acquire {
-        /// The lock.
-        lock: LockName,
-        /// Alone or with other readers.
+        /// The locks: sorted, each once, from 1 to [`MAX_LOCKS_TOGETHER`](crate::limits::MAX_LOCKS_TOGETHER).
+        locks: Vec<LockName>,
+        /// Alone or with others.
         mode: LockMode,
+        /// Should the session expire while it holds, nobody is granted the lock for so many milliseconds; at most
+        /// [`MAX_DELAY_MS`](crate::limits::MAX_DELAY_MS).
+        delay_ms: u32,
         /// Goes into the node's name, so that a retry finds its own node (Curator's protection mode).
         uuid: RequestId,
         /// Who asks, for people; the node's data.
         label: Arc<str>,
     },
-    /// Leaves the queue. Decides when applied: waiting → removed; holding by then → as `if_holding` says.
+    /// Leaves the queues. Decides when applied: not holding all of them → removed from all; holding by then → as
+    /// `if_holding` says.
     Withdraw {
-        /// The lock.
-        lock: LockName,
-        /// The czxid of the request's node; the caller's session must own it.
+        /// The locks that were asked for together: sorted, each once.
+        locks: Vec<LockName>,
+        /// The czxid of the requests' nodes; the caller's session must own them.
         token: FencingToken,
         /// What to do if the wait is over after all.
         if_holding: IfHolding,
     },
-    /// Gives the lock back; needs the holder's session and token.
+    /// Gives the locks back, all or none; needs the holder's session and token.
     Release {
+        /// The locks that are held with this token, or some of them: sorted, each once.
+        locks: Vec<LockName>,
+        /// The token of the grant.
+        token: FencingToken,
+    },
+    /// Turns a writer into a reader without letting go; needs the holder's session and token. The token stays.
+    Downgrade {
         /// The lock.
         lock: LockName,
         /// The token of the grant.
         token: FencingToken,
+    },
+    /// Puts this request's nodes under the care of whoever asks: each gets a new data version, so that a withdrawal by an earlier
+    /// caretaker ([`Op::Abandon`]) has no effect any more. All must be there, and the session's own.
+    Claim {
+        /// The locks that were asked for together: sorted, each once.
+        locks: Vec<LockName>,
+        /// The czxid of the requests' nodes.
+        token: FencingToken,
+    },
+    /// Takes a request whose caller has gone out of the queues, waiting or holding, unless somebody else has claimed it. Not done
+    /// on the session's behalf: it is no sign of its life.
+    Abandon {
+        /// The locks that were asked for together: sorted, each once.
+        locks: Vec<LockName>,
+        /// The czxid of the requests' nodes: a request that was made later under the same name is not hit.
+        token: FencingToken,
+        /// The data version that each node has as long as nobody else has claimed it.
+        versions: Vec<i32>,
     },
     /// Takes the lock from its holder, whoever asks. The front door decides who may, and keeps the record.
     ForceRelease {
         /// The lock.
         lock: LockName,
         /// The token of the grant that is broken: a later holder is not hit by mistake.
+        token: FencingToken,
+    },
+    /// Begins the operation that a gate stands for, unless somebody does it or has done it.
+    GateBegin {
+        /// The gate.
+        key: GateKey,
+        /// What the operation is. Another one under the same key is refused.
+        fingerprint: Arc<str>,
+        /// How long it may take before another may begin it; at most
+        /// [`MAX_GATE_PENDING_MS`](crate::limits::MAX_GATE_PENDING_MS).
+        pending_ms: u64,
+        /// Who works, for people.
+        label: Arc<str>,
+    },
+    /// The operation is done; needs the token, and the session with which it was begun.
+    GateFinish {
+        /// The gate.
+        key: GateKey,
+        /// The token that the beginning gave.
+        token: FencingToken,
+        /// What later callers are given.
+        #[serde(with = "crate::blob")]
+        result: Arc<[u8]>,
+        /// For how long; at most [`MAX_GATE_KEEP_MS`](crate::limits::MAX_GATE_KEEP_MS).
+        keep_ms: u64,
+    },
+    /// The operation came to nothing: the gate opens again. Needs what [`Op::GateFinish`] needs.
+    GateFail {
+        /// The gate.
+        key: GateKey,
+        /// The token that the beginning gave.
         token: FencingToken,
     },
 }

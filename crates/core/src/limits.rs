@@ -28,3 +28,17 @@ pub const MAX_TTL_MS: u64 = (1 << 40) - 1;
 pub const CONTAINER_GRACE_MS: u64 = 10_000;
 /// Highest sequence that a sequential node can have: what ten digits hold.
 pub const MAX_SEQUENCE: u64 = 9_999_999_999;
+/// Most locks that one request asks for.
+pub const MAX_LOCKS_TOGETHER: usize = 32;
+/// Most permits of a semaphore.
+pub const MAX_PERMITS: u16 = 1000;
+/// Longest lock delay, in milliseconds.
+pub const MAX_DELAY_MS: u32 = 600_000;
+/// Longest fingerprint of a gate's operation, in bytes.
+pub const MAX_FINGERPRINT_BYTES: usize = 256;
+/// Largest result that a gate keeps, in bytes.
+pub const MAX_GATE_RESULT_BYTES: usize = 64 * 1024;
+/// Longest time that a gate's operation may take: a day, in milliseconds.
+pub const MAX_GATE_PENDING_MS: u64 = 24 * 3_600_000;
+/// Longest time that a gate's result is kept: a year, in milliseconds.
+pub const MAX_GATE_KEEP_MS: u64 = 365 * 24 * 3_600_000;

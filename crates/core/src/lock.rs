@@ -1,14 +1,18 @@
 //! Names of locks and of the requests in their queues.
 //!
+//! All that a queue must know of a request stands in its node's name: uuid, mode, permits, lock delay, sequence.
+//!
 //! A lock is a directory in the tree, and a request for it an ephemeral sequential child named as Apache Curator names them
 //! (`StandardLockInternalsDriver`, `InterProcessReadWriteLock`), so that a Curator client on the same path stands in the same queue.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::RequestId;
+use crate::ids::{FencingToken, RequestId};
+use crate::limits::{MAX_DELAY_MS, MAX_PERMITS};
 use crate::path::{NodePath, PathError};
 
 /// The directory under which native locks live.
@@ -46,8 +50,8 @@ impl LockName {
     }
 }
 
-/// Room for `/_c_<uuid>-__READ__<sequence>` below the lock's directory.
-const REQUEST_NAME_BYTES: usize = 64;
+/// Room for `/_c_<uuid>-delay-<ms>-permit-<n>-<sequence>` below the lock's directory.
+const REQUEST_NAME_BYTES: usize = 80;
 
 impl TryFrom<Arc<str>> for LockName {
     type Error = PathError;
@@ -92,41 +96,151 @@ pub enum LockMode {
     Shared,
     /// Alone beside readers; named `__WRIT__`, as Curator's `InterProcessReadWriteLock` does. Queues exactly as `Exclusive`.
     Write,
+    /// One of so many permits, from 1 to [`MAX_PERMITS`]; named `permit-<n>-`.
+    Permit(u16),
 }
 
 impl LockMode {
-    fn infix(self) -> &'static str {
+    fn infix(self) -> Cow<'static, str> {
         match self {
-            Self::Exclusive => "lock-",
-            Self::Shared => "__READ__",
-            Self::Write => "__WRIT__",
+            Self::Exclusive => "lock-".into(),
+            Self::Shared => "__READ__".into(),
+            Self::Write => "__WRIT__".into(),
+            Self::Permit(permits) => format!("permit-{permits}-").into(),
         }
     }
 
     /// Whether it excludes everyone else.
     pub fn is_exclusive(self) -> bool {
-        self != Self::Shared
+        matches!(self, Self::Exclusive | Self::Write)
+    }
+
+    /// How many may hold at a time, if that is bounded by more than one.
+    pub fn permits(self) -> Option<u16> {
+        match self {
+            Self::Permit(permits) => Some(permits),
+            Self::Exclusive | Self::Shared | Self::Write => None,
+        }
     }
 }
 
-/// The name of a request's node up to its sequence.
-pub fn request_prefix(uuid: RequestId, mode: LockMode) -> String {
-    format!("_c_{uuid}-{}", mode.infix())
+/// What the name of a request's node says, but for its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestForm {
+    /// How the lock is asked for.
+    pub mode: LockMode,
+    /// The lock delay that was asked for, in milliseconds; 0 is none.
+    pub delay_ms: u32,
 }
+
+impl RequestForm {
+    /// The name of a request's node up to its sequence.
+    pub fn prefix(self, uuid: RequestId) -> String {
+        match self.delay_ms {
+            0 => format!("_c_{uuid}-{}", self.mode.infix()),
+            delay_ms => format!("_c_{uuid}-delay-{delay_ms}-{}", self.mode.infix()),
+        }
+    }
+}
+
+/// What a child's name says, if it is a request's or a delay's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestName {
+    /// Its place in the queue.
+    pub sequence: u64,
+    /// What it asks for.
+    pub form: RequestForm,
+    /// Whether it keeps the place of a dead holder, which had this token: a lock delay.
+    pub keeps_place_of: Option<FencingToken>,
+}
+
+/// The name of a request's node up to its sequence, for a request without a delay.
+pub fn request_prefix(uuid: RequestId, mode: LockMode) -> String {
+    RequestForm { mode, delay_ms: 0 }.prefix(uuid)
+}
+
+/// The name of the node that keeps a dead holder's place. A reader's place is kept by a writer, whom neither readers nor writers pass.
+pub(crate) fn delay_name(sequence: u64, form: RequestForm, dead: FencingToken) -> String {
+    let mode = if form.mode == LockMode::Shared { LockMode::Write } else { form.mode };
+    format!("{DELAY}{}-{dead}-{}{sequence:010}", form.delay_ms, mode.infix())
+}
+
+/// The name of a writer's node once it is a reader.
+pub(crate) fn downgraded_name(writer: &str) -> String {
+    let (stem, sequence) = writer.split_at(writer.len().saturating_sub(SEQUENCE_DIGITS));
+    let stem = stem.strip_suffix(&*LockMode::Write.infix()).unwrap_or(stem);
+    format!("{stem}{}{sequence}", LockMode::Shared.infix())
+}
+
+/// How the name of a delay begins, and how a delay is said within the name of a request.
+const DELAY: &str = "delay-";
 
 /// The sequence at the end of a node's name: ten digits, nothing less.
 pub fn sequence_of(name: &str) -> Option<u64> {
-    let digits = name.get(name.len().checked_sub(10)?..)?;
+    let digits = name.get(name.len().checked_sub(SEQUENCE_DIGITS)?..)?;
     digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())?
 }
+
+/// How many digits end the name of a sequential node.
+const SEQUENCE_DIGITS: usize = 10;
 
 /// What place a child takes in its directory's lock queue, read from its name; none for a child that is no lock request.
 pub fn parse_request(name: &str) -> Option<(u64, LockMode)> {
     let sequence = sequence_of(name)?;
-    let stem = &name[..name.len() - 10];
-    let mode =
-        [LockMode::Exclusive, LockMode::Shared, LockMode::Write].into_iter().find(|m| stem.ends_with(m.infix()))?;
+    let (mode, _) = mode_of(&name[..name.len() - SEQUENCE_DIGITS])?;
     Some((sequence, mode))
+}
+
+/// All that a child's name says; none for a child that is no lock request.
+pub fn parse_name(name: &str) -> Option<RequestName> {
+    let sequence = sequence_of(name)?;
+    let (mode, before) = mode_of(&name[..name.len() - SEQUENCE_DIGITS])?;
+    let (delay_ms, keeps_place_of) = match (delay_asked(before), delay_kept(before)) {
+        (Some(delay_ms), _) => (delay_ms, None),
+        (None, Some((delay_ms, dead))) => (delay_ms, Some(dead)),
+        (None, None) => (0, None),
+    };
+    Some(RequestName { sequence, form: RequestForm { mode, delay_ms }, keeps_place_of })
+}
+
+/// Whether the name is that of a node which keeps a dead holder's place.
+pub(crate) fn is_delay(name: &str) -> bool {
+    name.starts_with(DELAY) && parse_name(name).is_some_and(|name| name.keeps_place_of.is_some())
+}
+
+/// How a request asks, and what stands before that in its name.
+fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
+    for (infix, mode) in [("lock-", LockMode::Exclusive), ("__READ__", LockMode::Shared), ("__WRIT__", LockMode::Write)]
+    {
+        if let Some(before) = stem.strip_suffix(infix) {
+            return Some((mode, before));
+        }
+    }
+    let (before, permits) = stem.strip_suffix('-')?.rsplit_once('-')?;
+    let permits = number(permits, MAX_PERMITS.into()).and_then(|permits| u16::try_from(permits).ok())?;
+    Some((LockMode::Permit(permits), before.strip_suffix("permit")?))
+}
+
+/// The delay in `_c_<uuid>-delay-<ms>-`.
+fn delay_asked(before: &str) -> Option<u32> {
+    let own = before.strip_prefix("_c_")?.get(UUID_CHARACTERS..)?;
+    let delay_ms = own.strip_prefix('-')?.strip_prefix(DELAY)?.strip_suffix('-')?;
+    number(delay_ms, MAX_DELAY_MS.into()).and_then(|ms| u32::try_from(ms).ok())
+}
+
+const UUID_CHARACTERS: usize = 36;
+
+/// Delay and token in `delay-<ms>-<token>-`.
+fn delay_kept(before: &str) -> Option<(u32, FencingToken)> {
+    let (delay_ms, dead) = before.strip_prefix(DELAY)?.strip_suffix('-')?.split_once('-')?;
+    let delay_ms = number(delay_ms, MAX_DELAY_MS.into()).and_then(|ms| u32::try_from(ms).ok())?;
+    Some((delay_ms, FencingToken(number(dead, u64::MAX)?)))
+}
+
+/// A number from 1 up, written in the one way in which it is written here.
+fn number(digits: &str, at_most: u64) -> Option<u64> {
+    let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
+    digits.parse().ok().filter(|number| plain && (1..=at_most).contains(number))
 }
 
 #[cfg(test)]
@@ -146,12 +260,45 @@ mod tests {
     #[test]
     fn requests_are_read_back_from_their_names() {
         let uuid = RequestId(7);
-        for mode in [LockMode::Exclusive, LockMode::Shared, LockMode::Write] {
-            let name = format!("{}{:010}", request_prefix(uuid, mode), 12);
-            assert_eq!(parse_request(&name), Some((12, mode)));
+        for mode in [LockMode::Exclusive, LockMode::Shared, LockMode::Write, LockMode::Permit(1000)] {
+            for delay_ms in [0, 1, MAX_DELAY_MS] {
+                let form = RequestForm { mode, delay_ms };
+                let name = format!("{}{:010}", form.prefix(uuid), 12);
+                assert_eq!(parse_request(&name), Some((12, mode)));
+                assert_eq!(parse_name(&name), Some(RequestName { sequence: 12, form, keeps_place_of: None }));
+                assert!(name.len() < REQUEST_NAME_BYTES && !is_delay(&name));
+            }
         }
-        for other in ["lock-", "lock-123", "n_0000000001", "lock-00000000-1", "ä0000000001"] {
+        for other in [
+            "lock-",
+            "lock-123",
+            "n_0000000001",
+            "lock-00000000-1",
+            "ä0000000001",
+            "permit-0-0000000001",
+            "permit-01-0000000001",
+            "permit-1001-0000000001",
+            "permit--0000000001",
+            "permit-+1-0000000001",
+        ] {
             assert_eq!(parse_request(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn delays_are_told_from_requests() {
+        let dead = FencingToken(u64::MAX);
+        for mode in [LockMode::Exclusive, LockMode::Shared, LockMode::Write, LockMode::Permit(3)] {
+            let form = RequestForm { mode, delay_ms: 500 };
+            let name = delay_name(7, form, dead);
+            let read = parse_name(&name).expect("it has a place");
+            assert_eq!((read.sequence, read.form.delay_ms, read.keeps_place_of), (7, 500, Some(dead)));
+            assert_eq!(read.form.mode.is_exclusive(), mode.permits().is_none());
+            assert!(is_delay(&name) && name.len() < REQUEST_NAME_BYTES);
+        }
+        for other in ["delay-0-1-lock-0000000001", "delay-600001-1-lock-0000000001", "xdelay-1-1-lock-0000000001"] {
+            assert_eq!(parse_name(other).map(|name| (name.form.delay_ms, name.keeps_place_of)), Some((0, None)));
         }
     }
 }

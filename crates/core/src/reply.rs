@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::event::Event;
+use crate::gate::{GateKey, GateStanding};
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::path::NodePath;
 use crate::stat::Stat;
@@ -17,6 +18,9 @@ pub struct Outcome {
     pub zxid: Zxid,
     /// The answer, or why it was refused. A refused command changed nothing.
     pub reply: Result<Reply, Refusal>,
+    /// Whether this command changed the state, when it was applied first. False if it was refused, was a mere check, or was answered
+    /// from memory because it had been carried out before.
+    pub changed: bool,
     /// What watchers may want to know, in order. Empty for a batch that was applied before.
     pub events: Vec<Event>,
 }
@@ -54,13 +58,13 @@ pub enum Reply {
     Checked,
     /// One reply for each op of a multi.
     Multi(#[serde(deserialize_with = "crate::nesting::deserialize")] Vec<Reply>),
-    /// The request stands in the lock's queue.
+    /// The request stands in the queue of each lock.
     Queued {
-        /// The request's node.
-        path: NodePath,
+        /// The requests' nodes, in the order of the locks.
+        paths: Vec<NodePath>,
         /// The fencing token that a grant of this request carries.
         token: FencingToken,
-        /// Whether it held the lock at once.
+        /// Whether it held every lock at once.
         held: bool,
     },
     /// The request left the queue without having held.
@@ -74,6 +78,20 @@ pub enum Reply {
         /// The holder that lost it.
         holder: SessionId,
     },
+    /// The request is under the care of whoever asked.
+    Claimed {
+        /// The data versions of its nodes, in the order of the locks.
+        versions: Vec<i32>,
+    },
+    /// The writer is a reader now.
+    Downgraded {
+        /// The request's node, under its new name.
+        path: NodePath,
+    },
+    /// How the gate stands.
+    Gate(GateStanding),
+    /// The gate was finished or failed.
+    GateSettled,
 }
 
 /// Why a command was refused. Deterministic: every replica refuses alike.
@@ -140,5 +158,27 @@ pub enum Refusal {
         /// Why.
         #[serde(deserialize_with = "crate::nesting::deserialize")]
         cause: Box<Refusal>,
+    },
+    /// The lock's queue has another shape.
+    #[error("lock {lock} cannot be asked for like this now: {detail}")]
+    LockMismatch {
+        /// The lock.
+        lock: Arc<str>,
+        /// What stands there, and what was asked for.
+        detail: Arc<str>,
+    },
+    /// The gate is not pending under this token, for this session.
+    #[error("gate {key} is not pending with token {token} (any more)")]
+    GateNotPending {
+        /// The gate.
+        key: GateKey,
+        /// The token that was shown.
+        token: FencingToken,
+    },
+    /// The gate is in use for another operation.
+    #[error("gate {key} is in use for an operation with another fingerprint")]
+    GateMismatch {
+        /// The gate.
+        key: GateKey,
     },
 }

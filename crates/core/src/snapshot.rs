@@ -20,7 +20,9 @@ use thiserror::Error;
 /// What every snapshot starts with.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
 /// The format that is written.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Written by programs before the first release, and read by none since.
+const UNRELEASED: u32 = 1;
 /// Longest record: a node with the largest data and ACL, or the outcome of the largest reap, with room to spare.
 const MAX_RECORD_BYTES: u32 = 4 * 1024 * 1024;
 
@@ -33,6 +35,11 @@ pub enum SnapshotError {
     /// It starts with something else.
     #[error("this is no Lockkeeper snapshot: it starts with other bytes")]
     Magic,
+    /// A program from before the first release wrote it.
+    #[error(
+        "the snapshot has format version {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+    )]
+    Unreleased,
     /// A later program wrote it.
     #[error("the snapshot has format version {0}, this program reads version {VERSION}: upgrade this node")]
     Version(u32),

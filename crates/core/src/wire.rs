@@ -6,7 +6,9 @@ use thiserror::Error;
 use crate::command::Batch;
 
 /// The version that is written.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Written by programs before the first release, and read by none since.
+const UNRELEASED: u8 = 1;
 
 /// Why bytes are no batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -14,8 +16,13 @@ pub enum DecodeError {
     /// There is nothing at all.
     #[error("an encoded batch is not empty")]
     Empty,
+    /// A program from before the first release wrote it.
+    #[error(
+        "the batch has format version {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+    )]
+    Unreleased,
     /// A later program wrote it.
-    #[error("the batch has format version {0}, this program reads up to {VERSION}: upgrade this node")]
+    #[error("the batch has format version {0}, this program reads {VERSION}: upgrade this node")]
     Version(u8),
     /// It is damaged, or never was a batch.
     #[error("the batch is damaged: {0}")]
@@ -39,8 +46,10 @@ impl Batch {
     /// Says what is wrong with the bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
-        if *version != VERSION {
-            return Err(DecodeError::Version(*version));
+        match *version {
+            VERSION => {}
+            UNRELEASED => return Err(DecodeError::Unreleased),
+            other => return Err(DecodeError::Version(other)),
         }
         let (batch, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
         if !rest.is_empty() {

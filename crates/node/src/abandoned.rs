@@ -2,13 +2,13 @@
 //! is still there.
 //!
 //! The danger is the retry. A client loses its connection, asks again at another node under the same request id, and is told that it
-//! holds; then the first node notices the broken connection and withdraws. So a request's node carries a mark of who looks after it: its
-//! data version. A retry makes the request its own by setting the data, and a withdrawal deletes the node only at the version that it
-//! knows. The replicated order decides between the two; neither can undo the other.
+//! holds; then the first node notices the broken connection and withdraws. So a request's nodes carry a mark of who looks after them:
+//! their data versions. A retry makes the request its own with [`Op::Claim`], and [`Op::Abandon`] removes only what has the versions
+//! that it knows. The replicated order decides between the two; neither can undo the other.
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, NodePath, Op, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_core::{Command, FencingToken, LockName, Op, Outcome, Refusal, Reply, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::Engine;
@@ -26,10 +26,10 @@ enum Progress {
     Settled,
     /// Handed over, and not known to be applied.
     Entering(Submission),
-    /// In the queue, not yet known to be this one's.
-    MakingMine(NodePath, Submission),
-    /// In the queue and this one's, as long as its node has this version.
-    Mine(NodePath, i32),
+    /// In the queues, not yet known to be this one's.
+    MakingMine(FencingToken, Submission),
+    /// In the queues and this one's, as long as its nodes have these versions.
+    Mine(FencingToken, Vec<i32>),
 }
 
 /// Looks after one request. Dropped unsettled, it takes the request back.
@@ -37,42 +37,44 @@ pub(crate) struct Claim {
     engine: Arc<Engine>,
     progress: Progress,
     permit: Option<OwnedSemaphorePermit>,
-    label: Arc<str>,
-    session: Option<SessionId>,
+    locks: Vec<LockName>,
+    session: SessionId,
 }
 
 impl Claim {
-    pub(crate) fn new(engine: &Arc<Engine>, permit: OwnedSemaphorePermit, label: Arc<str>) -> Self {
-        Self { engine: engine.clone(), progress: Progress::Settled, permit: Some(permit), label, session: None }
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        permit: OwnedSemaphorePermit,
+        session: SessionId,
+        locks: Vec<LockName>,
+    ) -> Self {
+        Self { engine: engine.clone(), progress: Progress::Settled, permit: Some(permit), locks, session }
     }
 
-    /// Enters the queue.
+    /// Enters the queues.
     pub(crate) async fn enter(&mut self, command: Command) -> Result<Done, NodeError> {
-        if let Command::Do { session, .. } = &command {
-            self.session = *session;
-        }
         self.progress = Progress::Entering(self.engine.proposer.submit(command)?);
         let done = self.outcome().await?;
-        self.progress = match queued_at(&done.outcome) {
-            Some(path) if done.fresh => Progress::Mine(path, 0),
+        self.progress = match queued_under(&done.outcome) {
+            Some(token) if done.fresh() => Progress::Mine(token, new_versions(&self.locks)),
             // Whose it is will be decided by `make_mine`.
             _ => Progress::Settled,
         };
         Ok(done)
     }
 
-    /// Makes a request that was made before this one's to look after. False if it is no more.
-    pub(crate) async fn make_mine(&mut self, session: SessionId, path: &NodePath) -> Result<bool, NodeError> {
-        let command = set_mark(Some(session), path, &self.label);
-        self.progress = Progress::MakingMine(path.clone(), self.engine.proposer.submit(command)?);
+    /// Makes a request that was made before this one's to look after. False if it is no more, or only in part.
+    pub(crate) async fn make_mine(&mut self, token: FencingToken) -> Result<bool, NodeError> {
+        let command = claim(self.session, &self.locks, token);
+        self.progress = Progress::MakingMine(token, self.engine.proposer.submit(command)?);
         let done = self.outcome().await?;
         self.progress = Progress::Settled;
         match done.outcome.reply {
-            Ok(Reply::DataSet(stat)) => {
-                self.progress = Progress::Mine(path.clone(), stat.version);
+            Ok(Reply::Claimed { versions }) => {
+                self.progress = Progress::Mine(token, versions);
                 Ok(true)
             }
-            Err(Refusal::NoNode(_)) => Ok(false),
+            Err(Refusal::NotQueued { .. }) => Ok(false),
             Err(refusal) => Err(refusal.into()),
             Ok(other) => Err(unexpected(&other)),
         }
@@ -101,42 +103,44 @@ impl Drop for Claim {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let (engine, label, session, permit) =
-            (self.engine.clone(), self.label.clone(), self.session, self.permit.take());
+        let (engine, session, permit) = (self.engine.clone(), self.session, self.permit.take());
+        let locks = std::mem::take(&mut self.locks);
         runtime.spawn(async move {
             let stop = engine.stop.clone();
-            stop.run_until_cancelled(take_back(&engine, progress, session, label)).await;
+            stop.run_until_cancelled(take_back(&engine, progress, session, locks)).await;
             // As many withdrawals under way as requests are allowed, and no more.
             drop(permit);
         });
     }
 }
 
-/// Takes a request out of the queue, unless somebody else looks after it by now.
-async fn take_back(engine: &Engine, progress: Progress, session: Option<SessionId>, label: Arc<str>) {
-    let (path, version) = match progress {
+/// Takes a request out of the queues, unless somebody else looks after it by now.
+async fn take_back(engine: &Engine, progress: Progress, session: SessionId, locks: Vec<LockName>) {
+    let (token, versions) = match progress {
         Progress::Settled => return,
-        Progress::Mine(path, version) => (path, version),
+        Progress::Mine(token, versions) => (token, versions),
         Progress::Entering(mut submission) => match submission.outcome().await {
-            Ok(done) if done.fresh => match queued_at(&done.outcome) {
-                Some(path) => (path, 0),
+            Ok(done) if done.fresh() => match queued_under(&done.outcome) {
+                Some(token) => (token, new_versions(&locks)),
                 None => return,
             },
             // Made before, by another: that one looks after it, and so does whoever asks again.
             _ => return,
         },
-        Progress::MakingMine(path, mut submission) => match submission.outcome().await {
-            Ok(Done { outcome: Outcome { reply: Ok(Reply::DataSet(stat)), .. }, .. }) => (path, stat.version),
+        Progress::MakingMine(token, mut submission) => match submission.outcome().await {
+            Ok(Done { outcome: Outcome { reply: Ok(Reply::Claimed { versions }), .. } }) => (token, versions),
             Ok(_) => return,
-            Err(_) => match propose_until_decided(engine, || set_mark(session, &path, &label)).await {
-                Some(Reply::DataSet(stat)) => (path, stat.version),
+            Err(_) => match propose_until_decided(engine, || claim(session, &locks, token)).await {
+                Some(Reply::Claimed { versions }) => (token, versions),
                 _ => return,
             },
         },
     };
-    let delete =
-        || Command::Do { session: None, request: None, op: Op::Delete { path: path.clone(), version: Some(version) } };
-    if let Some(Reply::Deleted) = propose_until_decided(engine, delete).await {
+    let abandon = || {
+        let op = Op::Abandon { locks: locks.clone(), token, versions: versions.clone() };
+        Command::Do { session: None, request: None, op }
+    };
+    if propose_until_decided(engine, abandon).await.is_some() {
         metrics::counter!("lockkeeper_lock_requests_abandoned_total").increment(1);
     }
 }
@@ -153,15 +157,19 @@ async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -
     }
 }
 
-/// Sets the data of a request's node to what it is already, for the sake of its version.
-fn set_mark(session: Option<SessionId>, path: &NodePath, label: &Arc<str>) -> Command {
-    let op = Op::SetData { path: path.clone(), data: Arc::from(label.as_bytes()), version: None };
-    Command::Do { session, request: None, op }
+fn claim(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
+    let op = Op::Claim { locks: locks.to_vec(), token };
+    Command::Do { session: Some(session), request: None, op }
 }
 
-fn queued_at(outcome: &Outcome) -> Option<NodePath> {
+/// What nodes have that were just made.
+fn new_versions(locks: &[LockName]) -> Vec<i32> {
+    vec![0; locks.len()]
+}
+
+fn queued_under(outcome: &Outcome) -> Option<FencingToken> {
     match &outcome.reply {
-        Ok(Reply::Queued { path, .. }) => Some(path.clone()),
+        Ok(Reply::Queued { token, .. }) => Some(*token),
         _ => None,
     }
 }

@@ -14,6 +14,7 @@ use crate::config::NodeConfig;
 use crate::duties::{Door, Duties};
 use crate::error::NodeError;
 use crate::flight::Done;
+use crate::hearing::Hearing;
 use crate::keepalive::Keepalives;
 use crate::proposer::Proposer;
 use crate::reads::ReadBarrier;
@@ -127,6 +128,17 @@ impl Engine {
             WatchRefused::Compacted(oldest) => NodeError::Compacted { oldest },
             WatchRefused::TooMany => NodeError::overloaded(),
         })
+    }
+
+    /// Begins to listen on behalf of a session, on a replica that has seen all that was acknowledged before.
+    pub(crate) async fn hear(&self, session: SessionId) -> Result<At<Hearing>, NodeError> {
+        self.refuse_when_closing()?;
+        self.barrier.pass().await?;
+        let state = self.replica.state.read();
+        if state.session(session).is_none() {
+            return Err(lockkeeper_core::Refusal::SessionExpired(session).into());
+        }
+        Ok(At { value: Hearing::begin(&self.replica, &state, session), zxid: state.zxid() })
     }
 
     /// Waits until this replica has come as far as `zxid`.

@@ -15,13 +15,17 @@ use crate::error::NodeError;
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
-    /// False when nothing happened now: refused, a mere check, or answered from memory because it had been carried out before.
-    pub(crate) fresh: bool,
 }
 
 impl Done {
     pub(crate) fn from_log(outcome: Outcome) -> Self {
-        Self { fresh: !outcome.events.is_empty(), outcome }
+        Self { outcome }
+    }
+
+    /// False when nothing happened at this command: refused, a mere check, or answered from memory because it had been carried out
+    /// before.
+    pub(crate) fn fresh(&self) -> bool {
+        self.outcome.changed
     }
 }
 

@@ -13,6 +13,7 @@ mod duties;
 mod engine;
 mod error;
 mod flight;
+mod hearing;
 mod history;
 mod keepalive;
 mod locks;
@@ -33,6 +34,7 @@ mod watches;
 pub use clock::{Clock, SystemClock};
 pub use config::NodeConfig;
 pub use error::NodeError;
+pub use hearing::{Hearing, Told};
 pub use history::WatchEvent;
 pub use node::{Node, Parts};
 pub use request::{

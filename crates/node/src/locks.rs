@@ -1,5 +1,7 @@
 //! The lock service (DESIGN section 5): one log entry for a request, one watch for a waiter, and no grant lost.
 //!
+//! A request for several locks waits for one of them at a time: it stands in every queue, so no place is lost meanwhile.
+//!
 //! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed since the
 //! request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds by then.
 
@@ -24,12 +26,12 @@ const MAX_HOLDERS_NAMED: usize = 32;
 /// Most requests ahead that are counted for them.
 const MAX_AHEAD_COUNTED: usize = 1_000;
 
-/// A request that stands in a queue.
-#[derive(Clone, Debug)]
+/// A request that stands in the queues of one or more locks.
+#[derive(Debug)]
 struct Queued {
-    lock: LockName,
+    locks: Vec<LockName>,
     session: SessionId,
-    path: NodePath,
+    paths: Arc<[NodePath]>,
     token: FencingToken,
     /// When it was handed over: a sign of life of its session.
     asked_ms: u64,
@@ -39,7 +41,8 @@ struct Queued {
 enum Look {
     Holds(At<()>),
     Gone,
-    Waits(Waiting),
+    /// It waits, for the lock of this number first.
+    Waits(usize, Waiting),
 }
 
 /// A registered waiter; dropping it takes it off the table.
@@ -67,9 +70,9 @@ impl Engine {
         let began = self.replica.clock.now();
         let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
         let permit = self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded())?;
-        let mut claim = Claim::new(self, permit, ask.label.as_str().into());
+        let mut claim = Claim::new(self, permit, credential.session, ask.locks.clone());
         let acquired = self.enter_and_wait(&mut claim, credential.session, caller.request, &ask, began + wait).await;
-        if claim_is_settled(&acquired) {
+        if claim_is_settled(&acquired, &ask) {
             claim.settle();
         }
         drop::<InCustody>(custody);
@@ -90,43 +93,50 @@ impl Engine {
     ) -> Result<At<Acquired>, NodeError> {
         let asked_ms = self.replica.now_ms();
         let op = Op::Acquire {
-            lock: ask.lock.clone(),
+            locks: ask.locks.clone(),
             mode: ask.mode,
+            delay_ms: ask.delay_ms,
             uuid: ask.uuid,
             label: Arc::from(ask.label.as_str()),
         };
         let done = claim.enter(Command::Do { session: Some(session), request, op }).await?;
-        let fresh = done.fresh;
+        let fresh = done.fresh();
         let entered = reply_of(done)?;
-        let Reply::Queued { path, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
-        let queued = Queued { lock: ask.lock.clone(), session, path, token, asked_ms };
+        let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
+        let queued = Queued { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms };
         // A request that was made before may have been given up by another node, whose withdrawal is still under way. Making it
         // this one's first decides between the two.
-        if !fresh && !claim.make_mine(session, &queued.path).await.map_err(after_entry)? {
+        if !fresh && !claim.make_mine(token).await.map_err(after_entry)? {
             return self.gone(&queued);
         }
         self.wait_for(&queued, until).await.map_err(after_entry)
     }
 
     async fn wait_for(self: &Arc<Self>, queued: &Queued, until: Duration) -> Result<At<Acquired>, NodeError> {
+        // The entry, or the claim, has just been applied here: so far this replica is not behind.
+        let mut is_confirmed = true;
         loop {
-            let mut waiting = match self.look(queued) {
-                Look::Holds(at) => return Ok(self.held(queued, at.zxid)),
+            let (missing, mut waiting) = match self.look(queued) {
+                Look::Holds(at) if is_confirmed => return Ok(self.held(queued, at.zxid)),
+                Look::Holds(_) => {
+                    // It holds on a replica that may be behind: look again with the leader's word on where we are.
+                    self.barrier.pass().await?;
+                    is_confirmed = true;
+                    continue;
+                }
                 Look::Gone => return self.gone(queued),
-                Look::Waits(waiting) => waiting,
+                Look::Waits(missing, waiting) => (missing, waiting),
             };
+            is_confirmed = false;
             tokio::select! {
                 biased;
-                told = &mut waiting.told => match told {
-                    // It held when this was said, on a replica that may be behind: look again with the leader's word on where we are.
-                    Ok(Verdict::Holds) => self.barrier.pass().await?,
-                    Ok(Verdict::Gone) | Err(_) => {}
-                },
+                // Whatever it says: look again.
+                _ = &mut waiting.told => {}
                 // The request keeps its place: its session can ask again at another node.
                 () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
                 () = self.replica.clock.sleep_until(until) => {
                     drop(waiting);
-                    return self.give_up(queued).await;
+                    return self.give_up(queued, missing).await;
                 }
             }
         }
@@ -135,21 +145,24 @@ impl Engine {
     /// Looks at the request, and registers a waiter if it waits: under one lock, so that nothing comes between.
     fn look(self: &Arc<Self>, queued: &Queued) -> Look {
         let state = self.replica.state.read();
-        match state.standing(&queued.path) {
-            Standing::Holds { token } if token == queued.token => Look::Holds(At { value: (), zxid: state.zxid() }),
-            Standing::Holds { .. } | Standing::Gone => Look::Gone,
-            Standing::Waits { blocker } => {
-                let mut waiters = self.replica.waiters.lock();
-                let (id, told) = waiters.add(queued.path.clone(), blocker);
-                metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
-                Look::Waits(Waiting { engine: self.clone(), id, told })
+        let mut first = None;
+        for (number, path) in queued.paths.iter().enumerate() {
+            match state.standing(path) {
+                Standing::Holds { token } if token == queued.token => {}
+                Standing::Holds { .. } | Standing::Gone => return Look::Gone,
+                Standing::Waits { blocker } => drop(first.get_or_insert((number, blocker))),
             }
         }
+        let Some((number, blocker)) = first else { return Look::Holds(At { value: (), zxid: state.zxid() }) };
+        let mut waiters = self.replica.waiters.lock();
+        let (id, told) = waiters.add(queued.paths.clone(), number, blocker);
+        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+        Look::Waits(number, Waiting { engine: self.clone(), id, told })
     }
 
     fn held(&self, queued: &Queued, zxid: Zxid) -> At<Acquired> {
         let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
-        let grant = Grant { path: queued.path.clone(), token: queued.token, remaining_ms };
+        let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, remaining_ms };
         At { value: Acquired::Held(grant), zxid }
     }
 
@@ -169,15 +182,15 @@ impl Engine {
         }
     }
 
-    /// The wait is over: leaves the queue, unless the lock came in the last moment.
-    async fn give_up(self: &Arc<Self>, queued: &Queued) -> Result<At<Acquired>, NodeError> {
-        let op = Op::Withdraw { lock: queued.lock.clone(), token: queued.token, if_holding: IfHolding::Keep };
+    /// The wait is over: leaves the queues, unless the last of the locks came in the last moment.
+    async fn give_up(self: &Arc<Self>, queued: &Queued, missing: usize) -> Result<At<Acquired>, NodeError> {
+        let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
         let command = Command::Do { session: Some(queued.session), request: None, op };
         match reply_of(self.proposer.propose(command).await?) {
-            Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued), zxid }),
+            Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
             Ok(At { value: Reply::HeldInstead, .. }) => match self.look(queued) {
                 Look::Holds(at) => Ok(self.held(queued, at.zxid)),
-                Look::Gone | Look::Waits(_) => self.gone(queued),
+                Look::Gone | Look::Waits(..) => self.gone(queued),
             },
             Ok(other) => Err(unexpected(&other.value)),
             Err(NodeError::Refused(Refusal::NotQueued { .. })) => self.gone(queued),
@@ -185,8 +198,8 @@ impl Engine {
         }
     }
 
-    fn busy(&self, queued: &Queued) -> Acquired {
-        busy_in(&self.replica.state.read(), &queued.lock, &queued.path)
+    fn busy(&self, queued: &Queued, missing: usize) -> Acquired {
+        busy_in(&self.replica.state.read(), &queued.locks[missing], &queued.paths[missing])
     }
 
     /// Takes a lock from its holder. The caller has made sure that `by` may.
@@ -223,8 +236,10 @@ fn after_entry(error: NodeError) -> NodeError {
 }
 
 /// Whether there is nothing left to take back.
-fn claim_is_settled(acquired: &Result<At<Acquired>, NodeError>) -> bool {
+fn claim_is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool {
     match acquired {
+        // One of several locks was broken by force: the rest is still to be taken back.
+        Ok(At { value: Acquired::Gone, .. }) => ask.locks.len() == 1,
         // A node that goes down leaves its waiters in the queue: they can ask again elsewhere and keep their place.
         Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
         Err(_) => false,
@@ -234,7 +249,8 @@ fn claim_is_settled(acquired: &Result<At<Acquired>, NodeError>) -> bool {
 /// What one who did not get the lock is told.
 fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
     let own = lockkeeper_core::lock::parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
-    let Some(view) = state.lock(lock) else { return Acquired::Busy { holders: Vec::new(), ahead: 0 } };
+    let lock = lock.clone();
+    let Some(view) = state.lock(&lock) else { return Acquired::Busy { lock, holders: Vec::new(), ahead: 0 } };
     let holders = view
         .requests()
         .take_while(|request| matches!(request.standing, Standing::Holds { .. }))
@@ -246,8 +262,9 @@ fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
             label: request.label,
             since_ms: request.since_ms,
             mode: request.mode,
+            delayed_until_ms: request.delayed_until_ms,
         })
         .collect();
     let ahead = view.requests().take(MAX_AHEAD_COUNTED).take_while(|request| request.sequence < own).count();
-    Acquired::Busy { holders, ahead: ahead as u64 }
+    Acquired::Busy { lock, holders, ahead: ahead as u64 }
 }

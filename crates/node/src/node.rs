@@ -14,6 +14,7 @@ use crate::config::NodeConfig;
 use crate::duties::Door;
 use crate::engine::Engine;
 use crate::error::NodeError;
+use crate::hearing::Hearing;
 use crate::replica::Replica;
 use crate::request::{
     Acquire, Acquired, At, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
@@ -167,6 +168,14 @@ impl Node {
     /// [`NodeError::Compacted`] if the history from which to resume is gone; [`NodeError::Overloaded`] if there are too many watches.
     pub async fn watch(&self, spec: WatchSpec) -> Result<WatchStream, NodeError> {
         self.engine.watch(spec)
+    }
+
+    /// Begins to listen for the end of a session, and for the loss of the locks it holds and of those [kept](Hearing::keep) later.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn hear(&self, session: SessionId) -> Result<At<Hearing>, NodeError> {
+        self.engine.hear(session).await
     }
 
     /// What a session has left if it stays silent: as the leader knows it, or at another node counted from the last sign of life

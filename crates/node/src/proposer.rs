@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Batch, Command, NodeId, Op, Origin, Refusal};
+use lockkeeper_core::{Batch, Command, LockName, NodeId, Op, Origin, Refusal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -355,17 +355,22 @@ fn bytes_of_op(op: &Op) -> usize {
     let of_acl = |acl: &[lockkeeper_core::AclEntry]| {
         acl.iter().map(|entry| 8 + entry.scheme.len() + entry.id.len()).sum::<usize>()
     };
+    let of_locks = |locks: &[LockName]| locks.iter().map(|lock| lock.as_str().len() + 2).sum::<usize>();
     SMALL
         + match op {
             Op::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
             Op::SetData { path, data, .. } => path.as_str().len() + data.len(),
             Op::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
             Op::Delete { path, .. } | Op::Check { path, .. } => path.as_str().len(),
-            Op::Acquire { lock, label, .. } => lock.as_str().len() + label.len(),
-            Op::CheckLock { lock, .. }
-            | Op::Withdraw { lock, .. }
-            | Op::Release { lock, .. }
-            | Op::ForceRelease { lock, .. } => lock.as_str().len(),
+            Op::Acquire { locks, label, .. } => of_locks(locks) + label.len(),
+            Op::Withdraw { locks, .. } | Op::Release { locks, .. } | Op::Claim { locks, .. } => of_locks(locks),
+            Op::Abandon { locks, versions, .. } => of_locks(locks) + 5 * versions.len(),
+            Op::CheckLock { lock, .. } | Op::Downgrade { lock, .. } | Op::ForceRelease { lock, .. } => {
+                lock.as_str().len()
+            }
+            Op::GateBegin { key, fingerprint, label, .. } => key.as_str().len() + fingerprint.len() + label.len(),
+            Op::GateFinish { key, result, .. } => key.as_str().len() + result.len(),
+            Op::GateFail { key, .. } => key.as_str().len(),
             Op::Multi(ops) => ops.iter().map(bytes_of_op).sum(),
         }
 }

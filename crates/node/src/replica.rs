@@ -21,6 +21,7 @@ use crate::clock::{Clock, whole_ms};
 use crate::config::NodeConfig;
 use crate::custody::Custody;
 use crate::flight::{Done, Flight};
+use crate::hearing::HearingTable;
 use crate::history::{History, WatchEvent};
 use crate::tracker::SessionTracker;
 use crate::waiters::WaiterTable;
@@ -44,6 +45,7 @@ pub(crate) struct Replica {
     pub(crate) state: RwLock<State>,
     pub(crate) watches: Arc<Mutex<WatchTable>>,
     pub(crate) waiters: Mutex<WaiterTable>,
+    pub(crate) hearing: Mutex<HearingTable>,
     pub(crate) custody: Mutex<Custody>,
     /// Of the last term in which this node led. Kept in step whether it still leads or not, so that what was named in a term stays
     /// named for that term.
@@ -63,6 +65,7 @@ impl Replica {
             state: RwLock::new(State::new()),
             watches: Arc::new(Mutex::new(watches)),
             waiters: Mutex::default(),
+            hearing: Mutex::default(),
             custody: Mutex::default(),
             leading: Mutex::new(None),
             flight: Mutex::new(None),
@@ -128,14 +131,18 @@ impl Replica {
             self.tell_watches(&outcome.events);
             for event in &outcome.events {
                 match event {
-                    Event::Node { kind: NodeEventKind::Deleted, path, .. } => self.wake_waiters(state, path),
+                    Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
+                        self.hearing.lock().gone(path, *zxid);
+                        self.wake_waiters(state, path);
+                    }
                     Event::Node { .. } => {}
                     Event::SessionOpened { session, timeout_ms, .. } => {
                         if let Some(leading) = &mut *self.leading.lock() {
                             leading.tracker.opened(*session, *timeout_ms, self.now_ms());
                         }
                     }
-                    Event::SessionEnded { session, cause, .. } => {
+                    Event::SessionEnded { session, cause, zxid } => {
+                        self.hearing.lock().ended(*session, *zxid);
                         metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
                         self.session_ended(*session);
                     }
@@ -204,6 +211,7 @@ impl Replica {
     fn jump(&self, state: &State) {
         self.watches.lock().start_over(state.zxid());
         self.waiters.lock().look_at_all(|path| state.standing(path));
+        self.hearing.lock().look_at_all(state);
         self.custody.lock().keep_only(|session| state.session(session).is_some());
         // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
         *self.leading.lock() = None;

@@ -66,10 +66,12 @@ pub struct KeepaliveAck {
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
-    /// The lock.
-    pub lock: LockName,
-    /// Alone or with other readers.
+    /// The locks, to be had together: sorted, each once.
+    pub locks: Vec<LockName>,
+    /// Alone or with others.
     pub mode: LockMode,
+    /// Should the session expire while it holds, nobody is granted the lock for so long; 0 is no delay.
+    pub delay_ms: u32,
     /// Goes into the request's name, so that a retry finds its own.
     pub uuid: RequestId,
     /// Who asks, for people.
@@ -78,11 +80,11 @@ pub struct Acquire {
     pub wait: Duration,
 }
 
-/// A lock is held.
+/// The locks are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The request's node.
-    pub path: NodePath,
+    /// The request's nodes, in the order of the locks.
+    pub paths: Vec<NodePath>,
     /// The fencing token, to be shown to every resource that the lock protects.
     pub token: FencingToken,
     /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session itself.
@@ -102,6 +104,8 @@ pub struct HolderInfo {
     pub since_ms: u64,
     /// How it holds.
     pub mode: LockMode,
+    /// For the place of a dead holder that is kept free (lock delay): until when, by the replicated clock.
+    pub delayed_until_ms: Option<u64>,
 }
 
 /// What became of a request for a lock.
@@ -109,9 +113,11 @@ pub struct HolderInfo {
 pub enum Acquired {
     /// It holds.
     Held(Grant),
-    /// The wait is over without it, and the request has left the queue.
+    /// The wait is over without it, and the request has left the queues.
     Busy {
-        /// Who holds; the first of them if there are many.
+        /// Of the locks that were asked for, the first that was still missing.
+        lock: LockName,
+        /// Who holds it; the first of them if there are many.
         holders: Vec<HolderInfo>,
         /// How many stood ahead, holders included; at most a thousand are counted.
         ahead: u64,

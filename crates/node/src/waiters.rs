@@ -1,48 +1,82 @@
 //! Who waits for a lock at this node, and for whom: each waiter stands behind exactly one node, its blocker, and is looked at again
-//! only when that node goes (promise P3).
+//! only when that node goes (promise P3). Those who wait for a permit stand in line behind the directory, and when a permit becomes free
+//! the foremost alone is told.
 //!
 //! Pure: how a request stands is asked of the state as it is after the batch that is being applied. Nobody is ever told that they hold
 //! unless that state says so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
+use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{NodePath, Standing};
 use tokio::sync::oneshot;
 
 /// What a waiter is told, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The request held when this was said.
+    /// What it waited for held when this was said.
     Holds,
-    /// The request's node has gone.
+    /// A node of the request has gone.
     Gone,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    path: NodePath,
+    /// All nodes of the request, and which of them waits.
+    paths: Arc<[NodePath]>,
+    number: usize,
     blocker: NodePath,
     tell: oneshot::Sender<Verdict>,
+}
+
+impl Waiter {
+    fn path(&self) -> &NodePath {
+        &self.paths[self.number]
+    }
+
+    /// Whether it waits for any of those that hold permits, in the order in which they came.
+    fn in_line(&self) -> Option<u64> {
+        let (sequence, _) = parse_request(self.path().name())?;
+        is_directory_of(&self.blocker, self.path()).then_some(sequence)
+    }
+}
+
+fn is_directory_of(directory: &NodePath, path: &NodePath) -> bool {
+    path.as_str().strip_prefix(directory.as_str()).is_some_and(|rest| rest.strip_prefix('/') == Some(path.name()))
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(crate) struct WaiterTable {
     waiters: HashMap<u64, Waiter>,
+    /// Who waits for a node.
     behind: HashMap<NodePath, Vec<u64>>,
+    /// Who waits for any permit of a directory, foremost first.
+    lines: HashMap<NodePath, BTreeSet<(u64, u64)>>,
+    /// Whose node it is.
     at: HashMap<NodePath, Vec<u64>>,
     next_id: u64,
 }
 
 impl WaiterTable {
-    /// Registers a request that waits behind `blocker`. The caller has the state locked, so nothing can come between.
-    pub(crate) fn add(&mut self, path: NodePath, blocker: NodePath) -> (u64, oneshot::Receiver<Verdict>) {
+    /// Registers a request whose node of this number waits for `blocker`. The caller has the state locked, so nothing can come
+    /// between.
+    pub(crate) fn add(
+        &mut self,
+        paths: Arc<[NodePath]>,
+        number: usize,
+        blocker: NodePath,
+    ) -> (u64, oneshot::Receiver<Verdict>) {
         let id = self.next_id;
         self.next_id += 1;
         let (tell, told) = oneshot::channel();
-        self.behind.entry(blocker.clone()).or_default().push(id);
-        self.at.entry(path.clone()).or_default().push(id);
-        self.waiters.insert(id, Waiter { path, blocker, tell });
+        for path in paths.iter() {
+            self.at.entry(path.clone()).or_default().push(id);
+        }
+        let waiter = Waiter { paths, number, blocker, tell };
+        self.link(id, &waiter);
+        self.waiters.insert(id, waiter);
         (id, told)
     }
 
@@ -53,21 +87,62 @@ impl WaiterTable {
 
     fn take(&mut self, id: u64) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        unlink(&mut self.behind, &waiter.blocker, id);
-        unlink(&mut self.at, &waiter.path, id);
+        self.unlink(id, &waiter);
+        for path in waiter.paths.iter() {
+            unlink(&mut self.at, path, id);
+        }
         Some(waiter)
     }
 
-    /// A node has gone. Gives how many waiters were looked at again because of it.
+    fn link(&mut self, id: u64, waiter: &Waiter) {
+        match waiter.in_line() {
+            Some(sequence) => drop(self.lines.entry(waiter.blocker.clone()).or_default().insert((sequence, id))),
+            None => self.behind.entry(waiter.blocker.clone()).or_default().push(id),
+        }
+    }
+
+    fn unlink(&mut self, id: u64, waiter: &Waiter) {
+        match waiter.in_line() {
+            Some(sequence) => {
+                if let Some(line) = self.lines.get_mut(&waiter.blocker) {
+                    line.remove(&(sequence, id));
+                    if line.is_empty() {
+                        self.lines.remove(&waiter.blocker);
+                    }
+                }
+            }
+            None => unlink(&mut self.behind, &waiter.blocker, id),
+        }
+    }
+
+    /// A node has gone. Gives how many waiters were woken because of it: those behind it, who are looked at again, and the foremost
+    /// who got a permit.
     pub(crate) fn deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
         for id in self.at.get(path).cloned().unwrap_or_default() {
             self.tell(id, Verdict::Gone);
         }
-        let behind = self.behind.remove(path).unwrap_or_default();
+        let behind = self.behind.get(path).cloned().unwrap_or_default();
+        for id in &behind {
+            self.look_again(*id, &standing);
+        }
+        behind.len() + self.serve_line(path, standing)
+    }
+
+    /// Tells the foremost of those who wait for a permit, as far as they have one. Nobody else is woken.
+    fn serve_line(&mut self, gone: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
+        if self.lines.is_empty() {
+            return 0;
+        }
+        let Some(directory) = gone.parent() else { return 0 };
         let mut woken = 0;
-        for id in behind {
-            woken += 1;
-            self.look_again(id, &standing);
+        while let Some(&(_, id)) = self.lines.get(&directory).and_then(|line| line.first()) {
+            let Some(waiter) = self.waiters.get(&id) else { break };
+            let now = standing(waiter.path());
+            if now == (Standing::Waits { blocker: directory.clone() }) {
+                break;
+            }
+            woken += usize::from(matches!(now, Standing::Holds { .. }));
+            self.follow(id, now);
         }
         woken
     }
@@ -77,19 +152,31 @@ impl WaiterTable {
         let mut all: Vec<u64> = self.waiters.keys().copied().collect();
         all.sort_unstable();
         for id in all {
-            self.look_again(id, &standing);
+            let Some(waiter) = self.waiters.get(&id) else { continue };
+            if waiter.paths.iter().any(|path| standing(path) == Standing::Gone) {
+                self.tell(id, Verdict::Gone);
+            } else {
+                self.look_again(id, &standing);
+            }
         }
     }
 
     fn look_again(&mut self, id: u64, standing: impl Fn(&NodePath) -> Standing) {
-        let Some(waiter) = self.waiters.get_mut(&id) else { return };
-        match standing(&waiter.path) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let now = standing(waiter.path());
+        self.follow(id, now);
+    }
+
+    fn follow(&mut self, id: u64, now: Standing) {
+        match now {
             Standing::Holds { .. } => self.tell(id, Verdict::Holds),
             Standing::Gone => self.tell(id, Verdict::Gone),
             Standing::Waits { blocker } => {
-                let before = std::mem::replace(&mut waiter.blocker, blocker.clone());
-                unlink(&mut self.behind, &before, id);
-                self.behind.entry(blocker).or_default().push(id);
+                let Some(mut waiter) = self.waiters.remove(&id) else { return };
+                self.unlink(id, &waiter);
+                waiter.blocker = blocker;
+                self.link(id, &waiter);
+                self.waiters.insert(id, waiter);
             }
         }
     }
@@ -123,6 +210,10 @@ mod tests {
         NodePath::parse(text).expect("valid")
     }
 
+    fn one(text: &str) -> Arc<[NodePath]> {
+        Arc::from([path(text)])
+    }
+
     /// Requests in queue order, all exclusive.
     fn queue<'a>(paths: &'a [&'a str]) -> impl Fn(&NodePath) -> Standing + 'a {
         |of| match paths.iter().position(|p| *p == of.as_str()) {
@@ -135,8 +226,8 @@ mod tests {
     #[test]
     fn a_release_wakes_one() {
         let mut table = WaiterTable::default();
-        let (_, mut b) = table.add(path("/b"), path("/a"));
-        let (_, mut c) = table.add(path("/c"), path("/b"));
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
         assert_eq!(table.deleted(&path("/a"), queue(&["/b", "/c"])), 1);
         assert_eq!(b.try_recv(), Ok(Verdict::Holds));
         assert!(c.try_recv().is_err());
@@ -146,9 +237,9 @@ mod tests {
     #[test]
     fn a_death_in_the_middle_relinks_the_successor_alone() {
         let mut table = WaiterTable::default();
-        let (_, mut b) = table.add(path("/b"), path("/a"));
-        let (_, mut c) = table.add(path("/c"), path("/b"));
-        let (_, mut d) = table.add(path("/d"), path("/c"));
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
+        let (_, mut d) = table.add(one("/d"), 0, path("/c"));
         assert_eq!(table.deleted(&path("/b"), queue(&["/a", "/c", "/d"])), 1);
         assert_eq!(b.try_recv(), Ok(Verdict::Gone));
         assert!(c.try_recv().is_err() && d.try_recv().is_err());
@@ -159,8 +250,8 @@ mod tests {
     #[test]
     fn one_who_goes_in_the_same_batch_is_never_told_that_it_holds() {
         let mut table = WaiterTable::default();
-        let (_, mut b) = table.add(path("/b"), path("/a"));
-        let (_, mut c) = table.add(path("/c"), path("/b"));
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
         table.deleted(&path("/a"), queue(&["/c"]));
         assert_eq!(b.try_recv(), Ok(Verdict::Gone));
         table.deleted(&path("/b"), queue(&["/c"]));
@@ -170,7 +261,7 @@ mod tests {
     #[test]
     fn readers_behind_one_writer_wake_together() {
         let mut table = WaiterTable::default();
-        let mut readers: Vec<_> = (0..3).map(|n| table.add(path(&format!("/r{n}")), path("/w")).1).collect();
+        let mut readers: Vec<_> = (0..3).map(|n| table.add(one(&format!("/r{n}")), 0, path("/w")).1).collect();
         assert_eq!(table.deleted(&path("/w"), |_| Standing::Holds { token: Default::default() }), 3);
         assert!(readers.iter_mut().all(|told| told.try_recv() == Ok(Verdict::Holds)));
     }
@@ -178,9 +269,9 @@ mod tests {
     #[test]
     fn a_jump_of_the_state_is_looked_into_and_nothing_is_left_behind() {
         let mut table = WaiterTable::default();
-        let (_, mut b) = table.add(path("/b"), path("/a"));
-        let (c_id, _c) = table.add(path("/c"), path("/b"));
-        let (_, mut d) = table.add(path("/d"), path("/c"));
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (c_id, _c) = table.add(one("/c"), 0, path("/b"));
+        let (_, mut d) = table.add(one("/d"), 0, path("/c"));
         table.look_at_all(queue(&["/c", "/d"]));
         assert_eq!(b.try_recv(), Ok(Verdict::Gone));
         assert!(d.try_recv().is_err());

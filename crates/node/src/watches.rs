@@ -105,7 +105,7 @@ impl WatchTable {
         let watch =
             Watch { spec_path: spec.path, recursive: spec.recursive, after: after.max(now), queue, lost: lost.clone() };
         this.watches.insert(id, watch);
-        Ok(WatchStream { id, table: table.clone(), backlog, rest, lost, ended: false })
+        Ok(WatchStream { id, after, table: table.clone(), backlog, rest, lost, ended: false })
     }
 
     fn listeners(&mut self, recursive: bool) -> &mut Listeners {
@@ -217,11 +217,19 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 #[derive(Debug)]
 pub struct WatchStream {
     id: u64,
+    after: Zxid,
     table: Arc<Mutex<WatchTable>>,
     backlog: VecDeque<WatchItem>,
     rest: mpsc::Receiver<WatchItem>,
     lost: Arc<Mutex<Option<Zxid>>>,
     ended: bool,
+}
+
+impl WatchStream {
+    /// Everything after this is told.
+    pub fn after(&self) -> Zxid {
+        self.after
+    }
 }
 
 impl Stream for WatchStream {

@@ -105,6 +105,9 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::NotQueued { .. } => Code::NotQueued,
         Refusal::RequestMismatch => Code::RequestMismatch,
         Refusal::MultiFailed { .. } => Code::TransactionFailed,
+        Refusal::LockMismatch { .. } => Code::LockMismatch,
+        Refusal::GateNotPending { .. } => Code::GateNotPending,
+        Refusal::GateMismatch { .. } => Code::GateMismatch,
     }
 }
 

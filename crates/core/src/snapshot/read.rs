@@ -5,7 +5,7 @@ use std::io::{BufReader, Read};
 use std::sync::Arc;
 
 use super::record::{Head, NodeRecord, Record, SessionRecord};
-use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, VERSION};
+use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
 use crate::ids::SessionId;
 use crate::path::NodePath;
@@ -73,6 +73,7 @@ impl<R: Read> Reader<R> {
         }
         match self.number()? {
             VERSION => Ok(()),
+            UNRELEASED => Err(SnapshotError::Unreleased),
             other => Err(SnapshotError::Version(other)),
         }
     }

@@ -33,7 +33,7 @@ impl State {
         self.clock_ms = self.clock_ms.max(batch.clock_ms);
         let outcomes: Vec<Outcome> =
             batch.commands.iter().map(|command| self.apply_command(entry_term, command)).collect();
-        let kept = outcomes.iter().map(|o| Outcome { zxid: o.zxid, reply: o.reply.clone(), events: Vec::new() });
+        let kept = outcomes.iter().map(|o| Outcome { reply: o.reply.clone(), events: Vec::new(), ..*o });
         self.origins.insert(origin.node, Applied { origin, outcomes: kept.collect() });
         outcomes
     }
@@ -76,7 +76,8 @@ impl State {
                 events.extend(outcome.events);
             }
         }
-        Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), events }
+        let changed = !ended.is_empty();
+        Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
     }
 
     /// Removes those candidates whose time has come, each in a transaction of its own.
@@ -97,7 +98,8 @@ impl State {
                 events.extend(outcome.events);
             }
         }
-        Outcome { zxid: self.zxid, reply: Ok(Reply::Reaped(reaped)), events }
+        let changed = !reaped.is_empty();
+        Outcome { zxid: self.zxid, reply: Ok(Reply::Reaped(reaped)), changed, events }
     }
 
     fn refuse_bulk(&self, count: usize) -> Option<Outcome> {
@@ -105,7 +107,7 @@ impl State {
     }
 
     fn refused(&self, refusal: Refusal) -> Outcome {
-        Outcome { zxid: self.zxid, reply: Err(refusal), events: Vec::new() }
+        Outcome { zxid: self.zxid, reply: Err(refusal), changed: false, events: Vec::new() }
     }
 
     /// An operation of a client: once for each request id, whatever the answer was.
@@ -124,7 +126,7 @@ impl State {
         let asked = fingerprint(op);
         if let Some(known) = self.sessions.get(&id).and_then(|s| s.memory.answers.get(&key.id)) {
             let reply = if known.fingerprint == asked { known.answer.clone() } else { Err(Refusal::RequestMismatch) };
-            return Outcome { zxid: self.zxid, reply, events: Vec::new() };
+            return Outcome { zxid: self.zxid, reply, changed: false, events: Vec::new() };
         }
         let outcome = self.transact(|t| t.run(session, op));
         if let Some(session) = self.sessions.get_mut(&id) {

@@ -1,10 +1,12 @@
 //! The lock commands (DESIGN section 5): each decides at the moment at which it is applied, so no grant is lost in between.
+//!
+//! One request may stand in several queues. Its nodes are made in one transaction, so they share their zxid, which is its token.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use super::apply::{bad, check_label};
-use super::ops::check_sequence;
+use super::ops::{check_sequence, next_version};
 use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;
@@ -12,12 +14,10 @@ use super::tree::{Node, Tree};
 use crate::acl::AclEntry;
 use crate::command::{IfHolding, NodeKind};
 use crate::ids::{FencingToken, RequestId, SessionId};
-use crate::lock::{LockMode, LockName, parse_request, request_prefix};
+use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
+use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
-
-/// How many digits end the name of a sequential node.
-const SEQUENCE_DIGITS: usize = 10;
 
 /// A request found in a queue.
 pub(crate) struct Found {
@@ -38,62 +38,123 @@ impl Tree {
             })
         })
     }
+
+    /// The request of a lock that holds with this token. A delay keeps a place, but nobody holds by it.
+    pub(crate) fn holder(&self, directory: &NodePath, token: FencingToken) -> Option<Found> {
+        self.requests(directory, token).find(|found| found.held && !is_delay(found.path.name()))
+    }
 }
 
 /// The request that a session has made under this uuid, waiting or holding.
 pub(crate) fn request_of<'a>(session: &'a Session, directory: &NodePath, uuid: RequestId) -> Option<&'a NodePath> {
     let prefix = format!("{directory}/_c_{uuid}-");
     let mut own = session.ephemerals.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
-    own.by_ref().take_while(|path| path.as_str().starts_with(&prefix)).find(|path| {
-        let stem = path.name().len().checked_sub(SEQUENCE_DIGITS).and_then(|end| path.name().get(..end));
-        parse_request(path.name()).is_some_and(|(_, mode)| stem == Some(&request_prefix(uuid, mode)))
-    })
+    own.by_ref().take_while(|path| path.as_str().starts_with(&prefix)).find(|path| form_of(path, uuid).is_some())
+}
+
+/// What a node asks for, if it is the node of a request under this uuid.
+fn form_of(path: &NodePath, uuid: RequestId) -> Option<RequestForm> {
+    let RequestName { sequence, form, .. } = parse_name(path.name())?;
+    (path.name() == format!("{}{sequence:010}", form.prefix(uuid))).then_some(form)
+}
+
+/// What is asked for.
+pub(crate) struct Request<'a> {
+    pub(crate) locks: &'a [LockName],
+    pub(crate) form: RequestForm,
+    pub(crate) uuid: RequestId,
+    pub(crate) label: &'a Arc<str>,
 }
 
 impl Transaction<'_> {
-    /// Enters a queue. A session that stands there already under this uuid is told so: it asks again because it lost the
+    /// Enters the queues. A session that stands there already under this uuid is told so: it asks again because it lost the
     /// first answer (Curator's protection mode).
-    pub(crate) fn acquire(
-        &mut self,
-        session: Option<SessionId>,
-        lock: &LockName,
-        mode: LockMode,
-        uuid: RequestId,
-        label: &Arc<str>,
-    ) -> Result<Reply, Refusal> {
+    pub(crate) fn acquire(&mut self, session: Option<SessionId>, request: &Request<'_>) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        check_label(label)?;
-        check_parts(lock)?;
-        let directory = lock.directory();
-        if let Some(known) = self.sessions.get(&session).and_then(|s| request_of(s, &directory, uuid)).cloned() {
-            let (_, asked_before) = parse_request(known.name()).ok_or(Refusal::RequestMismatch)?;
-            return if asked_before == mode { self.queued(known) } else { Err(Refusal::RequestMismatch) };
+        check_request(request)?;
+        if let Some(known) = self.known(session, request)? {
+            return self.queued(known);
         }
-        self.check_directory(&directory)?;
-        self.make_directories(&directory)?;
-        let acl = self.tree.share_acl(&[AclEntry::open()]);
-        let node = Node::new(Arc::from(label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
-        let prefix = directory.child(&request_prefix(uuid, mode)).map_err(|e| bad(e.to_string()))?;
-        match self.create_checked(&prefix, true, node)? {
-            Reply::Created { path, .. } => self.queued(path),
-            other => Ok(other),
+        for lock in request.locks {
+            self.check_directory(lock, request.form.mode)?;
+        }
+        if let [lock] = request.locks {
+            let path = self.enter(session, lock, request)?;
+            return self.queued(vec![path]);
+        }
+        let before = self.save();
+        let entered = request.locks.iter().map(|lock| self.enter(session, lock, request)).collect();
+        match entered {
+            Ok(paths) => self.queued(paths),
+            Err(refusal) => {
+                self.roll_back(before);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The nodes of this very request, if it was made before.
+    fn known(&self, session: SessionId, request: &Request<'_>) -> Result<Option<Vec<NodePath>>, Refusal> {
+        let Some(session) = self.sessions.get(&session) else { return Ok(None) };
+        let (mut known, mut missing, mut tokens) = (Vec::new(), None, Vec::new());
+        for lock in request.locks {
+            match request_of(session, &lock.directory(), request.uuid) {
+                Some(path) if form_of(path, request.uuid) == Some(request.form) => {
+                    tokens.push(FencingToken::from(self.node(path)?.czxid));
+                    known.push(path.clone());
+                }
+                Some(_) => return Err(Refusal::RequestMismatch),
+                None => missing = Some(lock),
+            }
+        }
+        let Some(&token) = tokens.first() else { return Ok(None) };
+        let of_this = |path: &&NodePath| {
+            form_of(path, request.uuid).is_some()
+                && self.tree.get(path).is_some_and(|node| FencingToken::from(node.czxid) == token)
+        };
+        if tokens.iter().any(|other| *other != token) || session.ephemerals.iter().filter(of_this).count() > known.len()
+        {
+            return Err(Refusal::RequestMismatch);
+        }
+        match missing {
+            None => Ok(Some(known)),
+            // Part of it was broken by force, or given back: it can never hold as a whole.
+            Some(lock) => Err(Refusal::NotQueued { lock: lock.clone().into(), token }),
         }
     }
 
     /// Finds every reason why a request could not be made below this directory, before anything is made.
-    fn check_directory(&self, directory: &NodePath) -> Result<(), Refusal> {
+    fn check_directory(&self, lock: &LockName, mode: LockMode) -> Result<(), Refusal> {
+        let directory = lock.directory();
         let mut path = directory.clone();
         loop {
             match self.tree.get(&path) {
                 Some(node) if node.is_ephemeral() => return Err(Refusal::NoChildrenForEphemerals(path)),
-                Some(node) if path == *directory => return check_sequence(&path, node.children_made),
+                Some(node) if path == directory => {
+                    check_sequence(&path, node.children_made)?;
+                    return check_kind(lock, node, mode);
+                }
                 Some(_) => return Ok(()),
                 None => path = path.parent().unwrap_or_else(NodePath::root),
             }
         }
     }
 
-    fn make_directories(&mut self, directory: &NodePath) -> Result<(), Refusal> {
+    /// Puts a request into one queue.
+    fn enter(&mut self, session: SessionId, lock: &LockName, request: &Request<'_>) -> Result<NodePath, Refusal> {
+        let directory = lock.directory();
+        self.make_directories(&directory)?;
+        let acl = self.tree.share_acl(&[AclEntry::open()]);
+        let node = Node::new(Arc::from(request.label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
+        let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
+        match self.create_checked(&prefix, true, node)? {
+            Reply::Created { path, .. } => Ok(path),
+            _ => Err(Refusal::NoNode(prefix)),
+        }
+    }
+
+    /// Makes a directory and those above it, as containers.
+    pub(crate) fn make_directories(&mut self, directory: &NodePath) -> Result<(), Refusal> {
         if self.tree.contains(directory) {
             return Ok(());
         }
@@ -105,54 +166,144 @@ impl Transaction<'_> {
         Ok(())
     }
 
-    fn queued(&self, path: NodePath) -> Result<Reply, Refusal> {
-        match self.tree.standing(&path) {
-            Standing::Holds { token } => Ok(Reply::Queued { path, token, held: true }),
-            Standing::Waits { .. } => {
-                let token = self.node(&path)?.czxid.into();
-                Ok(Reply::Queued { path, token, held: false })
-            }
-            Standing::Gone => Err(Refusal::NoNode(path)),
-        }
+    fn queued(&self, paths: Vec<NodePath>) -> Result<Reply, Refusal> {
+        let first = paths.first().ok_or_else(|| bad("a request names at least one lock"))?;
+        let token = self.node(first)?.czxid.into();
+        let held = paths.iter().all(|path| matches!(self.tree.standing(path), Standing::Holds { .. }));
+        Ok(Reply::Queued { paths, token, held })
     }
 
-    /// Leaves the queue, or says that it is too late.
+    /// Leaves the queues, or says that it is too late. Part of a request that is there no more does not keep the rest in.
     pub(crate) fn withdraw(
         &mut self,
         session: Option<SessionId>,
-        lock: &LockName,
+        locks: &[LockName],
         token: FencingToken,
         if_holding: IfHolding,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        let found = self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
-        let found = found.ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })?;
-        match (found.held, if_holding) {
-            (true, IfHolding::Keep) => Ok(Reply::HeldInstead),
-            (held, _) => {
-                self.remove(&found.path);
-                Ok(if held { Reply::Released } else { Reply::Withdrawn })
-            }
+        check_locks(locks)?;
+        let own =
+            |lock: &LockName| self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
+        let found: Vec<Found> = locks.iter().filter_map(own).collect();
+        if found.is_empty() {
+            return Err(not_queued(locks, token));
         }
+        let held = found.len() == locks.len() && found.iter().all(|found| found.held);
+        if held && if_holding == IfHolding::Keep {
+            return Ok(Reply::HeldInstead);
+        }
+        for request in &found {
+            self.remove(&request.path);
+        }
+        Ok(if held { Reply::Released } else { Reply::Withdrawn })
     }
 
-    /// Gives a lock back.
+    /// Puts a request under the care of whoever asks.
+    pub(crate) fn claim(
+        &mut self,
+        session: Option<SessionId>,
+        locks: &[LockName],
+        token: FencingToken,
+    ) -> Result<Reply, Refusal> {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        check_locks(locks)?;
+        let own = |lock: &LockName| {
+            let found = self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
+            found.map(|found| found.path).ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })
+        };
+        let paths = locks.iter().map(own).collect::<Result<Vec<_>, _>>()?;
+        let versions = paths.iter().map(|path| self.touch(path)).collect();
+        Ok(Reply::Claimed { versions })
+    }
+
+    /// Sets a node's data to what it is already, for the sake of its version.
+    fn touch(&mut self, path: &NodePath) -> i32 {
+        let (zxid, clock_ms) = (self.zxid, self.clock_ms);
+        let mut version = 0;
+        self.change(path, |node| {
+            node.version = next_version(node.version);
+            (node.mzxid, node.mtime_ms) = (zxid, clock_ms);
+            version = node.version;
+        });
+        self.tell_data_changed(path);
+        version
+    }
+
+    /// Takes a request out of the queues, as far as it is still there and has these versions.
+    pub(crate) fn abandon(
+        &mut self,
+        locks: &[LockName],
+        token: FencingToken,
+        versions: &[i32],
+    ) -> Result<Reply, Refusal> {
+        check_locks(locks)?;
+        if versions.len() != locks.len() {
+            return Err(bad(format!("{} versions for {} locks", versions.len(), locks.len())));
+        }
+        let unclaimed = |(lock, version): (&LockName, &i32)| {
+            let is_meant = |found: &Found| {
+                let node = self.tree.get(&found.path);
+                found.owner.is_some() && node.is_some_and(|node| node.version == *version)
+            };
+            self.tree.requests(&lock.directory(), token).find(is_meant)
+        };
+        let found: Vec<Found> = locks.iter().zip(versions).filter_map(unclaimed).collect();
+        if found.is_empty() {
+            return Err(not_queued(locks, token));
+        }
+        let held = found.len() == locks.len() && found.iter().all(|found| found.held);
+        for request in &found {
+            self.remove(&request.path);
+        }
+        Ok(if held { Reply::Released } else { Reply::Withdrawn })
+    }
+
+    /// Gives locks back.
     pub(crate) fn release(
+        &mut self,
+        session: Option<SessionId>,
+        locks: &[LockName],
+        token: FencingToken,
+    ) -> Result<Reply, Refusal> {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        check_locks(locks)?;
+        let held = locks.iter().map(|lock| self.own_holder(session, lock, token)).collect::<Result<Vec<_>, _>>()?;
+        for request in &held {
+            self.remove(&request.path);
+        }
+        Ok(Reply::Released)
+    }
+
+    /// Makes a reader of a writer that holds. One that is a reader already may ask again.
+    pub(crate) fn downgrade(
         &mut self,
         session: Option<SessionId>,
         lock: &LockName,
         token: FencingToken,
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
-        let held = self.holder(lock, token, |owner| owner == Some(session))?;
-        self.remove(&held.path);
-        Ok(Reply::Released)
+        let held = self.own_holder(session, lock, token)?;
+        match parse_request(held.path.name()) {
+            Some((_, LockMode::Write)) => {}
+            Some((_, LockMode::Shared)) => return Ok(Reply::Downgraded { path: held.path }),
+            _ => return Err(bad(format!("lock {lock} is not held in mode write, and nothing else can be downgraded"))),
+        }
+        let path = lock.directory().child(&downgraded_name(held.path.name())).map_err(|e| bad(e.to_string()))?;
+        if self.tree.contains(&path) {
+            return Err(Refusal::NodeExists(path));
+        }
+        self.rename(&held.path, &path);
+        Ok(Reply::Downgraded { path })
     }
 
-    /// Takes a lock from whoever holds it with this token. A hand-made holder that is no ephemeral belongs to no session,
-    /// which is said as session 0.
+    /// Takes a lock from whoever holds it with this token, or ends the delay that has this token. A hand-made holder that is no
+    /// ephemeral, and a delay, belong to no session, which is said as session 0.
     pub(crate) fn force_release(&mut self, lock: &LockName, token: FencingToken) -> Result<Reply, Refusal> {
-        let held = self.holder(lock, token, |_| true)?;
+        // A delay behind readers that still hold stands in everyone's way all the same.
+        let is_meant = |found: &Found| found.held || is_delay(found.path.name());
+        let held = self.tree.requests(&lock.directory(), token).find(is_meant);
+        let held = held.ok_or_else(|| not_held(lock, token))?;
         if !self.node(&held.path)?.children.is_empty() {
             return Err(Refusal::NotEmpty(held.path));
         }
@@ -162,17 +313,55 @@ impl Transaction<'_> {
 
     /// Whether anybody holds the lock with this token.
     pub(crate) fn check_lock(&self, lock: &LockName, token: FencingToken) -> Result<Reply, Refusal> {
-        self.holder(lock, token, |_| true).map(|_| Reply::Checked)
+        let held = self.tree.holder(&lock.directory(), token);
+        held.map(|_| Reply::Checked).ok_or_else(|| not_held(lock, token))
     }
 
-    fn holder(
-        &self,
-        lock: &LockName,
-        token: FencingToken,
-        is_meant: impl Fn(Option<SessionId>) -> bool,
-    ) -> Result<Found, Refusal> {
-        let found = self.tree.requests(&lock.directory(), token).find(|found| found.held && is_meant(found.owner));
-        found.ok_or_else(|| Refusal::NotHeld { lock: lock.clone().into(), token })
+    fn own_holder(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Result<Found, Refusal> {
+        let is_own = |found: &Found| found.held && found.owner == Some(session);
+        let own = self.tree.requests(&lock.directory(), token).find(is_own);
+        own.ok_or_else(|| not_held(lock, token))
+    }
+}
+
+fn not_queued(locks: &[LockName], token: FencingToken) -> Refusal {
+    let lock = locks.first().map_or_else(|| Arc::from(""), |lock| lock.clone().into());
+    Refusal::NotQueued { lock, token }
+}
+
+fn not_held(lock: &LockName, token: FencingToken) -> Refusal {
+    Refusal::NotHeld { lock: lock.clone().into(), token }
+}
+
+/// A queue is that of a lock, or of a semaphore with one number of permits.
+pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> Result<(), Refusal> {
+    match directory.queue.mismatch(mode) {
+        None => Ok(()),
+        Some(detail) => Err(Refusal::LockMismatch { lock: lock.clone().into(), detail: detail.into() }),
+    }
+}
+
+fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
+    check_locks(request.locks)?;
+    check_label(request.label)?;
+    let RequestForm { mode, delay_ms } = request.form;
+    if mode.permits().is_some_and(|permits| !(1..=MAX_PERMITS).contains(&permits)) {
+        return Err(bad(format!("a semaphore has from 1 to {MAX_PERMITS} permits")));
+    }
+    if delay_ms > MAX_DELAY_MS {
+        return Err(bad(format!("a lock delay is at most {MAX_DELAY_MS} ms, this one {delay_ms}")));
+    }
+    request.locks.iter().try_for_each(check_parts)
+}
+
+/// Sorted, so that there is one way to say the same set, and each once.
+fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
+    if !(1..=MAX_LOCKS_TOGETHER).contains(&locks.len()) {
+        return Err(bad(format!("a request names from 1 to {MAX_LOCKS_TOGETHER} locks, this one {}", locks.len())));
+    }
+    match locks.windows(2).find(|pair| pair[0] >= pair[1]) {
+        None => Ok(()),
+        Some(pair) => Err(bad(format!("the locks of a request are sorted, each once: {} after {}", pair[1], pair[0]))),
     }
 }
 

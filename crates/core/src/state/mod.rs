@@ -4,6 +4,8 @@
 //! is built from a clone while the original goes on changing. Nothing here may depend on anything but the log.
 
 mod apply;
+mod delays;
+mod gates;
 mod locks;
 mod ops;
 mod queue;

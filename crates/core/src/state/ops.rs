@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::apply::bad;
+use super::gates::Beginning;
+use super::locks::{Request, check_kind};
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
 use crate::command::{NodeKind, Op};
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
-use crate::lock::{LockName, parse_request};
+use crate::lock::{LockName, RequestForm, RequestName, is_delay, parse_name};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 
@@ -18,10 +20,21 @@ impl Transaction<'_> {
     pub(crate) fn run(&mut self, session: Option<SessionId>, op: &Op) -> Result<Reply, Refusal> {
         match op {
             Op::Multi(ops) => self.multi(session, ops),
-            Op::Acquire { lock, mode, uuid, label } => self.acquire(session, lock, *mode, *uuid, label),
-            Op::Withdraw { lock, token, if_holding } => self.withdraw(session, lock, *token, *if_holding),
-            Op::Release { lock, token } => self.release(session, lock, *token),
+            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
+                let form = RequestForm { mode: *mode, delay_ms: *delay_ms };
+                self.acquire(session, &Request { locks, form, uuid: *uuid, label })
+            }
+            Op::Withdraw { locks, token, if_holding } => self.withdraw(session, locks, *token, *if_holding),
+            Op::Release { locks, token } => self.release(session, locks, *token),
+            Op::Claim { locks, token } => self.claim(session, locks, *token),
+            Op::Abandon { locks, token, versions } => self.abandon(locks, *token, versions),
+            Op::Downgrade { lock, token } => self.downgrade(session, lock, *token),
             Op::ForceRelease { lock, token } => self.force_release(lock, *token),
+            Op::GateBegin { key, fingerprint, pending_ms, label } => {
+                self.begin_gate(session, key, &Beginning { fingerprint, pending_ms: *pending_ms, label })
+            }
+            Op::GateFinish { key, token, result, keep_ms } => self.finish_gate(session, key, *token, result, *keep_ms),
+            Op::GateFail { key, token } => self.fail_gate(session, key, *token),
             simple => self.run_simple(session, simple),
         }
     }
@@ -44,8 +57,15 @@ impl Transaction<'_> {
             }
             Op::CheckLock { lock, token } => self.check_lock(lock, *token),
             Op::Multi(_) => Err(bad("a multi takes no nested multi")),
-            Op::Acquire { .. } | Op::Withdraw { .. } | Op::Release { .. } | Op::ForceRelease { .. } => {
-                Err(bad("a multi takes no lock command but check-lock"))
+            Op::Acquire { .. }
+            | Op::Withdraw { .. }
+            | Op::Release { .. }
+            | Op::Downgrade { .. }
+            | Op::Claim { .. }
+            | Op::Abandon { .. }
+            | Op::ForceRelease { .. } => Err(bad("a multi takes no lock command but check-lock")),
+            Op::GateBegin { .. } | Op::GateFinish { .. } | Op::GateFail { .. } => {
+                Err(bad("a multi takes no gate command"))
             }
         }
     }
@@ -84,8 +104,13 @@ impl Transaction<'_> {
         if directory.is_ephemeral() {
             return Err(Refusal::NoChildrenForEphemerals(parent));
         }
-        if parse_request(path.name()).is_some() && LockName::of_directory(&parent).is_some() {
-            check_request(path.name(), sequential, directory, self.zxid)?;
+        if is_delay(parent.name()) {
+            // It could never be reaped, and would keep everyone out for ever.
+            return Err(bad(format!("{parent} keeps the place of a dead holder, and has no children")));
+        }
+        if let (Some(name), Some(lock)) = (parse_name(path.name()), LockName::of_directory(&parent)) {
+            check_request(&name, path.name(), sequential, directory, self.zxid)?;
+            check_kind(&lock, directory, name.form.mode)?;
         }
         self.create(&path, node);
         let stat = self.node(&path)?.stat();
@@ -140,10 +165,19 @@ impl Transaction<'_> {
 }
 
 /// Keeps the tokens of a lock's grants rising (promise P1), whoever makes the requests.
-fn check_request(name: &str, sequential: bool, directory: &Node, zxid: Zxid) -> Result<(), Refusal> {
+fn check_request(
+    name: &RequestName,
+    text: &str,
+    sequential: bool,
+    directory: &Node,
+    zxid: Zxid,
+) -> Result<(), Refusal> {
     if !sequential {
         // It could stand before a holder, which would hold again, with a smaller token, after it.
-        return Err(bad(format!("'{name}' reads as a place in a lock's queue, and places are given by sequence only")));
+        return Err(bad(format!("'{text}' reads as a place in a lock's queue, and places are given by sequence only")));
+    }
+    if name.keeps_place_of.is_some() {
+        return Err(bad(format!("'{text}' reads as a lock delay, which is made only when a holder's session expires")));
     }
     if directory.queue.with_token(zxid.into()).next().is_some() {
         // Both grants would carry the same token.
@@ -153,7 +187,7 @@ fn check_request(name: &str, sequential: bool, directory: &Node, zxid: Zxid) -> 
 }
 
 /// The version after this one. −1 means "any" in a request and is skipped.
-fn next_version(version: i32) -> i32 {
+pub(crate) fn next_version(version: i32) -> i32 {
     match version.wrapping_add(1) {
         -1 => 0,
         next => next,

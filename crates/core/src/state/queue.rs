@@ -8,18 +8,30 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use crate::ids::FencingToken;
+use crate::limits::MAX_PERMITS;
 use crate::lock::{LockMode, parse_request};
 
 /// A place in the queue: the sequence, then the name for hand-made nodes that share one.
 pub(crate) type Place = (u64, Arc<str>);
+
+/// Who stands in the way of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blocker<'a> {
+    /// This one, and nobody is to be looked at before it goes.
+    Request(&'a Place),
+    /// All permits are taken: whoever of their holders goes first.
+    AnyHolder,
+}
 
 /// The requests among a directory's children.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Queue {
     /// Every request, in queue order.
     places: OrdMap<Place, LockMode>,
-    /// Those that exclude everyone else: what a shared request looks back for.
-    exclusives: OrdSet<Place>,
+    /// Those that are not shared: what a shared request looks back for.
+    barriers: OrdSet<Place>,
+    /// How many requests there are of each kind: locks (0), and semaphores by their permits.
+    kinds: OrdMap<u16, usize>,
     /// By token. A multi can make two requests under one zxid, so a token alone does not always name one.
     tokens: OrdSet<(FencingToken, Place)>,
 }
@@ -28,17 +40,24 @@ impl Queue {
     /// Takes in a child, if its name is a request's.
     pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken) {
         let Some((place, mode)) = place_of(name) else { return };
-        if mode.is_exclusive() {
-            self.exclusives.insert(place.clone());
+        if mode != LockMode::Shared {
+            self.barriers.insert(place.clone());
         }
+        *self.kinds.entry(kind_of(mode)).or_insert(0) += 1;
         self.tokens.insert((token, place.clone()));
         self.places.insert(place, mode);
     }
 
     /// Lets go of a child; says nothing if it was no request.
     pub(crate) fn remove(&mut self, name: &Arc<str>, token: FencingToken) {
-        let Some((place, _)) = place_of(name) else { return };
-        self.exclusives.remove(&place);
+        let Some((place, mode)) = place_of(name) else { return };
+        self.barriers.remove(&place);
+        if let Some(count) = self.kinds.get_mut(&kind_of(mode)) {
+            *count -= 1;
+            if *count == 0 {
+                self.kinds.remove(&kind_of(mode));
+            }
+        }
         self.places.remove(&place);
         self.tokens.remove(&(token, place));
     }
@@ -60,15 +79,38 @@ impl Queue {
         self.places.contains_key(place)
     }
 
-    /// Who stands in the way of a request: its nearest predecessor, or for a shared one its nearest exclusive predecessor.
-    /// None means that it holds.
-    pub(crate) fn blocker(&self, place: &Place, mode: LockMode) -> Option<&Place> {
+    /// Who stands in the way of a request: its nearest predecessor; for a shared one its nearest predecessor that is not shared;
+    /// for a permit as many predecessors as there are permits. None means that it holds.
+    pub(crate) fn blocker(&self, place: &Place, mode: LockMode) -> Option<Blocker<'_>> {
         let before = (Bound::Unbounded, Bound::Excluded(place));
-        if mode.is_exclusive() {
-            self.places.range::<_, Place>(before).next_back().map(|(place, _)| place)
-        } else {
-            self.exclusives.range::<_, Place>(before).next_back()
+        match mode {
+            LockMode::Exclusive | LockMode::Write => {
+                self.places.range::<_, Place>(before).next_back().map(|(place, _)| Blocker::Request(place))
+            }
+            LockMode::Shared => self.barriers.range::<_, Place>(before).next_back().map(Blocker::Request),
+            LockMode::Permit(permits) => {
+                if self.kinds.contains_key(&LOCK_KIND) {
+                    // Only hand-made requests outside of lock directories mix.
+                    let mut predecessors = self.places.range::<_, Place>(before).rev();
+                    if let Some((foreign, _)) = predecessors.find(|(_, mode)| mode.permits().is_none()) {
+                        return Some(Blocker::Request(foreign));
+                    }
+                }
+                let ahead = self.places.range::<_, Place>(before).take(permits.into()).count();
+                (ahead >= permits.into()).then_some(Blocker::AnyHolder)
+            }
         }
+    }
+
+    /// Why a request of this mode cannot stand here: a semaphore's queue is one of permits of the same number, and of nothing else.
+    pub(crate) fn mismatch(&self, mode: LockMode) -> Option<String> {
+        let kind = kind_of(mode);
+        let other = self.kinds.keys().copied().find(|other| *other != kind)?;
+        let say = |kind| match kind {
+            LOCK_KIND => "a lock".to_owned(),
+            permits => format!("a semaphore with {permits} permits"),
+        };
+        Some(format!("its queue is that of {}, and this asks for {}", say(other), say(kind)))
     }
 
     /// The requests that carry this token; hardly ever more than one.
@@ -80,13 +122,38 @@ impl Queue {
             .filter_map(|(_, place)| Some((place, *self.places.get(place)?)))
     }
 
-    /// How many hold now.
+    /// How many hold now: the run at the front that holds together.
     pub(crate) fn holders(&self) -> usize {
-        match self.exclusives.get_min() {
-            None => self.places.len(),
-            Some(first) => self.places.range::<_, Place>((Bound::Unbounded, Bound::Excluded(first))).count().max(1),
+        match self.places.get_min() {
+            None => 0,
+            Some((_, LockMode::Exclusive | LockMode::Write)) => 1,
+            Some((_, LockMode::Shared)) => match self.barriers.get_min() {
+                None => self.places.len(),
+                Some(first) => self.places.range::<_, Place>((Bound::Unbounded, Bound::Excluded(first))).count(),
+            },
+            Some((_, LockMode::Permit(_))) => {
+                let front = self.places.values().take(MAX_PERMITS.into()).map_while(|mode| mode.permits());
+                front.zip(0..).filter(|(permits, place)| place < permits).count()
+            }
         }
     }
+
+    /// The last of the readers that hold together.
+    pub(crate) fn last_reader_holding(&self) -> Option<&Place> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let run = match self.barriers.get_min() {
+            None => all,
+            Some(first) => (Bound::Unbounded, Bound::Excluded(first)),
+        };
+        self.places.range::<_, Place>(run).next_back().map(|(place, _)| place)
+    }
+}
+
+/// What a queue's kind is called for modes other than permits.
+const LOCK_KIND: u16 = 0;
+
+fn kind_of(mode: LockMode) -> u16 {
+    mode.permits().unwrap_or(LOCK_KIND)
 }
 
 /// The place that a name takes, if it is a request's.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::State;
 use super::locks::request_of;
-use super::queue::{Place, Queue, place_of};
+use super::queue::{Blocker, Place, Queue, place_of};
 use super::session::Session;
 use super::tree::{Node, Tree};
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
-use crate::lock::{LOCKS_ROOT, LockMode, LockName};
+use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 use crate::stat::Stat;
@@ -39,7 +39,8 @@ pub enum Standing {
     },
     /// It waits.
     Waits {
-        /// For this node to go; the request is to be looked at again then, and not before.
+        /// For this node to go; the request is to be looked at again then, and not before. For a permit this is the directory: it
+        /// waits for any holder there.
         blocker: NodePath,
     },
     /// There is no such request (any more).
@@ -57,6 +58,13 @@ pub struct LockRequest {
     pub sequence: u64,
     /// How it asks.
     pub mode: LockMode,
+    /// How many may hold at a time, in a semaphore's queue.
+    pub permits: Option<u16>,
+    /// The lock delay that it asked for, in milliseconds; 0 is none.
+    pub delay_ms: u32,
+    /// For the place of a dead holder: until when it is kept, by the replicated clock. Such a one has no session, and nobody holds
+    /// by it.
+    pub delayed_until_ms: Option<u64>,
     /// Whose it is; none for a hand-made node that is no ephemeral.
     pub session: Option<SessionId>,
     /// Who it is, for people.
@@ -131,10 +139,14 @@ impl Tree {
     fn request(&self, directory: &NodePath, queue: &Queue, place: &Place, mode: LockMode) -> Option<LockRequest> {
         let path = directory.child(&place.1).ok()?;
         let node = self.get(&path)?;
+        let RequestName { form, keeps_place_of, .. } = parse_name(&place.1)?;
         Some(LockRequest {
             token: node.czxid.into(),
             sequence: place.0,
             mode,
+            permits: mode.permits(),
+            delay_ms: form.delay_ms,
+            delayed_until_ms: keeps_place_of.and_then(|_| node.deadline_ms()),
             session: node.owner,
             label: String::from_utf8_lossy(&node.data).into_owned(),
             since_ms: node.ctime_ms,
@@ -144,12 +156,15 @@ impl Tree {
     }
 }
 
-fn standing_of(node: &Node, directory: &NodePath, blocker: Option<&Place>) -> Standing {
-    match blocker.map(|(_, name)| directory.child(name)) {
+fn standing_of(node: &Node, directory: &NodePath, blocker: Option<Blocker<'_>>) -> Standing {
+    match blocker {
         None => Standing::Holds { token: node.czxid.into() },
-        Some(Ok(blocker)) => Standing::Waits { blocker },
-        // Names in a queue are names of nodes: this path was valid when the node was made.
-        Some(Err(_)) => Standing::Gone,
+        Some(Blocker::AnyHolder) => Standing::Waits { blocker: directory.clone() },
+        Some(Blocker::Request((_, name))) => match directory.child(name) {
+            Ok(blocker) => Standing::Waits { blocker },
+            // Names in a queue are names of nodes: this path was valid when the node was made.
+            Err(_) => Standing::Gone,
+        },
     }
 }
 
@@ -231,6 +246,11 @@ impl State {
         due.take(limit).map(|(_, path)| path.clone()).collect()
     }
 
+    /// When the next lock delay is over, by the replicated clock.
+    pub fn next_delay_end_ms(&self) -> Option<u64> {
+        self.tree.delays.get_min().map(|(at_ms, _)| *at_ms)
+    }
+
     /// A lock's queue; none if the lock has no directory.
     pub fn lock(&self, lock: &LockName) -> Option<LockView<'_>> {
         let directory = lock.directory();
@@ -245,7 +265,7 @@ impl State {
 
     /// Whether a lock is held with this token (Chubby's `CheckSequencer`).
     pub fn verify(&self, lock: &LockName, token: FencingToken) -> bool {
-        self.tree.requests(&lock.directory(), token).any(|found| found.held)
+        self.tree.holder(&lock.directory(), token).is_some()
     }
 
     /// The request that a session has made under this uuid, waiting or holding.

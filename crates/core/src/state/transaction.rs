@@ -50,7 +50,7 @@ impl State {
         if changed {
             self.zxid = zxid;
         }
-        Outcome { zxid: self.zxid, reply, events }
+        Outcome { zxid: self.zxid, reply, changed, events }
     }
 }
 
@@ -75,7 +75,7 @@ impl Transaction<'_> {
                 session.ephemerals.insert(path.clone());
             });
         }
-        self.tree.attach(path, node);
+        self.tree.attach(path, node, self.zxid);
         self.tell(NodeEventKind::Created, path);
         self.tell_parent(path);
     }
@@ -91,6 +91,22 @@ impl Transaction<'_> {
         }
         self.tell(NodeEventKind::Deleted, path);
         self.tell_parent(path);
+    }
+
+    /// Gives a node another name in the same directory. It stays the same node: only its directory sees that something changed.
+    pub(crate) fn rename(&mut self, from: &NodePath, to: &NodePath) {
+        let Some(node) = self.tree.detach(from, self.zxid, self.clock_ms) else { return };
+        self.changed = true;
+        if let Some(owner) = node.owner {
+            self.change_session(owner, |session| {
+                session.ephemerals.remove(from);
+                session.ephemerals.insert(to.clone());
+            });
+        }
+        self.tree.attach(to, Arc::unwrap_or_clone(node), self.zxid);
+        self.tell(NodeEventKind::Deleted, from);
+        self.tell(NodeEventKind::Created, to);
+        self.tell_parent(to);
     }
 
     /// Changes a node in place.
@@ -124,8 +140,15 @@ impl Transaction<'_> {
     pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
+        let delayed = match cause {
+            SessionEnd::Expired => self.to_be_delayed(&session),
+            SessionEnd::Closed => Vec::new(),
+        };
         for path in &session.ephemerals {
             self.remove(path);
+        }
+        for held in delayed {
+            self.delay(id, &held);
         }
         self.events.push(Event::SessionEnded { zxid: self.zxid, session: id, cause });
         Ok(())

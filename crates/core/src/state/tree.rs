@@ -10,6 +10,7 @@ use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::CONTAINER_GRACE_MS;
+use crate::lock::is_delay;
 use crate::path::NodePath;
 use crate::stat::Stat;
 
@@ -99,6 +100,8 @@ pub(crate) struct Tree {
     pub(crate) nodes: OrdMap<NodePath, Arc<Node>>,
     /// Nodes that can be reaped, by when.
     pub(crate) deadlines: OrdSet<(u64, NodePath)>,
+    /// Those of them that keep the place of a dead holder.
+    pub(crate) delays: OrdSet<(u64, NodePath)>,
     /// Directories in which at least one lock request stands.
     pub(crate) queues: OrdSet<NodePath>,
     pub(crate) ephemeral_count: usize,
@@ -114,6 +117,7 @@ impl Tree {
         Self {
             nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
             deadlines: OrdSet::new(),
+            delays: OrdSet::new(),
             queues: OrdSet::new(),
             ephemeral_count: 0,
             open_acl,
@@ -146,17 +150,24 @@ impl Tree {
     }
 
     fn move_deadline(&mut self, path: &NodePath, before: Option<u64>, after: Option<u64>) {
+        if before.is_none() && after.is_none() {
+            return;
+        }
+        let is_delay = is_delay(path.name());
         if let Some(at_ms) = before {
             self.deadlines.remove(&(at_ms, path.clone()));
+            self.delays.remove(&(at_ms, path.clone()));
         }
         if let Some(at_ms) = after {
             self.deadlines.insert((at_ms, path.clone()));
+            if is_delay {
+                self.delays.insert((at_ms, path.clone()));
+            }
         }
     }
 
     /// Puts in a node whose parent is known to exist, and counts it there.
-    pub(crate) fn attach(&mut self, path: &NodePath, node: Node) {
-        let zxid = node.czxid;
+    pub(crate) fn attach(&mut self, path: &NodePath, node: Node, zxid: Zxid) {
         self.place(path, node);
         let Some(parent) = path.parent() else { return };
         self.update(&parent, |directory| {

@@ -11,7 +11,7 @@ use super::tree::Node;
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::{MAX_DATA_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
-use crate::lock::LockName;
+use crate::lock::{LockName, is_delay, parse_name};
 use crate::path::NodePath;
 
 /// Fails with a message unless the condition holds.
@@ -103,12 +103,31 @@ impl State {
     /// In a lock's queue, places are given by the counter, and so tokens rise with them (promises P1 and P2).
     fn validate_lock(&self, path: &NodePath, node: &Node) -> Result<(), String> {
         let mut last = FencingToken(0);
-        for ((sequence, name), _) in node.queue.iter() {
-            let child = path.child(name).map_err(|e| e.to_string())?;
-            let token = self.tree.get(&child).map_or(FencingToken(0), |child| child.czxid.into());
+        for ((sequence, name), mode) in node.queue.iter() {
+            let child = self.tree.get(&path.child(name).map_err(|e| e.to_string())?).ok_or("a request is not there")?;
             ensure!(*sequence < node.children_made, "{name} has a sequence that was never given");
+            ensure!(node.queue.mismatch(mode).is_none(), "{name} stands in a queue of another kind");
+            if is_delay(name) {
+                // It stands in an older place, and nobody holds by its token.
+                ensure!(child.owner.is_none() && child.deadline_ms().is_some(), "the delay {name} never ends");
+                continue;
+            }
+            let token = FencingToken::from(child.czxid);
             ensure!(last < token, "{name} has token {token}, after {last}");
             last = token;
+        }
+        Ok(())
+    }
+
+    /// Requests of one session that were made together carry one token, and there is at most one of them in each queue.
+    fn validate_requests(&self, session: &Session) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for path in &session.ephemerals {
+            let Some(directory) = path.parent().filter(|directory| LockName::of_directory(directory).is_some()) else {
+                continue;
+            };
+            let Some(node) = self.tree.get(path).filter(|_| parse_name(path.name()).is_some()) else { continue };
+            ensure!(seen.insert((directory, node.czxid)), "{path} shares its token with another in the same queue");
         }
         Ok(())
     }
@@ -118,6 +137,8 @@ impl State {
         let deadlines: OrdSet<_> =
             nodes().filter_map(|(path, node)| Some((node.deadline_ms()?, path.clone()))).collect();
         ensure!(deadlines == self.tree.deadlines, "deadlines {:?} instead of {deadlines:?}", self.tree.deadlines);
+        let delays: OrdSet<_> = deadlines.iter().filter(|(_, path)| is_delay(path.name())).cloned().collect();
+        ensure!(delays == self.tree.delays, "delays {:?} instead of {delays:?}", self.tree.delays);
         let queues: OrdSet<_> = nodes().filter(|(_, n)| !n.queue.is_empty()).map(|(path, _)| path.clone()).collect();
         ensure!(queues == self.tree.queues, "queues {:?} instead of {queues:?}", self.tree.queues);
         let ephemerals = nodes().filter(|(_, node)| node.kind == NodeKind::Ephemeral).count();
@@ -133,6 +154,7 @@ impl State {
             "its timeout is {}",
             session.timeout_ms
         );
+        self.validate_requests(session)?;
         for path in &session.ephemerals {
             let owner = self.tree.get(path).and_then(|node| node.owner);
             ensure!(owner == Some(id), "it lists {path}, which is owned by {owner:?}");

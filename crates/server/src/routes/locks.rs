@@ -30,11 +30,12 @@ const QUEUE_SHOWN: usize = 1_000;
 /// Holders shown of a lock that is busy.
 const HOLDERS_SHOWN: usize = 100;
 
-fn mode_in(mode: Mode) -> LockMode {
+fn mode_in(mode: Mode, permits: Option<u16>) -> LockMode {
     match mode {
         Mode::Exclusive => LockMode::Exclusive,
         Mode::Shared => LockMode::Shared,
-        Mode::Write | Mode::Permit => LockMode::Write,
+        Mode::Write => LockMode::Write,
+        Mode::Permit => LockMode::Permit(permits.unwrap_or_default()),
     }
 }
 
@@ -43,6 +44,7 @@ fn mode_out(mode: LockMode) -> Mode {
         LockMode::Exclusive => Mode::Exclusive,
         LockMode::Shared => Mode::Shared,
         LockMode::Write => Mode::Write,
+        LockMode::Permit(_) => Mode::Permit,
     }
 }
 
@@ -55,9 +57,9 @@ fn request_view(request: LockRequest) -> Request {
         token: request.token.0,
         sequence: request.sequence,
         mode: mode_out(request.mode),
-        permits: None,
-        delay_ms: 0,
-        delayed_until_ms: None,
+        permits: request.permits,
+        delay_ms: request.delay_ms,
+        delayed_until_ms: request.delayed_until_ms,
         session_id: request.session.map(|session| session.0),
         label: request.label,
         since_ms: request.since_ms,
@@ -159,8 +161,9 @@ pub(super) async fn acquire(
     };
     let mut owner = owner(&app, asking, &ask, &label).await?;
     let request = lockkeeper_node::Acquire {
-        lock: lock.clone(),
-        mode: mode_in(ask.mode),
+        locks: vec![lock.clone()],
+        mode: mode_in(ask.mode, ask.permits),
+        delay_ms: ask.delay_ms,
         uuid,
         label,
         wait: Duration::from_millis(ask.wait_ms),
@@ -175,7 +178,7 @@ pub(super) async fn acquire(
             let body = held(&app, &lock, ask.mode, uuid, &mut owner, At { value: grant, zxid }).await?;
             Ok(Reply::ok(zxid, body))
         }
-        lockkeeper_node::Acquired::Busy { holders, ahead } => {
+        lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
             let who =
                 holders.first().map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
             let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
@@ -228,7 +231,7 @@ async fn held(
         lock: lock.to_string(),
         mode,
         token: grant.value.token.0,
-        path: grant.value.path.to_string(),
+        path: grant.value.paths.first().map(ToString::to_string).unwrap_or_default(),
         session_id: owner.session,
         credential,
         session_timeout_ms,
@@ -263,7 +266,7 @@ pub(super) async fn release(
 ) -> Answer<Released> {
     asking.credential()?;
     let name = lock.to_string();
-    let done = app.node.execute(asking.0, Op::Release { lock, token: FencingToken(token) }).await?;
+    let done = app.node.execute(asking.0, Op::Release { locks: vec![lock], token: FencingToken(token) }).await?;
     match done.value {
         Outcome::Released => Ok(Reply::ok(done.zxid, Released { lock: name, token, zxid: done.zxid.0 })),
         other => Err(super::unexpected(&other)),

@@ -1,0 +1,189 @@
+//! The commands of gates: one run of an operation, however often it is asked for.
+//!
+//! A pending gate is an ephemeral of its worker's session, or a TTL node where there is none, and its czxid is the token. A gate that
+//! is done is a TTL node with the result.
+
+use std::sync::Arc;
+
+use super::State;
+use super::apply::{bad, check_label};
+use super::transaction::Transaction;
+use super::tree::{Node, Tree};
+use crate::acl::AclEntry;
+use crate::command::NodeKind;
+use crate::gate::{GATES_ROOT, GateKey, GateRecord, GateStanding};
+use crate::ids::{FencingToken, SessionId};
+use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
+use crate::path::NodePath;
+use crate::reply::{Refusal, Reply};
+
+/// What is to be done.
+pub(crate) struct Beginning<'a> {
+    pub(crate) fingerprint: &'a Arc<str>,
+    pub(crate) pending_ms: u64,
+    pub(crate) label: &'a Arc<str>,
+}
+
+impl State {
+    /// How a gate stands; none if it is open.
+    ///
+    /// # Errors
+    /// Says so if the node in the gate's place was made by something else.
+    pub fn gate(&self, key: &GateKey) -> Result<Option<GateStanding>, Refusal> {
+        let found = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);
+        Ok(found.map(|(node, record)| standing(node, record)))
+    }
+}
+
+impl Tree {
+    /// What stands in a gate's place, whether its time is over or not.
+    fn gate(&self, key: &GateKey) -> Result<Option<(&Node, GateRecord)>, Refusal> {
+        let path = key.path();
+        let Some(node) = self.get(&path) else { return Ok(None) };
+        if node.kind == NodeKind::Container {
+            return Err(bad(format!("there are gates below '{key}', so it can be none itself; choose another key")));
+        }
+        match GateRecord::decode(&node.data) {
+            Some(record) if node.children.is_empty() => Ok(Some((node, record))),
+            _ => Err(bad(format!("the node {path} was not made by a gate; delete it, or choose another key"))),
+        }
+    }
+}
+
+fn standing(node: &Node, record: GateRecord) -> GateStanding {
+    let GateRecord { label, since_ms, until_ms, done, .. } = record;
+    match done {
+        Some((token, result)) => GateStanding::Done { token, result, since_ms, until_ms },
+        None => GateStanding::InProgress { token: node.czxid.into(), session: node.owner, label, since_ms, until_ms },
+    }
+}
+
+impl Transaction<'_> {
+    pub(crate) fn begin_gate(
+        &mut self,
+        session: Option<SessionId>,
+        key: &GateKey,
+        work: &Beginning<'_>,
+    ) -> Result<Reply, Refusal> {
+        check_beginning(work)?;
+        let path = key.path();
+        self.check_above(&path)?;
+        let found = self.tree.gate(key)?.map(|(node, record)| (record.fingerprint.clone(), standing(node, record)));
+        match found {
+            Some((_, old)) if until_ms(&old) <= self.clock_ms => self.remove(&path),
+            Some((fingerprint, _)) if fingerprint != *work.fingerprint => {
+                return Err(Refusal::GateMismatch { key: key.clone() });
+            }
+            Some((_, current)) => return Ok(Reply::Gate(current)),
+            None => {}
+        }
+        if let Some(directory) = path.parent() {
+            self.make_directories(&directory)?;
+        }
+        let until_ms = self.clock_ms.saturating_add(work.pending_ms);
+        let record = GateRecord {
+            fingerprint: work.fingerprint.clone(),
+            label: work.label.clone(),
+            since_ms: self.clock_ms,
+            until_ms,
+            done: None,
+        };
+        let kind = match session {
+            Some(_) => NodeKind::Ephemeral,
+            None => NodeKind::Ttl { ttl_ms: work.pending_ms },
+        };
+        self.put_gate(&path, &record, kind, session);
+        Ok(Reply::Gate(GateStanding::Proceed { token: self.zxid.into(), until_ms }))
+    }
+
+    pub(crate) fn finish_gate(
+        &mut self,
+        session: Option<SessionId>,
+        key: &GateKey,
+        token: FencingToken,
+        result: &Arc<[u8]>,
+        keep_ms: u64,
+    ) -> Result<Reply, Refusal> {
+        if result.len() > MAX_GATE_RESULT_BYTES {
+            let length = result.len();
+            return Err(bad(format!("a gate keeps at most {MAX_GATE_RESULT_BYTES} bytes, these are {length}")));
+        }
+        if !(1..=MAX_GATE_KEEP_MS).contains(&keep_ms) {
+            return Err(bad(format!("a gate keeps its result from 1 to {MAX_GATE_KEEP_MS} ms, not {keep_ms}")));
+        }
+        let pending = self.pending(session, key, token)?;
+        let (since_ms, until_ms) = (self.clock_ms, self.clock_ms.saturating_add(keep_ms));
+        let record = GateRecord { since_ms, until_ms, done: Some((token, result.clone())), ..pending };
+        let path = key.path();
+        self.remove(&path);
+        self.put_gate(&path, &record, NodeKind::Ttl { ttl_ms: keep_ms }, None);
+        Ok(Reply::GateSettled)
+    }
+
+    pub(crate) fn fail_gate(
+        &mut self,
+        session: Option<SessionId>,
+        key: &GateKey,
+        token: FencingToken,
+    ) -> Result<Reply, Refusal> {
+        self.pending(session, key, token)?;
+        self.remove(&key.path());
+        Ok(Reply::GateSettled)
+    }
+
+    /// The record of a gate that is pending under this token, for its worker.
+    fn pending(&self, session: Option<SessionId>, key: &GateKey, token: FencingToken) -> Result<GateRecord, Refusal> {
+        let not_pending = || Refusal::GateNotPending { key: key.clone(), token };
+        let (node, record) = self.tree.gate(key)?.ok_or_else(not_pending)?;
+        let is_current = record.done.is_none() && token == node.czxid.into() && record.until_ms > self.clock_ms;
+        let is_worker = node.owner.is_none() || node.owner == session;
+        if is_current && is_worker { Ok(record) } else { Err(not_pending()) }
+    }
+
+    fn put_gate(&mut self, path: &NodePath, record: &GateRecord, kind: NodeKind, owner: Option<SessionId>) {
+        let acl = self.tree.share_acl(&[AclEntry::open()]);
+        self.create(path, Node::new(record.encode(), acl, kind, owner));
+    }
+
+    /// Only containers stand between the root of the gates and a gate, so that no gate stands in the way of another's end.
+    fn check_above(&self, path: &NodePath) -> Result<(), Refusal> {
+        let mut above = path.parent();
+        while let Some(directory) = above {
+            let is_root_of_gates = directory.as_str() == GATES_ROOT;
+            match self.tree.get(&directory) {
+                None => above = directory.parent(),
+                Some(node) if node.is_ephemeral() && is_root_of_gates => {
+                    return Err(Refusal::NoChildrenForEphemerals(directory));
+                }
+                Some(node) if node.kind == NodeKind::Container || is_root_of_gates => return Ok(()),
+                Some(_) if !directory.as_str().starts_with(GATES_ROOT) => return Ok(()),
+                Some(_) => {
+                    let why = format!("{directory} is a gate itself, or was not made by one; choose another key");
+                    return Err(bad(why));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn until_ms(standing: &GateStanding) -> u64 {
+    match standing {
+        GateStanding::Proceed { until_ms, .. }
+        | GateStanding::InProgress { until_ms, .. }
+        | GateStanding::Done { until_ms, .. } => *until_ms,
+    }
+}
+
+fn check_beginning(work: &Beginning<'_>) -> Result<(), Refusal> {
+    check_label(work.label)?;
+    let length = work.fingerprint.len();
+    if !(1..=MAX_FINGERPRINT_BYTES).contains(&length) {
+        return Err(bad(format!("a fingerprint has from 1 to {MAX_FINGERPRINT_BYTES} bytes, this one {length}")));
+    }
+    if !(1..=MAX_GATE_PENDING_MS).contains(&work.pending_ms) {
+        let pending_ms = work.pending_ms;
+        return Err(bad(format!("a gate is pending from 1 to {MAX_GATE_PENDING_MS} ms, not {pending_ms}")));
+    }
+    Ok(())
+}
