@@ -8,19 +8,25 @@ pub(crate) const EXIT_OK: u8 = 0;
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// Wrong arguments or configuration.
 pub(crate) const EXIT_USAGE: u8 = 2;
-/// `lock`: the wait is over and another still holds it.
+/// `gate`: CMD printed more than can be stored.
+pub(crate) const EXIT_RESULT_TOO_LARGE: u8 = 117;
+/// `gate`: the key is used for another operation.
+pub(crate) const EXIT_GATE_MISMATCH: u8 = 118;
+/// `gate`: another runs it.
+pub(crate) const EXIT_IN_PROGRESS: u8 = 119;
+/// `lock` and its like: the wait is over and another still holds it.
 pub(crate) const EXIT_WAIT_TIMED_OUT: u8 = 120;
-/// `lock`: the lock was lost while CMD ran.
+/// `lock` and its like: what was held was lost while CMD ran.
 pub(crate) const EXIT_LOCK_LOST: u8 = 121;
 /// No endpoint could serve.
 pub(crate) const EXIT_UNREACHABLE: u8 = 122;
 /// It may or may not have taken place.
 pub(crate) const EXIT_UNKNOWN_OUTCOME: u8 = 123;
-/// `lock`: wrong arguments, or a failure of its own.
+/// `lock` and its like: wrong arguments, or a failure of its own.
 pub(crate) const EXIT_INTERNAL: u8 = 125;
-/// `lock`: CMD cannot be executed.
+/// `lock` and its like: CMD cannot be executed.
 pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// `lock`: there is no such CMD.
+/// `lock` and its like: there is no such CMD.
 pub(crate) const EXIT_NOT_FOUND: u8 = 127;
 
 /// Why a command failed.

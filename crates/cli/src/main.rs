@@ -33,13 +33,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Help goes to standard output and is no failure. A command under a lock has 2 for itself, so misuse of `lock` is 125 there.
+/// Help goes to standard output and is no failure. A command that lockkeeper runs has 2 for itself, so misuse of `lock`
+/// and its like is 125.
 fn usage(error: &clap::Error) -> ExitCode {
     // Nothing can be done where not even this can be printed.
     let _ = error.print();
     let asked_for = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let of_lock = typed_command().is_some_and(|command| command == "lock");
-    ExitCode::from(match (asked_for, of_lock) {
+    let runs_another =
+        typed_command().is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate"));
+    ExitCode::from(match (asked_for, runs_another) {
         (true, _) => EXIT_OK,
         (false, true) => EXIT_INTERNAL,
         (false, false) => EXIT_USAGE,
@@ -64,6 +66,8 @@ fn run(args: Args) -> Result<u8, Failure> {
         Command::Serve(serve) => commands::serve::run(&serve),
         Command::Dev(dev) => commands::dev::run(&common, &dev),
         Command::Lock(lock) => commands::lock::run(&common, &lock),
+        Command::Semaphore(semaphore) => commands::semaphore::run(&common, &semaphore),
+        Command::Gate(gate) => commands::gate::run(&common, &gate),
         Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
         Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
         Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),

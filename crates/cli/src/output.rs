@@ -58,12 +58,23 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
 
 /// How long ago that was, by this machine's clock.
 pub(crate) fn ago(since_ms: u64) -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let elapsed = now.saturating_sub(Duration::from_millis(since_ms));
-    let rounded = if elapsed < Duration::from_secs(10) {
-        Duration::from_millis(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
+    rough(now().saturating_sub(Duration::from_millis(since_ms)))
+}
+
+/// How long it is until then, by this machine's clock.
+pub(crate) fn until(then_ms: u64) -> String {
+    rough(Duration::from_millis(then_ms).saturating_sub(now()))
+}
+
+fn now() -> Duration {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
+}
+
+fn rough(time: Duration) -> String {
+    let rounded = if time < Duration::from_secs(10) {
+        Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX) / 100 * 100)
     } else {
-        Duration::from_secs(elapsed.as_secs())
+        Duration::from_secs(time.as_secs())
     };
     let text = humantime::format_duration(rounded).to_string();
     // The two largest units say enough.
@@ -87,5 +98,6 @@ mod tests {
     #[test]
     fn a_future_time_is_no_time_ago() {
         assert_eq!(ago(u64::MAX), "0s");
+        assert_eq!(until(0), "0s");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use holding::{Holding, Lock};
+pub(crate) use holding::{Gate, Holding, Lock, Semaphore};
 
 const ENDPOINTS: &str = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003";
 
@@ -19,7 +19,7 @@ Exit codes:
   2    wrong arguments or configuration
   122  cluster unreachable: no endpoint could serve; nothing was done
   123  outcome unknown: it may or may not have taken place
-`lockkeeper lock` has its own, see `lockkeeper lock --help`.
+Those that run CMD while something is held (lock, semaphore, elect, gate) have their own, see `lockkeeper lock --help`.
 
 A cluster to try:  lockkeeper dev";
 
@@ -54,9 +54,15 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Run a whole cluster on this machine, to try and to develop against
     Dev(Dev),
-    /// Run a command while holding a lock
-    #[command(after_long_help = holding::LOCK_HELP, after_help = holding::SEE_HELP)]
+    /// Run a command while holding a lock, or several together
+    #[command(after_long_help = holding::lock_help(), after_help = holding::SEE_HELP)]
     Lock(Lock),
+    /// Run a command while holding one of N permits
+    #[command(after_long_help = holding::semaphore_help(), after_help = holding::SEE_HELP)]
+    Semaphore(Semaphore),
+    /// Run a command once, whatever number of times it is asked for, and keep what it printed
+    #[command(after_long_help = holding::gate_help(), after_help = holding::SEE_HELP)]
+    Gate(Gate),
     /// Show who holds and who waits: all locks, or one with its queue
     Locks(Locks),
     /// List the open sessions
@@ -103,6 +109,8 @@ impl Command {
             Self::Serve(_) => "serve",
             Self::Dev(_) => "dev",
             Self::Lock(_) => "lock",
+            Self::Semaphore(_) => "semaphore",
+            Self::Gate(_) => "gate",
             Self::Exec(exec) => &exec.of,
             Self::Guard { .. } => "__guard",
             Self::Locks(_) => "locks",

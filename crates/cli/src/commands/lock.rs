@@ -1,58 +1,67 @@
-//! `lockkeeper lock`: runs a command while holding a lock.
+//! `lockkeeper lock`: runs a command while holding a lock, or several together.
 
-use lockkeeper_api::locks::{Acquired, Mode};
+use lockkeeper_api::locks::Mode;
 use lockkeeper_client::Session;
 
 use crate::args::{Common, Lock};
-use crate::failure::{Failure, say};
-use crate::hold::{self, Hold, Obtained, queue};
+use crate::failure::{EXIT_INTERNAL, Failure};
+use crate::hold::queue::{Place, Request};
+use crate::hold::{self, Ended, Hold, Obtained};
 
-/// Holds the lock and runs the command.
+/// What the server takes in one request.
+const MAX_TOGETHER: usize = 32;
+
+/// Holds the locks and runs the command.
 pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
-    hold::run(common, &args.holding, args)
+    let mut names = args.names.clone();
+    names.sort_unstable();
+    names.dedup();
+    if names.len() > MAX_TOGETHER {
+        let message = format!("{} locks named; at most {MAX_TOGETHER} are taken together", names.len());
+        return Err(Failure::new(EXIT_INTERNAL, message));
+    }
+    hold::run(common, &args.holding, &Locks { args, names })
 }
 
-impl Hold for Lock {
-    type Held = Acquired;
+struct Locks<'a> {
+    args: &'a Lock,
+    /// Sorted, and each once.
+    names: Vec<String>,
+}
+
+impl Hold for Locks<'_> {
+    type Held = Place;
 
     fn command(&self) -> &'static str {
         "lock"
     }
 
     fn name(&self) -> String {
-        self.name.clone()
+        self.args.names.join(" and ")
     }
 
-    async fn obtain(&self, session: &Session) -> Result<Obtained<Acquired>, Failure> {
-        let request = queue::Request {
-            name: &self.name,
-            mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
-            wait: self.wait,
-            label: hold::label(&self.holding),
+    async fn obtain(&self, session: &Session) -> Result<Obtained<Place>, Failure> {
+        let request = Request {
+            name: self.names[0].clone(),
+            also: self.names[1..].to_vec(),
+            mode: if self.args.shared { Mode::Shared } else { Mode::Exclusive },
+            permits: None,
+            wait: self.args.queueing.wait,
+            delay: self.args.queueing.delay,
+            label: hold::label(&self.args.holding),
         };
-        queue::acquire(session, &request).await.map(Obtained::Held)
+        Place::obtain(session, request).await.map(Obtained::Held)
     }
 
-    fn variables(&self, held: &Acquired) -> Vec<(&'static str, String)> {
-        vec![("LOCKKEEPER_LOCK", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token.to_string())]
+    fn variables(&self, held: &Place) -> Vec<(&'static str, String)> {
+        vec![("LOCKKEEPER_LOCK", self.args.names.join("\n")), ("LOCKKEEPER_TOKEN", held.token.to_string())]
     }
 
-    async fn taken(&self, session: &Session, held: &Acquired) -> String {
-        queue::taken(session, &self.name, held.token).await
+    async fn taken(&self, session: &Session, held: &Place) -> String {
+        held.taken(session).await
     }
 
-    async fn settle(&self, session: &Session, held: &Acquired, code: u8) -> Result<u8, Failure> {
-        match session.client().release(&self.name, held.token).await {
-            Err(error) if queue::says_lost(&error) => {
-                return Err(hold::lost(self, "it had been taken away before CMD ended"));
-            }
-            Err(error) => say(&format!(
-                "lockkeeper lock: {} could not be released, it is free within {} s: {error}",
-                self.name,
-                session.timeout().as_secs_f32()
-            )),
-            Ok(_) => {}
-        }
-        Ok(code)
+    async fn settle(&self, session: &Session, held: &Place, ended: Ended) -> Result<u8, Failure> {
+        held.give_back(session, self, ended.code).await
     }
 }

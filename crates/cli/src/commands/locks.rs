@@ -1,12 +1,16 @@
 //! `lockkeeper locks`: who holds, who waits, since when.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use comfy_table::Cell;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks as Page, Mode, Request};
 use lockkeeper_client::Paging;
 
 use super::client;
 use crate::args::{Common, Locks};
 use crate::failure::Failure;
-use crate::output::{ago, number, print_json, print_line, print_table, shown, table};
+use crate::output::{ago, number, print_json, print_line, print_table, shown, table, until};
 
 /// Prints one lock with its queue, or all of them.
 pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
@@ -33,20 +37,46 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
     if locks.is_empty() {
         return print_line("nobody holds a lock");
     }
-    let mut table = table(&["lock", "holding", "waiting", "token", "session", "since", "holder"]);
+    let together = together(locks);
+    let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "since", "holder"];
+    // Most locks are held alone: the column is there when it says something.
+    if !together.is_empty() {
+        headings.insert(5, "together with");
+    }
+    let mut table = table(&headings);
     for lock in locks {
         let holder = lock.holder.as_ref();
-        table.add_row(vec![
+        let mut row: Vec<Cell> = vec![
             shown(&lock.lock).into(),
+            holder.map_or("-".into(), mode).into(),
             number(lock.holding),
             number(lock.waiting),
             number(holder.map_or("-".into(), |h| h.token.to_string())),
             number(holder.map_or("-".into(), session)),
             holder.map_or("-".into(), |h| ago(h.since_ms)).into(),
             holder.map_or("-".into(), |h| shown(&h.label)).into(),
-        ]);
+        ];
+        if !together.is_empty() {
+            let others = holder.and_then(|h| together.get(&h.token));
+            let others = others.map(|all| all.iter().filter(|name| **name != lock.lock).map(|name| shown(name)));
+            row.insert(5, others.map_or("-".into(), |others| others.collect::<Vec<_>>().join(", ")).into());
+        }
+        table.add_row(row);
     }
     print_table(&table)
+}
+
+/// The locks that were taken together, by the token that they have in common. Their first holders show it, for such locks are
+/// held alone.
+fn together(locks: &[LockSummary]) -> BTreeMap<u64, Vec<&str>> {
+    let mut names: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+    for lock in locks {
+        if let Some(holder) = &lock.holder {
+            names.entry(holder.token).or_default().push(&lock.lock);
+        }
+    }
+    names.retain(|_, names| names.len() > 1);
+    names
 }
 
 fn print_queue(lock: &Lock) -> Result<(), Failure> {
@@ -54,12 +84,12 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
         return print_line(&format!("nobody holds {} or waits for it", shown(&lock.lock)));
     }
     let mut table = table(&["place", "mode", "token", "session", "since", "who"]);
-    let holders = lock.holders.iter().map(|request| ("holds".to_owned(), request));
+    let holders = lock.holders.iter().map(|request| (held(request), request));
     let queue = lock.queue.iter().enumerate().map(|(place, request)| (format!("waits {}", place + 1), request));
     for (place, request) in holders.chain(queue) {
         table.add_row(vec![
             place.into(),
-            mode(request.mode).into(),
+            mode(request).into(),
             number(request.token),
             number(session(request)),
             ago(request.since_ms).into(),
@@ -71,15 +101,65 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
     if untold > 0 { print_line(&format!("… and {untold} more wait")) } else { Ok(()) }
 }
 
+/// A holder, or the place of one that has died, which is kept free for a while.
+fn held(request: &Request) -> String {
+    match request.delayed_until_ms {
+        Some(until_ms) => format!("kept free for {}", until(until_ms)),
+        None => "holds".into(),
+    }
+}
+
 fn session(request: &Request) -> String {
     request.session_id.map_or("-".into(), |id| id.to_string())
 }
 
-fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Exclusive => "exclusive",
-        Mode::Shared => "shared",
-        Mode::Write => "write",
-        Mode::Permit => "permit",
+fn mode(request: &Request) -> String {
+    let mode = match (request.mode, request.permits) {
+        (Mode::Exclusive, _) => "exclusive".into(),
+        (Mode::Shared, _) => "shared".into(),
+        (Mode::Write, _) => "write".into(),
+        (Mode::Permit, Some(permits)) => format!("permit, {permits} in all"),
+        (Mode::Permit, None) => "permit".into(),
+    };
+    match request.delay_ms {
+        0 => mode,
+        delay_ms => format!("{mode}, delay {}", humantime::format_duration(Duration::from_millis(delay_ms.into()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(lock: &str, token: u64) -> LockSummary {
+        let request = Request {
+            token,
+            sequence: 0,
+            mode: Mode::Exclusive,
+            permits: None,
+            delay_ms: 0,
+            delayed_until_ms: None,
+            session_id: Some(1),
+            label: String::new(),
+            since_ms: 0,
+            path: format!("/locks/{lock}/x"),
+            waits_for: None,
+        };
+        LockSummary { lock: lock.into(), holding: 1, waiting: 0, holder: Some(request) }
+    }
+
+    #[test]
+    fn a_token_in_common_tells_what_was_taken_together() {
+        let locks = [summary("a", 1), summary("b", 2), summary("c", 1)];
+        assert_eq!(together(&locks), BTreeMap::from([(1, vec!["a", "c"])]));
+        assert!(together(&locks[..2]).is_empty());
+    }
+
+    #[test]
+    fn modes_in_words() {
+        let mut request = summary("a", 1).holder.unwrap();
+        assert_eq!(mode(&request), "exclusive");
+        (request.mode, request.permits, request.delay_ms) = (Mode::Permit, Some(5), 60_000);
+        assert_eq!(mode(&request), "permit, 5 in all, delay 1m");
     }
 }

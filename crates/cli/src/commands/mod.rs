@@ -3,9 +3,11 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod dev;
+pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod nodes;
+pub(crate) mod semaphore;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod status;

@@ -4,6 +4,7 @@
 //! session is the grace, SIGKILL when the client calls the session lost (which is before it can expire), and what is held is
 //! given back only when nothing of the group is left.
 
+mod capture;
 mod label;
 pub(crate) mod queue;
 mod signals;
@@ -43,6 +44,12 @@ pub(crate) trait Hold {
     /// What CMD finds in its environment.
     fn variables(&self, held: &Self::Held) -> Vec<(&'static str, String)>;
 
+    /// How many bytes of CMD's standard output are kept for [`settle`](Self::settle); more end CMD. Without it CMD writes where
+    /// lockkeeper would.
+    fn keeps_output(&self) -> Option<usize> {
+        None
+    }
+
     /// When it ends even though the session lives.
     fn ends_at(&self, _held: &Self::Held) -> Option<Moment> {
         None
@@ -51,15 +58,23 @@ pub(crate) trait Hold {
     /// Completes when it was taken away although the session lives, with the reason.
     async fn taken(&self, session: &Session, held: &Self::Held) -> String;
 
-    /// CMD has ended with that code, and nothing of its group is left: gives it back.
-    async fn settle(&self, session: &Session, held: &Self::Held, code: u8) -> Result<u8, Failure>;
+    /// CMD has ended, and nothing of its group is left: gives it back.
+    async fn settle(&self, session: &Session, held: &Self::Held, ended: Ended) -> Result<u8, Failure>;
+}
+
+/// How CMD ended by itself.
+pub(crate) struct Ended {
+    /// Its exit code.
+    pub(crate) code: u8,
+    /// What it printed, where that is kept.
+    pub(crate) output: Vec<u8>,
 }
 
 /// What came of trying to get something.
 pub(crate) enum Obtained<T> {
     /// It is held.
     Held(T),
-    /// CMD does not run, and this is the exit code.
+    /// CMD is not run, and this is the exit code.
     Instead(u8),
 }
 
@@ -93,9 +108,10 @@ async fn once(
         because = session.lost() => Err(before_command(Error::Lost(because))),
         Some(signal) = signals.recv() => Ok(Obtained::Instead(code_of(signal))),
     };
+    let mut capture = None;
     let result = match obtained {
-        Ok(Obtained::Held(held)) => match supervise(&session, args, hold, &held, signals).await {
-            Ok(End::Exited(code)) => hold.settle(&session, &held, code).await,
+        Ok(Obtained::Held(held)) => match supervise(&session, args, hold, &held, signals, &mut capture).await {
+            Ok(End::Exited(ended)) => hold.settle(&session, &held, ended).await,
             Ok(End::Lost(because)) => Err(lost(hold, &because)),
             Err(failure) => Err(failure),
         },
@@ -103,6 +119,10 @@ async fn once(
         Err(failure) => Err(failure),
     };
     close(session, hold).await;
+    // Last, for whoever reads it may take their time.
+    if let Some(capture) = capture {
+        capture.finish();
+    }
     result
 }
 

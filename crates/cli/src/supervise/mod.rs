@@ -10,7 +10,7 @@ mod terminal;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use lockkeeper_client::Moment;
@@ -34,6 +34,8 @@ pub(crate) struct Supervised {
     /// The command's process, which leads its group.
     leader: Pid,
     ended: Option<u8>,
+    /// What it prints, where that was asked for.
+    pub(crate) stdout: Option<ChildStdout>,
     guard: Child,
     terminal: Terminal,
 }
@@ -46,6 +48,7 @@ impl Supervised {
         command: &[OsString],
         variables: &[(&str, String)],
         deadline: Moment,
+        stdout: Stdio,
     ) -> Result<Self, Failure> {
         let failed = |what: &str| {
             let what = what.to_owned();
@@ -60,8 +63,8 @@ impl Supervised {
         if terminal.is_ours() {
             exec.arg("--foreground");
         }
-        exec.arg("--").args(command).envs(variables.iter().map(|(k, v)| (k, v))).process_group(0);
-        let child = exec.spawn().map_err(failed("start a process"))?;
+        exec.arg("--").args(command).envs(variables.iter().map(|(k, v)| (k, v))).process_group(0).stdout(stdout);
+        let mut child = exec.spawn().map_err(failed("start a process"))?;
         let leader = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
         let guard = Command::new(&itself)
             .args(["__guard", &leader.to_string()])
@@ -77,7 +80,7 @@ impl Supervised {
                 return Err(failed("start the guard process")(e));
             }
         };
-        let mut supervised = Self { of, leader, ended: None, guard, terminal };
+        let mut supervised = Self { of, stdout: child.stdout.take(), leader, ended: None, guard, terminal };
         supervised.tell_guard(deadline);
         Ok(supervised)
     }

@@ -1,0 +1,183 @@
+//! `lockkeeper gate`: of all who ask for the same operation, one runs the command; the others are given what it printed.
+//!
+//! The gate is begun with a session, so that it opens again when this process and its host are gone; and CMD is dead before its
+//! pending time is over, counted from before the gate was begun, so that no two run it.
+
+use std::time::Duration;
+
+use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
+use lockkeeper_api::{Code, Data};
+use lockkeeper_client::{Error, Moment, Session, WatchOptions, safety_margin};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, timeout};
+
+use crate::args::{Common, Gate};
+use crate::failure::{
+    EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, say,
+};
+use crate::hold::{self, Ended, Hold, Obtained};
+use crate::output::{ago, print_bytes, shown};
+
+/// What the server takes.
+const MAX_RESULT_BYTES: usize = 64 << 10;
+/// While waiting, the gate is asked again this often at least: pending time ends without anybody doing anything.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// Passes the gate and runs the command, or prints what it printed before.
+pub(crate) fn run(common: &Common, args: &Gate) -> Result<u8, Failure> {
+    hold::run(common, &args.holding, args)
+}
+
+/// The right to run the operation.
+pub(crate) struct Begun {
+    token: u64,
+    /// When CMD has to be dead.
+    ends_at: Moment,
+}
+
+impl Gate {
+    fn begin(&self) -> Begin {
+        Begin {
+            fingerprint: self.fingerprint.clone().unwrap_or_else(|| fingerprint(&self.holding.command)),
+            pending_ms: Some(millis(self.pending)),
+            label: Some(hold::label(&self.holding)),
+        }
+    }
+
+    /// Waits until the gate at `view` has changed, as far as is worth waiting without asking again.
+    async fn change(&self, session: &Session, view: &GateView, longest: Duration) {
+        let options = WatchOptions { from: Some(view.zxid), ..WatchOptions::new(format!("/gates/{}", self.key)) };
+        let mut watch = session.client().watch(options);
+        // Whatever comes of it, the gate itself is asked next.
+        let _ = timeout(longest.min(ASK_EVERY), async {
+            while let Some(Ok(lockkeeper_client::WatchItem::Bookmark(_))) = watch.next().await {}
+        })
+        .await;
+    }
+}
+
+impl Hold for Gate {
+    type Held = Begun;
+
+    fn command(&self) -> &'static str {
+        "gate"
+    }
+
+    fn name(&self) -> String {
+        self.key.clone()
+    }
+
+    async fn obtain(&self, session: &Session) -> Result<Obtained<Begun>, Failure> {
+        let begin = self.begin();
+        let give_up_at = Instant::now() + self.wait.unwrap_or_default();
+        loop {
+            // Counting from before the first try can only make this side more careful than it needs to be.
+            let asked = Moment::now();
+            let view = session.client().gate_begin(&self.key, &begin).await.map_err(not_begun)?;
+            match &view.gate {
+                Standing::Proceed { token, .. } => {
+                    let ends_at = asked + (self.pending - safety_margin(session.timeout()));
+                    return Ok(Obtained::Held(Begun { token: *token, ends_at }));
+                }
+                Standing::Done { result, .. } => {
+                    let bytes = result.to_bytes().map_err(|why| Failure::new(EXIT_INTERNAL, why))?;
+                    return print_bytes(&bytes).map(|()| Obtained::Instead(EXIT_OK));
+                }
+                Standing::InProgress { label, since_ms, token, .. } => {
+                    let left = give_up_at.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        let message = format!(
+                            "{} runs {} since {} (token {token}); wait for it with --wait",
+                            shown(label),
+                            shown(&self.key),
+                            ago(*since_ms)
+                        );
+                        return Err(Failure::new(EXIT_IN_PROGRESS, message));
+                    }
+                    self.change(session, &view, left).await;
+                }
+            }
+        }
+    }
+
+    fn variables(&self, held: &Begun) -> Vec<(&'static str, String)> {
+        vec![("LOCKKEEPER_GATE", self.key.clone()), ("LOCKKEEPER_TOKEN", held.token.to_string())]
+    }
+
+    fn keeps_output(&self) -> Option<usize> {
+        Some(MAX_RESULT_BYTES)
+    }
+
+    fn ends_at(&self, held: &Begun) -> Option<Moment> {
+        Some(held.ends_at)
+    }
+
+    /// Nobody can take a gate from its session but by deleting its node; the token tells the resource.
+    async fn taken(&self, _session: &Session, _held: &Begun) -> String {
+        std::future::pending().await
+    }
+
+    async fn settle(&self, session: &Session, held: &Begun, ended: Ended) -> Result<u8, Failure> {
+        let settled = match ended.code {
+            EXIT_OK => {
+                let result = Data::from_bytes(&ended.output);
+                let finish = Finish { token: held.token, result, keep_ms: Some(millis(self.keep)) };
+                session.client().gate_finish(&self.key, &finish).await
+            }
+            _ => session.client().gate_fail(&self.key, held.token).await,
+        };
+        match settled {
+            Ok(_) => Ok(ended.code),
+            Err(error) if matches!(error, Error::Lost(_)) || error.code() == Some(Code::GateNotPending) => {
+                Err(hold::lost(self, "it was open again before CMD ended"))
+            }
+            Err(error) if ended.code == EXIT_OK => {
+                let message = format!("CMD has ended well, and whether its result is stored is not known: {error}");
+                Err(Failure::new(EXIT_UNKNOWN_OUTCOME, message))
+            }
+            Err(error) => {
+                let within = session.timeout().as_secs_f32();
+                say(&format!("lockkeeper gate: {} opens by itself within {within} s: {error}", shown(&self.key)));
+                Ok(ended.code)
+            }
+        }
+    }
+}
+
+fn not_begun(error: Error) -> Failure {
+    match error.code() {
+        Some(Code::GateMismatch) => Failure::new(EXIT_GATE_MISMATCH, error.to_string()),
+        _ => hold::before_command(error),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Of the command and its arguments, so that no two have the same.
+fn fingerprint(command: &[std::ffi::OsString]) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    let mut hash = Sha256::new();
+    for part in command {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_tell_commands_apart() {
+        let of = |parts: &[&str]| fingerprint(&parts.iter().map(Into::into).collect::<Vec<_>>());
+        assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
+        assert_ne!(of(&["a", "b"]), of(&["ab"]));
+        assert_ne!(of(&["a", "b"]), of(&["b", "a"]));
+        assert_ne!(of(&["a", ""]), of(&["a"]));
+        assert!(of(&["a"]).len() <= 256);
+    }
+}
