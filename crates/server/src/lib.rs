@@ -12,6 +12,7 @@ mod error;
 mod extract;
 mod failure;
 mod http;
+pub mod local;
 mod observe;
 mod peer;
 mod reply;

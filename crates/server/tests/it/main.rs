@@ -7,6 +7,7 @@ mod cluster;
 mod config;
 mod described;
 mod harness;
+mod local;
 mod locks;
 mod nodes;
 mod sessions;
