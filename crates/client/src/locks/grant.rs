@@ -41,10 +41,6 @@ impl Grant {
         self.token
     }
 
-    pub(crate) fn session(&self) -> &Session {
-        &self.session
-    }
-
     /// The locks, in the order of their names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.request.names()
@@ -91,31 +87,23 @@ impl Grant {
     pub(crate) async fn release(mut self) -> Result<(), Error> {
         let release = self.request.release(self.token);
         let answer = self.session.client().release_together(&self.request.first, &release).await;
-        let result = match answer {
-            Ok(_) => Ok(()),
-            Err(Error::Refused(problem)) if problem.code == Code::NotHeld => {
-                Err(Error::Lost(self.loss().unwrap_or(problem.detail)))
-            }
-            Err(error) => Err(error),
-        };
+        let result = answer.map(drop).map_err(|error| self.as_loss(error));
         // Unreachable or unknown: dropping it sees to the rest.
         self.owed = !matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
         result
     }
 
-    /// As a reader from now on.
-    pub(crate) async fn downgrade(mut self) -> Result<Self, Error> {
-        match self.session.client().downgrade(&self.request.first, self.token).await {
-            Ok(_) => {
-                self.request.mode = lockkeeper_api::locks::Mode::Shared;
-                Ok(self)
-            }
-            Err(Error::Refused(problem)) if problem.code == Code::NotHeld => {
-                self.owed = false;
-                Err(Error::Lost(self.loss().unwrap_or(problem.detail)))
-            }
-            // The token is that of the writer and of the reader: giving it back is right either way.
-            Err(error) => Err(error),
+    /// Makes the writer a reader. Whatever comes of it, the token stays right for giving it back.
+    pub(crate) async fn downgrade(&self) -> Result<(), Error> {
+        let answer = self.session.client().downgrade(&self.request.first, self.token).await;
+        answer.map(drop).map_err(|error| self.as_loss(error))
+    }
+
+    /// That it is not held any more is a loss.
+    fn as_loss(&self, error: Error) -> Error {
+        match error {
+            Error::Refused(problem) if problem.code == Code::NotHeld => Error::Lost(self.loss().unwrap_or(problem.detail)),
+            other => other,
         }
     }
 }

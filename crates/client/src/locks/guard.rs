@@ -9,27 +9,65 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::grant::Grant;
+use super::shared::Turn;
 use crate::error::Error;
 
 /// What kinds of guard there are. The kind says what a guard can do beyond what all can.
 pub mod kind {
-    /// Of a [`Lock`](crate::locks::Lock).
+    /// Of a [`Lock`](crate::locks::Lock) or [`SpinLock`](crate::locks::SpinLock).
     #[derive(Debug)]
     pub enum Exclusive {}
+    /// Of a reader of a [`RwLock`](crate::locks::RwLock).
+    #[derive(Debug)]
+    pub enum Read {}
+    /// Of the writer of a [`RwLock`](crate::locks::RwLock).
+    #[derive(Debug)]
+    pub enum Write {}
+    /// Of a [`Semaphore`](crate::locks::Semaphore).
+    #[derive(Debug)]
+    pub enum Permit {}
+    /// Of a [`MultiLock`](crate::locks::MultiLock).
+    #[derive(Debug)]
+    pub enum Together {}
+    /// Of a [`ReentrantLock`](crate::locks::ReentrantLock).
+    #[derive(Debug)]
+    pub enum Reentrant {}
 }
 
-/// What a guard holds: a share in a grant of the cluster. The last share that goes gives the grant back.
+/// What a guard holds: a share in a grant of the cluster. The last share that goes gives the grant back, unless the guard was one
+/// turn among several of this process: then the end of the turn decides.
 pub(crate) struct Held {
-    pub(crate) grant: Arc<Grant>,
+    pub(super) grant: Arc<Grant>,
+    turn: Option<Turn>,
 }
 
 impl Held {
-    pub(crate) fn new(grant: Grant) -> Self {
-        Self { grant: Arc::new(grant) }
+    pub(super) fn new(grant: Grant) -> Self {
+        Self::share(Arc::new(grant))
+    }
+
+    pub(super) fn share(grant: Arc<Grant>) -> Self {
+        Self { grant, turn: None }
+    }
+
+    pub(super) fn for_turn(grant: Arc<Grant>, turn: Turn) -> Self {
+        Self { grant, turn: Some(turn) }
+    }
+
+    /// The turn never began.
+    pub(super) fn forget_turn(self) {
+        if let Some(turn) = self.turn {
+            turn.forget();
+        }
     }
 
     async fn release(self) -> Result<(), Error> {
         let loss = self.grant.loss();
+        if let Some(turn) = self.turn {
+            // The turn has a share of its own, which is to be the last.
+            drop(self.grant);
+            return turn.end().await;
+        }
         match (Arc::into_inner(self.grant), loss) {
             (Some(last), _) => last.release().await,
             (None, None) => Ok(()),
@@ -58,6 +96,15 @@ pub struct Guard<K = kind::Exclusive> {
 impl<K> Guard<K> {
     pub(crate) fn new(held: Held) -> Self {
         Self { held, kind: PhantomData }
+    }
+
+    pub(super) fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// The same hold as a guard of another kind.
+    pub(super) fn into_kind<L>(self) -> Guard<L> {
+        Guard::new(self.held)
     }
 
     /// The fencing token: larger than that of every earlier grant of this lock. Show it to the resource.

@@ -9,42 +9,61 @@
 
 mod grant;
 mod guard;
+mod handle;
+mod line;
+mod multi;
 mod mutex;
+mod reentrant;
+mod reentry;
 mod registry;
 mod request;
+mod rwlock;
+mod semaphore;
 mod settle;
+mod shared;
+mod spin;
 mod wait;
 
 pub use guard::{Guard, kind};
+pub use line::Sharing;
+pub use multi::{MultiGuard, MultiLock};
 pub use mutex::Lock;
+pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub(crate) use registry::Registry;
+pub use rwlock::{ReadGuard, RwLock, WriteGuard};
+pub use semaphore::{Permit, Semaphore};
+pub use spin::{Backoff, SpinLock};
 
 use crate::session::Session;
-
-/// The options that every handle has.
-macro_rules! asking_options {
-    ($request:ident) => {
-        /// Who asks, for people who look at the queue.
-        #[must_use]
-        pub fn label(mut self, label: impl Into<String>) -> Self {
-            self.$request.label = label.into();
-            self
-        }
-
-        /// Should the session *expire* while it holds, nobody is granted the lock for so long (Chubby's lock-delay): time for
-        /// what the holder had sent to arrive. A release and a closed session have no delay. At most 10 minutes.
-        #[must_use]
-        pub fn delay(mut self, delay: std::time::Duration) -> Self {
-            self.$request.delayed_by(delay);
-            self
-        }
-    };
-}
-use asking_options;
 
 impl Session {
     /// The lock of that name, such as `orders/42`.
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         Lock::new(self, name)
+    }
+
+    /// The lock of that name, for owners that may take it again while they hold it.
+    pub fn reentrant(&self, name: impl Into<String>) -> ReentrantLock {
+        ReentrantLock::new(self, name)
+    }
+
+    /// The read-write lock of that name.
+    pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
+        RwLock::new(self, name)
+    }
+
+    /// The semaphore of that name, with so many permits (1 to 1,000).
+    pub fn semaphore(&self, name: impl Into<String>, permits: u16) -> Semaphore {
+        Semaphore::new(self, name, permits)
+    }
+
+    /// The locks of these names together (1 to 32). Order and repetition mean nothing.
+    pub fn multi_lock(&self, names: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
+        MultiLock::new(self, names)
+    }
+
+    /// The lock of that name, for those who try instead of queueing.
+    pub fn spin_lock(&self, name: impl Into<String>, backoff: Backoff) -> SpinLock {
+        SpinLock::new(self, name, backoff)
     }
 }

@@ -4,30 +4,49 @@ use std::time::Duration;
 
 use lockkeeper_api::locks::Mode;
 
-use super::guard::{Guard, Held};
+use super::guard::Guard;
+use super::handle::{Handle, asking_options};
+use super::line::Sharing;
 use super::request::{Patience, Request};
-use super::wait::obtain;
 use crate::error::Error;
 use crate::session::Session;
 
 /// A lock by its name. Making one asks nothing of the cluster.
 ///
 /// It is not reentrant: whoever asks again while holding waits for themselves, through this handle or another, until the
-/// wait is over. Two guards of one lock in one process exclude each other like those of two processes.
+/// wait is over. Two guards of one lock in one process exclude each other like those of two processes;
+/// [`ReentrantLock`](super::ReentrantLock) is for those who want otherwise.
 ///
 /// A Curator `InterProcessMutex` on `/locks/<name>` stands in the same queue.
 #[derive(Clone, Debug)]
 pub struct Lock {
-    session: Session,
-    request: Request,
+    handle: Handle,
+    sharing: Option<Sharing>,
 }
 
 impl Lock {
     pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
-        Self { session: session.clone(), request: Request::new(name, Mode::Exclusive) }
+        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)), sharing: None }
     }
 
-    super::asking_options!(request);
+    asking_options!(handle);
+
+    /// Lets this process' waiters have one place in the cluster's queue in common. Without this each has its own.
+    ///
+    /// A guard that goes may then be followed by the next waiter of this session without asking the cluster, first come first served
+    /// among those here, until the grant has been passed on [`max_passes`](Sharing::max_passes) times or is older than
+    /// [`max_time`](Sharing::max_time), whichever comes first. Then it is given back, and those who still wait here queue
+    /// behind everyone who waits elsewhere by that time. It is given back at once when nobody waits here.
+    ///
+    /// All guards of one grant have the same **token**: it names this process' grant, and orders this process' writes
+    /// against those of others. The writes of one turn and the next are ordered by this process alone: end a turn (and its
+    /// writes) before its guard goes. A loss reaches whoever has the guard, and those who wait ask anew.
+    ///
+    /// It is the handles of one session with the same name, delay and caps that share.
+    #[must_use]
+    pub fn shared_in_process(self, sharing: Sharing) -> Self {
+        Self { sharing: Some(sharing), ..self }
+    }
 
     /// Waits for the lock in its queue for as long as the session lives.
     ///
@@ -62,7 +81,8 @@ impl Lock {
     }
 
     async fn obtain(&self, patience: Patience) -> Result<Option<Guard>, Error> {
-        let grant = obtain(&self.session, &self.request, patience).await?;
-        Ok(grant.map(|grant| Guard::new(Held::new(grant))))
+        let Some(sharing) = self.sharing else { return self.handle.obtain(patience).await };
+        let line = self.handle.session.lock_registry().lines.line(&self.handle, sharing);
+        Ok(line.obtain(patience).await?.map(Guard::new))
     }
 }

@@ -1,5 +1,12 @@
 //! What the lock handles of one session have in common, whichever handle and clone they were made through.
 
+use super::grant::Grant;
+use super::reentry::Owners;
+use super::shared::Lines;
+
 /// One for each session.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {}
+pub(crate) struct Registry {
+    pub(super) owners: Owners<Grant>,
+    pub(super) lines: Lines,
+}

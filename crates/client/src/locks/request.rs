@@ -1,16 +1,11 @@
 //! What is asked of the cluster for a lock, and how long the caller is ready to wait. Pure.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquire, Mode, Release};
 use tokio::time::Instant;
 use uuid::Uuid;
-
-use crate::error::Error;
-
-/// Most locks that are taken in one transaction.
-const MAX_TOGETHER: usize = 32;
 
 /// One kind of request; the same for every wait of a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,17 +25,12 @@ impl Request {
         Self { first: name.into(), also: Vec::new(), mode, permits: None, label: String::new(), delay_ms: 0 }
     }
 
-    /// All of these, or none. They are a set: order and repetition mean nothing.
-    pub(crate) fn together(names: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, Error> {
-        let mut names: Vec<String> = names.into_iter().map(Into::into).collect();
-        names.sort_unstable();
-        names.dedup();
-        if names.is_empty() || names.len() > MAX_TOGETHER {
-            let detail = format!("{} locks named; from 1 to {MAX_TOGETHER} are taken together", names.len());
-            return Err(Error::refused(Code::BadRequest, detail));
-        }
-        let first = names.remove(0);
-        Ok(Self { also: names, ..Self::new(first, Mode::Exclusive) })
+    /// All of these, or none. They are a set: order and repetition mean nothing. None at all are refused like a lock without a name,
+    /// and too many by the server, which has the bound.
+    pub(crate) fn together(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let mut names = names.into_iter().map(Into::into).collect::<BTreeSet<String>>().into_iter();
+        let first = names.next().unwrap_or_default();
+        Self { also: names.collect(), ..Self::new(first, Mode::Exclusive) }
     }
 
     pub(crate) fn delayed_by(&mut self, delay: Duration) {
@@ -111,13 +101,10 @@ mod tests {
 
     #[test]
     fn names_together_are_a_set() {
-        let request = Request::together(["b", "a", "b", "c"]).unwrap();
+        let request = Request::together(["b", "a", "b", "c"]);
         assert_eq!(request.names().collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(request.release(7), Release { token: 7, also: vec!["b".into(), "c".into()] });
-        assert_eq!(Request::together(Vec::<String>::new()).unwrap_err().code(), Some(Code::BadRequest));
-        let many = (0..33).map(|n| n.to_string());
-        assert_eq!(Request::together(many).unwrap_err().code(), Some(Code::BadRequest));
-        assert!(Request::together((0..32).map(|n| n.to_string())).is_ok());
+        assert_eq!(Request::together(Vec::<String>::new()).first, "");
     }
 
     #[test]

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs something for the session from wherever this is called. In a runtime that is shutting down nothing happens, and the
 /// session ends with its process.
-fn in_background(session: &Session, work: impl Future<Output = ()> + Send + 'static) {
+pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + Send + 'static) {
     let own = session.client().identity.as_ref().and_then(|identity| identity.runtime.clone());
     if let Some(runtime) = own.or_else(|| Handle::try_current().ok()) {
         drop(runtime.spawn(work));

@@ -1,0 +1,61 @@
+//! Several locks at once: all of them or none, in one transaction of the cluster.
+
+use std::time::Duration;
+
+use super::guard::{Guard, kind};
+use super::handle::{Handle, asking_options};
+use super::request::Request;
+use crate::error::Error;
+use crate::session::Session;
+
+/// Several locks that are held together.
+pub type MultiGuard = Guard<kind::Together>;
+
+/// From 1 to 32 locks that are taken and given back together.
+///
+/// The requests enter all the queues at one point of the cluster's order. So two multi-locks never wait for each other in a circle,
+/// whatever names they share; while they wait, though, they stand in all their queues, and those behind them wait as well. There is
+/// one token for all; to each of the resources it is larger than every earlier one.
+#[derive(Clone, Debug)]
+pub struct MultiLock {
+    handle: Handle,
+}
+
+impl MultiLock {
+    pub(super) fn new(session: &Session, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { handle: Handle::new(session, Request::together(names)) }
+    }
+
+    asking_options!(handle);
+
+    /// Waits until all are held, for as long as the session lives. Dropping the future withdraws from all.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        self.handle.wait().await
+    }
+
+    /// Takes all if nobody holds or waits for any of them.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.handle.try_once().await
+    }
+
+    /// Waits until all are held, for so long at most.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.handle.wait_for(wait).await
+    }
+}
+
+impl MultiGuard {
+    /// The locks, in the order of their names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.held().grant.names()
+    }
+}

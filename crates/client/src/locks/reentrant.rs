@@ -1,0 +1,138 @@
+//! The reentrant lock: whoever holds it may take it again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_api::locks::Mode;
+use tokio::time::timeout_at;
+
+use super::grant::Grant;
+use super::guard::{Guard, Held, kind};
+use super::handle::{Handle, asking_options};
+use super::reentry::Owner;
+use super::request::{Patience, Request};
+use super::wait::obtain;
+use crate::error::Error;
+use crate::session::Session;
+
+/// One hold of a reentrant lock.
+pub type ReentrantGuard = Guard<kind::Reentrant>;
+
+/// A lock that its owner may take again while holding it; the cluster is asked the first time only, and given it back with the last
+/// guard. All guards of one hold have one token.
+///
+/// The owner is the current tokio task, or, outside of tasks, the thread; [`lock_as`](Self::lock_as) names it instead. So the
+/// branches of one `join!` or `select!` are *one* owner and do not exclude each other, and a task that is spawned while holding is
+/// another and waits. Owners are those of one session, whichever handle they come through; owners of another session, in this
+/// process or elsewhere, wait in the cluster's queue as for a [`Lock`](super::Lock), with which it shares its queue.
+#[derive(Clone, Debug)]
+pub struct ReentrantLock {
+    handle: Handle,
+}
+
+impl ReentrantLock {
+    pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
+        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)) }
+    }
+
+    asking_options!(handle);
+
+    /// Takes the lock for the current task, again or for the first time.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if this owner's hold was lost and some of its guards are still there; otherwise as
+    /// [`Lock::lock`](super::Lock::lock).
+    pub async fn lock(&self) -> Result<ReentrantGuard, Error> {
+        self.wait(Owner::current()).await
+    }
+
+    /// Takes it for the current task if that holds it already, or nobody holds it or waits for it.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock(&self) -> Result<Option<ReentrantGuard>, Error> {
+        self.enter(Owner::current(), Patience::Try).await
+    }
+
+    /// Takes it for the current task, waiting for so long at most.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<ReentrantGuard>, Error> {
+        self.enter(Owner::current(), Patience::lasting(wait)).await
+    }
+
+    /// Takes it for an owner by that name, such as an order or a request that several tasks work on.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn lock_as(&self, owner: impl AsRef<str>) -> Result<ReentrantGuard, Error> {
+        self.wait(Owner::Named(owner.as_ref().into())).await
+    }
+
+    /// Takes it for an owner by that name if that owner holds it already, or nobody holds it or waits for it.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_as(&self, owner: impl AsRef<str>) -> Result<Option<ReentrantGuard>, Error> {
+        self.enter(Owner::Named(owner.as_ref().into()), Patience::Try).await
+    }
+
+    /// Takes it for an owner by that name, waiting for so long at most.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub async fn lock_timeout_as(
+        &self,
+        owner: impl AsRef<str>,
+        wait: Duration,
+    ) -> Result<Option<ReentrantGuard>, Error> {
+        self.enter(Owner::Named(owner.as_ref().into()), Patience::lasting(wait)).await
+    }
+
+    async fn wait(&self, owner: Owner) -> Result<ReentrantGuard, Error> {
+        loop {
+            if let Some(guard) = self.enter(owner.clone(), Patience::Endless).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    async fn enter(&self, owner: Owner, patience: Patience) -> Result<Option<ReentrantGuard>, Error> {
+        let Handle { session, request } = &self.handle;
+        let slot = session.lock_registry().owners.slot(&request.first, &owner);
+        // Somebody may be asking for the same owner at this moment; what comes of that is this one's as well.
+        let mut hold = match patience {
+            Patience::Try => match slot.try_lock() {
+                Ok(hold) => hold,
+                Err(_) => return Ok(None),
+            },
+            Patience::Until(at) => match timeout_at(at, slot.lock()).await {
+                Ok(hold) => hold,
+                Err(_) => return Ok(None),
+            },
+            Patience::Endless => slot.lock().await,
+        };
+        if let Some(grant) = hold.upgrade() {
+            return match grant.loss() {
+                None => Ok(Some(guard(grant))),
+                Some(because) => Err(Error::Lost(because)),
+            };
+        }
+        let Some(grant) = obtain(session, request, patience).await? else { return Ok(None) };
+        let grant = Arc::new(grant);
+        *hold = Arc::downgrade(&grant);
+        Ok(Some(guard(grant)))
+    }
+}
+
+fn guard(grant: Arc<Grant>) -> ReentrantGuard {
+    Guard::new(Held::share(grant))
+}
+
+impl ReentrantGuard {
+    /// How many guards the owner has of this hold, this one included. The last that goes gives the lock back.
+    pub fn hold_count(&self) -> usize {
+        Arc::strong_count(&self.held().grant)
+    }
+}

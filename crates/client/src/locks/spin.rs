@@ -1,0 +1,131 @@
+//! The lock that does not queue: tries, and after a pause tries again.
+
+use std::time::Duration;
+
+use lockkeeper_api::locks::Mode;
+use rand::Rng;
+use tokio::time::sleep;
+
+use super::guard::Guard;
+use super::handle::{Handle, asking_options};
+use super::request::{Patience, Request};
+use crate::error::Error;
+use crate::session::Session;
+
+/// No pause is shorter: that would be a load on the cluster and no gain.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long to pause between tries: twice as long after each, up to a bound, and each time by chance between half of that and all
+/// of it, so that many who failed together do not come back together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first try.
+    pub first: Duration,
+    /// At most.
+    pub longest: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { first: Duration::from_millis(10), longest: Duration::from_secs(1) }
+    }
+}
+
+impl Backoff {
+    /// The pause after so many tries, from 1; `chance` is from 0 to 1.
+    fn pause(&self, tries: u32, chance: f64) -> Duration {
+        let doublings = tries.saturating_sub(1).min(31);
+        let whole = self.first.max(SHORTEST_PAUSE).saturating_mul(1 << doublings).min(self.longest);
+        whole.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0).max(SHORTEST_PAUSE)
+    }
+}
+
+/// A lock that is asked for without standing in its queue between tries.
+///
+/// Not fair: whoever tries at the right moment has it, those who stand in the queue go first, and a single unlucky one may wait for
+/// ever. For work that may as well be left out or done later; otherwise take [`Lock`](super::Lock), which costs the cluster less.
+#[derive(Clone, Debug)]
+pub struct SpinLock {
+    handle: Handle,
+    backoff: Backoff,
+}
+
+impl SpinLock {
+    pub(super) fn new(session: &Session, name: impl Into<String>, backoff: Backoff) -> Self {
+        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)), backoff }
+    }
+
+    asking_options!(handle);
+
+    /// Tries until it has the lock or the session is lost.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn lock(&self) -> Result<Guard, Error> {
+        loop {
+            if let Some(guard) = self.spin(Patience::Endless).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Tries once.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
+        self.handle.try_once().await
+    }
+
+    /// Tries for so long at most, and once at least.
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](super::Lock::lock).
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        self.spin(Patience::lasting(wait)).await
+    }
+
+    async fn spin(&self, patience: Patience) -> Result<Option<Guard>, Error> {
+        let mut tries = 0_u32;
+        loop {
+            if let Some(guard) = self.handle.try_once().await? {
+                return Ok(Some(guard));
+            }
+            if patience.is_over() {
+                return Ok(None);
+            }
+            tries = tries.saturating_add(1);
+            let pause = self.backoff.pause(tries, rand::rng().random_range(0.0..1.0));
+            sleep(patience.left(pause)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_bound_and_vary_by_half() {
+        let backoff = Backoff { first: Duration::from_millis(10), longest: Duration::from_millis(300) };
+        let millis = |tries, chance| backoff.pause(tries, chance).as_millis();
+        assert_eq!((1..=7).map(|tries| millis(tries, 1.0)).collect::<Vec<_>>(), [10, 20, 40, 80, 160, 300, 300]);
+        assert_eq!((1..=7).map(|tries| millis(tries, 0.0)).collect::<Vec<_>>(), [5, 10, 20, 40, 80, 150, 150]);
+        assert_eq!(millis(u32::MAX, 1.0), 300);
+        assert_eq!(millis(0, 7.0), 10);
+    }
+
+    #[test]
+    fn no_setting_makes_it_hammer_or_hang() {
+        for (first, longest) in [
+            (Duration::ZERO, Duration::ZERO),
+            (Duration::MAX, Duration::MAX),
+            (Duration::from_secs(1), Duration::ZERO),
+        ] {
+            for tries in [0, 1, 40, u32::MAX] {
+                let pause = Backoff { first, longest }.pause(tries, 0.0);
+                assert!(pause >= SHORTEST_PAUSE && pause <= longest.max(SHORTEST_PAUSE), "{first:?} {longest:?} {tries}");
+            }
+        }
+    }
+}
