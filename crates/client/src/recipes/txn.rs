@@ -1,0 +1,182 @@
+//! Transactions: several changes of the tree, all or none, if what they rest on still holds.
+//!
+//! The lock that a transaction rests on is checked where the changes are made, in the replicated state and at the same point of
+//! its order. So, unlike a check before the write, it cannot be outrun.
+
+use lockkeeper_api::nodes::{Create, Stat, Txn, TxnOp, TxnResult};
+use lockkeeper_api::{Code, Data};
+use thiserror::Error;
+
+use super::error::refused_operation;
+use crate::client::Client;
+use crate::error::Error;
+use crate::session::Session;
+
+impl Session {
+    /// A transaction, to be filled and [committed](Transaction::commit).
+    pub fn txn(&self) -> Transaction {
+        Transaction { client: self.client().clone(), operations: Vec::new() }
+    }
+}
+
+/// Up to 128 conditions and changes that take place together, under one zxid, or not at all. Each sees the effects of those before it.
+///
+/// With [`if_held`](Self::if_held) the cluster itself is the resource that checks the fencing token: a holder that has lost the lock,
+/// paused or not, changes nothing.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let session = lockkeeper_client::Session::open(&lockkeeper_client::Client::connect(cluster.endpoints()).await?, &Default::default()).await?;
+/// use lockkeeper_client::recipes::TxnError;
+///
+/// let guard = session.lock("accounts").lock().await?;
+/// let token = guard.token();
+/// let done = session.txn().if_held("accounts", token).create("/ann", "60").create("/bob", "40").commit().await?;
+/// assert_eq!(done.path(1), Some("/ann"));
+///
+/// guard.release().await?;
+/// let late = session.txn().if_held("accounts", token).set("/ann", "0", None).commit().await;
+/// assert!(matches!(late, Err(TxnError::NotHeld { .. })));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing happens before `commit`"]
+pub struct Transaction {
+    client: Client,
+    operations: Vec<TxnOp>,
+}
+
+impl Transaction {
+    /// Only if that lock is held with that token, by whomever: show the token of one's own guard. Any number of locks may be named.
+    pub fn if_held(self, lock: impl Into<String>, token: u64) -> Self {
+        self.with(TxnOp::LockHeld { lock: lock.into(), token })
+    }
+
+    /// Only if the node exists, with that version of its data if one is given.
+    pub fn check(self, path: impl Into<String>, version: Option<i32>) -> Self {
+        self.with(TxnOp::Check { path: path.into(), version })
+    }
+
+    /// Creates a persistent node. The node above it must exist, be it by an earlier operation of this transaction.
+    pub fn create(self, path: impl Into<String>, data: impl AsRef<[u8]>) -> Self {
+        let data = Data::from_bytes(data.as_ref());
+        self.create_as(path, Create { data, ..Create::default() })
+    }
+
+    /// Creates a node of any kind: ephemeral, sequential, with a time to live, …
+    pub fn create_as(self, path: impl Into<String>, create: Create) -> Self {
+        let Create { data, kind, ttl_ms, sequential, acl } = create;
+        self.with(TxnOp::Create { path: path.into(), data, kind, ttl_ms, sequential, acl })
+    }
+
+    /// Sets a node's data, if it has that version.
+    pub fn set(self, path: impl Into<String>, data: impl AsRef<[u8]>, version: Option<i32>) -> Self {
+        let data = Data::from_bytes(data.as_ref());
+        self.with(TxnOp::Set { path: path.into(), data, version })
+    }
+
+    /// Deletes a node, if it has that version.
+    pub fn delete(self, path: impl Into<String>, version: Option<i32>) -> Self {
+        self.with(TxnOp::Delete { path: path.into(), version })
+    }
+
+    /// An operation as the HTTP interface has it.
+    pub fn with(mut self, operation: TxnOp) -> Self {
+        self.operations.push(operation);
+        self
+    }
+
+    /// Carries it out.
+    ///
+    /// # Errors
+    /// [`TxnError::NotHeld`] and [`TxnError::Refused`] say which operation stood in the way; nothing changed. See [`TxnError::Client`] for the rest.
+    pub async fn commit(self) -> Result<Committed, TxnError> {
+        let Self { client, operations } = self;
+        let txn = Txn { operations };
+        match client.txn(&txn).await {
+            Ok(done) => Ok(Committed { results: done.results, zxid: done.zxid }),
+            Err(error) => Err(explain(error, &txn.operations)),
+        }
+    }
+}
+
+/// A transaction that took place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// One for each operation, in their order.
+    pub results: Vec<TxnResult>,
+    /// Its place in the replicated order.
+    pub zxid: u64,
+}
+
+impl Committed {
+    /// The path that the operation of that number, from 0, created, sequence included.
+    pub fn path(&self, operation: usize) -> Option<&str> {
+        match self.results.get(operation)? {
+            TxnResult::Create { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The bookkeeping of the node that the operation of that number created or set.
+    pub fn stat(&self, operation: usize) -> Option<&Stat> {
+        match self.results.get(operation)? {
+            TxnResult::Create { stat, .. } | TxnResult::Set { stat } => Some(stat),
+            _ => None,
+        }
+    }
+}
+
+/// Why a transaction did not take place.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum TxnError {
+    /// The lock is not held with that token (any more). Nothing changed. Whoever shows the token must stop.
+    #[error("nothing was changed: lock '{lock}' is not held with token {token} (operation {operation})")]
+    NotHeld {
+        /// Which operation, from 0.
+        operation: usize,
+        /// The lock.
+        lock: String,
+        /// The token that does not hold.
+        token: u64,
+    },
+    /// An operation was refused. Nothing changed.
+    #[error("nothing was changed: operation {operation}, {what}, was refused: {cause}")]
+    Refused {
+        /// Which, from 0.
+        operation: usize,
+        /// What it was to do.
+        what: String,
+        /// Why.
+        cause: Code,
+    },
+    /// The call itself failed; the class of the error says whether it may have taken place.
+    #[error(transparent)]
+    Client(#[from] Error),
+}
+
+fn explain(error: Error, operations: &[TxnOp]) -> TxnError {
+    let refused = refused_operation(&error).and_then(|(at, cause)| {
+        let at = usize::try_from(at).ok()?;
+        Some((at, operations.get(at)?, cause))
+    });
+    match refused {
+        Some((operation, TxnOp::LockHeld { lock, token }, Code::NotHeld)) => {
+            TxnError::NotHeld { operation, lock: lock.clone(), token: *token }
+        }
+        Some((operation, refused, cause)) => TxnError::Refused { operation, what: in_words(refused), cause },
+        None => TxnError::Client(error),
+    }
+}
+
+fn in_words(operation: &TxnOp) -> String {
+    match operation {
+        TxnOp::Create { path, .. } => format!("creating {path}"),
+        TxnOp::Delete { path, .. } => format!("deleting {path}"),
+        TxnOp::Set { path, .. } => format!("setting {path}"),
+        TxnOp::Check { path, .. } => format!("checking {path}"),
+        TxnOp::LockHeld { lock, token } => format!("checking that lock '{lock}' is held with token {token}"),
+    }
+}
