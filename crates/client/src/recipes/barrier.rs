@@ -4,11 +4,12 @@ use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::watch::ChangeKind;
 use lockkeeper_api::{Code, Data};
 
+use super::alive::while_alive;
 use super::error::RecipeError;
 use super::follow::{Follow, look};
-use super::party::Party;
 use super::place::{self, Place};
 use crate::routes::Reading;
+use crate::session::Session;
 
 /// While the barrier stands, [`wait`](Self::wait) waits; when it is removed, all go on. Where none stands, nobody waits.
 ///
@@ -17,13 +18,13 @@ use crate::routes::Reading;
 /// waiter is lost its wait ends in [`Error::Lost`](crate::Error::Lost), which does not say that the way is free.
 #[derive(Clone, Debug)]
 pub struct Barrier {
-    party: Party,
+    session: Session,
     place: Place,
 }
 
 impl Barrier {
-    pub(crate) fn new(party: Party, place: Place) -> Self {
-        Self { party, place }
+    pub(crate) fn new(session: Session, place: Place) -> Self {
+        Self { session, place }
     }
 
     /// Where it stands.
@@ -49,7 +50,7 @@ impl Barrier {
 
     async fn set(&self, kind: Kind) -> Result<bool, RecipeError> {
         let data = Data { text: Some("barrier".into()), hex: None };
-        match place::create(self.party.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
+        match place::create(self.session.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some(Code::NodeExists) => Ok(false),
             Err(error) => Err(error.into()),
@@ -61,7 +62,7 @@ impl Barrier {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn remove(&self) -> Result<bool, RecipeError> {
-        match self.party.client().delete(self.path(), None).await {
+        match self.session.client().delete(self.path(), None).await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some(Code::NoNode) => Ok(false),
             Err(error) => Err(error.into()),
@@ -73,7 +74,7 @@ impl Barrier {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn is_blocked(&self) -> Result<bool, RecipeError> {
-        Ok(look(self.party.client(), self.path(), &Reading::default()).await?.node.is_some())
+        Ok(look(self.session.client(), self.path(), &Reading::default()).await?.node.is_some())
     }
 
     /// Waits until no barrier stands. Dropping the future gives up waiting and leaves nothing behind.
@@ -81,14 +82,14 @@ impl Barrier {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn wait(&self) -> Result<(), RecipeError> {
-        self.party.while_alive(self.wait_inner()).await
+        while_alive(&self.session, self.wait_inner()).await
     }
 
     async fn wait_inner(&self) -> Result<(), RecipeError> {
-        let mut follow = Follow::node(self.party.client(), self.path());
+        let mut follow = Follow::node(self.session.client(), self.path());
         let mut waits_for = None;
         loop {
-            let node = match self.party.client().node(self.path(), &Reading::default()).await {
+            let node = match self.session.client().node(self.path(), &Reading::default()).await {
                 Ok(node) => node,
                 Err(error) if error.code() == Some(Code::NoNode) => return Ok(()),
                 Err(error) => return Err(error.into()),

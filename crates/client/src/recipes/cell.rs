@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::error::RecipeError;
 use super::follow::bytes_of;
-use super::party::Party;
 use super::place::{self, Place};
 use crate::routes::Reading;
+use crate::session::Session;
 
 /// How long a change is tried while others come between.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,20 +30,20 @@ pub(crate) enum Edit<T> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
-    pub(crate) party: Party,
+    pub(crate) session: Session,
     pub(crate) place: Place,
     /// Clones of a handle take turns here instead of colliding in the cluster.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Cell {
-    pub(crate) fn new(party: Party, place: Place) -> Self {
-        Self { party, place, turn: Arc::default() }
+    pub(crate) fn new(session: Session, place: Place) -> Self {
+        Self { session, place, turn: Arc::default() }
     }
 
     /// What is there, with the zxid at which that is true.
     pub(crate) async fn read(&self) -> Result<(Option<Vec<u8>>, u64), RecipeError> {
-        let seen = super::follow::look(self.party.client(), self.place.as_str(), &Reading::default()).await?;
+        let seen = super::follow::look(self.session.client(), self.place.as_str(), &Reading::default()).await?;
         Ok((seen.node.as_ref().map(bytes_of).transpose()?, seen.as_of))
     }
 
@@ -54,7 +54,7 @@ impl Cell {
         decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
     ) -> Result<T, RecipeError> {
         let _turn = self.turn.lock().await;
-        let client = self.party.client();
+        let client = self.session.client();
         let path = self.place.as_str();
         let (began, mut tries, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
         loop {

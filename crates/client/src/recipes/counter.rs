@@ -2,8 +2,8 @@
 
 use super::cell::{Cell, Edit};
 use super::error::RecipeError;
-use super::party::Party;
 use super::place::Place;
+use crate::session::Session;
 
 /// A signed 64-bit number that many change at the same time. A counter that nobody has touched stands at 0.
 ///
@@ -20,8 +20,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    pub(crate) fn new(party: Party, place: Place) -> Self {
-        Self { cell: Cell::new(party, place) }
+    pub(crate) fn new(session: Session, place: Place) -> Self {
+        Self { cell: Cell::new(session, place) }
     }
 
     /// Where it lives.

@@ -72,7 +72,7 @@ impl Follow {
     pub(crate) async fn change(
         &mut self,
         as_of: u64,
-        matters: impl Fn(&Change) -> bool,
+        mut matters: impl FnMut(&Change) -> bool,
     ) -> Result<Option<Change>, RecipeError> {
         let options =
             || WatchOptions { recursive: self.recursive, from: Some(as_of), ..WatchOptions::new(self.path.clone()) };

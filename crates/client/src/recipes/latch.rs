@@ -2,11 +2,12 @@
 
 use lockkeeper_api::watch::ChangeKind;
 
+use super::alive::while_alive;
 use super::cell::{Cell, Edit};
 use super::error::RecipeError;
 use super::follow::Follow;
-use super::party::Party;
 use super::place::Place;
+use crate::session::Session;
 
 /// Some count down, others wait until 0 is reached; then it stays at 0 until it is removed.
 ///
@@ -25,11 +26,11 @@ pub struct Latch {
 }
 
 impl Latch {
-    pub(crate) fn new(party: Party, place: Place, count: u32) -> Result<Self, RecipeError> {
+    pub(crate) fn new(session: Session, place: Place, count: u32) -> Result<Self, RecipeError> {
         if count == 0 {
             return Err(RecipeError::BadArgument("a latch counts down from at least 1".into()));
         }
-        Ok(Self { cell: Cell::new(party, place), count })
+        Ok(Self { cell: Cell::new(session, place), count })
     }
 
     /// Where it lives.
@@ -63,11 +64,11 @@ impl Latch {
     /// # Errors
     /// [`RecipeError::Removed`] if the latch is removed; otherwise see [`RecipeError`].
     pub async fn wait(&self) -> Result<(), RecipeError> {
-        self.cell.party.while_alive(self.wait_inner()).await
+        while_alive(&self.cell.session, self.wait_inner()).await
     }
 
     async fn wait_inner(&self) -> Result<(), RecipeError> {
-        let mut follow = Follow::node(self.cell.party.client(), self.path());
+        let mut follow = Follow::node(self.cell.session.client(), self.path());
         let mut existed = false;
         loop {
             let (bytes, as_of) = self.cell.read().await?;
@@ -90,7 +91,7 @@ impl Latch {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn remove(&self) -> Result<(), RecipeError> {
-        match self.cell.party.client().delete(self.path(), None).await {
+        match self.cell.session.client().delete(self.path(), None).await {
             Err(error) if error.code() != Some(lockkeeper_api::Code::NoNode) => Err(error.into()),
             _ => Ok(()),
         }

@@ -12,23 +12,38 @@
 //! A recipe must never poll, never wake everybody where one would do (what it wakes is in its documentation), and never
 //! delete what it did not make.
 
+mod alive;
 mod barrier;
+mod cache;
 mod cell;
 mod counter;
+mod double_barrier;
+mod election;
 mod error;
 mod follow;
+mod gate;
+mod group;
 mod latch;
 mod owned;
-mod party;
+mod persistent;
 mod place;
+mod queue;
+mod txn;
 
 pub use barrier::Barrier;
+pub use cache::{CacheChange, CachedNode, Image, MAX_CACHED_NODES, NodeCache, TreeCache};
 pub use counter::Counter;
+pub use double_barrier::{DoubleBarrier, Entered};
+pub use election::{Election, Leader, LeaderWatch, Leadership};
 pub use error::RecipeError;
+pub use gate::{Begun, Done, Gate, GateTicket, InProgress, Once, OnceError};
+pub use group::{Group, MemberChange, Members, Membership};
 pub use latch::Latch;
+pub use persistent::{PersistentNode, PersistentState};
+pub use queue::{Delivery, Queue};
+pub use txn::{Committed, Transaction, TxnError};
 
 use crate::session::Session;
-use party::Party;
 use place::Place;
 
 impl Session {
@@ -37,7 +52,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn counter(&self, path: &str) -> Result<Counter, RecipeError> {
-        Ok(Counter::new(Party::of(self), Place::parse(path)?))
+        Ok(Counter::new(self.clone(), Place::parse(path)?))
     }
 
     /// A count that goes down to 0 once, and those who wait for it. See [`Latch`].
@@ -45,7 +60,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`], or a count of 0.
     pub fn latch(&self, path: &str, count: u32) -> Result<Latch, RecipeError> {
-        Latch::new(Party::of(self), Place::parse(path)?, count)
+        Latch::new(self.clone(), Place::parse(path)?, count)
     }
 
     /// A gate across the way of many, opened by one. See [`Barrier`].
@@ -53,6 +68,38 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn barrier(&self, path: &str) -> Result<Barrier, RecipeError> {
-        Ok(Barrier::new(Party::of(self), Place::parse(path)?))
+        Ok(Barrier::new(self.clone(), Place::parse(path)?))
+    }
+
+    /// First in, first out, with take and acknowledge. See [`Queue`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`].
+    pub fn queue(&self, path: &str) -> Result<Queue, RecipeError> {
+        Ok(Queue::new(self.clone(), Place::parse(path)?))
+    }
+
+    /// N parties that meet on the way in and on the way out. See [`DoubleBarrier`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`], or a number of parties out of bounds.
+    pub fn double_barrier(&self, path: &str, parties: u32) -> Result<DoubleBarrier, RecipeError> {
+        DoubleBarrier::new(self.clone(), Place::parse(path)?, parties)
+    }
+
+    /// Processes that see each other. See [`Group`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`].
+    pub fn group(&self, path: &str) -> Result<Group, RecipeError> {
+        Ok(Group::new(self.clone(), Place::parse(path)?))
+    }
+
+    /// One leader at a time. See [`Election`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`] if the name cannot be part of a path.
+    pub fn election(&self, name: &str) -> Result<Election, RecipeError> {
+        Election::new(self.clone(), name)
     }
 }

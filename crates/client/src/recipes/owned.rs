@@ -5,11 +5,15 @@
 
 use std::future::Future;
 
+use lockkeeper_api::Code;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::error::RecipeError;
-use super::party::Party;
+use crate::client::Client;
 use crate::error::Error;
+use crate::routes::Reading;
+use crate::session::Session;
 
 /// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
 pub(crate) async fn to_its_end<T: Send + 'static>(
@@ -23,10 +27,11 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
     receive.await.unwrap_or_else(|_| Err(Error::UnknownOutcome("the runtime is shutting down".into()).into()))
 }
 
-/// Runs in the background, if there is a runtime that still takes it. Otherwise the session ends with the process, and all it
-/// owns with it.
-pub(crate) fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+/// Runs in the background, from wherever this is called. Where no runtime lives any more nothing is done: the session ends with
+/// the process, and all it owns with it.
+pub(crate) fn in_background(client: &Client, work: impl Future<Output = ()> + Send + 'static) {
+    let own = client.identity.as_ref().and_then(|identity| identity.runtime.clone());
+    if let Some(runtime) = own.or_else(|| Handle::try_current().ok()) {
         runtime.spawn(work);
     }
 }
@@ -34,32 +39,39 @@ pub(crate) fn in_background(work: impl Future<Output = ()> + Send + 'static) {
 /// An ephemeral node of this session. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct OwnedNode {
-    party: Party,
+    session: Session,
     path: Option<String>,
 }
 
 impl OwnedNode {
-    pub(crate) fn new(party: &Party, path: String) -> Self {
-        Self { party: party.clone(), path: Some(path) }
+    pub(crate) fn new(session: &Session, path: String) -> Self {
+        Self { session: session.clone(), path: Some(path) }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.session
     }
 
     pub(crate) fn path(&self) -> &str {
         self.path.as_deref().unwrap_or_default()
     }
 
-    /// It is not there, or is somebody else's business now.
+    /// The last part of its path.
+    pub(crate) fn name(&self) -> &str {
+        self.path().rsplit('/').next().unwrap_or_default()
+    }
+
+    /// It is not there, or somebody else's business now.
     pub(crate) fn forget(mut self) {
         self.path = None;
     }
 
-    /// Removes it. That it is gone already is no error.
-    pub(crate) async fn remove(mut self) -> Result<(), RecipeError> {
-        let Some(path) = self.path.clone() else { return Ok(()) };
-        let removed = self.party.client().delete(&path, None).await;
-        match removed {
-            Err(error) if error.code() != Some(lockkeeper_api::Code::NoNode) => Err(error.into()),
+    /// Removes it. That it is gone already is no error. On an error it goes on in the background.
+    pub(crate) async fn remove(self) -> Result<(), RecipeError> {
+        match self.session.client().delete(self.path(), None).await {
+            Err(error) if error.code() != Some(Code::NoNode) => Err(error.into()),
             _ => {
-                self.path = None;
+                self.forget();
                 Ok(())
             }
         }
@@ -69,11 +81,25 @@ impl OwnedNode {
 impl Drop for OwnedNode {
     fn drop(&mut self) {
         let Some(path) = self.path.take() else { return };
-        let client = self.party.client().clone();
-        in_background(async move {
-            if let Err(error) = client.delete(&path, None).await {
+        let (client, session_id) = (self.session.client().clone(), self.session.id());
+        in_background(self.session.client(), async move {
+            if let Err(error) = remove_if_owned(&client, session_id, &path).await {
                 tracing::debug!(%error, path, "a node is left to end with its session");
             }
         });
+    }
+}
+
+/// The node may never have come to be, and another's may stand there: only one's own is removed.
+async fn remove_if_owned(client: &Client, session_id: u64, path: &str) -> Result<(), Error> {
+    let removed = async {
+        if client.node(path, &Reading::default()).await?.stat.ephemeral_owner == Some(session_id) {
+            client.delete(path, None).await?;
+        }
+        Ok(())
+    };
+    match removed.await {
+        Err(Error::Refused(problem)) if problem.code == Code::NoNode => Ok(()),
+        other => other,
     }
 }

@@ -32,6 +32,8 @@ pub struct Reading {
     pub children: bool,
     /// The `next_children` of the page before.
     pub children_after: Option<String>,
+    /// At most so many names of children; the server has its own bound.
+    pub children_limit: Option<u32>,
     /// From the node's own replica as it is, which may be old.
     pub stale: bool,
 }

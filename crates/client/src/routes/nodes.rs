@@ -17,6 +17,7 @@ impl Client {
         let query = Query::default()
             .maybe("children", reading.children.then_some("true"))
             .maybe("children_after", reading.children_after.as_ref())
+            .maybe("children_limit", reading.children_limit)
             .maybe("consistency", reading.stale.then_some("stale"));
         self.call(&Ask::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
     }

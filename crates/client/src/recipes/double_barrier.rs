@@ -1,0 +1,217 @@
+//! A barrier at which N parties meet on the way in and on the way out (ZooKeeper's recipe, Curator's `DistributedDoubleBarrier`).
+//!
+//! ZooKeeper's recipe marks a full barrier by a child `ready`. Here the mark is the data of the barrier's own node: the names of the
+//! parties of the round. It is set by compare-and-set in a transaction that checks that its author still stands there, so nobody enters by a
+//! mark of an earlier round, and one that comes too late for a round waits for the next.
+
+use std::collections::BTreeSet;
+
+use lockkeeper_api::Data;
+use lockkeeper_api::nodes::{Create, Kind, Txn, TxnOp};
+use lockkeeper_api::watch::ChangeKind;
+use rand::seq::IndexedRandom;
+use uuid::Uuid;
+
+use super::alive::while_alive;
+use super::error::{RecipeError, refused_operation};
+use super::follow::{Follow, Seen, bytes_of, look};
+use super::owned::{OwnedNode, to_its_end};
+use super::place::{self, Place, make_directories};
+use crate::error::Error;
+use crate::routes::Reading;
+use crate::session::Session;
+
+/// Most parties: each listing and each mark names them all.
+const MAX_PARTIES: u32 = 1_000;
+
+/// [`enter`](Self::enter) waits until N parties are there; [`Entered::leave`] waits until all of them have left.
+///
+/// Parties are sessions' ephemeral nodes, so the dead are not waited for:
+/// - who dies, or gives up, before the round is full does not count, and another may come in its place;
+/// - who dies inside counts as having left.
+///
+/// Exactly the N parties that came first make a round; one more waits until that round is over and belongs to the next. Everybody states
+/// the same N.
+///
+/// An entry notifies nobody, the last one all N. Who waits to leave watches one of those inside, chosen at random, so a departure notifies few.
+/// Those that came too late for a round are told of each departure. When a waiting party's session is lost its wait ends in
+/// [`Error::Lost`](crate::Error::Lost). Should the last party that comes stop between its arrival and its mark, the round opens when it goes
+/// on, or when another comes after its session has ended.
+#[derive(Clone, Debug)]
+pub struct DoubleBarrier {
+    session: Session,
+    place: Place,
+    parties: u32,
+}
+
+/// A round as its mark has it.
+struct Round {
+    members: BTreeSet<String>,
+    parties: u32,
+    version: i32,
+    as_of: u64,
+}
+
+impl DoubleBarrier {
+    pub(crate) fn new(session: Session, place: Place, parties: u32) -> Result<Self, RecipeError> {
+        if !(1..=MAX_PARTIES).contains(&parties) {
+            return Err(RecipeError::BadArgument(format!("a barrier has 1 to {MAX_PARTIES} parties, not {parties}")));
+        }
+        Ok(Self { session, place, parties })
+    }
+
+    /// Where it stands.
+    pub fn path(&self) -> &str {
+        self.place.as_str()
+    }
+
+    fn directory(&self) -> String {
+        self.place.child("parties")
+    }
+
+    /// Waits until all parties are there. Dropping the future takes this one away again; if the round had opened at that moment, the
+    /// others see it as having left.
+    ///
+    /// # Errors
+    /// [`RecipeError::Mismatch`] if others state another N; otherwise see [`RecipeError`].
+    pub async fn enter(&self) -> Result<Entered, RecipeError> {
+        let arriving = self.clone();
+        let own = while_alive(&self.session, to_its_end(async move { arriving.arrive().await })).await?;
+        let members = while_alive(&self.session, self.wait_for_round(own.name())).await?;
+        Ok(Entered { barrier: self.clone(), own, members })
+    }
+
+    async fn arrive(self) -> Result<OwnedNode, RecipeError> {
+        let prefix = format!("{}/{}-", self.directory(), Uuid::new_v4().simple());
+        let create = Create { kind: Kind::Ephemeral, sequential: true, ..Create::default() };
+        match place::create(self.session.client(), &prefix, &create).await {
+            Ok(made) => Ok(OwnedNode::new(&self.session, made.path)),
+            Err(error @ (Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) => {
+                // It may stand there under a number that nobody told: it is looked for by the rest of its name.
+                let names = self.present().await.map(|(names, _)| names).unwrap_or_default();
+                let path_of = |name: String| format!("{}/{name}", self.directory());
+                let own = names.into_iter().map(path_of).find(|path| path.starts_with(&prefix));
+                drop(own.map(|path| OwnedNode::new(&self.session, path)));
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn wait_for_round(&self, own: &str) -> Result<BTreeSet<String>, RecipeError> {
+        loop {
+            let round = self.round().await?;
+            if round.members.contains(own) {
+                return self.same_size(round.parties).map(|()| round.members);
+            }
+            let (names, _) = self.present().await?;
+            if !names.contains(own) {
+                return Err(RecipeError::Removed { path: format!("{}/{own}", self.directory()) });
+            }
+            let (path, client) = (self.path(), self.session.client());
+            if names.iter().any(|name| round.members.contains(name)) {
+                self.same_size(round.parties)?;
+                let matters = |kind, at: &str| kind == ChangeKind::Deleted || at == path;
+                Follow::tree(client, path).change(round.as_of, |change| matters(change.kind, &change.path)).await?;
+            } else if names.len() >= self.parties as usize {
+                self.open(own, &names, round.version).await?;
+            } else {
+                let is_mark = |kind| matches!(kind, ChangeKind::DataChanged | ChangeKind::Deleted);
+                Follow::node(client, path).change(round.as_of, |change| is_mark(change.kind)).await?;
+            }
+        }
+    }
+
+    /// Marks those who came first as the parties of the round, unless somebody else has marked one since.
+    async fn open(&self, own: &str, present: &BTreeSet<String>, version: i32) -> Result<(), RecipeError> {
+        let mut by_arrival: Vec<&String> = present.iter().collect();
+        by_arrival.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
+        by_arrival.truncate(self.parties as usize);
+        let names: Vec<&str> = by_arrival.into_iter().map(String::as_str).collect();
+        let data = Data { text: Some(format!("{}\n{}", self.parties, names.join("\n"))), hex: None };
+        let operations = vec![
+            TxnOp::Check { path: format!("{}/{own}", self.directory()), version: None },
+            TxnOp::Set { path: self.path().to_owned(), data, version: Some(version) },
+        ];
+        match self.session.client().txn(&Txn { operations }).await {
+            Err(error) if refused_operation(&error).is_none() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn round(&self) -> Result<Round, RecipeError> {
+        let Seen { node, as_of } = look(self.session.client(), self.path(), &Reading::default()).await?;
+        let Some(node) = node else {
+            // Made with its parties' directory, and never removed while one stands there.
+            make_directories(self.session.client(), self.path()).await?;
+            return Ok(Round { members: BTreeSet::new(), parties: self.parties, version: -1, as_of });
+        };
+        let foreign = || RecipeError::Foreign {
+            path: self.path().into(),
+            recipe: "double barrier",
+            why: "its data is not a number of parties and their names".into(),
+        };
+        let text = String::from_utf8(bytes_of(&node)?).map_err(|_| foreign())?;
+        let mut lines = text.lines();
+        let parties = match lines.next() {
+            Some(first) => first.parse().map_err(|_| foreign())?,
+            None => self.parties,
+        };
+        Ok(Round { members: lines.map(str::to_owned).collect(), parties, version: node.stat.version, as_of })
+    }
+
+    /// The names of those who are there.
+    async fn present(&self) -> Result<(BTreeSet<String>, u64), RecipeError> {
+        let reading = Reading { children: true, ..Reading::default() };
+        let seen = look(self.session.client(), &self.directory(), &reading).await?;
+        let names = seen.node.and_then(|node| node.children).unwrap_or_default();
+        Ok((names.into_iter().collect(), seen.as_of))
+    }
+
+    fn same_size(&self, parties: u32) -> Result<(), RecipeError> {
+        if parties == self.parties {
+            return Ok(());
+        }
+        Err(RecipeError::Mismatch {
+            path: self.path().into(),
+            asked: format!("{} parties", self.parties),
+            found: format!("{parties} parties"),
+        })
+    }
+}
+
+/// This party is inside. Dropping it leaves without waiting for the others.
+#[derive(Debug)]
+#[must_use = "who drops this has left"]
+pub struct Entered {
+    barrier: DoubleBarrier,
+    own: OwnedNode,
+    members: BTreeSet<String>,
+}
+
+impl Entered {
+    /// How many make the round, this one included.
+    pub fn parties(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Leaves, and waits until all others of the round have left or died. If the future is dropped this party has left all the same.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn leave(self) -> Result<(), RecipeError> {
+        let Self { barrier, own, members } = self;
+        let wait = async {
+            to_its_end(own.remove()).await?;
+            loop {
+                let (names, as_of) = barrier.present().await?;
+                let inside: Vec<&String> = names.intersection(&members).collect();
+                let Some(one) = inside.choose(&mut rand::rng()) else { return Ok(()) };
+                let path = format!("{}/{one}", barrier.directory());
+                let is_gone = |kind| kind == ChangeKind::Deleted;
+                Follow::node(barrier.session.client(), &path).change(as_of, |change| is_gone(change.kind)).await?;
+            }
+        };
+        while_alive(&barrier.session, wait).await
+    }
+}

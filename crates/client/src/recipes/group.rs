@@ -1,0 +1,204 @@
+//! Who is there (Curator's `GroupMember`, the membership recipe of ZooKeeper's guide).
+
+use std::collections::BTreeMap;
+
+use lockkeeper_api::nodes::{Create, Kind, SetData};
+use lockkeeper_api::{Code, Data};
+
+use super::alive::while_alive;
+use super::cache::{CacheChange, Image, TreeCache};
+use super::error::RecipeError;
+use super::follow::look;
+use super::owned::{OwnedNode, to_its_end};
+use super::place::{self, Place, check_part};
+use crate::routes::Reading;
+use crate::session::Session;
+
+/// Largest data of a member, in bytes.
+const MAX_MEMBER_BYTES: usize = 64 * 1024;
+
+/// A group of processes that see each other, each under a name and with some data.
+///
+/// A member is an ephemeral node: it is there until it leaves or its session ends, and its going is one point in the order for
+/// everybody. Each change notifies each [`watch`](Self::watch) once. Membership says that the session lives, not that the process does well.
+///
+/// A name belongs to one member at a time. A process that starts again before its old session has ended finds its name
+/// [`Taken`](RecipeError::Taken): use a name of its own for each start, or wait.
+#[derive(Clone, Debug)]
+pub struct Group {
+    session: Session,
+    place: Place,
+}
+
+impl Group {
+    pub(crate) fn new(session: Session, place: Place) -> Self {
+        Self { session, place }
+    }
+
+    /// Where it lives.
+    pub fn path(&self) -> &str {
+        self.place.as_str()
+    }
+
+    /// Becomes a member. Dropping the future undoes it.
+    ///
+    /// # Errors
+    /// [`RecipeError::Taken`]; otherwise see [`RecipeError`].
+    pub async fn join(&self, name: &str, data: &[u8]) -> Result<Membership, RecipeError> {
+        check_part(name)?;
+        check_data(data)?;
+        let (group, path) = (self.clone(), self.place.child(name));
+        let data = Data::from_bytes(data);
+        let join = to_its_end(async move { group.enter(path, data).await });
+        while_alive(&self.session, join).await
+    }
+
+    async fn enter(self, path: String, data: Data) -> Result<Membership, RecipeError> {
+        let create = Create { data, kind: Kind::Ephemeral, ..Create::default() };
+        let client = self.session.client();
+        let node = OwnedNode::new(&self.session, path.clone());
+        match place::create(client, &path, &create).await {
+            Ok(_) => Ok(Membership { node }),
+            Err(error) if error.code() == Some(Code::NodeExists) => {
+                // Not this handle's to remove, even if it is the same session's.
+                node.forget();
+                let owner = look(client, &path, &Reading::default()).await?.node.and_then(|n| n.stat.ephemeral_owner);
+                let owner = match owner {
+                    Some(id) if id == self.session.id() => "another handle of this session".into(),
+                    Some(id) => format!("session {id}"),
+                    None => "another".into(),
+                };
+                Err(RecipeError::Taken { path, owner })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Who is there now, with their data, as of the cluster's last word.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn members(&self) -> Result<BTreeMap<String, Vec<u8>>, RecipeError> {
+        Ok(members_of(self.path(), &self.session.client().tree_cache(self.path()).await?.current()))
+    }
+
+    /// Follows who is there. Goes on when the session through which it was made is lost.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn watch(&self) -> Result<Members, RecipeError> {
+        let cache = self.session.client().tree_cache(self.path()).await?;
+        Ok(Members { path: self.path().into(), cache })
+    }
+}
+
+fn check_data(data: &[u8]) -> Result<(), RecipeError> {
+    if data.len() <= MAX_MEMBER_BYTES {
+        return Ok(());
+    }
+    Err(RecipeError::BadArgument(format!(
+        "a member's data are at most {MAX_MEMBER_BYTES} bytes, these are {}",
+        data.len()
+    )))
+}
+
+fn name_of<'a>(group: &str, path: &'a str) -> Option<&'a str> {
+    path.strip_prefix(group)?.strip_prefix('/').filter(|name| !name.contains('/'))
+}
+
+fn members_of(group: &str, image: &Image) -> BTreeMap<String, Vec<u8>> {
+    let named = |(path, node): (&str, &super::cache::CachedNode)| {
+        name_of(group, path).map(|name| (name.to_owned(), node.data.clone()))
+    };
+    image.iter().filter_map(named).collect()
+}
+
+/// What happened in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// Somebody came.
+    Joined(String),
+    /// Somebody's data changed, or they left and came again.
+    Updated(String),
+    /// Somebody left, or their session ended.
+    Left(String),
+}
+
+/// Follows the members of a group; made by [`Group::watch`].
+#[derive(Clone, Debug)]
+pub struct Members {
+    path: String,
+    cache: TreeCache,
+}
+
+impl Members {
+    /// Who is there, as far as is known; nothing is asked of the cluster.
+    pub fn current(&self) -> BTreeMap<String, Vec<u8>> {
+        members_of(&self.path, &self.cache.current())
+    }
+
+    /// Waits for changes since the last call (or since the beginning) and gives them by name. Who came and left in between may not be told.
+    /// Dropping the future loses nothing.
+    pub async fn changes(&mut self) -> Vec<MemberChange> {
+        loop {
+            let changes = self.cache.changes().await;
+            let told: Vec<MemberChange> = changes.into_iter().filter_map(|change| self.translate(&change)).collect();
+            if !told.is_empty() {
+                return told;
+            }
+        }
+    }
+
+    /// Waits until those who are there fit.
+    pub async fn wait_for(&mut self, fits: impl Fn(&BTreeMap<String, Vec<u8>>) -> bool) -> BTreeMap<String, Vec<u8>> {
+        let path = self.path.clone();
+        members_of(&self.path, &self.cache.wait_for(|image| fits(&members_of(&path, image))).await)
+    }
+
+    fn translate(&self, change: &CacheChange) -> Option<MemberChange> {
+        let name = |path: &str| name_of(&self.path, path).map(str::to_owned);
+        Some(match change {
+            CacheChange::Added(path) => MemberChange::Joined(name(path)?),
+            CacheChange::Changed(path) => MemberChange::Updated(name(path)?),
+            CacheChange::Removed(path) => MemberChange::Left(name(path)?),
+        })
+    }
+}
+
+/// This process is a member. Dropping it leaves, in the background.
+#[derive(Debug)]
+#[must_use = "who drops this leaves the group"]
+pub struct Membership {
+    node: OwnedNode,
+}
+
+impl Membership {
+    /// Under which name.
+    pub fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    /// Replaces this member's data.
+    ///
+    /// # Errors
+    /// See [`RecipeError`].
+    pub async fn set_data(&self, data: &[u8]) -> Result<(), RecipeError> {
+        check_data(data)?;
+        let set = SetData { data: Data::from_bytes(data) };
+        self.node.session().client().set(self.node.path(), &set, None).await?;
+        Ok(())
+    }
+
+    /// Completes, with the reason, when this process is no longer a member because its session is lost.
+    pub async fn lost(&self) -> String {
+        self.node.session().lost().await
+    }
+
+    /// Leaves.
+    ///
+    /// # Errors
+    /// See [`RecipeError`]; then it goes on in the background.
+    pub async fn leave(self) -> Result<(), RecipeError> {
+        to_its_end(self.node.remove()).await
+    }
+}
