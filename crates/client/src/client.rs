@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::endpoints::{Endpoint, EndpointError, Endpoints};
 use crate::error::Error;
 use crate::routes::Paging;
+use crate::stream::Hub;
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -73,6 +74,8 @@ pub struct Client {
     pub(crate) endpoints: Arc<Endpoints>,
     pub(crate) options: Arc<Options>,
     pub(crate) identity: Option<Identity>,
+    /// Over which its session speaks, as long as there is one.
+    pub(crate) stream: Option<Arc<Hub>>,
 }
 
 impl Client {
@@ -93,7 +96,7 @@ impl Client {
             .user_agent(concat!("lockkeeper/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|e| EndpointError::Bad { text: "http client".into(), why: e.to_string() })?;
-        Ok(Self { http, endpoints: Arc::new(endpoints), options: Arc::new(options), identity: None })
+        Ok(Self { http, endpoints: Arc::new(endpoints), options: Arc::new(options), identity: None, stream: None })
     }
 
     /// A client with the usual [`Options`], once an endpoint has answered.
@@ -111,7 +114,7 @@ impl Client {
     #[must_use]
     pub fn as_session(&self, credential: Credential) -> Self {
         let identity = Identity { credential, acknowledgements: Arc::default(), runtime: Handle::try_current().ok() };
-        Self { identity: Some(identity), ..self.clone() }
+        Self { identity: Some(identity), stream: None, ..self.clone() }
     }
 
     /// Where the cluster is reached.
@@ -129,7 +132,18 @@ impl Client {
     /// # Errors
     /// The endpoint cannot be used.
     pub fn only(&self, endpoint: &Endpoint) -> Result<Self, EndpointError> {
-        Ok(Self { endpoints: Arc::new(Endpoints::new([endpoint.as_str()])?), ..self.clone() })
+        Ok(Self { endpoints: Arc::new(Endpoints::new([endpoint.as_str()])?), stream: None, ..self.clone() })
+    }
+
+    /// The same client, asking over that stream what its session asks.
+    pub(crate) fn over(self, stream: Arc<Hub>) -> Self {
+        Self { stream: Some(stream), ..self }
+    }
+
+    pub(crate) fn answered(&self, request_id: Option<Uuid>) {
+        if let (Some(identity), Some(id)) = (&self.identity, request_id) {
+            identity.acknowledgements.answered(id);
+        }
     }
 
     pub(crate) fn credential(&self) -> Result<Credential, Error> {

@@ -56,6 +56,14 @@ impl Endpoint {
         Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
     }
 
+    /// Host and port, as a connection wants them.
+    pub(crate) fn authority(&self) -> String {
+        let authority = self.0.trim_start_matches("http://");
+        // An IPv6 address stands in brackets; a colon behind them begins the port. The scheme's own port is left out of URLs.
+        let has_port = authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        if has_port { authority.to_owned() } else { format!("{authority}:80") }
+    }
+
     /// The URL without a slash at its end.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -125,6 +133,11 @@ mod tests {
         assert_eq!(Endpoint::parse("http://127.0.0.1:7001/").unwrap().as_str(), "http://127.0.0.1:7001");
         assert_eq!(Endpoint::parse(" node-1:7001 ").unwrap().as_str(), "http://node-1:7001");
         assert_eq!(Endpoint::parse("[::1]:7001").unwrap().as_str(), "http://[::1]:7001");
+        for (text, authority) in
+            [("a:7001", "a:7001"), ("a", "a:80"), ("[::1]:7001", "[::1]:7001"), ("[::1]", "[::1]:80")]
+        {
+            assert_eq!(Endpoint::parse(text).unwrap().authority(), authority);
+        }
         for bad in ["", "https://a:1", "http://a:1/v1", "http://a:b", "ftp://a", "http://u@a:1"] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
         }

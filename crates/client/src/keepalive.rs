@@ -1,17 +1,18 @@
 //! One round of keepalive: ask the preferred endpoint, and another beside it as soon as it is slow, so that a dead or
 //! frozen node does not cost the session.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use lockkeeper_api::Code;
-use lockkeeper_api::sessions::KeptAlive;
 use tokio::time::sleep;
 
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, Tried};
+use crate::stream::Hub;
 
 /// How a round ended.
 pub(crate) enum Round {
@@ -28,49 +29,101 @@ pub(crate) fn hedge_after(timeout: Duration) -> Duration {
     (timeout / 12).clamp(Duration::from_millis(20), Duration::from_millis(500))
 }
 
-/// Asks until one endpoint acknowledges, one says that the session is over, or all have failed within `limit`.
-pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -> Round {
-    let first = client.endpoints.preferred();
+/// Whom a round asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The session's stream, as it was in that generation after so many messages.
+    Stream { generation: u64, heard: u64 },
+    /// The endpoint at that place, over HTTP.
+    Http(usize),
+}
+
+/// The stream first, where there is one, and the endpoint that serves it last; otherwise the ring from the preferred endpoint on.
+fn ways(client: &Client) -> VecDeque<Way> {
     let count = client.endpoints.all().len();
+    let up = client.stream.as_ref().and_then(|hub| Some((hub.up()?, hub.heard())));
+    let first = up.map_or(client.endpoints.preferred(), |((place, _), _)| place + 1);
+    let stream = up.map(|((_, generation), heard)| Way::Stream { generation, heard });
+    stream.into_iter().chain((0..count).map(|step| Way::Http((first + step) % count))).collect()
+}
+
+/// Asks until one acknowledges, one says that the session is over, or all have failed within `limit`.
+pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -> Round {
+    let mut ways = ways(client);
+    let first = ways.front().copied();
     let mut asked = FuturesUnordered::new();
-    let mut next = 0;
     let mut failures = Vec::new();
     loop {
-        if asked.is_empty() && next == count {
-            return Round::Failed(failures.join("; "));
-        }
         if asked.is_empty() {
-            asked.push(ask(client, first + next, limit));
-            next += 1;
+            match ways.pop_front() {
+                Some(way) => asked.push(ask(client, way, limit)),
+                None => {
+                    give_stream_up(client, first, "it answered no keepalive, and no other endpoint did");
+                    return Round::Failed(failures.join("; "));
+                }
+            }
         }
         tokio::select! {
-            Some((place, sent, answer)) = asked.next() => match answer {
-                Ok(kept) => {
-                    client.endpoints.prefer(place);
-                    return Round::Acknowledged { sent, timeout: Duration::from_millis(kept.timeout_ms.into()) };
+            Some((way, sent, answer)) = asked.next() => match answer {
+                Ok(timeout) => {
+                    if let Way::Http(place) = way {
+                        client.endpoints.prefer(place);
+                        give_stream_up(client, first, "another endpoint answered a keepalive, and it did not");
+                    }
+                    return Round::Acknowledged { sent, timeout };
                 }
                 Err(error) if says_over(&error) => return Round::Over(error.to_string()),
                 Err(error) => {
                     failures.push(error.to_string());
-                    if next < count {
-                        asked.push(ask(client, first + next, limit));
-                        next += 1;
+                    if let Some(way) = ways.pop_front() {
+                        asked.push(ask(client, way, limit));
                     }
                 }
             },
-            () = sleep(hedge_after(timeout)), if next < count => {
-                asked.push(ask(client, first + next, limit));
-                next += 1;
+            () = sleep(hedge_after(timeout)), if !ways.is_empty() => {
+                if let Some(way) = ways.pop_front() {
+                    asked.push(ask(client, way, limit));
+                }
             }
         }
     }
 }
 
-async fn ask(client: &Client, place: usize, limit: Duration) -> (usize, Moment, Result<KeptAlive, Error>) {
-    let place = place % client.endpoints.all().len();
+/// A stream over which nothing came since it was asked is of no use, whatever its connection looks like.
+fn give_stream_up(client: &Client, way: Option<Way>, why: &str) {
+    if let (Some(hub), Some(Way::Stream { generation, heard })) = (&client.stream, way)
+        && hub.heard() == heard
+    {
+        hub.abandon(generation, why);
+    }
+}
+
+async fn ask(client: &Client, way: Way, limit: Duration) -> (Way, Moment, Result<Duration, Error>) {
+    // Before it is handed to any socket: an answer then confirms no more than it should.
     let sent = Moment::now();
-    let answer = client.keepalive_at(client.endpoints.at(place), limit).await;
-    (place, sent, answer)
+    let answer = match (way, &client.stream) {
+        (Way::Http(place), _) => {
+            let kept = client.keepalive_at(client.endpoints.at(place), limit).await;
+            kept.map(|kept| Duration::from_millis(kept.timeout_ms.into()))
+        }
+        (Way::Stream { .. }, Some(hub)) => over_stream(hub, limit).await,
+        (Way::Stream { .. }, None) => Err(unanswered("there is no stream")),
+    };
+    (way, sent, answer)
+}
+
+async fn over_stream(hub: &Hub, limit: Duration) -> Result<Duration, Error> {
+    let answer = hub.keepalive().ok_or_else(|| unanswered("the stream has just broken"))?;
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(Ok(timeout))) => Ok(timeout),
+        Ok(Ok(Err(why))) => Err(unanswered(&why)),
+        Ok(Err(_)) => Err(unanswered("the stream broke")),
+        Err(_) => Err(unanswered(&format!("no answer within {} ms", limit.as_millis()))),
+    }
+}
+
+fn unanswered(why: &str) -> Error {
+    Error::Unreachable { tried: vec![Tried { endpoint: "the session's stream".into(), why: why.to_owned() }] }
 }
 
 /// Only these say that the session is over; any other failure says something about the node that was asked.

@@ -19,6 +19,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::keepalive::{Round, round};
 use crate::lease::Lease;
+use crate::stream::Hub;
 
 /// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
@@ -29,8 +30,10 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 /// How a session talks to the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// One HTTP request for each call.
+    /// One connection, the session's stream, for all that it asks and is told; plain HTTP where no endpoint has streams.
     #[default]
+    Stream,
+    /// One HTTP request for each call. Nobody tells the holder of a lock that it was taken by force.
     Http,
 }
 
@@ -87,13 +90,25 @@ pub struct Session {
     keeper: Arc<Keeper>,
 }
 
-/// The task that keeps it alive, for as long as somebody has the session.
+/// What keeps it alive, for as long as somebody has the session.
 #[derive(Debug)]
-struct Keeper(JoinHandle<()>);
+struct Keeper {
+    task: JoinHandle<()>,
+    stream: Option<Arc<Hub>>,
+}
+
+impl Keeper {
+    fn stop(&self) {
+        self.task.abort();
+        if let Some(stream) = &self.stream {
+            stream.stop();
+        }
+    }
+}
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.0.abort();
+        self.stop();
     }
 }
 
@@ -113,14 +128,17 @@ impl Session {
             why: format!("session credential: {e}"),
         })?;
         let lease = Lease::new(sent, Duration::from_millis(opened.timeout_ms.into()));
+        let mut client = client.as_session(credential);
+        let stream = (options.transport == Transport::Stream).then(|| Hub::start(&client, lease.timeout()));
+        client.stream = stream.clone();
         let shared = Arc::new(Shared {
-            client: client.as_session(credential),
+            client,
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
             locks: crate::locks::Registry::default(),
         });
-        let keeper = Arc::new(Keeper(tokio::spawn(keep(shared.clone()))));
+        let keeper = Arc::new(Keeper { task: tokio::spawn(keep(shared.clone())), stream });
         Ok(Self { shared, credential, keeper })
     }
 
@@ -188,8 +206,14 @@ impl Session {
     /// Completes, with the reason, when the cluster tells that the grant with that token is over without having been given
     /// back: broken by force, or its node was deleted. That the session is lost is for [`lost`](Self::lost) to tell; over
     /// [`Transport::Http`] nobody tells, and this never completes.
-    pub(crate) fn watch_grant(&self, _lock: &str, _token: u64) -> impl Future<Output = String> + Send + 'static {
-        std::future::pending()
+    pub(crate) fn watch_grant(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
+        let told = self.keeper.stream.as_ref().map(|stream| stream.grants.watch(lock, token));
+        async move {
+            match told {
+                Some(told) => told.await,
+                None => std::future::pending().await,
+            }
+        }
     }
 
     pub(crate) fn lock_registry(&self) -> &crate::locks::Registry {
@@ -201,7 +225,7 @@ impl Session {
     /// # Errors
     /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
     pub async fn close(&self) -> Result<(), Error> {
-        self.keeper.0.abort();
+        self.keeper.task.abort();
         self.shared.state.send_if_modified(|state| {
             let news = !matches!(state, SessionState::Lost { .. });
             if news {
@@ -209,7 +233,9 @@ impl Session {
             }
             news
         });
-        match self.shared.client.close_session().await {
+        let closed = self.shared.client.close_session().await;
+        self.keeper.stop();
+        match closed {
             Err(Error::Lost(_)) | Ok(()) => Ok(()),
             Err(other) => Err(other),
         }
@@ -219,8 +245,12 @@ impl Session {
 /// The keeper: renews, and says what it finds, until the session is lost.
 async fn keep(shared: Arc<Shared>) {
     let because = loop {
-        let lease = *shared.lease.lock();
+        // An answer that came over the stream after its round had been given up counts all the same.
+        if let Some((sent, timeout)) = shared.client.stream.as_ref().and_then(|stream| stream.last_alive()) {
+            renew(&shared, sent, timeout);
+        }
         let now = Moment::now();
+        let lease = *shared.lease.lock();
         let until_lost = now.until(lease.lost_at());
         if until_lost.is_zero() {
             let timeout_ms = lease.timeout().as_millis();
@@ -229,29 +259,24 @@ async fn keep(shared: Arc<Shared>) {
         tell_if_failing(&shared, &lease, now);
         let until_renewal = now.until(lease.renew_at());
         if !until_renewal.is_zero() {
-            sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)).await;
-            continue;
+            tokio::select! {
+                () = sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)) => continue,
+                because = told_over(&shared) => break because,
+            }
         }
         // A round is cut short to tell of trouble and to look at the clock; it is begun again at once.
         let until_failing = now.until(lease.failing_at());
         let cut = if until_failing.is_zero() { until_lost } else { until_failing.min(until_lost) };
         let attempt = round(&shared.client, lease.timeout(), lease.timeout() / 3);
-        match timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt).await {
+        let attempt = timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt);
+        let attempted = tokio::select! {
+            attempted = attempt => attempted,
+            because = told_over(&shared) => break because,
+        };
+        match attempted {
             Ok(Round::Acknowledged { sent, timeout }) => {
-                let renewed = {
-                    let mut lease = shared.lease.lock();
-                    lease.acknowledged(sent, timeout);
-                    lease.lost_at()
-                };
-                if !Moment::now().until(lease.lost_at()).is_zero() {
-                    shared.renewed.send_replace(renewed);
-                    shared.state.send_if_modified(|state| {
-                        let changed = *state != SessionState::Connected;
-                        *state = SessionState::Connected;
-                        changed
-                    });
-                } else {
-                    // The answer came after the old deadline had passed: what began then cannot be taken back.
+                if !renew(&shared, sent, timeout) {
+                    // What began when the old deadline had passed cannot be taken back.
                     break "a keepalive was acknowledged too late".into();
                 }
             }
@@ -264,6 +289,36 @@ async fn keep(shared: Arc<Shared>) {
         }
     };
     shared.state.send_replace(SessionState::Lost { because });
+}
+
+/// A keepalive that was sent then is acknowledged. False if that came after the session was lost without it.
+fn renew(shared: &Shared, sent: Moment, timeout: Duration) -> bool {
+    let (before, after) = {
+        let mut lease = shared.lease.lock();
+        let before = lease.lost_at();
+        if Moment::now() >= before {
+            return false;
+        }
+        lease.acknowledged(sent, timeout);
+        (before, lease.lost_at())
+    };
+    if before != after {
+        shared.renewed.send_replace(after);
+        shared.state.send_if_modified(|state| {
+            let changed = *state != SessionState::Connected;
+            *state = SessionState::Connected;
+            changed
+        });
+    }
+    true
+}
+
+/// Completes when the cluster has said on the stream that the session is over.
+async fn told_over(shared: &Shared) -> String {
+    match &shared.client.stream {
+        Some(stream) => stream.over().await,
+        None => std::future::pending().await,
+    }
 }
 
 fn tell_if_failing(shared: &Shared, lease: &Lease, now: Moment) {

@@ -4,6 +4,7 @@
 //! answered may have: it is repeated only if the request is safe to repeat (it reads, or its session and request id make
 //! the cluster give the first answer again), and it is reported as unknown otherwise.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Problem, REQUEST_ID_HEADER, SESSI
 use rand::Rng;
 use reqwest::Method;
 use serde::Serialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -20,9 +21,12 @@ use uuid::Uuid;
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
+use crate::stream::{Asked, Hub, Reply};
 
 /// Longest answer that is read.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Longer bodies go over HTTP, where what is too long is refused in words; a stream would break over it.
+const MAX_STREAMED_BODY_BYTES: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -54,11 +58,19 @@ pub(crate) struct Ask {
     pub(crate) wait: Duration,
     /// Whether the session's credential goes with it, where there is one.
     pub(crate) as_session: bool,
+    /// Whether its body is too long for a stream.
+    large: bool,
+}
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.target)
+    }
 }
 
 impl Ask {
     pub(crate) fn new(method: Method, target: String, repeat: Repeat) -> Self {
-        Self { method, target, body: None, repeat, wait: Duration::ZERO, as_session: true }
+        Self { method, target, body: None, repeat, wait: Duration::ZERO, as_session: true, large: false }
     }
 
     pub(crate) fn get(target: String) -> Self {
@@ -67,6 +79,7 @@ impl Ask {
 
     pub(crate) fn json(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
         let bytes = encode(body)?;
+        self.large = bytes.len() > MAX_STREAMED_BODY_BYTES;
         self.body = Some(Arc::new(move || Ok(bytes.clone())));
         Ok(self)
     }
@@ -115,9 +128,13 @@ struct Tries {
 impl Tries {
     fn note(&mut self, endpoint: &Endpoint, why: String) {
         self.in_this_round += 1;
-        match self.tried.iter_mut().find(|t| t.endpoint == endpoint.as_str()) {
-            Some(tried) => tried.why = why,
-            None => self.tried.push(Tried { endpoint: endpoint.to_string(), why }),
+        self.note_tried(Tried { endpoint: endpoint.to_string(), why });
+    }
+
+    fn note_tried(&mut self, new: Tried) {
+        match self.tried.iter_mut().find(|tried| tried.endpoint == new.endpoint) {
+            Some(tried) => *tried = new,
+            None => self.tried.push(new),
         }
     }
 
@@ -129,83 +146,225 @@ impl Tries {
     }
 }
 
+/// A call that is under way.
+struct Course<'a> {
+    client: &'a Client,
+    ask: &'a Ask,
+    request_id: Option<Uuid>,
+    may_repeat: bool,
+    give_up_at: Instant,
+    tries: Tries,
+    pause: Duration,
+    /// Over HTTP, even where there is a stream.
+    plain: bool,
+}
+
+/// What is left to do after a try.
+enum Next {
+    Done(Result<(Endpoint, Bytes), Error>),
+    /// This endpoint is of no use at the moment.
+    MoveOn {
+        place: usize,
+        retry_after: Option<Duration>,
+    },
+    /// The same way again, after a pause.
+    Again {
+        retry_after: Option<Duration>,
+    },
+    /// At once over HTTP.
+    OverHttp,
+}
+
+impl Course<'_> {
+    async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
+        loop {
+            let stream = self.client.stream.as_ref().filter(|_| !self.plain);
+            let next = match stream {
+                Some(hub) => {
+                    let asked = hub.ask(self.ask, self.request_id, self.give_up_at).await;
+                    self.after_stream(hub, asked)
+                }
+                None => {
+                    let place = self.client.endpoints.preferred();
+                    let endpoint = self.client.endpoints.at(place).clone();
+                    let outcome = self.client.try_once(&endpoint, self.ask, self.request_id, self.give_up_at).await?;
+                    self.after(place, None, outcome)
+                }
+            };
+            let (all_failed, retry_after) = match next {
+                Next::Done(result) => return result,
+                Next::OverHttp => {
+                    self.plain = true;
+                    continue;
+                }
+                Next::Again { retry_after } => (true, retry_after),
+                Next::MoveOn { place, retry_after } => {
+                    self.client.endpoints.move_on_from(place);
+                    (self.tries.in_this_round >= self.client.endpoints.all().len(), retry_after)
+                }
+            };
+            if all_failed {
+                self.tries.in_this_round = 0;
+                let rest = self.pause.max(retry_after.unwrap_or_default()).min(LONGEST_PAUSE).mul_f64(jitter());
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                if Instant::now() + rest >= self.give_up_at {
+                    return Err(self.tries.into_error());
+                }
+                sleep(rest).await;
+            } else if Instant::now() >= self.give_up_at {
+                return Err(self.tries.into_error());
+            }
+        }
+    }
+
+    fn after_stream(&mut self, hub: &Arc<Hub>, asked: Asked) -> Next {
+        let reply = match asked {
+            Asked::Reply(reply) => reply,
+            Asked::GaveUp { sent } => {
+                if sent && self.ask.repeat != Repeat::Freely {
+                    self.tries.open = Some("no answer came over the session's stream in time".into());
+                }
+                hub.tried().into_iter().for_each(|tried| self.tries.note_tried(tried));
+                return Next::Done(Err(std::mem::take(&mut self.tries).into_error()));
+            }
+        };
+        match reply {
+            Reply::Answered { place, bytes } => self.after(place, None, Outcome::Answered(bytes)),
+            Reply::Problem { place, generation, problem } => {
+                self.after(place, Some((hub, generation)), Outcome::Problem(problem))
+            }
+            Reply::NotLockkeeper { place, why } => self.after(place, None, Outcome::NotLockkeeper(why)),
+            Reply::Impossible(error) => Next::Done(Err(error)),
+            // What only reads does not need the session.
+            Reply::Over(_) if self.ask.repeat == Repeat::Freely => Next::OverHttp,
+            Reply::Over(why) => Next::Done(Err(Error::Lost(why))),
+            Reply::Elsewhere => Next::OverHttp,
+        }
+    }
+
+    fn after(&mut self, place: usize, stream: Option<(&Arc<Hub>, u64)>, outcome: Outcome) -> Next {
+        let endpoint = self.client.endpoints.at(place).clone();
+        match outcome {
+            Outcome::Answered(bytes) => {
+                // The stream's driver has noted that already.
+                if self.plain || self.client.stream.is_none() {
+                    self.client.answered(self.request_id);
+                }
+                Next::Done(Ok((endpoint, bytes)))
+            }
+            Outcome::NotLockkeeper(why) => {
+                Next::Done(Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }))
+            }
+            Outcome::Problem(problem) => self.after_problem(place, endpoint, stream, *problem),
+            Outcome::NotSent(why) => {
+                self.tries.note(&endpoint, why);
+                Next::MoveOn { place, retry_after: None }
+            }
+            Outcome::Open(why) if self.may_repeat => {
+                // A read whose answer is missing leaves nothing open.
+                if self.ask.repeat != Repeat::Freely {
+                    self.tries.open = Some(format!("{endpoint}: {why}"));
+                }
+                self.tries.note(&endpoint, why);
+                Next::MoveOn { place, retry_after: None }
+            }
+            Outcome::Open(why) => Next::Done(Err(Error::UnknownOutcome(format!("{endpoint}: {why}")))),
+        }
+    }
+
+    fn after_problem(
+        &mut self,
+        place: usize,
+        endpoint: Endpoint,
+        stream: Option<(&Arc<Hub>, u64)>,
+        problem: Problem,
+    ) -> Next {
+        let transient = problem.code.is_transient();
+        if !transient && !(problem.code == Code::UnknownOutcome && self.may_repeat) {
+            self.client.answered(self.request_id);
+            return Next::Done(Err(refusal(problem, self.ask.as_session && self.client.identity.is_some())));
+        }
+        if !transient {
+            self.tries.open = Some(format!("{endpoint}: {problem}"));
+        }
+        let retry_after = problem.retry_after_ms.map(Duration::from_millis).filter(|_| transient);
+        let (code, why) = (problem.code, problem.to_string());
+        self.tries.note(&endpoint, why.clone());
+        match stream {
+            None => Next::MoveOn { place, retry_after },
+            Some((hub, generation)) => {
+                // The node has waited as long as it was ready to. Another may be on the other side of whatever it is.
+                if code != Code::Overloaded && self.client.endpoints.all().len() > 1 {
+                    hub.abandon(generation, &why);
+                }
+                Next::Again { retry_after }
+            }
+        }
+    }
+}
+
 impl Client {
-    /// Asks until there is an answer, a refusal, or no patience left.
+    /// Asks until there is an answer, a refusal, or no patience left: over the session's stream where there is one, and over HTTP
+    /// otherwise.
     pub(crate) async fn call<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, Error> {
-        let request_id = (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4);
+        let (endpoint, bytes) = self.call_under(ask, self.request_id(ask)).await?;
+        decode(&endpoint, &bytes)
+    }
+
+    /// A new request id, for requests that are repeated under one.
+    fn request_id(&self, ask: &Ask) -> Option<Uuid> {
+        (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4)
+    }
+
+    async fn call_under(&self, ask: &Ask, request_id: Option<Uuid>) -> Result<(Endpoint, Bytes), Error> {
         let may_repeat = match ask.repeat {
             Repeat::Freely | Repeat::Idempotent => true,
             Repeat::ByRequestId => request_id.is_some(),
             Repeat::Never => false,
         };
-        let give_up_at = Instant::now() + self.options.patience + ask.wait;
-        let mut tries = Tries::default();
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let place = self.endpoints.preferred();
-            let endpoint = self.endpoints.at(place).clone();
-            let mut retry_after = None;
-            match self.try_once(&endpoint, ask, request_id, give_up_at).await? {
-                Outcome::Answered(bytes) => {
-                    self.answered(request_id);
-                    return decode(&endpoint, &bytes);
-                }
-                Outcome::NotLockkeeper(why) => {
-                    return Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why });
-                }
-                Outcome::Problem(problem) if problem.code.is_transient() => {
-                    retry_after = problem.retry_after_ms.map(Duration::from_millis);
-                    tries.note(&endpoint, problem.to_string());
-                }
-                Outcome::Problem(problem) if problem.code == Code::UnknownOutcome && may_repeat => {
-                    tries.open = Some(format!("{endpoint}: {problem}"));
-                    tries.note(&endpoint, problem.to_string());
-                }
-                Outcome::Problem(problem) => {
-                    self.answered(request_id);
-                    return Err(refusal(*problem, ask.as_session && self.identity.is_some()));
-                }
-                Outcome::NotSent(why) => tries.note(&endpoint, why),
-                Outcome::Open(why) if may_repeat => {
-                    // A read whose answer is missing leaves nothing open.
-                    if ask.repeat != Repeat::Freely {
-                        tries.open = Some(format!("{endpoint}: {why}"));
-                    }
-                    tries.note(&endpoint, why);
-                }
-                Outcome::Open(why) => return Err(Error::UnknownOutcome(format!("{endpoint}: {why}"))),
-            }
-            self.endpoints.move_on_from(place);
-            if tries.in_this_round >= self.endpoints.all().len() {
-                tries.in_this_round = 0;
-                let rest = pause.max(retry_after.unwrap_or_default()).min(LONGEST_PAUSE).mul_f64(jitter());
-                pause = (pause * 2).min(LONGEST_PAUSE);
-                if Instant::now() + rest >= give_up_at {
-                    return Err(tries.into_error());
-                }
-                sleep(rest).await;
-            } else if Instant::now() >= give_up_at {
-                return Err(tries.into_error());
-            }
-        }
+        let course = Course {
+            client: self,
+            ask,
+            request_id,
+            may_repeat,
+            give_up_at: Instant::now() + self.options.patience + ask.wait,
+            tries: Tries::default(),
+            pause: FIRST_PAUSE,
+            plain: !self.is_streamed(ask),
+        };
+        course.run().await
+    }
+
+    fn is_streamed(&self, ask: &Ask) -> bool {
+        self.stream.is_some() && ask.as_session && ask.repeat != Repeat::Never && !ask.large
     }
 
     /// Hands a request over without waiting for what comes of it, from wherever this is called: for what must be said while
-    /// something is dropped. Where no runtime lives any more nothing is sent, and what the session owns goes with it.
+    /// something is dropped. Over a stream it comes after all that was asked before and before all that is asked after it. Where no
+    /// runtime lives any more nothing is sent, and what the session owns goes with it.
     pub(crate) fn post(&self, ask: Ask) {
-        let own = || self.identity.as_ref().and_then(|identity| identity.runtime.clone());
-        let Some(runtime) = own().or_else(|| Handle::try_current().ok()) else { return };
-        let client = self.clone();
-        runtime.spawn(async move {
-            if let Err(error) = client.call::<IgnoredAny>(&ask).await {
-                tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
-            }
-        });
+        let request_id = self.request_id(&ask);
+        let left = match &self.stream {
+            Some(hub) if self.is_streamed(&ask) => hub.post(ask, request_id),
+            _ => Err(ask),
+        };
+        if let Err(ask) = left {
+            self.spawn(move |client| async move { client.see_to(&ask, request_id).await });
+        }
     }
 
-    fn answered(&self, request_id: Option<Uuid>) {
-        if let (Some(identity), Some(id)) = (&self.identity, request_id) {
-            identity.acknowledgements.answered(id);
+    /// Runs something on the runtime in which the session was opened, or else on this one.
+    pub(crate) fn spawn<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Self) -> F) {
+        let own = self.identity.as_ref().and_then(|identity| identity.runtime.clone());
+        if let Some(runtime) = own.or_else(|| Handle::try_current().ok()) {
+            drop(runtime.spawn(work(self.clone())));
+        }
+    }
+
+    /// Has a request carried out of which nobody waits to hear.
+    pub(crate) async fn see_to(&self, ask: &Ask, request_id: Option<Uuid>) {
+        if let Err(error) = self.call_under(ask, request_id).await {
+            tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Watching a path: server-sent events that are taken up again, at any node, where they broke off.
+//! Watching a path: over the session's stream where there is one, otherwise as server-sent events; taken up again, at any node
+//! and either way, where it broke off.
 //!
 //! It never skips silently: either every change after the starting point is given, or the stream ends in an error whose
 //! code is `compacted`, and the caller reads anew and watches from there.
@@ -18,6 +19,7 @@ use crate::client::Client;
 use crate::error::{Error, Tried};
 use crate::routes::Query;
 use crate::sse::{SseEvent, SseParser};
+use crate::stream::{Subscription, Told};
 use crate::transport::root_cause;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -68,6 +70,9 @@ pub struct Watch {
     options: WatchOptions,
     connection: Option<Connection>,
     ready: VecDeque<SseEvent>,
+    subscription: Option<Subscription>,
+    /// Changes of one transaction that came over the stream; with the last of them it is complete.
+    transaction: VecDeque<Change>,
     /// Changes already given of a transaction that is not complete: its zxid and how many. A break now makes them come again.
     given: (u64, usize),
     /// How many of those are still to be passed over on this connection.
@@ -87,6 +92,8 @@ impl Client {
             options,
             connection: None,
             ready: VecDeque::new(),
+            subscription: None,
+            transaction: VecDeque::new(),
             given: (0, 0),
             repeated: 0,
             broken_since: None,
@@ -108,8 +115,15 @@ impl Watch {
     /// The next item; `None` after an error. May be dropped and called again without losing anything.
     pub async fn next(&mut self) -> Option<Result<WatchItem, Error>> {
         while !self.ended {
+            if let Some(change) = self.transaction.pop_front() {
+                if self.is_news(change.zxid, self.transaction.is_empty()) {
+                    return Some(Ok(WatchItem::Change(change)));
+                }
+                continue;
+            }
             let step = match self.ready.pop_front() {
                 Some(event) => self.understand(&event),
+                None if self.subscription.is_some() => self.hear().await,
                 None if self.connection.is_some() => self.receive().await,
                 None => self.connect().await,
             };
@@ -205,7 +219,63 @@ impl Watch {
         self.failed(place, why).await
     }
 
+    /// What comes over the stream, which mends itself.
+    async fn hear(&mut self) -> Step {
+        let Some(subscription) = &mut self.subscription else { return Step::Again };
+        let hub = subscription.hub().clone();
+        let told = match self.options.patience {
+            None => subscription.next().await,
+            Some(patience) => tokio::select! {
+                told = subscription.next() => told,
+                () = hub.down_for(patience) => return Step::End(Error::Unreachable { tried: hub.tried() }),
+            },
+        };
+        match told {
+            Some(Told::Begun(zxid)) => {
+                self.options.from.get_or_insert(zxid);
+                Step::Again
+            }
+            Some(Told::Changes(zxid, changes)) => {
+                self.pause = FIRST_PAUSE;
+                let whole = changes.into_iter().map(|change| Change { zxid, kind: change.kind, path: change.path });
+                self.transaction.extend(whole);
+                Step::Again
+            }
+            Some(Told::Bookmark(zxid)) => {
+                self.pause = FIRST_PAUSE;
+                if self.is_news(zxid, true) { Step::Item(WatchItem::Bookmark(zxid)) } else { Step::Again }
+            }
+            Some(Told::Ended(problem)) => {
+                self.subscription = None;
+                let again = problem.code.is_transient()
+                    || matches!(problem.code, Code::UnknownOutcome | Code::SessionExpired | Code::Cancelled);
+                match again {
+                    true => self.rest().await,
+                    false => Step::End(Error::Refused(problem)),
+                }
+            }
+            // The stream is over, or this reader fell behind: from here on anew.
+            None => {
+                self.subscription = None;
+                Step::Again
+            }
+        }
+    }
+
+    async fn rest(&mut self) -> Step {
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Step::Again
+    }
+
     async fn connect(&mut self) -> Step {
+        if let Some(hub) = &self.client.stream
+            && let Some(subscription) = hub.watch(&self.options.path, self.options.recursive, self.options.from)
+        {
+            self.repeated = self.given.1;
+            self.subscription = Some(subscription);
+            return Step::Again;
+        }
         let place = self.client.endpoints.preferred();
         let endpoint = self.client.endpoints.at(place).clone();
         let target = Query::default()
@@ -249,9 +319,7 @@ impl Watch {
         if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {
             return Step::End(Error::Unreachable { tried: std::mem::take(&mut self.tried) });
         }
-        sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        Step::Again
+        self.rest().await
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_client::api::nodes::{Create, SetData};
 use lockkeeper_client::api::{Code, Credential, Data, Problem};
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, SessionState, WatchItem, WatchOptions};
+use lockkeeper_client::{
+    Client, Error, Options, Session, SessionOptions, SessionState, Transport, WatchItem, WatchOptions,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -127,6 +129,10 @@ fn client(endpoints: &[&str]) -> Client {
     Client::new(endpoints, options).unwrap()
 }
 
+fn over_http() -> SessionOptions {
+    SessionOptions { transport: Transport::Http, ..SessionOptions::default() }
+}
+
 async fn nobody() -> String {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
 }
@@ -208,7 +214,7 @@ async fn a_session_is_lost_before_the_cluster_can_expire_it() {
     })
     .await;
     let before = Instant::now();
-    let session = Session::open(&client(&[&node.address]), &SessionOptions::default()).await.unwrap();
+    let session = Session::open(&client(&[&node.address]), &over_http()).await.unwrap();
     let mut state = session.state();
     assert_eq!(*state.borrow_and_update(), SessionState::Connected);
     state.changed().await.unwrap();
@@ -226,7 +232,7 @@ async fn a_frozen_endpoint_does_not_cost_the_session() {
     })
     .await;
     let good = Scripted::start(|_| kept_alive(600)).await;
-    let session = Session::open(&client(&[&frozen.address, &good.address]), &SessionOptions::default()).await.unwrap();
+    let session = Session::open(&client(&[&frozen.address, &good.address]), &over_http()).await.unwrap();
     let state = session.state();
     let mut renewals = session.renewals();
     for _ in 0..6 {
@@ -244,7 +250,7 @@ async fn the_clusters_word_ends_a_session_at_once() {
     })
     .await;
     let client = client(&[&node.address]);
-    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let session = Session::open(&client, &over_http()).await.unwrap();
     let because = session.lost().await;
     assert!(because.contains("as the test wants it"), "not by its own clock: {because}");
     let error = session.client().keepalive().await.unwrap_err();

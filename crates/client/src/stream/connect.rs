@@ -1,0 +1,150 @@
+//! Finding a node that serves the stream: the preferred endpoint first, the next beside it as soon as that one is slow, the first
+//! that is ready wins. A node that is frozen, or takes connections and says nothing, costs a fraction of the session's timeout.
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use lockkeeper_api::{Code, Problem, SESSION_HEADER};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::Error as WsError;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
+use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use super::hub::Hub;
+use crate::client::Client;
+use crate::clock::Moment;
+use crate::endpoints::Endpoint;
+use crate::error::Tried;
+use crate::keepalive::hedge_after;
+use crate::transport::MAX_ANSWER_BYTES;
+
+/// Buffers are made for each session: small ones, since messages are.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+
+pub(super) type Socket = WebSocketStream<TcpStream>;
+
+/// A stream that has begun, and how things stood when it was asked for.
+pub(super) struct Opened {
+    pub(super) place: usize,
+    pub(super) socket: Box<Socket>,
+    /// When the handshake was begun.
+    pub(super) sent: Moment,
+    /// The grants that somebody listened for then.
+    pub(super) watched: Vec<(String, u64)>,
+}
+
+/// Why an endpoint gave no stream.
+#[derive(Debug)]
+enum Failure {
+    /// It cannot be reached or cannot serve now.
+    Now(String),
+    /// It answers, and has no session stream.
+    NoStream(String),
+    /// The session is over.
+    Over(String),
+}
+
+/// What came of a round through all endpoints.
+pub(super) enum Found {
+    Stream(Opened),
+    Nothing { tried: Vec<Tried>, some_answer_without: bool },
+    Over(String),
+}
+
+/// Goes through all endpoints once, from the preferred one on.
+pub(super) async fn find(hub: &Hub) -> Found {
+    let client = &hub.client;
+    let first = client.endpoints.preferred();
+    let count = client.endpoints().len();
+    let (mut next, mut tried, mut some_answer_without) = (0, Vec::new(), false);
+    let mut asked = FuturesUnordered::new();
+    loop {
+        if asked.is_empty() {
+            if next == count {
+                return Found::Nothing { tried, some_answer_without };
+            }
+            asked.push(open(hub, (first + next) % count));
+            next += 1;
+        }
+        tokio::select! {
+            Some((place, outcome)) = asked.next() => {
+                let why = match outcome {
+                    Ok(opened) => return Found::Stream(opened),
+                    Err(Failure::Over(why)) => return Found::Over(why),
+                    Err(Failure::NoStream(why)) => {
+                        some_answer_without = true;
+                        why
+                    }
+                    Err(Failure::Now(why)) => why,
+                };
+                tried.push(Tried { endpoint: client.endpoints.at(place).to_string(), why });
+            }
+            () = sleep(hedge_after(hub.timeout)), if next < count => {
+                asked.push(open(hub, (first + next) % count));
+                next += 1;
+            }
+        }
+    }
+}
+
+async fn open(hub: &Hub, place: usize) -> (usize, Result<Opened, Failure>) {
+    let client = &hub.client;
+    let (watched, sent) = (hub.grants.watched(), Moment::now());
+    let limit = client.options.attempt_timeout;
+    let outcome = match timeout(limit, open_at(client, client.endpoints.at(place))).await {
+        Ok(outcome) => outcome.map(|socket| Opened { place, socket, sent, watched }),
+        Err(_) => Err(Failure::Now(format!("no stream within {} ms", limit.as_millis()))),
+    };
+    (place, outcome)
+}
+
+async fn open_at(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>, Failure> {
+    let now = |why: String| Failure::Now(why);
+    let request = request(client, endpoint).map_err(now)?;
+    let connecting = TcpStream::connect(endpoint.authority());
+    let limit = client.options.connect_timeout;
+    let connected = timeout(limit, connecting).await.map_err(|_| now("no connection in time".into()))?;
+    let stream = connected.map_err(|e| now(e.to_string()))?;
+    stream.set_nodelay(true).map_err(|e| now(e.to_string()))?;
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BUFFER_BYTES)
+        .max_message_size(Some(MAX_ANSWER_BYTES))
+        .max_frame_size(Some(MAX_ANSWER_BYTES));
+    match client_async_with_config(request, stream, Some(config)).await {
+        Ok((socket, _)) => Ok(Box::new(socket)),
+        Err(WsError::Http(response)) => Err(refusal(&response)),
+        Err(WsError::Io(error)) => Err(now(error.to_string())),
+        Err(other) => Err(Failure::NoStream(other.to_string())),
+    }
+}
+
+fn request(client: &Client, endpoint: &Endpoint) -> Result<Request, String> {
+    let credential = client.credential().map_err(|e| e.to_string())?;
+    let url = format!("ws://{}/v1/sessions/{}/stream", endpoint.authority(), credential.session_id);
+    let mut request = url.into_client_request().map_err(|e| e.to_string())?;
+    let mut value = HeaderValue::from_str(&credential.to_string()).map_err(|e| e.to_string())?;
+    value.set_sensitive(true);
+    request.headers_mut().insert(SESSION_HEADER, value);
+    Ok(request)
+}
+
+fn refusal(response: &Response<Option<Vec<u8>>>) -> Failure {
+    let body = response.body().as_deref().unwrap_or_default();
+    let status = response.status();
+    match serde_json::from_slice::<Problem>(body) {
+        Ok(problem) => match problem.code {
+            Code::SessionExpired | Code::WrongSecret => Failure::Over(problem.detail),
+            code if code.is_transient() || code == Code::UnknownOutcome => Failure::Now(problem.to_string()),
+            _ => Failure::NoStream(problem.to_string()),
+        },
+        // The body may come after the head; then the status has to do.
+        Err(_) => match status.as_u16() {
+            410 => Failure::Over("the cluster knows of no such session any more".into()),
+            429 | 503 | 504 => Failure::Now(format!("status {status}")),
+            _ => Failure::NoStream(format!("status {status} in answer to the upgrade")),
+        },
+    }
+}

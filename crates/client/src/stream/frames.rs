@@ -1,0 +1,145 @@
+//! Messages as text: what is written and what is read. See `lockkeeper_api::stream` for the shapes.
+
+use std::collections::HashMap;
+
+use lockkeeper_api::stream::{FromServer, Watch};
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::error::Error;
+use crate::transport::encode;
+
+/// A request as `lockkeeper_api::stream::Request` has it, without owning its parts.
+#[derive(Serialize)]
+struct Request<'a> {
+    id: u64,
+    method: &'a str,
+    path: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "<[Uuid]>::is_empty")]
+    acknowledge: &'a [Uuid],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<&'a RawValue>,
+}
+
+/// `lockkeeper_api::stream::FromClient`, borrowed.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum FromClient<'a> {
+    Request(Request<'a>),
+    Cancel(u64),
+    Keepalive(u64),
+    Watch(&'a Watch),
+    Unwatch(u64),
+}
+
+fn text(message: &FromClient<'_>) -> Result<String, Error> {
+    let bytes = encode(message)?;
+    // serde_json writes UTF-8.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The request under that id.
+pub(super) fn request(id: u64, request: &super::table::Request, acknowledge: &[Uuid]) -> Result<String, Error> {
+    let ask = &request.ask;
+    let body = ask.body.as_ref().map(|make| make()).transpose()?;
+    let raw = body.as_deref().map(serde_json::from_slice::<&RawValue>).transpose();
+    let raw = raw.map_err(|e| Error::refused(lockkeeper_api::Code::BadRequest, e.to_string()))?;
+    text(&FromClient::Request(Request {
+        id,
+        method: ask.method.as_str(),
+        path: &ask.target,
+        request_id: request.request_id,
+        acknowledge,
+        body: raw,
+    }))
+}
+
+pub(super) fn cancel(id: u64) -> Result<String, Error> {
+    text(&FromClient::Cancel(id))
+}
+
+pub(super) fn keepalive(number: u64) -> Result<String, Error> {
+    text(&FromClient::Keepalive(number))
+}
+
+pub(super) fn watch(watch: &Watch) -> Result<String, Error> {
+    text(&FromClient::Watch(watch))
+}
+
+pub(super) fn unwatch(id: u64) -> Result<String, Error> {
+    text(&FromClient::Unwatch(id))
+}
+
+/// The kinds of messages that are understood; others are skipped.
+const KINDS: [&str; 10] = [
+    "hello",
+    "answer",
+    "alive",
+    "not_confirmed",
+    "watching",
+    "changes",
+    "bookmark",
+    "watch_ended",
+    "lock_lost",
+    "goodbye",
+];
+
+/// What the server says. Nothing for a kind that a later version may have; an error in words for what is not Lockkeeper's.
+pub(super) fn understand(message: &str) -> Result<Option<FromServer>, String> {
+    const SHOWN: usize = 80;
+    let error = match serde_json::from_str(message) {
+        Ok(understood) => return Ok(Some(understood)),
+        Err(error) => error,
+    };
+    let kinds = serde_json::from_str::<HashMap<String, IgnoredAny>>(message).unwrap_or_default();
+    if kinds.len() == 1 && !kinds.keys().any(|kind| KINDS.contains(&kind.as_str())) {
+        return Ok(None);
+    }
+    let start: String = message.chars().take(SHOWN).collect();
+    Err(format!("the message '{start}' cannot be understood: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_api::stream;
+    use reqwest::Method;
+
+    use super::*;
+    use crate::stream::table::{Listener, Request};
+    use crate::transport::{Ask, Repeat};
+
+    #[test]
+    fn what_is_written_is_what_the_contract_reads() {
+        let ask =
+            Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(&serde_json::json!({"a": 1})).unwrap();
+        let id = Uuid::new_v4();
+        let asked = Request { ask, request_id: Some(id), listener: Listener::Nobody, sent: false, ever_sent: false };
+        let written = request(7, &asked, &[id]).unwrap();
+        let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
+        assert_eq!((read.id, read.method.as_str(), read.path.as_str()), (7, "POST", "/v1/txn"));
+        assert_eq!((read.request_id, read.acknowledge), (Some(id), vec![id]));
+        assert_eq!(read.body.unwrap().get(), r#"{"a":1}"#);
+        for written in [cancel(1), keepalive(2), unwatch(3)] {
+            let written = written.unwrap();
+            serde_json::from_str::<stream::FromClient>(&written).unwrap_or_else(|e| panic!("{written}: {e}"));
+        }
+        let asked = stream::Watch { id: 4, path: "/a".into(), recursive: true, from: Some(9) };
+        let stream::FromClient::Watch(read) = serde_json::from_str(&watch(&asked).unwrap()).unwrap() else { panic!() };
+        assert_eq!(read, asked);
+    }
+
+    #[test]
+    fn what_is_read() {
+        let answer = understand(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"x":[1, 2]}}}"#).unwrap();
+        assert!(matches!(answer, Some(FromServer::Answer(answer)) if answer.body.get() == r#"{"x":[1, 2]}"#));
+        assert!(matches!(understand(r#"{"alive":{"number":1,"timeout_ms":5}}"#), Ok(Some(FromServer::Alive { .. }))));
+        assert!(matches!(understand(r#"{"fanfare":{"loud":true}}"#), Ok(None)), "a later version may say more");
+        for bad in ["", "hello", "[]", "{}", r#"{"answer":{"id":"x"}}"#] {
+            assert!(understand(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What is asked over the stream and not answered yet, and what is to be written next. No connection, no clock, no waiting:
+//! the driver and the callers' threads look into it under a lock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use lockkeeper_api::stream::FromServer;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::hub::Reply;
+use crate::clock::Moment;
+use crate::transport::Ask;
+
+/// Open requests on one stream. The server stops reading at 1,024, and a keepalive must always get through.
+pub(crate) const MAX_SENT: usize = 1_000;
+/// Of these, requests that wait in a queue; the rest stays free for those that end waits. More waits go over HTTP.
+pub(crate) const MAX_WAITING: usize = 768;
+/// Requests that nobody has sent yet and those that are sent, together.
+pub(crate) const MAX_REQUESTS: usize = 65_536;
+/// Keepalives whose answers may still come.
+const MAX_KEEPALIVES: usize = 64;
+
+/// Who listens for the answer.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Caller(oneshot::Sender<Reply>),
+    /// It was posted: its doing is all that counts.
+    Nobody,
+    /// The caller has gone. The node answers all the same, and until then has it open.
+    Gone,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) ask: Ask,
+    pub(super) request_id: Option<Uuid>,
+    pub(super) listener: Listener,
+    /// On the connection there is now.
+    pub(super) sent: bool,
+    /// On this or an earlier one.
+    pub(super) ever_sent: bool,
+}
+
+/// What to write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Out {
+    Request(u64),
+    Cancel(u64),
+    Keepalive(u64),
+    Watch(u64),
+    Unwatch(u64),
+}
+
+/// The timeout that came with an acknowledgement, or why there was none.
+pub(super) type KeptAlive = Result<Duration, String>;
+
+#[derive(Debug)]
+struct Keepalive {
+    number: u64,
+    /// When it was put here, which is before it was written.
+    sent: Moment,
+    answer: oneshot::Sender<KeptAlive>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    last_id: u64,
+    /// By id, which is the order in which they were asked.
+    requests: BTreeMap<u64, Request>,
+    /// Requests not written yet.
+    queued: VecDeque<u64>,
+    /// What goes before requests.
+    control: VecDeque<Out>,
+    sent: usize,
+    waiting: usize,
+    keepalives: VecDeque<Keepalive>,
+}
+
+/// Why a request was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// Too many requests.
+    Requests,
+    /// Too many that wait.
+    Waits,
+}
+
+impl Table {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    /// Takes a request; it is written after those before it.
+    pub(super) fn submit(&mut self, ask: Ask, request_id: Option<Uuid>, listener: Listener) -> Result<u64, Full> {
+        let waits = !ask.wait.is_zero();
+        if waits && self.waiting >= MAX_WAITING {
+            return Err(Full::Waits);
+        }
+        if self.requests.len() >= MAX_REQUESTS {
+            return Err(Full::Requests);
+        }
+        let id = self.next_id();
+        self.waiting += usize::from(waits);
+        self.requests.insert(id, Request { ask, request_id, listener, sent: false, ever_sent: false });
+        self.queued.push_back(id);
+        Ok(id)
+    }
+
+    pub(super) fn get(&self, id: u64) -> Option<&Request> {
+        self.requests.get(&id)
+    }
+
+    /// Takes a request out: it is answered, or nobody wants to know any more.
+    pub(super) fn remove(&mut self, id: u64) -> Option<Request> {
+        let request = self.requests.remove(&id)?;
+        self.sent -= usize::from(request.sent);
+        self.waiting -= usize::from(!request.ask.wait.is_zero());
+        Some(request)
+    }
+
+    /// The caller of a request has gone; tells whether there is something to write. One that was not written over this connection is
+    /// just forgotten; of one that was, the node hears.
+    pub(super) fn give_up(&mut self, id: u64) -> bool {
+        match self.requests.get_mut(&id) {
+            Some(request) if request.sent => {
+                request.listener = Listener::Gone;
+                self.control.push_back(Out::Cancel(id));
+                true
+            }
+            _ => {
+                self.remove(id);
+                false
+            }
+        }
+    }
+
+    /// Takes a keepalive, whose time counts from now; its number and where its answer comes.
+    pub(super) fn keepalive(&mut self, sent: Moment) -> oneshot::Receiver<KeptAlive> {
+        let number = self.next_id();
+        let (answer, answered) = oneshot::channel();
+        if self.keepalives.len() == MAX_KEEPALIVES {
+            self.keepalives.pop_front();
+        }
+        self.keepalives.push_back(Keepalive { number, sent, answer });
+        self.control.push_back(Out::Keepalive(number));
+        answered
+    }
+
+    /// A keepalive was answered: when it was sent, if it is one of this connection's.
+    pub(super) fn kept_alive(&mut self, number: u64, outcome: KeptAlive) -> Option<Moment> {
+        let at = self.keepalives.iter().position(|keepalive| keepalive.number == number)?;
+        let Keepalive { sent, answer, .. } = self.keepalives.remove(at)?;
+        // The round may be over; the time counts all the same.
+        let _ = answer.send(outcome);
+        Some(sent)
+    }
+
+    pub(super) fn watch(&mut self, id: u64) {
+        self.control.push_back(Out::Watch(id));
+    }
+
+    pub(super) fn unwatch(&mut self, id: u64) {
+        self.control.push_back(Out::Unwatch(id));
+    }
+
+    pub(super) fn new_watch_id(&mut self) -> u64 {
+        self.next_id()
+    }
+
+    /// What to write next; a request is marked as sent.
+    pub(super) fn next_out(&mut self) -> Option<Out> {
+        if let Some(out) = self.control.pop_front() {
+            return Some(out);
+        }
+        while self.sent < MAX_SENT {
+            let id = self.queued.pop_front()?;
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            (request.sent, request.ever_sent) = (true, true);
+            self.sent += 1;
+            return Some(Out::Request(id));
+        }
+        None
+    }
+
+    /// The connection is gone: what was sent over it is to be sent again, in the order in which it was asked.
+    pub(super) fn broken(&mut self) {
+        self.control.clear();
+        self.keepalives.clear();
+        self.take_if(|request| matches!(request.listener, Listener::Gone));
+        for request in self.requests.values_mut() {
+            request.sent = false;
+        }
+        self.sent = 0;
+        self.queued = self.requests.keys().copied().collect();
+    }
+
+    /// Takes everything out.
+    pub(super) fn drain(&mut self) -> Vec<Request> {
+        self.broken();
+        self.queued.clear();
+        self.waiting = 0;
+        std::mem::take(&mut self.requests).into_values().collect()
+    }
+
+    /// Takes out what was sent over this connection and a caller listens for.
+    pub(super) fn drain_sent_callers(&mut self) -> Vec<Request> {
+        self.take_if(|request| request.sent && matches!(request.listener, Listener::Caller(_)))
+    }
+
+    /// Takes out what a caller listens for.
+    pub(super) fn drain_callers(&mut self) -> Vec<Request> {
+        self.take_if(|request| matches!(request.listener, Listener::Caller(_)))
+    }
+
+    fn take_if(&mut self, which: impl Fn(&Request) -> bool) -> Vec<Request> {
+        let ids: Vec<u64> = self.requests.iter().filter(|(_, request)| which(request)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// How many are sent and not answered.
+    pub(super) fn sent(&self) -> usize {
+        self.sent
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+}
+
+/// Whether a message of the server shows that it took part in something that was asked of it.
+pub(super) fn is_service(message: &FromServer) -> bool {
+    matches!(message, FromServer::Answer(answer) if answer.status < 500)
+        || matches!(message, FromServer::Hello { .. } | FromServer::Alive { .. })
+}

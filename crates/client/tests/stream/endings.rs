@@ -1,0 +1,156 @@
+//! How streams end: the session's end, the last handle's, the runtime's; and what is told of grants.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_client::api::locks::Acquire;
+use lockkeeper_client::api::nodes::Create;
+use lockkeeper_client::api::{Code, Problem};
+use lockkeeper_client::{Error, SessionState};
+use serde_json::json;
+
+use crate::node::*;
+
+/// Leaves acquires unanswered.
+fn never_grants(event: &Event) -> Vec<Do> {
+    match event {
+        Event::Frame(_, value) if value["request"]["path"] == "/v1/locks/a/acquire" => vec![],
+        Event::Http(line) if line.contains("/acquire") => vec![problem(Code::LockBusy)],
+        _ => good(event),
+    }
+}
+
+fn endless() -> Acquire {
+    Acquire { wait_ms: 60_000, ..Acquire::default() }
+}
+
+#[tokio::test]
+async fn the_clusters_word_on_the_stream_ends_the_session_at_once() {
+    for close_only in [true, false] {
+        let node = Node::start(never_grants).await;
+        let session = open(&[&node.address]).await;
+        let client = session.client().clone();
+        let waiting = tokio::spawn(async move { client.acquire("a", &endless()).await });
+        node.until(|seen| !frames(seen, "request").is_empty()).await;
+        let began = Instant::now();
+        if !close_only {
+            node.now(Do::Say(json!({"goodbye": Problem::new(Code::SessionExpired, "it has expired")})));
+        }
+        node.now(Do::Close(if close_only { 4001 } else { 1000 }));
+        session.lost().await;
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+        let error = session.client().create("/a", &Create::default()).await.unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        assert!(session.close().await.is_ok(), "that it was gone already is no error");
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_refused_for_the_sessions_sake_ends_it() {
+    let node = Node::start(|event| match event {
+        Event::Upgrade(_) => vec![problem(Code::SessionExpired)],
+        _ => good(event),
+    })
+    .await;
+    let session = open(&[&node.address]).await;
+    session.lost().await;
+}
+
+#[tokio::test]
+async fn closing_is_for_all_clones() {
+    let node = Node::start(good).await;
+    let session = open(&[&node.address]).await;
+    let other = session.clone();
+    session.close().await.unwrap();
+    assert!(matches!(*other.state().borrow(), SessionState::Lost { .. }));
+    assert!(other.left().is_zero());
+    let deleted = |event: &Event| match event {
+        Event::Frame(_, value) => value["request"]["method"] == "DELETE",
+        Event::Http(line) => line.starts_with("DELETE /v1/sessions"),
+        Event::Upgrade(_) => false,
+    };
+    assert_eq!(node.seen.borrow().iter().filter(|event| deleted(event)).count(), 1);
+}
+
+#[tokio::test]
+async fn a_guard_is_told_that_its_lock_was_taken() {
+    let node = Node::start(good).await;
+    let session = open(&[&node.address]).await;
+    let guard = session.lock("a").lock().await.unwrap();
+    assert!(!guard.is_lost());
+    node.now(Do::Say(json!({"lock_lost": {"lock": "a", "token": 50, "zxid": 60}})));
+    guard.lost().await;
+    assert!(guard.is_lost());
+}
+
+#[tokio::test]
+async fn a_guard_is_told_what_happened_while_the_stream_was_broken() {
+    for (held, lost) in [(json!([{"lock": "a", "token": 50}]), false), (json!([]), true)] {
+        let node = Node::start(move |event| match event {
+            Event::Upgrade(number) if *number > 1 => vec![hello(held.clone())],
+            _ => good(event),
+        })
+        .await;
+        let session = open(&[&node.address]).await;
+        let guard = session.lock("a").lock().await.unwrap();
+        node.now(Do::Cut);
+        session.client().create("/a", &Create::default()).await.unwrap();
+        node.until(|seen| seen.contains(&Event::Upgrade(2))).await;
+        assert_eq!(guard.is_lost(), lost);
+    }
+}
+
+#[tokio::test]
+async fn what_was_dropped_last_is_still_said() {
+    let node = Node::start(good).await;
+    let session = open(&[&node.address]).await;
+    let guard = session.lock("a").lock().await.unwrap();
+    drop(session);
+    drop(guard);
+    let released = |event: &Event| match event {
+        Event::Frame(_, value) => value["request"]["path"] == "/v1/locks/a/release",
+        Event::Http(line) => line.contains("/release"),
+        Event::Upgrade(_) => false,
+    };
+    node.until(|seen| seen.iter().any(released)).await;
+}
+
+#[tokio::test]
+async fn a_client_that_outlives_its_session_goes_on_over_http() {
+    let node = Node::start(never_grants).await;
+    let session = open(&[&node.address]).await;
+    let client = session.client().clone();
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { client.acquire("a", &endless()).await }
+    });
+    node.until(|seen| !frames(seen, "request").is_empty()).await;
+    drop(session);
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(Code::LockBusy), "the answer of HTTP: {error}");
+    client.create("/a", &Create::default()).await.unwrap();
+    assert!(node.seen.borrow().contains(&Event::Http("POST /v1/nodes/a".into())));
+}
+
+#[test]
+fn a_runtime_may_end_while_requests_and_guards_are_about() {
+    let outside = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outside.block_on(Node::start(good));
+    for _ in 0..5 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (session, guard) = runtime.block_on(async {
+            let session = open(&[&node.address]).await;
+            let guard = session.lock("a").lock().await.unwrap();
+            let client = session.client().clone();
+            tokio::spawn(async move { client.create("/a", &Create::default()).await });
+            (session, guard)
+        });
+        drop(runtime);
+        drop(guard);
+        assert!(session.left() > Duration::ZERO, "its clock runs on, with nobody to renew it");
+        // A call from another runtime finds that nobody drives the stream any more.
+        outside.block_on(async { session.client().create("/b", &Create::default()).await }).unwrap();
+        drop(session);
+    }
+}
