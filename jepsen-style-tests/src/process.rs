@@ -25,7 +25,20 @@ impl Process {
     /// # Errors
     /// The log cannot be opened or the program cannot be started.
     pub fn start(argv: &[String], environment: &[(String, String)], log: &Path) -> io::Result<Self> {
-        let output = File::options().create(true).append(true).open(log)?;
+        Self::start_telling(argv, environment, log, log)
+    }
+
+    /// As [`start`](Self::start), with standard output and standard error in files of their own.
+    ///
+    /// # Errors
+    /// A file cannot be opened or the program cannot be started.
+    pub fn start_telling(
+        argv: &[String],
+        environment: &[(String, String)],
+        output: &Path,
+        log: &Path,
+    ) -> io::Result<Self> {
+        let append = |path: &Path| File::options().create(true).append(true).open(path);
         let mut words: Vec<&str> = Vec::new();
         if has_setpriv() {
             words.extend(["setpriv", "--pdeathsig", "KILL", "--"]);
@@ -38,8 +51,8 @@ impl Process {
             .args(arguments)
             .envs(environment.iter().map(|(name, value)| (name.as_str(), value.as_str())))
             .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
+            .stdout(append(output)?)
+            .stderr(append(log)?)
             .spawn()
             .map_err(|error| io::Error::other(format!("cannot start {program}: {error}")))?;
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);

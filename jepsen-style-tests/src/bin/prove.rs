@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.list {
         for proof in PROOFS {
-            println!("{:<10} {}", proof.name, proof.about);
+            println!("{:<13} {}", proof.name, proof.about);
         }
         return ExitCode::SUCCESS;
     }

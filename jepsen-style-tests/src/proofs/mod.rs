@@ -1,12 +1,20 @@
 //! The proofs: one module each, and the table of them. Each runs real processes, is bounded in time, and ends in an
 //! [`Outcome`].
 
+mod crowd;
 mod expiry;
 mod failover;
+mod gate;
 mod group_commit;
 mod herd;
 mod kill_all;
+mod kills;
+mod lock_delay;
 mod minority;
+mod multi_lock;
+mod paused_holder;
+mod semaphore;
+mod sharing;
 mod synced;
 
 use std::future::Future;
@@ -110,5 +118,47 @@ pub const PROOFS: &[Proof] = &[
         about: "64 clients do at least four times the work of one, a lone request waits on no timer, every cycle succeeds",
         limit: |context| minutes(2) + Duration::from_secs(2 * context.seconds.unwrap_or(group_commit::SECONDS)),
         run: |context| Box::pin(group_commit::run(context)),
+    },
+    Proof {
+        name: "paused-holder",
+        about: "holders paused past their session: the guard says so first, the store refuses the rest; unchecked, it corrupts (P1, P11)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(paused_holder::ROUNDS))),
+        run: |context| Box::pin(paused_holder::run(context)),
+    },
+    Proof {
+        name: "crowd",
+        about: "200 clients in 4 processes on one lock, a node killed every 5 s: nothing lost, in order, no orphan, one wake each (P1-P3)",
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(crowd::SECONDS)),
+        run: |context| Box::pin(crowd::run(context)),
+    },
+    Proof {
+        name: "semaphore",
+        about: "5 permits, 50 contenders, processes and nodes killed: never more than 5 inside by zxid, one wake per freed permit",
+        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(semaphore::SECONDS)),
+        run: |context| Box::pin(semaphore::run(context)),
+    },
+    Proof {
+        name: "multi-lock",
+        about: "50 clients on random triples of 10 locks, a process killed: no deadlock, all or nothing under one zxid",
+        limit: |context| minutes(3) + Duration::from_secs(2 * context.seconds.unwrap_or(multi_lock::SECONDS)),
+        run: |context| Box::pin(multi_lock::run(context)),
+    },
+    Proof {
+        name: "sharing",
+        about: "64 tasks of a process share a lock: five times the hand-offs at least, and an outsider is served within the cap",
+        limit: |context| minutes(3) + Duration::from_secs(12 * context.seconds.unwrap_or(sharing::SECONDS)),
+        run: |context| Box::pin(sharing::run(context)),
+    },
+    Proof {
+        name: "gate",
+        about: "100 concurrent duplicates run an operation once, also as the leader dies; a killed worker frees it in time, not before",
+        limit: |context| minutes(4 + u64::from(context.rounds.unwrap_or(gate::ROUNDS))),
+        run: |context| Box::pin(gate::run(context)),
+    },
+    Proof {
+        name: "lock-delay",
+        about: "a killed holder's delay is kept, also as the leader dies; release, drop and close have none",
+        limit: |context| minutes(3 + u64::from(context.rounds.unwrap_or(lock_delay::ROUNDS))),
+        run: |context| Box::pin(lock_delay::run(context)),
     },
 ];

@@ -1,0 +1,118 @@
+//! A real PostgreSQL for the duration of a proof: made in a directory of its own, on loopback, run by a user that is not root (it
+//! refuses to run as root), and stopped by its pid.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::ports;
+use crate::process::Process;
+use crate::verdict::{Failed, broken};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// The server; dropping it stops it and removes its data.
+#[derive(Debug)]
+pub struct Postgres {
+    process: Process,
+    port: u16,
+    _data: tempfile::TempDir,
+}
+
+/// Where PostgreSQL's programs are, if it is installed.
+pub fn installed() -> Option<PathBuf> {
+    let mut places: Vec<PathBuf> =
+        std::env::var_os("PATH").map(|path| std::env::split_paths(&path).collect()).unwrap_or_default();
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    places.extend(versions.map(|version| version.path().join("bin")));
+    places.into_iter().find(|place| place.join("postgres").is_file() && place.join("initdb").is_file())
+}
+
+impl Postgres {
+    /// Makes a database cluster and starts the server.
+    ///
+    /// # Errors
+    /// There is no user to run it, or it does not start.
+    pub async fn start(programs: &Path, log_dir: &Path) -> Result<Self, Failed> {
+        let data = tempfile::Builder::new().prefix("lockkeeper-postgres-").tempdir()?;
+        let become_user = other_user(data.path())?;
+        let directory = data.path().join("data").display().to_string();
+        let log = log_dir.join("postgres.log");
+        let run = |program: &str, arguments: &[&str]| {
+            let mut argv = become_user.clone();
+            argv.push(programs.join(program).display().to_string());
+            argv.extend(arguments.iter().map(|word| (*word).to_owned()));
+            Process::start(&argv, &[("LC_ALL".into(), "C".into())], &log)
+        };
+        let initdb = ["-D", &directory, "-U", "lockkeeper", "--auth=trust", "--no-sync", "--encoding=UTF8"];
+        match run("initdb", &initdb)?.wait_end(READY_WITHIN).await {
+            Some(status) if status.success() => {}
+            other => return Err(Failed::CannotRun(format!("initdb: {other:?}, see {}", log.display()))),
+        }
+        let port = ports::free(1)?.first().copied().unwrap_or_default();
+        let port_text = port.to_string();
+        // fsync is off: this proof cuts off no power, and the data goes with the proof.
+        let settings = ["-D", &directory, "-h", "127.0.0.1", "-p", &port_text, "-k", "", "-c", "fsync=off"];
+        let mut postgres = Self { process: run("postgres", &settings)?, port, _data: data };
+        let begun = Instant::now();
+        while tokio_postgres::connect(&postgres.url(), tokio_postgres::NoTls).await.is_err() {
+            if let Some(status) = postgres.process.ended() {
+                return Err(Failed::CannotRun(format!("postgres ended ({status}), see {}", log.display())));
+            }
+            if begun.elapsed() > READY_WITHIN {
+                return broken(format!("postgres takes no connections after {READY_WITHIN:?}"));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(postgres)
+    }
+
+    /// How to connect.
+    pub fn url(&self) -> String {
+        format!("host=127.0.0.1 port={} user=lockkeeper dbname=postgres", self.port)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        // "Fast shutdown": ends its sessions and its children, and leaves no shared memory behind.
+        self.process.signal(Signal::SIGINT);
+        let begun = Instant::now();
+        while self.process.ended().is_none() && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The words before the program that make it another user's, if we are root; the directory then belongs to that user.
+fn other_user(directory: &Path) -> Result<Vec<String>, Failed> {
+    if std::fs::metadata("/proc/self")?.uid() != 0 {
+        return Ok(Vec::new());
+    }
+    let users = std::fs::read_to_string("/etc/passwd")?;
+    let Some((uid, gid)) = ids(&users, "postgres").or_else(|| ids(&users, "nobody")) else {
+        return Err(Failed::CannotRun("PostgreSQL does not run as root, and there is no other user to run it".into()));
+    };
+    std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755))?;
+    chown(directory, Some(uid), Some(gid))?;
+    let (uid, gid) = (format!("--reuid={uid}"), format!("--regid={gid}"));
+    Ok(["setpriv", &uid, &gid, "--clear-groups", "--pdeathsig", "KILL", "--"].map(str::to_owned).to_vec())
+}
+
+fn ids(users: &str, name: &str) -> Option<(u32, u32)> {
+    let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn users_are_found() {
+        let users = "root:x:0:0:root:/root:/bin/sh\npostgres:x:101:104::/var/lib/postgresql:/bin/bash\n";
+        assert_eq!(super::ids(users, "postgres"), Some((101, 104)));
+        assert_eq!(super::ids(users, "post"), None);
+    }
+}

@@ -1,0 +1,185 @@
+//! 200 clients of the library in 4 processes on one lock, while a node is killed and started again every 5 seconds.
+//!
+//! Inside, each reads a number in a file, waits, and writes it plus one; and it appends its token to the file's log. Judged is: the
+//! number (no update lost), the file's own order of tokens, what clients were told on one clock (nobody while another acted), the order
+//! of grants against the order in which requests entered the log (first come, first served; nobody passed over), the queue once all
+//! have stopped asking with their sessions still open (no orphan), and the servers' count of notifications.
+//!
+//! A killed server takes its count along. So two things are judged: over the whole run, what is known to have been counted (the last
+//! sample of each life, taken right before each kill) must not be *more* than the log owes, one for each waiter that came to hold and one
+//! for each that died waiting; and in calm windows between the kills, where samples are exact, it must not be fewer either.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::Context;
+use super::kills::{Kills, calm, kill_one};
+use crate::cluster::{Cluster, Options};
+use crate::judge::{counts, grants, queue};
+use crate::ledger::{self, Ledger};
+use crate::sampler::Sampler;
+use crate::stats::{Summary, millis};
+use crate::verdict::{Failed, Outcome, broken};
+use crate::workers::Worker;
+
+pub(super) const SECONDS: u64 = 30;
+const PROCESSES: u32 = 4;
+const CLIENTS_EACH: u32 = 50;
+const TTL: Duration = Duration::from_secs(10);
+const KILL_EVERY: Duration = Duration::from_secs(5);
+const LOCK: &str = "crowd";
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let seconds = context.seconds.unwrap_or(SECONDS);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let ledger = Ledger::open(&cluster).await?;
+    let sampler = Sampler::begin(&cluster).await?;
+    let (counter, tokens) = (context.dir.join("counter"), context.dir.join("tokens"));
+    std::fs::write(&counter, format!("{:020}\n", 0))?;
+    std::fs::write(&tokens, "")?;
+    let mut workers = start_workers(context, &cluster, seconds, &counter, &tokens)?;
+    context.story.say(format!("{} clients in {PROCESSES} processes for {seconds} s", PROCESSES * CLIENTS_EACH));
+
+    let kills = faults(context, &mut cluster, &sampler, Duration::from_secs(seconds)).await?;
+    for worker in &mut workers {
+        worker.idle(TTL + Duration::from_secs(30)).await?;
+    }
+    let empty_after = queue_empties(&cluster).await?;
+    sampler.round().await?;
+    let mut told = grants::Told::default();
+    for worker in workers {
+        let name = worker.name().to_owned();
+        told.take(&name, &worker.finish(Duration::from_secs(20)).await?);
+    }
+    let seen_us = ledger.seen_us();
+    let events = ledger.close(&cluster).await?;
+    cluster.agree(Duration::from_secs(20)).await?;
+
+    let judged = judge(&told, &ledger::requests(&events, LOCK)?, &counter, &tokens)?;
+    let owed = judged.course.promotions.len() + judged.course.went_waiting;
+    let counted = sampler.total();
+    if counted > owed as f64 {
+        return broken(format!("{counted} notifications, the log owes at most {owed}"));
+    }
+    let windows = sampler.windows(&judged.course.promotions, &seen_us);
+    counts::in_calm(&windows).map_err(Failed::Broken)?;
+    let in_calm: f64 = windows.iter().map(|window| window.counted).sum();
+    let calm_owed: (usize, usize) =
+        windows.iter().fold((0, 0), |sum, window| (sum.0 + window.certain, sum.1 + window.possible));
+    context.story.say(format!(
+        "{} waiters came to hold and {} went waiting: {counted} notifications known; in {} calm windows {in_calm} for {} to {} owed",
+        judged.course.promotions.len(),
+        judged.course.went_waiting,
+        windows.len(),
+        calm_owed.0,
+        calm_owed.1
+    ));
+    if kills.nodes == 0 || windows.is_empty() {
+        return Err(Failed::CannotRun("no node was killed, or there was no calm window".into()));
+    }
+    for failure in &told.failures {
+        context.story.note(failure);
+    }
+    Ok(format!(
+        "{} clients, {} nodes killed ({} leading): {} grants in queue order, none passed over ({} requests given up), counter {}, wait {}, \
+         {} failed calls, {} guards lost; queue empty {} after the end; at most one notification per release ({counted} known of {owed} \
+         owed; in calm {in_calm} of {}..{})",
+        PROCESSES * CLIENTS_EACH,
+        kills.nodes,
+        kills.leaders,
+        told.grants.len(),
+        judged.never,
+        judged.counter,
+        judged.waits,
+        told.failures.len(),
+        told.lost,
+        millis(empty_after),
+        calm_owed.0,
+        calm_owed.1
+    ))
+}
+
+fn start_workers(
+    context: &Context,
+    cluster: &Cluster,
+    seconds: u64,
+    counter: &Path,
+    tokens: &Path,
+) -> Result<Vec<Worker>, Failed> {
+    let start = |number| {
+        let arguments = format!(
+            "--ttl-ms {} --label crowd-{number} contend --lock {LOCK} --clients {CLIENTS_EACH} --seconds {seconds} --counter {} --tokens {}",
+            TTL.as_millis(),
+            counter.display(),
+            tokens.display()
+        );
+        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        Worker::start(&context.dir, &format!("crowd-{number}"), &cluster.endpoints(), &arguments)
+    };
+    (1..=PROCESSES).map(start).collect()
+}
+
+async fn faults(context: &Context, cluster: &mut Cluster, sampler: &Sampler, over: Duration) -> Result<Kills, Failed> {
+    let begun = Instant::now();
+    let (mut random, mut kills) = (context.random(1), Kills::default());
+    // The clients are still coming.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    while begun.elapsed() + KILL_EVERY < over {
+        calm(sampler, begun + KILL_EVERY * (kills.nodes + 1)).await?;
+        kill_one(context, cluster, sampler, &mut random, &mut kills).await?;
+    }
+    tokio::time::sleep(over.saturating_sub(begun.elapsed())).await;
+    Ok(kills)
+}
+
+/// Nobody asks any more, and all sessions are open: whatever still stands in the queue was left behind.
+async fn queue_empties(cluster: &Cluster) -> Result<Duration, Failed> {
+    let begun = Instant::now();
+    loop {
+        match cluster.api(1).lock(LOCK).await {
+            Ok(view) if view.value.holders.is_empty() && view.value.waiting == 0 => return Ok(begun.elapsed()),
+            // The directory of a lock that nobody wants is reaped.
+            Err(failure) if failure.code().is_some() => return Ok(begun.elapsed()),
+            other if begun.elapsed() > TTL => {
+                return broken(format!("orphans stand in the queue {TTL:?} after the last wait ended: {other:?}"));
+            }
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+struct Judged {
+    counter: u64,
+    never: usize,
+    waits: String,
+    course: queue::Course,
+}
+
+fn judge(told: &grants::Told, requests: &[queue::Life], counter: &Path, tokens: &Path) -> Result<Judged, Failed> {
+    grants::exclusive(&told.grants, requests).map_err(Failed::Broken)?;
+    let never = grants::none_passed_over(&told.grants, requests).map_err(Failed::Broken)?;
+    let text = std::fs::read_to_string(counter)?;
+    let value: u64 = text.trim().parse().map_err(|_| Failed::Broken(format!("the counter's file holds {text:?}")))?;
+    if value != told.writes {
+        return broken(format!(
+            "{} increments were written and the counter is {value}: updates were lost",
+            told.writes
+        ));
+    }
+    let text = std::fs::read_to_string(tokens)?;
+    let at_file: Vec<u64> = text.lines().filter_map(|line| line.parse().ok()).collect();
+    if at_file.len() as u64 != told.writes {
+        return broken(format!("{} increments were written and the file saw {} tokens", told.writes, at_file.len()));
+    }
+    if let Some(pair) = at_file.windows(2).find(|pair| pair[0] >= pair[1]) {
+        return broken(format!("the file saw token {} and then token {}", pair[0], pair[1]));
+    }
+    let waits: Vec<Duration> =
+        told.grants.iter().map(|grant| Duration::from_micros(grant.granted_us - grant.asked_us)).collect();
+    let waits = Summary::of(&waits).map_or_else(String::new, |waits| waits.to_string());
+    let course = queue::course(requests, 1);
+    if course.left > 0 {
+        return broken(format!("{} requests stand in the queue at the end of the log", course.left));
+    }
+    Ok(Judged { counter: value, never, waits, course })
+}

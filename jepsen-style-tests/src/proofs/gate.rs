@@ -1,0 +1,175 @@
+//! Idempotency gates: 100 callers of one operation in four processes at once, also while the leader is killed: its body runs once, and
+//! the 99 others get its result or hear that it is in progress. A worker that is killed midway frees the gate when its session ends, or
+//! when its pending time is over where it has no session; and not before.
+//!
+//! How often a body ran is read from a file that bodies append to. "Not before" is judged by what the killed worker's own keeper said
+//! last, and by the pending time that it was told, on the same clocks.
+
+use std::time::{Duration, Instant};
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::judge::gates::{Tally, once};
+use crate::judge::timing::in_time;
+use crate::record::{Record, Standing, What, boot_us, wall_ms};
+use crate::stats::millis;
+use crate::verdict::{Failed, Outcome, broken};
+use crate::work::result_of;
+use crate::workers::Worker;
+
+pub(super) const ROUNDS: u32 = 3;
+const PROCESSES: u32 = 4;
+const CALLERS_EACH: u32 = 25;
+/// Operations, one after the other; the leader is killed halfway.
+const KEYS: u32 = 20;
+const EVERY: Duration = Duration::from_millis(300);
+const PAIRS: u32 = 1_000;
+const TTL_MS: u64 = 2_000;
+const PENDING_MS: u64 = 1_500;
+/// How much later than it may the next be let in.
+const GRACE_MS: u64 = 1_500;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let pair = pairs(context, &cluster).await?;
+    context.story.say(format!("begin + finish: {} on average", millis(pair)));
+    let tally = duplicates(context, &mut cluster).await?;
+    context.story.say(format!(
+        "{KEYS} operations by {} callers each: {} ran, {} got the result, {} heard that it is in progress",
+        PROCESSES * CALLERS_EACH,
+        tally.bodies,
+        tally.done,
+        tally.in_progress
+    ));
+    if tally.done == 0 || tally.in_progress == 0 {
+        return Err(Failed::CannotRun("not both kinds of answer came up".into()));
+    }
+    let (mut by_session, mut by_time) = (0, 0);
+    for round in 1..=rounds {
+        by_session = by_session.max(killed_midway(context, &cluster, round, true).await?);
+        by_time = by_time.max(killed_midway(context, &cluster, round, false).await?);
+    }
+    cluster.agree(Duration::from_secs(20)).await?;
+    Ok(format!(
+        "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got the result and {} \
+         heard in progress; {rounds} workers killed midway: the next let in at most {by_session} ms after the session's end, {by_time} ms \
+         after the pending time, never before; begin + finish {} on average",
+        PROCESSES * CALLERS_EACH,
+        tally.done,
+        tally.in_progress,
+        millis(pair)
+    ))
+}
+
+fn start(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<Worker, Failed> {
+    let bodies = context.dir.join("bodies");
+    let arguments = format!("--ttl-ms {TTL_MS} --label {name} gate {words} --bodies {}", bodies.display());
+    let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+    Worker::start(&context.dir, name, &cluster.endpoints(), &arguments)
+}
+
+async fn pairs(context: &Context, cluster: &Cluster) -> Result<Duration, Failed> {
+    let mut worker = start(context, cluster, "pairs", &format!("--role pairs --prefix pair --keys {PAIRS}"))?;
+    worker.idle(PATIENCE * 2).await?;
+    let told = worker.finish(PATIENCE).await?;
+    let mean = told.iter().find_map(|record| match record.what {
+        What::Pairs { count, micros } => Some(Duration::from_micros(micros / count.max(1))),
+        _ => None,
+    });
+    mean.ok_or_else(|| Failed::Broken("no pairs were told".into()))
+}
+
+async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<Tally, Failed> {
+    // All sessions are open by then, or its callers come late to the first operations.
+    let start_us = boot_us() + 3_000_000;
+    let words = format!(
+        "--role callers --prefix operation --keys {KEYS} --callers {CALLERS_EACH} --start-us {start_us} --every-ms {} --spread-ms 60 \
+         --body-ms 30",
+        EVERY.as_millis()
+    );
+    let mut workers = Vec::new();
+    for number in 1..=PROCESSES {
+        workers.push(start(context, cluster, &format!("callers-{number}"), &words)?);
+    }
+    let half_us = start_us + u64::try_from((EVERY * (KEYS / 2)).as_micros()).unwrap_or(0) + 30_000;
+    tokio::time::sleep(Duration::from_micros(half_us.saturating_sub(boot_us()))).await;
+    let (leader, term) = cluster.leader().await?;
+    cluster.kill(leader).await?;
+    context.story.say(format!("node {leader}, the leader of term {term}, is killed amid the callers"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cluster.spawn(leader)?;
+    let mut told = Vec::new();
+    for mut worker in workers {
+        worker.idle(EVERY * KEYS + PATIENCE).await?;
+        told.extend(worker.finish(PATIENCE).await?);
+    }
+    cluster.all_ready().await?;
+    let mut sum = Tally::default();
+    for number in 0..KEYS {
+        let key = format!("operation-{number}");
+        let callers = (PROCESSES * CALLERS_EACH) as usize;
+        let tally = once(&key, &told, callers, result_of).map_err(Failed::Broken)?;
+        ran(context, &key, 1)?;
+        sum.bodies += tally.bodies;
+        sum.done += tally.done;
+        sum.in_progress += tally.in_progress;
+    }
+    Ok(sum)
+}
+
+/// The file's word on how often a body ran.
+fn ran(context: &Context, key: &str, times: usize) -> Result<(), Failed> {
+    let bodies = std::fs::read_to_string(context.dir.join("bodies"))?;
+    let seen = bodies.lines().filter(|line| line.split(' ').next() == Some(key)).count();
+    if seen == times { Ok(()) } else { broken(format!("the body of {key} ran {seen} times, not {times}")) }
+}
+
+/// A worker is killed midway; gives how late the next was let in, in milliseconds.
+async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session: bool) -> Result<u64, Failed> {
+    let kind = if session { "session" } else { "time" };
+    let key = format!("stuck-{kind}-{round}");
+    let mut words = format!("--prefix {key}");
+    if !session {
+        words = format!("{words} --without-session --pending-ms {PENDING_MS}");
+    }
+    let mut stuck = start(context, cluster, &format!("stuck-{kind}-{round}"), &format!("--role stuck {words}"))?;
+    let proceeds = |record: &Record| match record.what {
+        What::Gate { standing: Standing::Proceed { until_ms, .. }, .. } => Some((record.at_us, until_ms)),
+        _ => None,
+    };
+    let (_, pending_until_ms) = stuck.told("to proceed", PATIENCE, proceeds).await?;
+    let body = |record: &Record| matches!(record.what, What::Body { .. }).then_some(());
+    stuck.told("its body", PATIENCE, body).await?;
+    let mut next = start(context, cluster, &format!("next-{kind}-{round}"), &format!("--role next {words}"))?;
+    let waits = |record: &Record| match record.what {
+        What::Gate { standing: Standing::InProgress { .. }, .. } => Some(()),
+        _ => None,
+    };
+    next.told("that it is in progress", PATIENCE, waits).await?;
+    let begun = Instant::now();
+    stuck.kill().await?;
+    let (let_in_us, _) = next.told("to proceed", PATIENCE, proceeds).await?;
+    let sure_ms = stuck.records()?.into_iter().filter_map(|record| match record.what {
+        What::Sure { until_ms } => Some(until_ms),
+        _ => None,
+    });
+    // The session's end on the boot clock, as the killed worker last knew it; the pending time on the wall clock, as the cluster said.
+    let (let_in_ms, earliest_ms) = if session {
+        (let_in_us / 1_000, sure_ms.max().unwrap_or(0))
+    } else {
+        (let_in_us / 1_000 + wall_ms() - boot_us() / 1_000, pending_until_ms)
+    };
+    in_time(&format!("{key}: the next one's turn"), let_in_ms, earliest_ms, earliest_ms + GRACE_MS)
+        .map_err(Failed::Broken)?;
+    next.idle(PATIENCE).await?;
+    next.finish(PATIENCE).await?;
+    ran(context, &format!("{key}-0"), 2)?;
+    context.story.say(format!(
+        "a worker with {kind} killed midway: the next was let in {} after, {} ms after it might have been",
+        millis(begun.elapsed()),
+        let_in_ms - earliest_ms
+    ));
+    Ok(let_in_ms - earliest_ms)
+}

@@ -1,0 +1,213 @@
+//! Lock delay: a holder that asked for one is killed, and nobody is granted the lock before its session has expired *and* the delay has
+//! passed; soon after, the next is. In every other round the leader is killed while the delay runs. A release, a dropped guard and a
+//! closed session have no delay: the next is granted at once. And without a delay asked for, the same judge must find that the next
+//! came too early for one: the negative control.
+//!
+//! Counted twice: on the replicated clock, as the lock's view shows the end of the delay; and on the machine's own, from until when the
+//! killed holder's keeper was sure of its session.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::locks::Request;
+use nix::sys::signal::Signal;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::judge::timing::in_time;
+use crate::ledger::Ledger;
+use crate::record::{Record, What, boot_us, wall_ms};
+use crate::verdict::{Failed, Outcome, broken};
+use crate::workers::Worker;
+
+pub(super) const ROUNDS: u32 = 4;
+const TTL_MS: u64 = 2_000;
+const DELAY_MS: u64 = 1_500;
+/// How much later than it may the next be granted: noticing the end of a session, and what a timer takes.
+const GRACE_MS: u64 = 700;
+/// The same when the leader dies amid: a new one is elected, and the keeper's clock starts anew.
+const GRACE_AMID_MS: u64 = 4_000;
+/// "At once".
+const AT_ONCE_MS: u64 = 300;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let ledger = Ledger::open(&cluster).await?;
+    let (mut latest, mut kills) = (0, 0);
+    for round in 1..=rounds {
+        let amid = round % 2 == 0;
+        latest = latest.max(killed(context, &mut cluster, &ledger, round, amid).await?);
+        kills += u32::from(amid);
+    }
+    let early = control(context, &cluster).await?;
+    let mut at_once = 0;
+    for how in ["release", "drop", "close"] {
+        at_once = at_once.max(let_go(context, &cluster, how).await?);
+    }
+    ledger.close(&cluster).await?;
+    cluster.agree(Duration::from_secs(20)).await?;
+    Ok(format!(
+        "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end and {DELAY_MS} ms, \
+         the next at most {latest} ms after; release, drop and close: the next within {at_once} ms; without a delay the next came \
+         {early} ms before one would have ended"
+    ))
+}
+
+struct Pair {
+    lock: String,
+    holder: Worker,
+    waiter: Worker,
+    token: u64,
+}
+
+/// A holder with a waiter behind it, each in a process of its own.
+async fn pair(context: &Context, cluster: &Cluster, name: &str, holder_words: &str) -> Result<Pair, Failed> {
+    let lock = format!("lock-delay/{name}");
+    let start = |role: &str, ttl_ms: u64, words: &str| {
+        let arguments = format!("--ttl-ms {ttl_ms} --label {role}-{name} hold --lock {lock}{words}");
+        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        Worker::start(&context.dir, &format!("{role}-{name}"), &cluster.endpoints(), &arguments)
+    };
+    let mut holder = start("holder", TTL_MS, holder_words)?;
+    let (token, _) = holder.told("its grant", PATIENCE, granted).await?;
+    let waiter = start("waiter", 10_000, "")?;
+    let begun = Instant::now();
+    loop {
+        let view = cluster.api(1).lock(&lock).await.map_err(|failure| Failed::Broken(failure.to_string()))?.value;
+        if view.waiting == 1 {
+            return Ok(Pair { lock, holder, waiter, token });
+        }
+        if begun.elapsed() > PATIENCE {
+            return broken(format!("the waiter does not stand in the queue: {view:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn granted(record: &Record) -> Option<(u64, u64)> {
+    match record.what {
+        What::Granted { token, .. } => Some((token, record.at_us)),
+        _ => None,
+    }
+}
+
+fn sure_until_ms(holder: &Worker) -> Result<u64, Failed> {
+    let sure = holder.records()?.into_iter().filter_map(|record| match record.what {
+        What::Sure { until_ms } => Some(until_ms),
+        _ => None,
+    });
+    sure.max().ok_or_else(|| Failed::Broken("the holder was never sure of its session".into()))
+}
+
+/// Gives how late the next was granted, in milliseconds after the end of the delay.
+async fn killed(
+    context: &Context,
+    cluster: &mut Cluster,
+    ledger: &Ledger,
+    round: u32,
+    amid: bool,
+) -> Result<u64, Failed> {
+    let Pair { lock, mut holder, mut waiter, token } =
+        pair(context, cluster, &format!("killed-{round}"), &format!(" --delay-ms {DELAY_MS}")).await?;
+    holder.kill().await?;
+    let sure_ms = sure_until_ms(&holder)?;
+    let place = delayed_place(cluster, &lock).await?;
+    let until_ms = place.delayed_until_ms.unwrap_or_default();
+    still_kept(cluster, &lock, token, &place).await?;
+    if amid {
+        let (leader, term) = cluster.leader().await?;
+        cluster.kill(leader).await?;
+        context.story.say(format!("node {leader}, the leader of term {term}, is killed during the delay"));
+        cluster.spawn(leader)?;
+    }
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
+    let to_wall = wall_ms() - boot_us() / 1_000;
+    let granted_ms = granted_us / 1_000;
+    let what = format!("round {round}: the grant to the next");
+    let grace = if amid { GRACE_AMID_MS } else { GRACE_MS };
+    in_time(&what, granted_ms, sure_ms + DELAY_MS, u64::MAX).map_err(Failed::Broken)?;
+    in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace).map_err(Failed::Broken)?;
+    // One transaction took the dead holder's request and put the kept place there.
+    let went = ledger.wait_for("the end of the dead holder's request", PATIENCE, |event| {
+        !event.created && event.path.starts_with(&format!("/locks/{lock}/")) && event.zxid == place.token
+    });
+    went.await?;
+    waiter.signal(Signal::SIGUSR1);
+    waiter.idle(PATIENCE).await?;
+    waiter.finish(PATIENCE).await?;
+    cluster.all_ready().await?;
+    let (late, after_sure) = (granted_ms + to_wall - until_ms, granted_ms - sure_ms);
+    context.story.say(format!(
+        "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after the holder's keeper was \
+         last sure (delay {DELAY_MS} ms)"
+    ));
+    Ok(late)
+}
+
+/// Waits until the session has expired and the place is kept.
+async fn delayed_place(cluster: &Cluster, lock: &str) -> Result<Request, Failed> {
+    let begun = Instant::now();
+    loop {
+        if let Ok(view) = cluster.api(1).lock(lock).await
+            && let Some(place) =
+                view.value.holders.iter().chain(&view.value.queue).find(|r| r.delayed_until_ms.is_some())
+        {
+            return Ok(place.clone());
+        }
+        if begun.elapsed() > Duration::from_millis(TTL_MS * 2 + DELAY_MS) {
+            return broken("the dead holder's place was never seen to be kept");
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// While it is kept: it is kept for as long as was asked for, the dead holder's token is worth nothing, and a newcomer gets nothing.
+async fn still_kept(cluster: &Cluster, lock: &str, token: u64, place: &Request) -> Result<(), Failed> {
+    let until_ms = place.delayed_until_ms.unwrap_or_default();
+    if until_ms != place.since_ms + DELAY_MS {
+        return broken(format!("the place is kept from {} until {until_ms}, not for {DELAY_MS} ms", place.since_ms));
+    }
+    let verified = cluster.api(2).verify(lock, token, PATIENCE).await;
+    let verified = verified.map_err(|failure| Failed::Broken(failure.to_string()))?.value;
+    if verified.held {
+        return broken(format!("the dead holder's token {token} still verifies during the delay"));
+    }
+    Ok(())
+}
+
+/// The same without a delay: the judge of `killed` must find it early. Gives by how much.
+async fn control(context: &Context, cluster: &Cluster) -> Result<u64, Failed> {
+    let Pair { mut holder, mut waiter, .. } = pair(context, cluster, "control", "").await?;
+    holder.kill().await?;
+    let sure_ms = sure_until_ms(&holder)?;
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
+    let granted_ms = granted_us / 1_000;
+    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + GRACE_MS)
+        .map_err(Failed::Broken)?;
+    if in_time("control", granted_ms, sure_ms + DELAY_MS, u64::MAX).is_ok() {
+        return Err(Failed::CannotRun("without a delay the grant came as late as with one: nothing is shown".into()));
+    }
+    waiter.signal(Signal::SIGUSR1);
+    waiter.idle(PATIENCE).await?;
+    waiter.finish(PATIENCE).await?;
+    Ok(sure_ms + DELAY_MS - granted_ms)
+}
+
+/// The holder lets go by itself; gives how long after that the next was granted, in milliseconds.
+async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<u64, Failed> {
+    let words = format!(" --delay-ms {DELAY_MS} --let-go {how}");
+    let Pair { mut holder, mut waiter, .. } = pair(context, cluster, how, &words).await?;
+    holder.signal(Signal::SIGUSR1);
+    let letting = |record: &Record| matches!(record.what, What::Letting { .. }).then_some(record.at_us);
+    let letting_us = holder.told("that it lets go", PATIENCE, letting).await?;
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
+    let (from, at) = (letting_us / 1_000, granted_us / 1_000);
+    in_time(&format!("after {how}: the grant to the next"), at, from, from + AT_ONCE_MS).map_err(Failed::Broken)?;
+    waiter.signal(Signal::SIGUSR1);
+    for mut worker in [holder, waiter] {
+        worker.idle(PATIENCE).await?;
+        worker.finish(PATIENCE).await?;
+    }
+    Ok(at - from)
+}

@@ -1,0 +1,151 @@
+//! 50 clients, each taking three of ten locks together, drawn at random, over and over; halfway one of their processes is killed.
+//!
+//! No deadlock: at no time does everything stand still for longer than a bound, and everybody gets grants. All or nothing, in the log:
+//! the nodes of a grant are those of its three locks, came under one zxid and went under one, of the killed process too. And nobody is
+//! told too early: what a client does inside stands in the log, and at that zxid it is foremost in each of its three queues.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lockkeeper_api::nodes::Create;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::judge::{grants, queue};
+use crate::ledger::{self, Ledger};
+use crate::record::boot_us;
+use crate::stats::{Summary, millis};
+use crate::verdict::{Failed, Outcome, broken};
+use crate::workers::Worker;
+
+pub(super) const SECONDS: u64 = 20;
+const LOCKS: u32 = 10;
+/// Clients of each process; the last process is killed.
+const CLIENTS: [u32; 3] = [20, 20, 10];
+const TTL: Duration = Duration::from_secs(3);
+const PREFIX: &str = "multi";
+const INSIDE: &str = "/multi-inside";
+/// Nothing is granted for so long only if something is wrong. What a killed process held stands until its session ends.
+const STANDSTILL: Duration = Duration::from_secs(1);
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let seconds = context.seconds.unwrap_or(SECONDS);
+    let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let parent = cluster.api(1).create(INSIDE, &Create::default(), None).await;
+    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    let ledger = Ledger::open(&cluster).await?;
+    let mut workers = start_workers(context, &cluster, seconds)?;
+    let first_grant = |record: &crate::record::Record| {
+        matches!(record.what, crate::record::What::Granted { .. }).then_some(record.at_us)
+    };
+    let mut from_us = u64::MAX;
+    for worker in &mut workers {
+        from_us = from_us.min(worker.told("its first grant", Duration::from_secs(20), first_grant).await?);
+    }
+    tokio::time::sleep(Duration::from_secs(seconds / 2)).await;
+    let Some(mut victim) = workers.pop() else { return broken("no workers") };
+    victim.kill().await?;
+    let killed_us = boot_us();
+    context.story.say(format!("process {} is killed with its {} clients", victim.name(), CLIENTS[CLIENTS.len() - 1]));
+    let mut told = grants::Told::default();
+    told.take(victim.name(), &victim.records()?);
+    let mut to_us = u64::MAX;
+    for worker in &mut workers {
+        worker.idle(Duration::from_secs(seconds) + TTL + Duration::from_secs(20)).await?;
+        // The first to end does so because its time is over.
+        to_us = to_us.min(from_us + seconds * 1_000_000 - 500_000);
+    }
+    for worker in workers {
+        let name = worker.name().to_owned();
+        told.take(&name, &worker.finish(Duration::from_secs(20)).await?);
+    }
+    let events = ledger.close(&cluster).await?;
+    cluster.agree(Duration::from_secs(20)).await?;
+    for failure in &told.failures {
+        context.story.note(failure);
+    }
+    if let Some(failure) = told.failures.first() {
+        return broken(format!("{} calls failed though no node did, the first: {failure}", told.failures.len()));
+    }
+    let insides = judge_log(&told, &events)?;
+    let progress = judge_progress(&told, from_us, to_us, killed_us)?;
+    Ok(format!("{insides}; {progress}"))
+}
+
+fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<Vec<Worker>, Failed> {
+    let start = |(number, clients): (usize, &u32)| {
+        let name = format!("multi-{}", number + 1);
+        let seed = context.seed.wrapping_add(number as u64 * 1_000);
+        let arguments = format!(
+            "--ttl-ms {} --label {name} several --prefix {PREFIX} --locks {LOCKS} --inside {INSIDE} --clients {clients} --seconds \
+             {seconds} --seed {seed}",
+            TTL.as_millis()
+        );
+        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
+        Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments)
+    };
+    CLIENTS.iter().enumerate().map(start).collect()
+}
+
+fn judge_log(told: &grants::Told, events: &BTreeSet<queue::Event>) -> Result<String, Failed> {
+    let mut queues = BTreeMap::new();
+    for number in 0..LOCKS {
+        let lock = format!("{PREFIX}-{number}");
+        queues.insert(lock.clone(), ledger::requests(events, &lock)?);
+    }
+    grants::together(&told.grants, &queues).map_err(Failed::Broken)?;
+    let insides = queue::lives(events, INSIDE).map_err(Failed::Broken)?;
+    let mut stood = 0;
+    for (lock, requests) in &queues {
+        let tokens: BTreeSet<u64> = requests.iter().map(|request| request.token).collect();
+        let here: Vec<queue::Life> = insides
+            .iter()
+            .filter(|life| queue::token_of(&life.name).is_some_and(|token| tokens.contains(&token)))
+            .cloned()
+            .collect();
+        stood += here.len();
+        queue::inside(requests, &here, 1).map_err(|what| Failed::Broken(format!("{lock}: {what}")))?;
+        let left = queue::course(requests, 1).left;
+        if left > 0 {
+            return broken(format!("{left} requests stand in the queue of {lock} at the end of the log"));
+        }
+    }
+    if stood != insides.len() * 3 {
+        return broken(format!(
+            "{} were inside, under tokens that stand in {stood} queues, not three each",
+            insides.len()
+        ));
+    }
+    Ok(format!(
+        "{} grants of three locks each, one zxid in and one out, {} stays foremost in all three",
+        told.grants.len(),
+        insides.len()
+    ))
+}
+
+fn judge_progress(told: &grants::Told, from_us: u64, to_us: u64, killed_us: u64) -> Outcome {
+    let mut each: BTreeMap<&str, usize> = BTreeMap::new();
+    for grant in &told.grants {
+        *each.entry(&grant.who).or_default() += 1;
+    }
+    let clients: u32 = CLIENTS.iter().sum();
+    if each.len() != clients as usize {
+        return broken(format!("{} of {clients} clients were ever granted anything", each.len()));
+    }
+    // What the killed process held stands until its session ends: up to then others may be behind it.
+    let back_us = (killed_us + u64::try_from((TTL + Duration::from_secs(1)).as_micros()).unwrap_or(0)).min(to_us);
+    let before = grants::longest_standstill_us(&told.grants, from_us, killed_us);
+    let after = grants::longest_standstill_us(&told.grants, back_us, to_us);
+    let longest = Duration::from_micros(before.max(after));
+    if longest > STANDSTILL {
+        return broken(format!("nothing was granted for {longest:?}: a deadlock, or as good as one"));
+    }
+    let waits: Vec<Duration> =
+        told.grants.iter().map(|grant| Duration::from_micros(grant.granted_us - grant.asked_us)).collect();
+    let Some(waits) = Summary::of(&waits) else { return broken("nobody waited") };
+    let least = each.values().min().copied().unwrap_or(0);
+    Ok(format!(
+        "no standstill longer than {}; each of {clients} clients had at least {least} grants, wait {waits}",
+        millis(longest)
+    ))
+}

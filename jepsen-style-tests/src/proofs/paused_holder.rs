@@ -1,0 +1,192 @@
+//! P1 and P11 where they matter: a holder is paused (SIGSTOP) for longer than its session lives, between reading and writing. Another
+//! gets the lock and writes. What does the first do when it goes on?
+//!
+//! Three ways, side by side. *Guard*: stopped before it looks; the guard must say that it is lost, and nothing is sent. *Fence*: stopped
+//! after it has looked, where no look can help; the write is sent, and the store must refuse it by its token. *Neither*, the negative
+//! control: the same pause, with nobody looking and nobody checking, must corrupt the number. The holder stops itself, so that it is
+//! hit exactly there, every time. Stale writes are counted in the store's own log of the writes that it took.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::judge::pauses::{Expected, Pause, shows};
+use crate::judge::timing::in_time;
+use crate::postgres::{self, Postgres};
+use crate::record::{What, boot_us};
+use crate::verdict::{Failed, Outcome, broken};
+use crate::work::Store;
+use crate::workers::Worker;
+
+pub(super) const ROUNDS: u32 = 4;
+const TTL_MS: u64 = 2_000;
+const RIVAL_TIMES: u32 = 3;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How much later than its session's end the lock may go to the other.
+const GRACE_MS: u64 = 2_000;
+
+struct Way {
+    name: &'static str,
+    /// In odd rounds and in even ones.
+    holder: [&'static [&'static str]; 2],
+    rival: &'static [&'static str],
+    expected: Expected,
+}
+
+const WAYS: [Way; 3] = [
+    Way {
+        name: "guard and fence",
+        holder: [
+            &["--look", "ask", "--stop", "before-look", "--fence"],
+            &["--look", "run", "--stop", "before-look", "--fence"],
+        ],
+        rival: &["--fence"],
+        expected: Expected::Stopped,
+    },
+    Way {
+        name: "paused after the look",
+        holder: [&["--look", "ask", "--stop", "after-look", "--fence"]; 2],
+        rival: &["--fence"],
+        expected: Expected::Refused,
+    },
+    Way {
+        name: "neither guard nor fence",
+        holder: [&["--look", "no", "--stop", "before-look"]; 2],
+        rival: &["--look", "no"],
+        expected: Expected::Corrupted,
+    },
+];
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let (store, server) = a_store(context).await?;
+    let which = if server.is_some() { "PostgreSQL" } else { "a file (PostgreSQL is not installed)" };
+    context.story.say(format!("the store is {which}; sessions of {TTL_MS} ms; {rounds} pauses each way"));
+    let mut rows = Vec::new();
+    for way in &WAYS {
+        let mut pauses = Vec::new();
+        for round in 1..=rounds {
+            let pause = one_pause(context, &cluster, &store, way, round).await?;
+            let verdict = shows(&pause, way.expected);
+            verdict.map_err(|what| Failed::Broken(format!("{}, round {round}: {what}", way.name)))?;
+            pauses.push(pause);
+        }
+        rows.push((way.name, pauses));
+    }
+    context
+        .story
+        .say("                         pauses  told before writing  sent late  stale taken  increments  in the number");
+    for (name, pauses) in &rows {
+        context.story.say(row(name, pauses));
+    }
+    let stale = |at: usize| rows[at].1.iter().map(|pause| pause.stale_taken).sum::<u64>();
+    let lost: i64 = rows[2].1.iter().map(Pause::lost_updates).sum();
+    Ok(format!(
+        "{which}: {rounds} pauses longer than the {TTL_MS} ms session: the guard said lost before every write; {rounds} late writes \
+         sent past the guard, {} taken; without the checks {} stale writes taken and {lost} updates lost",
+        stale(0) + stale(1),
+        stale(2)
+    ))
+}
+
+fn row(name: &str, pauses: &[Pause]) -> String {
+    let count = |what: fn(&Pause) -> bool| pauses.iter().filter(|pause| what(pause)).count();
+    let (told, late) = (count(|pause| pause.told_before_writing), count(|pause| pause.wrote_late));
+    let stale: u64 = pauses.iter().map(|pause| pause.stale_taken).sum();
+    let increments: i64 = pauses.iter().map(|pause| pause.increments).sum();
+    let value: i64 = pauses.iter().map(|pause| pause.value).sum();
+    format!("{name:<24} {:>6} {told:>20} {late:>10} {stale:>12} {increments:>11} {value:>14}", pauses.len())
+}
+
+async fn a_store(context: &Context) -> Result<(Store, Option<Postgres>), Failed> {
+    match postgres::installed() {
+        Some(programs) => {
+            let server = Postgres::start(&programs, &context.dir).await?;
+            Ok((Store::Postgres(server.url()), Some(server)))
+        }
+        None => Ok((Store::File(context.dir.join("number")), None)),
+    }
+}
+
+async fn one_pause(
+    context: &Context,
+    cluster: &Cluster,
+    store: &Store,
+    way: &Way,
+    round: u32,
+) -> Result<Pause, Failed> {
+    let own = store.open().await.map_err(Failed::CannotRun)?;
+    own.reset().await.map_err(Failed::CannotRun)?;
+    let lock = format!("paused-holder/{}-{round}", way.expected as u8);
+    let start = |role: &str, words: &[&str], extra: &[String]| {
+        let mut arguments =
+            vec!["--ttl-ms".into(), TTL_MS.to_string(), "--label".into(), role.to_owned(), "hold".into()];
+        arguments.extend(["--lock".into(), lock.clone(), "--store".into(), store.to_string()]);
+        arguments.extend(words.iter().map(|word| (*word).to_owned()));
+        arguments.extend_from_slice(extra);
+        let name = format!("{role}-{}-{round}", way.expected as u8);
+        Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments)
+    };
+    let mut holder = start("holder", way.holder[(round as usize + 1) % 2], &[])?;
+    let read = |record: &crate::record::Record| matches!(record.what, What::Read { .. }).then_some(());
+    holder.told("its grant and its reading", PATIENCE, read).await?;
+    is_stopped(&holder).await?;
+    let paused_us = boot_us();
+
+    let mut rival = start("rival", way.rival, &["--times".into(), RIVAL_TIMES.to_string()])?;
+    rival.idle(PATIENCE).await?;
+    let rivals = rival.finish(PATIENCE).await?;
+    let continued_us = boot_us();
+    holder.signal(Signal::SIGCONT);
+    holder.idle(PATIENCE).await?;
+    let held = holder.records()?;
+    // Its session is over: nothing is to be learnt from how it ends.
+    holder.kill().await?;
+
+    let granted_us =
+        rivals.iter().find_map(|record| matches!(record.what, What::Granted { .. }).then_some(record.at_us));
+    let sure_ms = held.iter().take_while(|record| !matches!(record.what, What::Read { .. })).filter_map(until).max();
+    let (Some(granted_us), Some(sure_ms)) = (granted_us, sure_ms) else {
+        return broken(format!("{}: the other holder was not granted the lock", way.name));
+    };
+    let what = "the grant to the other";
+    in_time(what, granted_us / 1_000, sure_ms, paused_us / 1_000 + TTL_MS + GRACE_MS).map_err(Failed::Broken)?;
+    if continued_us - paused_us < TTL_MS * 1_000 {
+        return Err(Failed::CannotRun("the pause was not longer than the session".into()));
+    }
+    let taken = own.taken().await.map_err(Failed::CannotRun)?;
+    let pause = Pause::of(&held, &taken);
+    context.story.note(format!(
+        "{} round {round}: paused {} ms: {pause:?}",
+        way.name,
+        (continued_us - paused_us) / 1_000
+    ));
+    Ok(pause)
+}
+
+fn until(record: &crate::record::Record) -> Option<u64> {
+    match record.what {
+        What::Sure { until_ms } => Some(until_ms),
+        _ => None,
+    }
+}
+
+/// Waits until the kernel says that the process is stopped.
+async fn is_stopped(worker: &Worker) -> Result<(), Failed> {
+    let stat = format!("/proc/{}/stat", worker.pid());
+    let begun = boot_us();
+    loop {
+        let text = std::fs::read_to_string(&stat)?;
+        // The state follows the program's name, which is in parentheses.
+        if text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')) {
+            return Ok(());
+        }
+        if boot_us() - begun > 10_000_000 {
+            return Err(Failed::CannotRun("the holder did not stop".into()));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

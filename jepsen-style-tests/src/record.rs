@@ -1,0 +1,262 @@
+//! What worker processes tell of themselves: JSON lines on their standard output, one [`Record`] each, written in one piece.
+//!
+//! Stamps are microseconds of `CLOCK_BOOTTIME`, which all processes of a machine share and which nobody sets; where the replicated
+//! clock is meant, it is wall time and the name says so. A worker that is killed leaves at most one torn line, its last.
+
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+use nix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// Microseconds since the machine started.
+pub fn boot_us() -> u64 {
+    let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map(std::time::Duration::from).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, as the replicated clock counts.
+pub fn wall_ms() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// When it was told.
+    pub at_us: u64,
+    /// Which client of the process.
+    pub client: u32,
+    /// What it tells.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What a worker tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// Its session is open.
+    Opened {
+        /// Its number.
+        session: u64,
+    },
+    /// Before this moment of the boot clock the cluster does not end the session, as far as its keeper knows.
+    Sure {
+        /// In milliseconds of the boot clock.
+        until_ms: u64,
+    },
+    /// It is about to ask.
+    Asking,
+    /// The library says that it holds.
+    Granted {
+        /// What it holds, in order.
+        locks: Vec<String>,
+        /// Under this token.
+        token: u64,
+    },
+    /// It read the shared value and is about to change it.
+    Read {
+        /// Under this token.
+        token: u64,
+        /// What it read.
+        value: i64,
+    },
+    /// It wrote, and what the store said.
+    Wrote {
+        /// Under this token.
+        token: u64,
+        /// What it wrote.
+        value: i64,
+        /// Whether the store took it.
+        accepted: bool,
+    },
+    /// It is about to give it back: from here on it does nothing under the token.
+    Letting {
+        /// The token.
+        token: u64,
+    },
+    /// It was given back.
+    LetGo {
+        /// The token.
+        token: u64,
+    },
+    /// The guard says that it is lost, before anything was written.
+    Lost {
+        /// The token.
+        token: u64,
+        /// In the guard's words.
+        why: String,
+    },
+    /// It gave up waiting.
+    GaveUp,
+    /// A call failed.
+    Failed {
+        /// Doing what.
+        doing: String,
+        /// How.
+        why: String,
+    },
+    /// Local hands that a lock went through under one token while it was shared in the process.
+    Streak {
+        /// The token.
+        token: u64,
+        /// How many held it, one after the other.
+        holds: u64,
+        /// When the first got it.
+        first_us: u64,
+        /// When the last let go.
+        last_us: u64,
+    },
+    /// The end of a leg of `share`.
+    Leg {
+        /// Whether the tasks shared.
+        shared: bool,
+        /// Hand-offs in it.
+        handoffs: u64,
+        /// How long it was.
+        micros: u64,
+    },
+    /// A gate's answer to `begin`.
+    Gate {
+        /// The gate.
+        key: String,
+        /// How it stands.
+        standing: Standing,
+    },
+    /// The body of an operation was run.
+    Body {
+        /// Of this gate.
+        key: String,
+        /// Under this token.
+        token: u64,
+    },
+    /// The result was stored.
+    Finished {
+        /// In this gate.
+        key: String,
+        /// Under this token.
+        token: u64,
+    },
+    /// Mean time of one `begin` with its `finish`.
+    Pairs {
+        /// How many.
+        count: u64,
+        /// All of them together.
+        micros: u64,
+    },
+    /// The work is over; sessions stay open until the process is told to end.
+    Idle,
+    /// The sessions are closed, and nothing more follows.
+    End,
+}
+
+/// How a gate stood, as a caller was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Standing {
+    /// The caller is to do the work.
+    Proceed {
+        /// Under this token.
+        token: u64,
+        /// Pending until then, by the replicated clock.
+        until_ms: u64,
+    },
+    /// Another does it.
+    InProgress {
+        /// Under this token.
+        token: u64,
+    },
+    /// It is done.
+    Done {
+        /// Under this token.
+        token: u64,
+        /// The stored result.
+        result: String,
+    },
+}
+
+/// Tells a line. A worker whose reader is gone has nobody to work for.
+pub fn tell(client: u32, what: What) {
+    tell_at(boot_us(), client, what);
+}
+
+/// Tells a line with a stamp that was taken before.
+pub fn tell_at(at_us: u64, client: u32, what: What) {
+    let Ok(mut line) = serde_json::to_vec(&Record { at_us, client, what }) else { return };
+    line.push(b'\n');
+    let mut out = std::io::stdout().lock();
+    if out.write_all(&line).and_then(|()| out.flush()).is_err() {
+        std::process::exit(3);
+    }
+}
+
+/// All whole lines of a history. Only the last line may be torn.
+///
+/// # Errors
+/// The file cannot be read, or a line in the middle is not a record.
+pub fn read(path: &Path) -> std::io::Result<Vec<Record>> {
+    read_from(path, 0).map(|(records, _)| records)
+}
+
+/// The whole lines of a history from a place on, and the place where they end.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_from(path: &Path, place: u64) -> std::io::Result<(Vec<Record>, u64)> {
+    let mut file = std::fs::File::open(path)?;
+    file.seek(std::io::SeekFrom::Start(place))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let records = parse(&bytes[..whole]).map_err(|why| std::io::Error::other(format!("{}: {why}", path.display())))?;
+    Ok((records, place + whole as u64))
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<Record>, String> {
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .map(|line| serde_json::from_slice(line).map_err(|error| format!("{error}: {}", String::from_utf8_lossy(line))))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_back_and_a_torn_last_one_is_left_out() {
+        let record = |what| Record { at_us: 7, client: 3, what };
+        let all = [
+            record(What::Granted { locks: vec!["a".into()], token: 9 }),
+            record(What::Gate { key: "k".into(), standing: Standing::Done { token: 1, result: "r".into() } }),
+            record(What::Idle),
+        ];
+        let mut bytes = Vec::new();
+        for record in &all {
+            serde_json::to_writer(&mut bytes, record).unwrap();
+            bytes.push(b'\n');
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        let read_back = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            read(&path)
+        };
+        assert_eq!(read_back(&bytes).unwrap(), all);
+        assert_eq!(read_back(&bytes[..bytes.len() - 4]).unwrap(), all[..2]);
+        let (_, place) = read_from(&path, 0).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(read_from(&path, place).unwrap(), (all[2..].to_vec(), bytes.len() as u64));
+        assert_eq!(read_back(b"{\"at").unwrap(), []);
+        bytes.splice(4..4, *b"x");
+        assert!(read_back(&bytes).is_err());
+    }
+
+    #[test]
+    fn both_clocks_go() {
+        let (boot, wall) = (boot_us(), wall_ms());
+        assert!(boot > 0 && boot_us() >= boot && wall > 1_700_000_000_000);
+    }
+}

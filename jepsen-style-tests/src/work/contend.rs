@@ -1,0 +1,108 @@
+//! Clients that increment a counter in a plain file under one lock, over and over. Two at once would lose an increment.
+//!
+//! The file of tokens is the resource's own log: each holder appends its token before it writes, so the order in which holders came to
+//! the resource is kept by the resource, not by them.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper_client::Session;
+
+use super::{Common, failed, join};
+use crate::record::{What, boot_us, tell};
+
+/// See the module's text.
+#[derive(Args, Clone)]
+pub(super) struct Contend {
+    /// The lock.
+    #[arg(long)]
+    lock: String,
+    /// How many clients.
+    #[arg(long)]
+    clients: u32,
+    /// For how long new turns are begun.
+    #[arg(long)]
+    seconds: u64,
+    /// How long each stays between reading and writing, in microseconds.
+    #[arg(long, default_value_t = 500)]
+    hold_us: u64,
+    /// How long each stays away after its turn, in milliseconds.
+    #[arg(long, default_value_t = 0)]
+    think_ms: u64,
+    /// The counter's file.
+    #[arg(long)]
+    counter: PathBuf,
+    /// The resource's log of tokens.
+    #[arg(long)]
+    tokens: PathBuf,
+}
+
+pub(super) async fn run(common: &Common, work: Contend) -> Result<Vec<Session>, String> {
+    let until_us = boot_us() + work.seconds * 1_000_000;
+    let clients = (0..work.clients).map(|client| tokio::spawn(one(common.clone(), work.clone(), client, until_us)));
+    join(clients.collect()).await
+}
+
+async fn one(common: Common, work: Contend, client: u32, until_us: u64) -> Result<Session, String> {
+    let mut session = common.open(client).await?;
+    loop {
+        let left = Duration::from_micros(until_us.saturating_sub(boot_us()));
+        if left.is_zero() {
+            return Ok(session);
+        }
+        session = common.renew(client, session).await?;
+        let lock = session.lock(&work.lock);
+        tell(client, What::Asking);
+        // When the time is over the wait is dropped, which takes the request out of the queue.
+        let guard = match tokio::time::timeout(left, lock.lock()).await {
+            Ok(Ok(guard)) => guard,
+            Ok(Err(error)) => {
+                failed(client, "lock", &error).await;
+                continue;
+            }
+            Err(_) => {
+                tell(client, What::GaveUp);
+                return Ok(session);
+            }
+        };
+        let token = guard.token();
+        tell(client, What::Granted { locks: vec![work.lock.clone()], token });
+        let value = read(&work.counter)?;
+        tokio::time::sleep(Duration::from_micros(work.hold_us)).await;
+        if guard.is_lost() {
+            tell(client, What::Lost { token, why: guard.lost().await });
+            continue;
+        }
+        append(&work.tokens, token)?;
+        write(&work.counter, value + 1)?;
+        tell(client, What::Wrote { token, value: value + 1, accepted: true });
+        tell(client, What::Letting { token });
+        if let Err(error) = guard.release().await {
+            failed(client, "release", &error).await;
+        }
+        if work.think_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(work.think_ms)).await;
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<i64, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    text.trim().parse().map_err(|_| format!("{} does not hold a number: {text:?}", file.display()))
+}
+
+/// In one call of the system, but not as one step with the reading.
+fn write(file: &Path, value: i64) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: {error}", file.display());
+    let mut open = std::fs::File::options().write(true).open(file).map_err(told)?;
+    // Always as long: there is no moment at which the file is empty.
+    open.write_all(format!("{value:020}\n").as_bytes()).map_err(told)
+}
+
+fn append(file: &Path, token: u64) -> Result<(), String> {
+    let told = |error: std::io::Error| format!("{}: {error}", file.display());
+    let mut open = std::fs::File::options().append(true).open(file).map_err(told)?;
+    open.write_all(format!("{token}\n").as_bytes()).map_err(told)
+}

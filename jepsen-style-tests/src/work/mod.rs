@@ -1,0 +1,128 @@
+//! What worker processes do: clients of the library, on trial, telling what they are told ([`crate::record`]).
+//!
+//! They use `lockkeeper_client` as a program would and judge nothing. A worker does its work, says that it is idle, keeps its sessions
+//! until SIGTERM, closes them and ends. It is killed and stopped from outside at any moment, except where a workload stops itself
+//! (`hold`) because the place between two instructions matters.
+
+mod contend;
+mod gate;
+mod hold;
+mod permits;
+mod several;
+mod share;
+mod store;
+
+pub use gate::result_of;
+pub use store::Store;
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::record::{What, tell};
+
+/// A process of clients for the proofs; not for anything else.
+#[derive(Parser)]
+#[command(version, about)]
+pub struct Arguments {
+    #[command(flatten)]
+    common: Common,
+    #[command(subcommand)]
+    work: Work,
+}
+
+/// What every workload takes.
+#[derive(Args, Clone)]
+struct Common {
+    /// Where the cluster is reached.
+    #[arg(long, value_delimiter = ',', required = true)]
+    endpoints: Vec<String>,
+    /// The timeout of each session, in milliseconds.
+    #[arg(long, default_value_t = 10_000)]
+    ttl_ms: u64,
+    /// Who this is.
+    #[arg(long, default_value = "worker")]
+    label: String,
+}
+
+#[derive(Subcommand)]
+enum Work {
+    /// Clients that increment a counter in a file under one lock.
+    Contend(contend::Contend),
+    /// One client that takes a lock and then does as it is told: for pauses, deaths and delays.
+    Hold(hold::Hold),
+    /// Clients of one semaphore.
+    Permits(permits::Permits),
+    /// Clients that take three of several locks at once.
+    Several(several::Several),
+    /// Tasks on one lock, in turn with and without sharing it in the process.
+    Share(share::Share),
+    /// Callers of operations behind idempotency gates.
+    Gate(gate::Gate),
+}
+
+/// Runs a worker to its end.
+///
+/// # Errors
+/// What it could not do, for people.
+pub async fn run(arguments: Arguments) -> Result<(), String> {
+    let Arguments { common, work } = arguments;
+    let sessions = match work {
+        Work::Contend(work) => contend::run(&common, work).await?,
+        Work::Hold(work) => hold::run(&common, work).await?,
+        Work::Permits(work) => permits::run(&common, work).await?,
+        Work::Several(work) => several::run(&common, work).await?,
+        Work::Share(work) => share::run(&common, work).await?,
+        Work::Gate(work) => gate::run(&common, work).await?,
+    };
+    let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    tell(0, What::Idle);
+    told_to_end.recv().await;
+    for closing in futures::future::join_all(sessions.iter().map(Session::close)).await {
+        closing.map_err(|error| format!("closing a session: {error}"))?;
+    }
+    tell(0, What::End);
+    Ok(())
+}
+
+impl Common {
+    /// A client with connections of its own; each begins with another endpoint, so that all nodes serve some.
+    fn client(&self, client: u32) -> Result<Client, String> {
+        let mut endpoints = self.endpoints.clone();
+        let count = endpoints.len().max(1);
+        endpoints.rotate_left(client as usize % count);
+        Client::new(&endpoints, Options::default()).map_err(|error| error.to_string())
+    }
+
+    async fn open(&self, client: u32) -> Result<Session, String> {
+        let options = SessionOptions {
+            timeout: Duration::from_millis(self.ttl_ms),
+            label: format!("{} {client}", self.label),
+            ..SessionOptions::default()
+        };
+        let session = Session::open(&self.client(client)?, &options).await.map_err(|error| error.to_string())?;
+        tell(client, What::Opened { session: session.id() });
+        Ok(session)
+    }
+
+    /// The session, or another if it is over.
+    async fn renew(&self, client: u32, session: Session) -> Result<Session, String> {
+        if session.left().is_zero() { self.open(client).await } else { Ok(session) }
+    }
+}
+
+/// Tells of a failed call, and keeps the next from following at once.
+async fn failed(client: u32, doing: &str, error: &Error) {
+    tell(client, What::Failed { doing: doing.to_owned(), why: error.to_string() });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+async fn join<T>(tasks: Vec<tokio::task::JoinHandle<Result<T, String>>>) -> Result<Vec<T>, String> {
+    let mut all = Vec::new();
+    for task in tasks {
+        all.push(task.await.map_err(|error| error.to_string())??);
+    }
+    Ok(all)
+}

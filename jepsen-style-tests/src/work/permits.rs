@@ -1,0 +1,94 @@
+//! Clients of one semaphore. While a client is inside, an ephemeral node of its session stands in a directory of its own: made after it
+//! was told that it has a permit, removed before it gives the permit back. So "inside" is in the log too, beside the semaphore's queue
+//! and told by somebody else than the semaphore; also for a process that is killed inside.
+
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::{Error, Session};
+use rand::Rng as _;
+
+use super::{Common, failed, join};
+use crate::record::{What, boot_us, tell};
+
+/// See the module's text.
+#[derive(Args, Clone)]
+pub(super) struct Permits {
+    /// The semaphore.
+    #[arg(long)]
+    lock: String,
+    /// How many may be inside.
+    #[arg(long)]
+    permits: u16,
+    /// Where those inside leave their nodes.
+    #[arg(long)]
+    inside: String,
+    /// How many clients.
+    #[arg(long)]
+    clients: u32,
+    /// For how long new turns are begun.
+    #[arg(long)]
+    seconds: u64,
+    /// How long each stays inside at most, in milliseconds.
+    #[arg(long, default_value_t = 20)]
+    hold_ms: u64,
+}
+
+pub(super) async fn run(common: &Common, work: Permits) -> Result<Vec<Session>, String> {
+    let until_us = boot_us() + work.seconds * 1_000_000;
+    let clients = (0..work.clients).map(|client| tokio::spawn(one(common.clone(), work.clone(), client, until_us)));
+    join(clients.collect()).await
+}
+
+async fn one(common: Common, work: Permits, client: u32, until_us: u64) -> Result<Session, String> {
+    let mut session = common.open(client).await?;
+    loop {
+        let left = Duration::from_micros(until_us.saturating_sub(boot_us()));
+        if left.is_zero() {
+            return Ok(session);
+        }
+        session = common.renew(client, session).await?;
+        let semaphore = session.semaphore(&work.lock, work.permits);
+        tell(client, What::Asking);
+        let guard = match tokio::time::timeout(left, semaphore.acquire()).await {
+            Ok(Ok(guard)) => guard,
+            Ok(Err(error)) => {
+                failed(client, "acquire", &error).await;
+                continue;
+            }
+            Err(_) => {
+                tell(client, What::GaveUp);
+                return Ok(session);
+            }
+        };
+        let token = guard.token();
+        tell(client, What::Granted { locks: vec![work.lock.clone()], token });
+        if let Err(error) = stay(&session, &work, token, client).await {
+            failed(client, "stay inside", &error).await;
+        }
+        if guard.is_lost() {
+            tell(client, What::Lost { token, why: guard.lost().await });
+            continue;
+        }
+        tell(client, What::Letting { token });
+        if let Err(error) = guard.release().await {
+            failed(client, "release", &error).await;
+        }
+    }
+}
+
+async fn stay(session: &Session, work: &Permits, token: u64, client: u32) -> Result<(), Error> {
+    let path = format!("{}/t{token}-{}-{client}", work.inside, std::process::id());
+    let node = Create { kind: Kind::Ephemeral, ..Create::default() };
+    let entered = session.client().create(&path, &node).await;
+    if entered.is_ok() {
+        let stay_ms = rand::rng().random_range(0..=work.hold_ms);
+        tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    }
+    // Also if it is not known whether it was made: it must not stand there when the permit is given back.
+    match session.client().delete(&path, None).await {
+        Err(error) if error.code() != Some(lockkeeper_client::api::Code::NoNode) => Err(error),
+        _ => entered.map(drop),
+    }
+}

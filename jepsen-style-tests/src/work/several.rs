@@ -1,0 +1,98 @@
+//! Clients that take three of several locks together, drawn at random, over and over. As in `permits`, those inside stand in the log.
+
+use std::time::Duration;
+
+use clap::Args;
+use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::{Error, Session};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::{Common, failed, join};
+use crate::record::{What, boot_us, tell};
+
+/// See the module's text.
+#[derive(Args, Clone)]
+pub(super) struct Several {
+    /// The locks are `<PREFIX>-0`, `<PREFIX>-1`, …
+    #[arg(long)]
+    prefix: String,
+    /// How many there are.
+    #[arg(long)]
+    locks: u32,
+    /// How many each takes together.
+    #[arg(long, default_value_t = 3)]
+    together: usize,
+    /// Where those inside leave their nodes.
+    #[arg(long)]
+    inside: String,
+    /// How many clients.
+    #[arg(long)]
+    clients: u32,
+    /// For how long new turns are begun.
+    #[arg(long)]
+    seconds: u64,
+    /// How long each holds at most, in milliseconds.
+    #[arg(long, default_value_t = 10)]
+    hold_ms: u64,
+    /// Where the choice of locks comes from.
+    #[arg(long)]
+    seed: u64,
+}
+
+pub(super) async fn run(common: &Common, work: Several) -> Result<Vec<Session>, String> {
+    let until_us = boot_us() + work.seconds * 1_000_000;
+    let clients = (0..work.clients).map(|client| tokio::spawn(one(common.clone(), work.clone(), client, until_us)));
+    join(clients.collect()).await
+}
+
+async fn one(common: Common, work: Several, client: u32, until_us: u64) -> Result<Session, String> {
+    let mut random = StdRng::seed_from_u64(work.seed.wrapping_add(u64::from(client)));
+    let mut session = common.open(client).await?;
+    let all: Vec<String> = (0..work.locks).map(|number| format!("{}-{number}", work.prefix)).collect();
+    loop {
+        let left = Duration::from_micros(until_us.saturating_sub(boot_us()));
+        if left.is_zero() {
+            return Ok(session);
+        }
+        session = common.renew(client, session).await?;
+        // In the order in which they were drawn: it is the library that brings them into one order.
+        let names: Vec<String> = all.choose_multiple(&mut random, work.together).cloned().collect();
+        let several = session.multi_lock(names.clone());
+        tell(client, What::Asking);
+        let guard = match tokio::time::timeout(left, several.lock()).await {
+            Ok(Ok(guard)) => guard,
+            Ok(Err(error)) => {
+                failed(client, "lock", &error).await;
+                continue;
+            }
+            Err(_) => {
+                tell(client, What::GaveUp);
+                return Ok(session);
+            }
+        };
+        let token = guard.token();
+        tell(client, What::Granted { locks: names, token });
+        let hold_ms = random.random_range(0..=work.hold_ms);
+        if let Err(error) = stay(&session, &work, token, hold_ms).await {
+            failed(client, "stay inside", &error).await;
+        }
+        if guard.is_lost() {
+            tell(client, What::Lost { token, why: guard.lost().await });
+            continue;
+        }
+        tell(client, What::Letting { token });
+        if let Err(error) = guard.release().await {
+            failed(client, "release", &error).await;
+        }
+    }
+}
+
+async fn stay(session: &Session, work: &Several, token: u64, hold_ms: u64) -> Result<(), Error> {
+    let path = format!("{}/t{token}-{}", work.inside, std::process::id());
+    let node = Create { kind: Kind::Ephemeral, ..Create::default() };
+    session.client().create(&path, &node).await?;
+    tokio::time::sleep(Duration::from_millis(hold_ms)).await;
+    session.client().delete(&path, None).await.map(drop)
+}

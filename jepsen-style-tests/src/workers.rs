@@ -1,0 +1,130 @@
+//! Worker processes (`worker`, see [`crate::work`]): started, followed through what they tell, and ended by their pid.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+
+use crate::process::Process;
+use crate::record::{self, Record, What};
+use crate::verdict::{Failed, broken};
+
+const POLL: Duration = Duration::from_millis(5);
+
+/// One process with clients of the library in it.
+#[derive(Debug)]
+pub struct Worker {
+    name: String,
+    process: Process,
+    history: PathBuf,
+    complaints: PathBuf,
+}
+
+impl Worker {
+    /// Starts `worker ARGUMENTS`; what it tells goes to `<dir>/<name>.jsonl`, its complaints to `<dir>/<name>.log`.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(dir: &Path, name: &str, endpoints: &[String], arguments: &[String]) -> Result<Self, Failed> {
+        let program = std::env::current_exe()?.with_file_name("worker");
+        if !program.is_file() {
+            let missing = format!("no worker at {}: build the package's binaries", program.display());
+            return Err(Failed::CannotRun(missing));
+        }
+        let (history, complaints) = (dir.join(format!("{name}.jsonl")), dir.join(format!("{name}.log")));
+        let mut argv = vec![program.display().to_string(), "--endpoints".into(), endpoints.join(",")];
+        argv.extend_from_slice(arguments);
+        let process = Process::start_telling(&argv, &[], &history, &complaints)?;
+        Ok(Self { name: name.to_owned(), process, history, complaints })
+    }
+
+    /// Its name in the evidence.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.process.pid()
+    }
+
+    /// What it has told so far.
+    ///
+    /// # Errors
+    /// Its history cannot be read.
+    pub fn records(&self) -> Result<Vec<Record>, Failed> {
+        Ok(record::read(&self.history)?)
+    }
+
+    /// Waits until it has told something that `wanted` picks; gives the first such thing.
+    ///
+    /// # Errors
+    /// It ends before, or does not tell it in time.
+    pub async fn told<T>(
+        &mut self,
+        doing: &str,
+        within: Duration,
+        wanted: impl Fn(&Record) -> Option<T>,
+    ) -> Result<T, Failed> {
+        let begun = Instant::now();
+        let mut place = 0;
+        loop {
+            let ended = self.process.ended();
+            let (records, next) = record::read_from(&self.history, place)?;
+            place = next;
+            if let Some(found) = records.iter().find_map(&wanted) {
+                return Ok(found);
+            }
+            if let Some(status) = ended {
+                return broken(format!("worker {} ended ({status}) before {doing}: {}", self.name, self.last_words()));
+            }
+            if begun.elapsed() > within {
+                return broken(format!("worker {}: {doing} did not come within {within:?}", self.name));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Waits until its work is over.
+    ///
+    /// # Errors
+    /// As [`told`](Self::told).
+    pub async fn idle(&mut self, within: Duration) -> Result<(), Failed> {
+        self.told("the end of its work", within, |record| (record.what == What::Idle).then_some(())).await
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// `kill -9`, and reaps.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub async fn kill(&mut self) -> Result<(), Failed> {
+        self.signal(Signal::SIGKILL);
+        match self.process.wait_end(Duration::from_secs(10)).await {
+            Some(_) => Ok(()),
+            None => broken(format!("worker {} did not end when killed", self.name)),
+        }
+    }
+
+    /// Tells it to end (SIGTERM), waits, and gives all it told.
+    ///
+    /// # Errors
+    /// It does not end in time, or complains by its exit code.
+    pub async fn finish(mut self, within: Duration) -> Result<Vec<Record>, Failed> {
+        self.signal(Signal::SIGTERM);
+        match self.process.wait_end(within).await {
+            Some(status) if status.success() => self.records(),
+            Some(status) => broken(format!("worker {} ended with {status}: {}", self.name, self.last_words())),
+            None => broken(format!("worker {} did not end within {within:?} when told to", self.name)),
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(&self.complaints).unwrap_or_default();
+        log.lines().last().unwrap_or("it said nothing").to_owned()
+    }
+}
