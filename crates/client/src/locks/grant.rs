@@ -102,7 +102,9 @@ impl Grant {
     /// That it is not held any more is a loss.
     fn as_loss(&self, error: Error) -> Error {
         match error {
-            Error::Refused(problem) if problem.code == Code::NotHeld => Error::Lost(self.loss().unwrap_or(problem.detail)),
+            Error::Refused(problem) if problem.code == Code::NotHeld => {
+                Error::Lost(self.loss().unwrap_or(problem.detail))
+            }
             other => other,
         }
     }

@@ -87,6 +87,24 @@ impl Held {
 /// Dropping it gives the lock back in the background. [`release`](Self::release) says what came of that.
 ///
 /// If the lock is lost, its guard stays what it is, a value that says so. Dropping it then harms nobody's later grant.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let guard = session.lock("reports").lock().await?;
+/// let work = guard.run(async {
+///     // `UPDATE reports SET …, token = $1 WHERE id = 7 AND token <= $1`
+///     guard.token()
+/// });
+/// match work.await {
+///     Ok(token) => println!("done under {token}"),
+///     Err(lost) => println!("stopped: {lost}"),
+/// }
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "the lock is given back as soon as its guard is dropped"]
 pub struct Guard<K = kind::Exclusive> {
     held: Held,

@@ -96,7 +96,9 @@ enum Event {
     Join,
     Leave(usize),
     /// The agent gets its answer: granted, or in vain.
-    Answer { granted: bool },
+    Answer {
+        granted: bool,
+    },
     /// The turn that is under way ends.
     EndTurn,
     /// The grant is lost; its turn goes on without it.

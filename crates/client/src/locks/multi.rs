@@ -16,6 +16,20 @@ pub type MultiGuard = Guard<kind::Together>;
 /// The requests enter all the queues at one point of the cluster's order. So two multi-locks never wait for each other in a circle,
 /// whatever names they share; while they wait, though, they stand in all their queues, and those behind them wait as well. There is
 /// one token for all; to each of the resources it is larger than every earlier one.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let transfer = session.multi_lock(["accounts/7", "accounts/3"]);
+/// let guard = transfer.lock().await?;
+/// assert_eq!(guard.names().collect::<Vec<_>>(), ["accounts/3", "accounts/7"]);
+/// // Show the one token to both accounts.
+/// assert!(session.lock("accounts/3").try_lock().await?.is_none());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct MultiLock {
     handle: Handle,

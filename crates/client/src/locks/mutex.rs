@@ -18,6 +18,21 @@ use crate::session::Session;
 /// [`ReentrantLock`](super::ReentrantLock) is for those who want otherwise.
 ///
 /// A Curator `InterProcessMutex` on `/locks/<name>` stands in the same queue.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let lock = session.lock("orders/42").label("billing");
+/// let guard = lock.lock().await?;
+/// // The resource remembers the largest token and refuses smaller ones, in the same step as the write.
+/// let written = guard.run(async { format!("write with token {}", guard.token()) }).await?;
+/// assert!(lock.try_lock().await?.is_none(), "held");
+/// guard.release().await?;
+/// # assert!(written.starts_with("write"));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
     handle: Handle,
@@ -43,6 +58,26 @@ impl Lock {
     /// writes) before its guard goes. A loss reaches whoever has the guard, and those who wait ask anew.
     ///
     /// It is the handles of one session with the same name, delay and caps that share.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+    /// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+    /// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+    /// use lockkeeper_client::Sharing;
+    /// use std::time::Duration;
+    ///
+    /// let sharing = Sharing { max_passes: 20, max_time: Duration::from_millis(50) };
+    /// let lock = session.lock("cache/refill").shared_in_process(sharing);
+    /// let tasks = (0..8).map(|_| {
+    ///     let lock = lock.clone();
+    ///     tokio::spawn(async move { lock.lock().await?.release().await })
+    /// });
+    /// for task in tasks.collect::<Vec<_>>() {
+    ///     task.await??;
+    /// }
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn shared_in_process(self, sharing: Sharing) -> Self {
         Self { sharing: Some(sharing), ..self }

@@ -25,6 +25,21 @@ pub type ReentrantGuard = Guard<kind::Reentrant>;
 /// branches of one `join!` or `select!` are *one* owner and do not exclude each other, and a task that is spawned while holding is
 /// another and waits. Owners are those of one session, whichever handle they come through; owners of another session, in this
 /// process or elsewhere, wait in the cluster's queue as for a [`Lock`](super::Lock), with which it shares its queue.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let ledger = session.reentrant("ledger");
+/// let outer = ledger.lock().await?;
+/// let inner = ledger.lock().await?; // the same task
+/// assert_eq!((inner.hold_count(), inner.token()), (2, outer.token()));
+/// assert!(ledger.try_lock_as("somebody else").await?.is_none());
+/// inner.release().await?; // one of two: the lock stays
+/// outer.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReentrantLock {
     handle: Handle,

@@ -20,6 +20,23 @@ pub type WriteGuard = Guard<kind::Write>;
 ///
 /// Not reentrant: a reader that asks to write while it reads waits for itself. A writer becomes a reader without letting go by
 /// [`downgrade`](WriteGuard::downgrade). A Curator `InterProcessReadWriteLock` on `/locks/<name>` stands in the same queue.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let prices = session.rw_lock("prices");
+/// let writer = prices.write().await?;
+/// let token = writer.token();
+/// let reader = writer.downgrade().await?; // nobody wrote in between
+/// assert_eq!(reader.token(), token);
+/// let another = prices.read().await?;
+/// assert!(prices.try_write().await?.is_none());
+/// # reader.release().await?;
+/// # another.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RwLock {
     reading: Handle,

@@ -20,6 +20,21 @@ pub type Permit = Guard<kind::Permit>;
 /// [`LockMismatch`](lockkeeper_api::Code::LockMismatch) for as long as somebody stands there, and so is a plain lock of the same
 /// name. The tokens of those who hold at the same time differ and come in no order: a resource can tell by them that a holder is
 /// [over](crate::Client::verify), not that it is the only one.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let licences = session.semaphore("licences", 2);
+/// let (one, two) = (licences.acquire().await?, licences.acquire().await?);
+/// assert!(licences.try_acquire().await?.is_none());
+/// one.release().await?;
+/// let three = licences.acquire().await?;
+/// # two.release().await?;
+/// # three.release().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     handle: Handle,

@@ -44,6 +44,23 @@ impl Backoff {
 ///
 /// Not fair: whoever tries at the right moment has it, those who stand in the queue go first, and a single unlucky one may wait for
 /// ever. For work that may as well be left out or done later; otherwise take [`Lock`](super::Lock), which costs the cluster less.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::locks::Backoff;
+/// use std::time::Duration;
+///
+/// let backoff = Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(200) };
+/// let nightly = session.spin_lock("nightly-report", backoff);
+/// match nightly.lock_timeout(Duration::from_secs(1)).await? {
+///     Some(guard) => guard.release().await?,
+///     None => println!("somebody else is at it"),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SpinLock {
     handle: Handle,
@@ -117,14 +134,15 @@ mod tests {
 
     #[test]
     fn no_setting_makes_it_hammer_or_hang() {
-        for (first, longest) in [
-            (Duration::ZERO, Duration::ZERO),
-            (Duration::MAX, Duration::MAX),
-            (Duration::from_secs(1), Duration::ZERO),
-        ] {
+        for (first, longest) in
+            [(Duration::ZERO, Duration::ZERO), (Duration::MAX, Duration::MAX), (Duration::from_secs(1), Duration::ZERO)]
+        {
             for tries in [0, 1, 40, u32::MAX] {
                 let pause = Backoff { first, longest }.pause(tries, 0.0);
-                assert!(pause >= SHORTEST_PAUSE && pause <= longest.max(SHORTEST_PAUSE), "{first:?} {longest:?} {tries}");
+                assert!(
+                    pause >= SHORTEST_PAUSE && pause <= longest.max(SHORTEST_PAUSE),
+                    "{first:?} {longest:?} {tries}"
+                );
             }
         }
     }

@@ -1,0 +1,194 @@
+//! Sharing within a process: one place in the cluster's queue, turns that never overlap, and others served within the cap.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkeeper_client::{Error, Session, Sharing};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::{SOON, Setting, soon};
+
+/// Only the number of turns counts.
+fn passes(max_passes: u32) -> Sharing {
+    Sharing { max_passes, max_time: SOON }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_have_one_place_in_the_queue_and_turns_never_overlap() {
+    let setting = Setting::new().await;
+    let (session, other) = (setting.session().await, setting.session().await);
+    let blocking = other.lock("a").lock().await.unwrap();
+    let (inside, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+    let mut tasks = JoinSet::new();
+    for n in 0..64 {
+        // Handles made one by one share as clones do.
+        let lock = session.lock("a").shared_in_process(passes(15));
+        let (inside, begun) = (inside.clone(), begun.clone());
+        tasks.spawn(async move {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let guard = lock.lock().await.unwrap();
+            assert!(!inside.swap(true, Ordering::SeqCst), "two turns at once");
+            tokio::task::yield_now().await;
+            inside.store(false, Ordering::SeqCst);
+            let token = guard.token();
+            // Both ways of ending a turn.
+            if n % 2 == 0 {
+                guard.release().await.unwrap()
+            } else {
+                drop(guard)
+            }
+            token
+        });
+    }
+    setting.until("a", 1, 1).await;
+    while begun.load(Ordering::SeqCst) < 64 {
+        tokio::task::yield_now().await;
+    }
+    setting.until("a", 1, 1).await;
+    let before = blocking.token();
+    blocking.release().await.unwrap();
+    let tokens: BTreeSet<u64> = soon(tasks.join_all()).await.into_iter().collect();
+    assert!(tokens.first() > Some(&before));
+    assert!((4..=8).contains(&tokens.len()), "{} grants for 64 turns, 16 to a grant", tokens.len());
+    setting.until("a", 0, 0).await;
+}
+
+#[tokio::test]
+async fn another_session_is_served_within_the_cap() {
+    const CAP: u32 = 5;
+    let setting = Setting::new().await;
+    let (session, other) = (setting.session().await, setting.session().await);
+    let lock = session.lock("a").shared_in_process(passes(CAP));
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let first = lock.lock().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let (lock, log, stop) = (lock.clone(), log.clone(), stop.clone());
+        tasks.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let guard = lock.lock().await.unwrap();
+                log.lock().await.push(("here", guard.token()));
+                drop(guard);
+            }
+        });
+    }
+    let waiting = tokio::spawn({
+        let (lock, log, stop) = (other.lock("a"), log.clone(), stop.clone());
+        async move {
+            let guard = lock.lock().await.unwrap();
+            log.lock().await.push(("elsewhere", guard.token()));
+            stop.store(true, Ordering::SeqCst);
+        }
+    });
+    setting.until("a", 1, 1).await;
+    assert!(log.lock().await.is_empty());
+    drop(first);
+    soon(waiting).await.unwrap();
+    soon(tasks.join_all()).await;
+    let log = log.lock().await;
+    let turns_before = log.iter().take_while(|(who, _)| *who == "here").count();
+    assert!(turns_before <= CAP as usize, "{turns_before} turns before the one who waited elsewhere");
+    assert!(log.windows(2).all(|pair| pair[0].1 <= pair[1].1), "tokens go back: {log:?}");
+    setting.until("a", 0, 0).await;
+}
+
+#[tokio::test]
+async fn an_old_grant_is_not_passed_on() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let lock = session.lock("a").shared_in_process(Sharing { max_passes: 1_000, max_time: Duration::from_millis(20) });
+    let first = lock.lock().await.unwrap();
+    let token = first.token();
+    let waiting = tokio::spawn(async move { lock.lock().await.unwrap().token() });
+    sleep(Duration::from_millis(30)).await;
+    first.release().await.unwrap();
+    assert!(soon(waiting).await.unwrap() > token);
+}
+
+#[tokio::test]
+async fn who_gives_up_is_skipped_and_the_last_takes_the_request_along() {
+    let setting = Setting::new().await;
+    let (session, other) = (setting.session().await, setting.session().await);
+    let lock = session.lock("a").shared_in_process(passes(100));
+    let blocking = other.lock("a").lock().await.unwrap();
+    {
+        let waits = futures::future::join3(lock.lock(), lock.lock(), lock.lock());
+        tokio::select! {
+            _ = waits => panic!("two holders"),
+            () = setting.until("a", 1, 1) => {}
+        }
+    }
+    setting.until("a", 1, 0).await;
+    assert!(lock.lock_timeout(Duration::from_millis(20)).await.unwrap().is_none());
+    assert!(lock.try_lock().await.unwrap().is_none());
+    setting.until("a", 1, 0).await;
+    blocking.release().await.unwrap();
+    let first = soon(lock.lock()).await.unwrap();
+    assert!(lock.try_lock().await.unwrap().is_none());
+    assert!(lock.lock_timeout(Duration::from_millis(20)).await.unwrap().is_none());
+    let mut gone = Box::pin(lock.lock());
+    assert!(timeout(Duration::from_millis(5), &mut gone).await.is_err());
+    let mut next = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.lock().await.unwrap() }
+    });
+    assert!(timeout(Duration::from_millis(5), &mut next).await.is_err());
+    drop(gone);
+    let token = first.token();
+    drop(first);
+    let second = soon(next).await.unwrap();
+    assert_eq!(second.token(), token, "passed on");
+    second.release().await.unwrap();
+    assert!(soon(lock.try_lock()).await.unwrap().is_some(), "free again");
+}
+
+#[tokio::test]
+async fn those_who_wait_hear_of_a_lost_session() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let lock = session.lock("a").shared_in_process(Sharing::default());
+    let held = lock.lock().await.unwrap();
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.lock().await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    session.close().await.unwrap();
+    for wait in waiting {
+        assert!(matches!(soon(wait).await.unwrap(), Err(Error::Lost(_))));
+    }
+    assert!(held.is_lost());
+    assert!(matches!(held.release().await, Err(Error::Lost(_))));
+}
+
+/// Broken off at any moment, in the moment of the turn included.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_that_are_broken_off_anywhere_never_stop_the_line() {
+    let setting = Setting::new().await;
+    let session: Session = setting.session().await;
+    let lock = session.lock("a").shared_in_process(passes(10));
+    let mut tasks = JoinSet::new();
+    for n in 0..40_u64 {
+        let lock = lock.clone();
+        tasks.spawn(async move {
+            for round in 0..10 {
+                let micros = (n * 131 + round * 977) % 3_000;
+                match n % 3 {
+                    0 => drop(timeout(Duration::from_micros(micros), lock.lock()).await),
+                    1 => drop(lock.lock_timeout(Duration::from_micros(micros)).await.unwrap()),
+                    _ => drop(lock.try_lock().await.unwrap()),
+                }
+            }
+        });
+    }
+    soon(tasks.join_all()).await;
+    soon(lock.lock()).await.unwrap().release().await.unwrap();
+    setting.until("a", 0, 0).await;
+}
