@@ -16,6 +16,23 @@ use crate::session::Session;
 /// A barrier is a persistent node: it stands until somebody removes it, whatever becomes of who set it. One that was set with
 /// [`block_while_alive`](Self::block_while_alive) falls with its session as well. A removal tells everyone who waits, once. When the session of a
 /// waiter is lost its wait ends in [`Error::Lost`](crate::Error::Lost), which does not say that the way is free.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let migration = session.barrier("/app/migration")?;
+/// migration.block().await?;
+/// let waiting = tokio::spawn({
+///     let migration = migration.clone();
+///     async move { migration.wait().await }
+/// });
+/// // … migrate …
+/// migration.remove().await?;
+/// waiting.await??;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Barrier {
     session: Session,

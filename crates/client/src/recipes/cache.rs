@@ -133,6 +133,21 @@ impl Drop for Keeper {
 /// A node kept in memory and up to date. Clones share what they hold; each has its own place in the sequence of changes.
 ///
 /// It needs no session, and outlives the one through which it was made. Every change notifies it once, and costs one read.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::api::nodes::Create;
+///
+/// let mut config = client.node_cache("/config").await?;
+/// assert_eq!(config.current(), None);
+/// client.create("/config", &Create::default()).await?;
+/// let node = config.changed().await.expect("it was made");
+/// assert_eq!(node.stat.version, 0);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeCache {
     inner: TreeCache,
@@ -170,6 +185,22 @@ impl NodeCache {
 ///
 /// A subtree of more than [`MAX_CACHED_NODES`] nodes is refused; if it grows beyond that later, [`Image::trouble`] says so, and what came
 /// since is not in the image. Counts of children in a node's [`Stat`] are those of its last reading.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::api::nodes::Create;
+/// use lockkeeper_client::recipes::CacheChange;
+///
+/// client.create("/app", &Create::default()).await?;
+/// let mut app = client.tree_cache("/app").await?;
+/// client.create("/app/feature", &Create::default()).await?;
+/// assert_eq!(app.changes().await, [CacheChange::Added("/app/feature".into())]);
+/// assert_eq!(app.current().len(), 2);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct TreeCache {
     images: watch::Receiver<Image>,

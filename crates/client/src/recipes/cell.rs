@@ -83,7 +83,8 @@ impl Cell {
                 let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 return Err(RecipeError::Contended { path: path.into(), tries, elapsed_ms });
             }
-            sleep(pause.mul_f64(rand::rng().random_range(0.0..1.0))).await;
+            let rest = pause.mul_f64(rand::rng().random_range(0.0..1.0));
+            sleep(rest).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -14,6 +14,18 @@ use crate::session::Session;
 ///
 /// The value is kept as decimal text in one persistent node. Do not delete that node while somebody counts: versions start anew
 /// with it. A session that is lost in the middle leaves either the old or the new value.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let orders = session.counter("/app/orders")?;
+/// assert_eq!(orders.increment().await?, 1);
+/// assert_eq!(orders.add(41).await?, 42);
+/// assert!(!orders.compare_and_set(7, 0).await?, "it is not 7");
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Counter {
     cell: Cell,

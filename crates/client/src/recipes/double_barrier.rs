@@ -37,6 +37,23 @@ const MAX_PARTIES: u32 = 1_000;
 /// Those that came too late for a round are told of each departure. When a waiting party's session is lost its wait ends in
 /// [`Error::Lost`](crate::Error::Lost). Should the last party that comes stop between its arrival and its mark, the round opens when it goes
 /// on, or when another comes after its session has ended.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let phase = session.double_barrier("/app/phase-1", 2)?;
+/// let other = tokio::spawn({
+///     let phase = phase.clone();
+///     async move { phase.enter().await?.leave().await }
+/// });
+/// let entered = phase.enter().await?;
+/// // … both are inside …
+/// entered.leave().await?;
+/// other.await??;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
     session: Session,

@@ -67,6 +67,22 @@ impl Seat {
 ///
 /// A leader is one by the cluster's order, not by the wall clock: one that was paused may act after it was deposed. Give what it writes to the
 /// fencing token ([`Leadership::token`]), or write through transactions with [`Leadership::guard`].
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let election = session.election("reports")?;
+/// let leadership = election.campaign(b"10.0.0.1:80").await?;
+/// assert_eq!(election.leader().await?.expect("it is us").data, b"10.0.0.1:80");
+/// // The work is dropped where it stands when the leadership is lost. What it writes should carry the token.
+/// let token = leadership.token();
+/// let written = leadership.run(async move { token }).await?;
+/// assert_eq!(written, leadership.token());
+/// leadership.resign().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Election {
     session: Session,
@@ -216,6 +232,18 @@ async fn leader_now(client: &Client, seat: &Seat) -> Result<(Option<Leader>, u64
 
 /// Follows who leads: at first who does now, then each change that is still news when it is asked for. Leaders that came and went in between
 /// may be passed over; the last one never is.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let mut watch = client.observe_election("reports")?;
+/// assert_eq!(watch.next().await?, None, "nobody leads");
+/// let leadership = session.election("reports")?.campaign(b"me").await?;
+/// assert_eq!(watch.next().await?.expect("somebody leads").token, leadership.token());
+/// # Ok(()) }
+/// ```
 pub struct LeaderWatch {
     client: Client,
     seat: Seat,

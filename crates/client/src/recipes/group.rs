@@ -24,6 +24,22 @@ const MAX_MEMBER_BYTES: usize = 64 * 1024;
 ///
 /// A name belongs to one member at a time. A process that starts again before its old session has ended finds its name
 /// [`Taken`](RecipeError::Taken): use a name of its own for each start, or wait.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::recipes::MemberChange;
+///
+/// let workers = session.group("/app/workers")?;
+/// let mut watch = workers.watch().await?;
+/// let me = workers.join("worker-1", b"10.0.0.1:80").await?;
+/// assert_eq!(watch.changes().await, [MemberChange::Joined("worker-1".into())]);
+/// assert_eq!(workers.members().await?["worker-1"], b"10.0.0.1:80");
+/// me.leave().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Group {
     session: Session,

@@ -19,6 +19,22 @@ use crate::session::Session;
 ///
 /// A count is exactly once under retries, as with [`Counter`](super::Counter). Each waiter is told of every count: `waiters × count`
 /// notifications in the life of a latch. When the session is lost a wait ends in [`Error::Lost`](crate::Error::Lost); the latch stays as it is.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let started = session.latch("/app/started", 2)?;
+/// let waiting = tokio::spawn({
+///     let started = started.clone();
+///     async move { started.wait().await }
+/// });
+/// started.count_down().await?;
+/// started.count_down().await?;
+/// waiting.await??;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Latch {
     cell: Cell,

@@ -53,6 +53,22 @@ pub enum PersistentState {
 /// sessions.
 ///
 /// [`close`](Self::close) removes the node. Dropping does so in the background; if the process dies the node ends with its session.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// use lockkeeper_client::recipes::PersistentNode;
+///
+/// let options = lockkeeper_client::SessionOptions::default();
+/// let node = PersistentNode::start(&client, options, "/services/web-1", b"10.0.0.1:80")?;
+/// node.present().await;
+/// node.set_data(b"10.0.0.2:80")?;
+/// node.present().await;
+/// node.close().await;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct PersistentNode {
     desired: watch::Sender<Vec<u8>>,

@@ -4,9 +4,9 @@
 //! creation may find its directory gone again, and makes it anew.
 
 use lockkeeper_api::Code;
-use lockkeeper_api::nodes::{Changed, Create, Kind, Txn, TxnDone};
+use lockkeeper_api::nodes::{Changed, Create, Kind};
 
-use super::error::{RecipeError, refused_operation};
+use super::error::RecipeError;
 use crate::client::Client;
 use crate::error::Error;
 
@@ -130,24 +130,6 @@ pub(crate) async fn create(client: &Client, path: &str, create: &Create) -> Resu
             done => return done,
         }
     }
-}
-
-/// Carries out a transaction whose first operations create nodes in `directory`, which is made where it is missing.
-pub(crate) async fn txn_within(client: &Client, directory: &str, creating: u32, txn: &Txn) -> Result<TxnDone, Error> {
-    let mut makings = 0;
-    loop {
-        match client.txn(txn).await {
-            Err(error) if is_missing(&error, creating) && makings < MAX_MAKINGS => {
-                makings += 1;
-                make_directories(client, directory).await?;
-            }
-            done => return done,
-        }
-    }
-}
-
-fn is_missing(error: &Error, creating: u32) -> bool {
-    refused_operation(error) == Some((creating, Code::NoNode))
 }
 
 #[cfg(test)]

@@ -39,6 +39,21 @@ const PAGE: u32 = 64;
 ///   of each item put or given back; the others of nothing.
 ///
 /// The path and its `items` stay until somebody removes them.
+///
+/// ```
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
+/// let jobs = session.queue("/app/jobs")?;
+/// jobs.put(b"resize 42.jpg").await?;
+/// let job = jobs.take().await?;
+/// assert_eq!((job.data(), job.attempt()), (&b"resize 42.jpg"[..], 1));
+/// // … work, and stop if job.lost() completes …
+/// job.ack().await?;
+/// assert!(jobs.is_empty().await?);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Queue {
     session: Session,

@@ -1,0 +1,130 @@
+//! Counter and latch.
+
+use std::time::Duration;
+
+use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::api::{Code, Data};
+use lockkeeper_client::recipes::RecipeError;
+
+use crate::support::{Process, client, cluster, is_lost, names, session, soon, until};
+
+#[tokio::test]
+async fn sixteen_tasks_count_and_no_addition_is_lost_or_doubled() {
+    let cluster = cluster().await;
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let session = session(&cluster).await;
+        let shared = session.counter("/counting/sum").unwrap();
+        for number in 0..4 {
+            // Half of the tasks share a handle, the others collide in the cluster.
+            let own = session.counter("/counting/sum").unwrap();
+            let counter = if number < 2 { shared.clone() } else { own };
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..8 {
+                    counter.add(3).await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        soon("the additions", task).await.unwrap();
+    }
+    let session = session(&cluster).await;
+    assert_eq!(session.counter("/counting/sum").unwrap().get().await.unwrap(), 16 * 8 * 3);
+    // The directory above it is a container, which the cluster removes when nobody uses it any more.
+    let above = session.client().node("/counting", &Default::default()).await.unwrap();
+    assert_eq!(above.kind, Kind::Container);
+}
+
+#[tokio::test]
+async fn a_counter_is_exact_at_its_edges() {
+    let cluster = cluster().await;
+    let session = session(&cluster).await;
+    let counter = session.counter("/edges/counter").unwrap();
+    assert_eq!(counter.get().await.unwrap(), 0);
+    assert_eq!(counter.increment().await.unwrap(), 1);
+    assert!(counter.compare_and_set(1, i64::MAX).await.unwrap());
+    assert!(!counter.compare_and_set(1, 7).await.unwrap());
+    assert!(matches!(counter.add(1).await, Err(RecipeError::Overflow { value: i64::MAX, delta: 1, .. })));
+    assert_eq!(counter.get().await.unwrap(), i64::MAX);
+    assert_eq!(counter.set(i64::MIN).await.unwrap(), i64::MAX);
+    assert!(matches!(counter.add(-1).await, Err(RecipeError::Overflow { .. })));
+    assert!(session.counter("/edges/unset").unwrap().compare_and_set(0, 5).await.unwrap());
+
+    let other = Create { data: Data::from_bytes(b"not a number"), ..Create::default() };
+    session.client().create("/edges/other", &other).await.unwrap();
+    let foreign = session.counter("/edges/other").unwrap().add(1).await;
+    assert!(matches!(foreign, Err(RecipeError::Foreign { .. })), "{foreign:?}");
+    for bad in ["", "edges", "/", "/a//b", "/locks/x", "/a/.."] {
+        assert!(matches!(session.counter(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
+    }
+    session.close().await.unwrap();
+    assert!(is_lost(&counter.add(1).await));
+}
+
+#[tokio::test]
+async fn a_latch_opens_when_all_have_counted() {
+    let cluster = cluster().await;
+    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (latch, other) = (one.latch("/latches/a", 3).unwrap(), two.latch("/latches/a", 3).unwrap());
+    // Waiting begins before anybody has made the latch.
+    let mut waiting = Vec::new();
+    for latch in [latch.clone(), other.clone()] {
+        waiting.push(tokio::spawn(async move { latch.wait().await }));
+    }
+    assert_eq!(latch.remaining().await.unwrap(), 3);
+    assert_eq!(latch.count_down().await.unwrap(), 2);
+    assert_eq!(other.count_down().await.unwrap(), 1);
+    assert!(waiting.iter().all(|task| !task.is_finished()));
+    let wrong = one.latch("/latches/a", 4).unwrap().count_down().await;
+    assert!(matches!(wrong, Err(RecipeError::Mismatch { .. })), "{wrong:?}");
+    assert_eq!(other.count_down().await.unwrap(), 0);
+    for task in waiting {
+        soon("the latch to open", task).await.unwrap().unwrap();
+    }
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    soon("an open latch", latch.wait()).await.unwrap();
+    latch.remove().await.unwrap();
+    latch.remove().await.unwrap();
+    assert!(matches!(one.latch("/latches/a", 0), Err(RecipeError::BadArgument(_))));
+}
+
+#[tokio::test]
+async fn waiting_for_a_latch_ends_with_the_latch_or_the_session() {
+    let cluster = cluster().await;
+    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let latch = one.latch("/latches/b", 2).unwrap();
+    latch.count_down().await.unwrap();
+    let wait = |latch: lockkeeper_client::recipes::Latch| tokio::spawn(async move { latch.wait().await });
+    let (removed, lost) = (wait(latch.clone()), wait(two.latch("/latches/b", 2).unwrap()));
+    // Both follow it by the time that the node has two watches more; the wait itself has no other trace.
+    let status = client(&cluster);
+    let watches = async || status.status_of(status.preferred(), false, Duration::from_secs(5)).await.unwrap().watches;
+    until("both watch", async || watches().await >= 2).await;
+    two.close().await.unwrap();
+    assert!(is_lost(&soon("the end of the session", lost).await.unwrap()));
+    latch.remove().await.unwrap();
+    let removed = soon("the end of the latch", removed).await.unwrap();
+    assert!(matches!(removed, Err(RecipeError::Removed { .. })), "{removed:?}");
+}
+
+#[tokio::test]
+async fn what_a_dead_process_has_counted_stays_counted() {
+    let cluster = cluster().await;
+    let process = Process::start(&cluster, Duration::from_secs(1)).await;
+    let latch = process.session.latch("/latches/c", 2).unwrap();
+    process.run(async move { latch.count_down().await.unwrap() }).await;
+    let id = process.session.id();
+    process.die(());
+    let client = client(&cluster);
+    until("the session expires", async || {
+        client
+            .session(id)
+            .await
+            .is_err_and(|error| error.code() == Some(Code::SessionExpired) || error.code() == Some(Code::NotFound))
+    })
+    .await;
+    let session = session(&cluster).await;
+    assert_eq!(session.latch("/latches/c", 2).unwrap().count_down().await.unwrap(), 0);
+    assert_eq!(names(&client, "/latches").await.iter().filter(|name| *name == "c").count(), 1);
+}
