@@ -26,6 +26,8 @@ pub(crate) struct App {
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
+    /// How long a stream may leave unread what is sent to it.
+    pub(crate) stream_write_timeout: Duration,
     pub(crate) metrics: Option<PrometheusHandle>,
     pub(crate) openapi: Bytes,
     /// Cancelled when the node begins to shut down.
@@ -125,6 +127,7 @@ impl Shared {
                 max_bytes: limits.body_bytes,
                 timeout: Duration::from_millis(limits.body_read_timeout_ms),
             },
+            stream_write_timeout: Duration::from_millis(limits.stream_write_timeout_ms),
             metrics: crate::telemetry::metrics_handle(),
             openapi,
             stopping,

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use futures::StreamExt;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{LockName, NodePath, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Credential};
 use serde::de::DeserializeOwned;
 
@@ -51,7 +51,7 @@ where
     }
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Failure> {
     // serde would fill a struct from an array as well, by position.
     if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
         return Err(Failure::bad_request(
@@ -167,6 +167,19 @@ impl<S: Send + Sync> FromRequestParts<S> for LockAndToken {
     }
 }
 
+/// The gate named in the path.
+#[derive(Debug)]
+pub(crate) struct Key(pub(crate) GateKey);
+
+impl<S: Send + Sync> FromRequestParts<S> for Key {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let key = one_param::<String, S>(parts, state).await?;
+        Ok(Self(GateKey::parse(&key)?))
+    }
+}
+
 /// The node named in the path.
 #[derive(Debug)]
 pub(crate) struct Node(pub(crate) NodePath);
@@ -234,6 +247,10 @@ impl<S: Sync> FromRequestParts<S> for Asking {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+        // On a stream it is known already who asks.
+        if let Some(asking) = parts.extensions.remove::<Self>() {
+            return Ok(asking);
+        }
         let headers = &parts.headers;
         let credential = single(headers, SESSION_HEADER)?.map(parse_credential).transpose()?;
         let id =

@@ -46,9 +46,20 @@ impl Failure {
         self
     }
 
-    #[cfg(test)]
     pub(crate) fn code(&self) -> Code {
         self.problem.code
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.problem.status
+    }
+
+    pub(crate) fn zxid(&self) -> Option<Zxid> {
+        self.zxid
+    }
+
+    pub(crate) fn problem(&self) -> &Problem {
+        &self.problem
     }
 
     pub(crate) fn into_problem(self) -> Problem {
@@ -124,6 +135,13 @@ fn remedy(code: Code) -> &'static str {
             "it was released, broken or never granted to this session; stop using the resource, then acquire anew"
         }
         Code::NotQueued => "acquire anew with a new request id",
+        Code::LockMismatch => {
+            "everyone in a queue asks for the same kind and number of permits; use another name, or ask alike"
+        }
+        Code::GateNotPending => {
+            "it was settled, its time was over, or its session ended; another may do the work now, so do not act"
+        }
+        Code::GateMismatch => "use another key for another operation",
         Code::RequestMismatch => "draw a new id for a new request",
         Code::TransactionFailed => "nothing of it took place; see `operation` and `cause`",
         _ => "",

@@ -18,6 +18,7 @@ mod peer;
 mod reply;
 mod routes;
 mod server;
+mod stream;
 pub mod telemetry;
 
 pub use config::{Config, ConfigError};

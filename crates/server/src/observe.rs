@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
@@ -45,6 +45,9 @@ impl Front for ClientFront {
                 return response;
             }
         }
+        if request.headers().contains_key(header::UPGRADE) {
+            request.extensions_mut().insert(Inner(self.router.clone()));
+        }
         let mut router = self.router.clone();
         match tower::Service::call(&mut router, request).await {
             Ok(response) => response,
@@ -52,6 +55,10 @@ impl Front for ClientFront {
         }
     }
 }
+
+/// The router, for a request that goes on to make requests itself.
+#[derive(Clone)]
+pub(crate) struct Inner(pub(crate) axum::Router);
 
 fn prepare(request: &Request, header_bytes: usize) -> Result<Option<axum::http::Uri>, Failure> {
     let bytes = header_size(request.headers());
@@ -79,15 +86,12 @@ pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: N
     let abandoned = Abandoned::new();
     let response = if route.starts_with("/v1/") {
         match app.load.enter() {
-            Some(_at_work) => caught(next.run(request)).await,
-            None => {
-                let detail = "this node has as many requests at work as it takes (limits.in_flight_requests); nothing was carried out; come back later";
-                Failure::new(Code::Overloaded, detail).retry_after(100).into_response()
-            }
+            Some(_at_work) => caught(next.run(request)).await.unwrap_or_else(Failure::into_response),
+            None => too_many().into_response(),
         }
     } else {
         // Whoever asks for health or figures needs them most when the node is overloaded.
-        caught(next.run(request)).await
+        caught(next.run(request)).await.unwrap_or_else(Failure::into_response)
     };
     abandoned.not();
     figures(route, &method, &response).finish(started);
@@ -98,15 +102,20 @@ pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: N
     response
 }
 
-async fn caught(handling: impl Future<Output = Response>) -> Response {
-    match AssertUnwindSafe(handling).catch_unwind().await {
-        Ok(response) => response,
-        Err(panic) => {
-            tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
-            let detail = "a defect of the server; its log has more; whether the request took place is not known; please report this";
-            Failure::new(Code::Internal, detail).into_response()
-        }
-    }
+/// More requests are at work than are taken.
+pub(crate) fn too_many() -> Failure {
+    let detail = "this node has as many requests at work as it takes (limits.in_flight_requests); nothing was carried out; come back later";
+    Failure::new(Code::Overloaded, detail).retry_after(100)
+}
+
+/// The net under a handler that panics.
+pub(crate) async fn caught<T>(handling: impl Future<Output = T>) -> Result<T, Failure> {
+    AssertUnwindSafe(handling).catch_unwind().await.map_err(|panic| {
+        tracing::error!(panic = message_of(&*panic), "a handler panicked; please report this");
+        let detail =
+            "a defect of the server; its log has more; whether the request took place is not known; please report this";
+        Failure::new(Code::Internal, detail)
+    })
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> &str {
@@ -161,9 +170,16 @@ struct Labels {
     code: Option<Code>,
 }
 
+/// Counts a request that did not pass through the router.
+pub(crate) fn count(route: &'static str, method: &Method, status: u16, code: Option<Code>, started: Instant) {
+    figures_of(route, method, status, code).finish(started);
+}
+
 fn figures(route: &str, method: &Method, response: &Response) -> Figures {
-    let code = response.extensions().get::<Code>().copied();
-    let status = response.status().as_u16();
+    figures_of(route, method, response.status().as_u16(), response.extensions().get::<Code>().copied())
+}
+
+fn figures_of(route: &str, method: &Method, status: u16, code: Option<Code>) -> Figures {
     let labels = Labels { route: hash_of(route), method: method_label(method), status, code };
     if let Some(known) = KNOWN.read().get(&labels) {
         return known.clone();
@@ -206,10 +222,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_becomes_a_problem() {
-        let response = caught(async { panic!("on purpose") }).await;
+        let response = caught(async { panic!("on purpose") }).await.unwrap_or_else(Failure::into_response);
         assert_eq!(response.status().as_u16(), 500);
         assert_eq!(response.extensions().get::<Code>(), Some(&Code::Internal));
-        let response = caught(async { Response::new(Body::empty()) }).await;
+        let response = caught(async { Response::new(Body::empty()) }).await.unwrap_or_else(Failure::into_response);
         assert_eq!(response.status().as_u16(), 200);
     }
 

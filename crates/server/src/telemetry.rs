@@ -109,6 +109,24 @@ fn describe_requests() {
         Unit::Count,
         "Connections cut off for silence, by reason."
     );
+    describe_gauge!("lockkeeper_streams", Unit::Count, "Open session streams.");
+    describe_counter!("lockkeeper_streams_ended_total", Unit::Count, "Session streams that ended, by reason.");
+    describe_counter!(
+        "lockkeeper_stream_messages_received_total",
+        Unit::Count,
+        "Messages that arrived on session streams, by kind."
+    );
+    describe_counter!(
+        "lockkeeper_stream_messages_sent_total",
+        Unit::Count,
+        "Messages sent on session streams: answers, changes, lost locks."
+    );
+    describe_counter!(
+        "lockkeeper_stream_flushes_total",
+        Unit::Count,
+        "Writes to session streams; each carries all that was ready."
+    );
+    describe_counter!("lockkeeper_gate_outcomes_total", Unit::Count, "What gates answered, by outcome.");
     describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
 }
 

@@ -142,6 +142,7 @@ impl Config {
         within("limits.body_read_timeout_ms", limits.body_read_timeout_ms, 100, 600_000)?;
         within("limits.idle_timeout_ms", limits.idle_timeout_ms, 100, 86_400_000)?;
         within("limits.write_timeout_ms", limits.write_timeout_ms, 100, 600_000)?;
+        within("limits.stream_write_timeout_ms", limits.stream_write_timeout_ms, 100, 600_000)?;
         within("limits.shutdown_timeout_ms", limits.shutdown_timeout_ms, 0, 600_000)
     }
 }

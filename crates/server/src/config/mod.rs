@@ -143,6 +143,8 @@ pub struct Limits {
     pub idle_timeout_ms: u64,
     /// A client that takes nothing of what it is sent is cut off after this.
     pub write_timeout_ms: u64,
+    /// A session stream whose client leaves unread what is sent to it for so long is closed.
+    pub stream_write_timeout_ms: u64,
     /// How long requests at work may go on when the node shuts down.
     pub shutdown_timeout_ms: u64,
 }
@@ -237,6 +239,7 @@ impl Default for Limits {
             body_read_timeout_ms: 30_000,
             idle_timeout_ms: 300_000,
             write_timeout_ms: 30_000,
+            stream_write_timeout_ms: 10_000,
             shutdown_timeout_ms: 5_000,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::http::header::UPGRADE;
 use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -17,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{Pace, Phase, Socket};
+use super::upgrade::Handover;
 
 /// What bounds a connection.
 #[derive(Clone, Debug)]
@@ -54,8 +56,12 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
     let Ok(address) = stream.peer_addr() else { return };
     let pace = Pace::new();
     let socket = TokioIo::new(Socket::new(stream, pace.clone()));
+    let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
+        if request.headers().contains_key(UPGRADE) {
+            request.extensions_mut().insert(handover.clone());
+        }
         let (front, pace) = (front.clone(), pace.clone());
         async move {
             pace.enter(Phase::Busy);
@@ -70,7 +76,7 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
     let mut builder = http1::Builder::new();
     // hyper's own header timer also runs while a connection is idle; the pace tells the two apart.
     builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(bounds.buffer_bytes);
-    let mut connection = pin!(builder.serve_connection(socket, service));
+    let mut connection = pin!(builder.serve_connection(socket, service).with_upgrades());
     let tick = bounds.header_read_timeout.min(bounds.idle_timeout);
     let mut finishing = false;
     loop {
@@ -79,6 +85,8 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection broke");
+                } else if let Some(next) = handover.take() {
+                    next.await;
                 }
                 return;
             }

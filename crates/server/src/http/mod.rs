@@ -7,3 +7,4 @@ pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod pace;
 pub(crate) mod paths;
+pub(crate) mod upgrade;

@@ -63,6 +63,11 @@ impl Socket {
     pub(crate) fn new(stream: TcpStream, pace: Arc<Pace>) -> Self {
         Self { stream, pace }
     }
+
+    /// The socket alone: what follows on it has another pace.
+    pub(crate) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
 }
 
 impl AsyncRead for Socket {

@@ -12,7 +12,9 @@ use lockkeeper_api::Code;
 
 use crate::failure::Failure;
 
-const LOCKS: &str = "/v1/locks/";
+/// What the paths of locks begin with.
+pub(crate) const LOCKS: &str = "/v1/locks/";
+const GATES: &str = "/v1/gates/";
 const NODES: &str = "/v1/nodes";
 /// Longest path, encoded, that is looked at: a name of 1,024 bytes with every byte encoded, and room for the rest.
 const MAX_PATH_BYTES: usize = 4 * 1024;
@@ -23,6 +25,8 @@ pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
     check(path)?;
     let folded = if let Some(rest) = path.strip_prefix(LOCKS) {
         fold_lock(method, rest)?
+    } else if let Some(rest) = path.strip_prefix(GATES) {
+        fold_gate(method, rest)?
     } else if let Some(rest) = path.strip_prefix(NODES) {
         fold_node(rest)?
     } else {
@@ -39,7 +43,8 @@ pub(crate) fn fold(method: &Method, uri: &Uri) -> Result<Option<Uri>, Failure> {
     Ok(Some(Uri::from(path_and_query)))
 }
 
-fn check(path: &str) -> Result<(), Failure> {
+/// Checks what no path may have.
+pub(crate) fn check(path: &str) -> Result<(), Failure> {
     if path.len() > MAX_PATH_BYTES {
         let detail = format!("the path has {} bytes, more than any name can need ({MAX_PATH_BYTES})", path.len());
         return Err(Failure::new(Code::BadPath, detail));
@@ -71,13 +76,25 @@ fn fold_lock(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
 /// The name, and the verb with its slash.
 fn split_verb<'p>(method: &Method, rest: &'p str) -> (&'p str, &'p str) {
     let Some(last) = rest.rfind('/') else { return (rest, "") };
-    if matches!(&rest[last..], "/acquire" | "/release" | "/verify") {
+    if matches!(&rest[last..], "/acquire" | "/release" | "/verify" | "/downgrade") {
         return rest.split_at(last);
     }
     match rest[..last].strip_suffix("/holders") {
         Some(name) if method == Method::DELETE => rest.split_at(name.len()),
         _ => (rest, ""),
     }
+}
+
+fn fold_gate(method: &Method, rest: &str) -> Result<Option<String>, Failure> {
+    let verb = match rest.rfind('/') {
+        Some(last) if method == Method::POST && matches!(&rest[last..], "/begin" | "/finish" | "/fail") => last,
+        _ => rest.len(),
+    };
+    let (key, verb) = rest.split_at(verb);
+    if key.is_empty() {
+        return Err(Failure::new(Code::BadPath, "the key of the gate is missing in the path"));
+    }
+    Ok(encode(key).map(|key| format!("{GATES}{key}{verb}")))
 }
 
 fn fold_node(rest: &str) -> Result<Option<String>, Failure> {
@@ -119,6 +136,10 @@ mod tests {
             (Method::POST, "/v1/locks/a/../b/release", "/v1/locks/a%2F..%2Fb/release"),
             (Method::DELETE, "/v1/locks/a/b/holders/7", "/v1/locks/a%2Fb/holders/7"),
             (Method::GET, "/v1/locks/a/holders/7", "/v1/locks/a%2Fholders%2F7"),
+            (Method::POST, "/v1/locks/a/b/downgrade", "/v1/locks/a%2Fb/downgrade"),
+            (Method::POST, "/v1/gates/a/b/begin", "/v1/gates/a%2Fb/begin"),
+            (Method::POST, "/v1/gates/a/fail/finish", "/v1/gates/a%2Ffail/finish"),
+            (Method::GET, "/v1/gates/a/begin", "/v1/gates/a%2Fbegin"),
             (Method::GET, "/v1/nodes", "/v1/nodes/%2F"),
             (Method::GET, "/v1/nodes/?children=true", "/v1/nodes/%2F?children=true"),
             (Method::GET, "/v1/nodes/a//b/", "/v1/nodes/a%2F%2Fb%2F"),
@@ -134,6 +155,8 @@ mod tests {
         for (method, path) in [
             (Method::POST, "/v1/locks//acquire"),
             (Method::GET, "/v1/locks/"),
+            (Method::GET, "/v1/gates/"),
+            (Method::POST, "/v1/gates//begin"),
             (Method::GET, "/v1/nodes//"),
             (Method::GET, "/v1/nodes/%zz"),
             (Method::GET, "/v1/nodes/a%2"),

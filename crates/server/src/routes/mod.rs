@@ -1,10 +1,13 @@
 //! The resources of the HTTP API. A handler translates and decides nothing: the rules are the node's and the core's.
 
 mod cluster;
+mod gates;
+pub(crate) mod holding;
 mod locks;
 mod meta;
 mod nodes;
 mod sessions;
+mod stream;
 mod txn;
 mod watch;
 
@@ -16,6 +19,8 @@ use utoipa::openapi::OpenApi as Document;
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+pub(crate) use watch::kind_out;
 
 use crate::app::Shared;
 use crate::failure::Failure;
@@ -111,6 +116,7 @@ struct Closed {
     tags(
         (name = "sessions", description = "Who holds things"),
         (name = "locks", description = "First come, first served, with fencing tokens"),
+        (name = "gates", description = "One run of an operation, whatever number of times it is asked for"),
         (name = "nodes", description = "The tree"),
         (name = "watch", description = "What changes"),
         (name = "cluster", description = "The cluster itself")
@@ -123,12 +129,18 @@ fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(sessions::open, sessions::list))
         .routes(routes!(sessions::show, sessions::close))
         .routes(routes!(sessions::keepalive))
+        .routes(routes!(stream::stream))
         .routes(routes!(locks::list))
         .routes(routes!(locks::show))
-        .routes(routes!(locks::acquire))
-        .routes(routes!(locks::release))
+        .routes(routes!(holding::acquire))
+        .routes(routes!(holding::release))
+        .routes(routes!(holding::downgrade))
         .routes(routes!(locks::verify))
         .routes(routes!(locks::force_release))
+        .routes(routes!(gates::show))
+        .routes(routes!(gates::begin))
+        .routes(routes!(gates::finish))
+        .routes(routes!(gates::fail))
         .routes(routes!(nodes::get, nodes::create, nodes::set, nodes::delete))
         .routes(routes!(txn::txn))
         .routes(routes!(watch::watch))

@@ -101,7 +101,7 @@ fn filled(event: Event, body: &impl Serialize) -> Event {
     event.json_data(body).unwrap_or_else(|error| Event::default().event("error").data(error.to_string()))
 }
 
-fn kind_out(kind: NodeEventKind) -> ChangeKind {
+pub(crate) fn kind_out(kind: NodeEventKind) -> ChangeKind {
     match kind {
         NodeEventKind::Created => ChangeKind::Created,
         NodeEventKind::Deleted => ChangeKind::Deleted,

@@ -11,5 +11,7 @@ mod local;
 mod locks;
 mod nodes;
 mod sessions;
+mod stream;
 mod trouble;
 mod watch;
+mod wire;

@@ -1,0 +1,105 @@
+//! From HTTP to a WebSocket (RFC 6455, section 4.2) on the same connection. What follows on it runs in the connection's own task, so
+//! that caps, counters and the end of the node hold for it as for any connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version, header};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::pace::Socket;
+use crate::failure::Failure;
+
+/// Where a handler leaves what is to go on with the connection once its reply has ended HTTP on it.
+#[derive(Clone, Default)]
+pub(crate) struct Handover(Arc<Mutex<Option<BoxFuture<'static, ()>>>>);
+
+impl Handover {
+    pub(crate) fn leave(&self, next: impl Future<Output = ()> + Send + 'static) {
+        *self.0.lock() = Some(Box::pin(next));
+    }
+
+    pub(crate) fn take(&self) -> Option<BoxFuture<'static, ()>> {
+        self.0.lock().take()
+    }
+}
+
+/// A handshake that is in order.
+pub(crate) struct Upgrade {
+    accept: HeaderValue,
+    socket: OnUpgrade,
+    handover: Handover,
+}
+
+impl Upgrade {
+    /// Checks the handshake.
+    pub(crate) fn of(request: &mut Request<Body>) -> Result<Self, Failure> {
+        let headers = request.headers();
+        let upgrades =
+            has_word(headers, header::CONNECTION, "upgrade") && has_word(headers, header::UPGRADE, "websocket");
+        if !upgrades || request.version() != Version::HTTP_11 {
+            return Err(Failure::bad_request(
+                "this resource is a WebSocket; open it with the headers Connection: Upgrade and Upgrade: websocket over HTTP/1.1",
+            ));
+        }
+        if headers.get(header::SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+            return Err(Failure::bad_request("header Sec-WebSocket-Version must be 13, the version of RFC 6455"));
+        }
+        let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| key.len() == 24);
+        let key = key.ok_or_else(|| {
+            Failure::bad_request("header Sec-WebSocket-Key must be 16 random bytes in base64, see RFC 6455 section 4.1")
+        })?;
+        let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
+            .map_err(|error| Failure::bad_request(format!("header Sec-WebSocket-Key: {error}")))?;
+        let handover = request.extensions().get::<Handover>().cloned();
+        let socket = request.extensions_mut().remove::<OnUpgrade>();
+        let (Some(handover), Some(socket)) = (handover, socket) else {
+            return Err(Failure::bad_request(
+                "this request did not come over a connection that can become a WebSocket",
+            ));
+        };
+        Ok(Self { accept, socket, handover })
+    }
+
+    /// The reply, behind which `next` goes on with the socket and what the client sent meanwhile.
+    pub(crate) fn accept<F>(self, next: impl FnOnce(TcpStream, Bytes) -> F + Send + 'static) -> Response<Body>
+    where
+        F: Future<Output = ()> + Send,
+    {
+        let Self { accept, socket, handover } = self;
+        handover.leave(async move {
+            if let Ok(upgraded) = socket.await
+                && let Ok(parts) = upgraded.downcast::<TokioIo<Socket>>()
+            {
+                next(parts.io.into_inner().into_stream(), parts.read_buf).await;
+            }
+        });
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+        response
+    }
+}
+
+/// Gives a client more time to take what is sent to it than the listener's connections have: its end is told to it first.
+pub(crate) fn allow_unread_for(stream: &TcpStream, time: Duration) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(time)) {
+        tracing::debug!(%error, "a stream keeps the timeout of its connection");
+    }
+}
+
+fn has_word(headers: &HeaderMap, name: header::HeaderName, word: &str) -> bool {
+    let words = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+    words.into_iter().any(|found| found.trim().eq_ignore_ascii_case(word))
+}

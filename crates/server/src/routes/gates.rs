@@ -1,0 +1,178 @@
+//! `/v1/gates`: begin, finish, fail, look at.
+
+use std::sync::Arc;
+
+use axum::extract::State as Extract;
+use lockkeeper_api::gates::{Begin, Fail, Finish, Gate, GateView, Settled};
+use lockkeeper_api::{Code, Data, Problem};
+use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
+use lockkeeper_core::{FencingToken, GateKey, GateStanding, Op, Reply as Outcome, State};
+
+use super::sessions::check_label;
+use super::{Consistency, unexpected};
+use crate::app::Shared;
+use crate::extract::{Asking, Json, Key, Query};
+use crate::failure::Failure;
+use crate::reply::{Answer, Reply};
+
+/// How long work may take where nothing is said.
+const DEFAULT_PENDING_MS: u64 = 60_000;
+/// How long a result is kept where nothing is said.
+const DEFAULT_KEEP_MS: u64 = 24 * 3_600_000;
+
+fn time(field: &str, asked_ms: Option<u64>, default_ms: u64, max_ms: u64) -> Result<u64, Failure> {
+    match asked_ms {
+        None => Ok(default_ms),
+        Some(asked_ms) if (1..=max_ms).contains(&asked_ms) => Ok(asked_ms),
+        Some(other) => Err(Failure::bad_request(format!("'{field}' is from 1 to {max_ms}, not {other}"))),
+    }
+}
+
+fn check_fingerprint(fingerprint: &str) -> Result<Arc<str>, Failure> {
+    let bytes = fingerprint.len();
+    if bytes == 0 || bytes > MAX_FINGERPRINT_BYTES {
+        let detail = format!(
+            "'fingerprint' has 1 to {MAX_FINGERPRINT_BYTES} bytes, this one has {bytes}; send a hash of what the operation is"
+        );
+        return Err(Failure::bad_request(detail));
+    }
+    Ok(Arc::from(fingerprint))
+}
+
+fn view(standing: GateStanding) -> Gate {
+    match standing {
+        GateStanding::Proceed { token, until_ms } => Gate::Proceed { token: token.0, until_ms },
+        GateStanding::InProgress { token, session, label, since_ms, until_ms } => Gate::InProgress {
+            token: token.0,
+            session_id: session.map(|session| session.0),
+            label: label.to_string(),
+            since_ms,
+            until_ms,
+        },
+        GateStanding::Done { token, result, since_ms, until_ms } => {
+            Gate::Done { token: token.0, result: Data::from_bytes(&result), since_ms, until_ms }
+        }
+    }
+}
+
+fn count(outcome: &'static str) {
+    metrics::counter!("lockkeeper_gate_outcomes_total", "outcome" => outcome).increment(1);
+}
+
+/// Asks to do an operation that is to be done once: the answer says to proceed, who does it, or what came of it.
+///
+/// With a session the gate opens again when that session ends; in any case once its pending time is over.
+#[utoipa::path(post, path = "/v1/gates/{key}/begin", tag = "gates", request_body = Begin,
+    params(("key" = String, Path, description = "The gate; slashes may stand in it"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "How it stands", body = GateView),
+              (status = "4XX", description = "Refused; 409 `gate_mismatch`: another fingerprint uses the key", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn begin(
+    Extract(app): Extract<Shared>,
+    Key(key): Key,
+    asking: Asking,
+    Json(ask): Json<Begin>,
+) -> Answer<GateView> {
+    let op = Op::GateBegin {
+        key: key.clone(),
+        fingerprint: check_fingerprint(&ask.fingerprint)?,
+        pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
+        label: Arc::from(check_label(ask.label)?),
+    };
+    let done = app.node.execute(asking.0, op).await.map_err(Failure::from).inspect_err(|failure| {
+        if failure.code() == Code::GateMismatch {
+            count("mismatch");
+        }
+    })?;
+    let Outcome::Gate(standing) = done.value else { return Err(unexpected(&done.value)) };
+    count(match &standing {
+        GateStanding::Proceed { .. } => "proceed",
+        GateStanding::InProgress { .. } => "in_progress",
+        GateStanding::Done { .. } => "done",
+    });
+    Ok(Reply::ok(done.zxid, GateView { key: key.to_string(), gate: view(standing), zxid: done.zxid.0 }))
+}
+
+/// Stores what came of the operation, for those who ask for it later.
+#[utoipa::path(post, path = "/v1/gates/{key}/finish", tag = "gates", request_body = Finish,
+    params(("key" = String, Path, description = "The gate"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It is done", body = Settled),
+              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn finish(
+    Extract(app): Extract<Shared>,
+    Key(key): Key,
+    asking: Asking,
+    Json(ask): Json<Finish>,
+) -> Answer<Settled> {
+    let result = ask.result.to_bytes().map_err(|error| Failure::bad_request(format!("'result': {error}")))?;
+    if result.len() > MAX_GATE_RESULT_BYTES {
+        let detail = format!(
+            "'result' has at most {MAX_GATE_RESULT_BYTES} bytes, these are {}; keep large things elsewhere and their address here",
+            result.len()
+        );
+        return Err(Failure::new(Code::TooLarge, detail));
+    }
+    let keep_ms = time("keep_ms", ask.keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
+    let token = FencingToken(ask.token);
+    let op = Op::GateFinish { key: key.clone(), token, result: Arc::from(result), keep_ms };
+    settle(&app, asking, key, (ask.token, op), "finished").await
+}
+
+/// Opens the gate again: the operation did not take place.
+#[utoipa::path(post, path = "/v1/gates/{key}/fail", tag = "gates", request_body = Fail,
+    params(("key" = String, Path, description = "The gate"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It is open", body = Settled),
+              (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn fail(
+    Extract(app): Extract<Shared>,
+    Key(key): Key,
+    asking: Asking,
+    Json(Fail { token }): Json<Fail>,
+) -> Answer<Settled> {
+    let op = Op::GateFail { key: key.clone(), token: FencingToken(token) };
+    settle(&app, asking, key, (token, op), "failed").await
+}
+
+async fn settle(
+    app: &Shared,
+    asking: Asking,
+    key: GateKey,
+    (token, op): (u64, Op),
+    outcome: &'static str,
+) -> Answer<Settled> {
+    let done = app.node.execute(asking.0, op).await?;
+    match done.value {
+        Outcome::GateSettled => {
+            count(outcome);
+            Ok(Reply::ok(done.zxid, Settled { key: key.to_string(), token, zxid: done.zxid.0 }))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Shows how a gate stands.
+#[utoipa::path(get, path = "/v1/gates/{key}", tag = "gates",
+    params(("key" = String, Path, description = "The gate"), Consistency),
+    responses((status = 200, description = "How it stands", body = GateView),
+              (status = "4XX", description = "404 `not_found`: it is open", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn show(
+    Extract(app): Extract<Shared>,
+    Key(key): Key,
+    Query(how): Query<Consistency>,
+) -> Answer<GateView> {
+    let wanted = key.clone();
+    let read = app.node.read(how.level(), move |state: &State| state.gate(&wanted)).await?;
+    let standing = read.value.map_err(lockkeeper_node::NodeError::Refused)?;
+    match standing {
+        Some(standing) => {
+            Ok(Reply::ok(read.zxid, GateView { key: key.to_string(), gate: view(standing), zxid: read.zxid.0 }))
+        }
+        None => {
+            let detail = format!("gate {key} is open: nobody has begun it, or what was known of it is over; begin it");
+            Err(Failure::new(Code::NotFound, detail).at(read.zxid))
+        }
+    }
+}

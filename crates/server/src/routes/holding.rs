@@ -1,0 +1,352 @@
+//! `/v1/locks/{name}`: acquire, release, downgrade; alone, as one of many, or several locks together. What a stream asks for goes through
+//! the same functions.
+
+use std::time::Duration;
+
+use axum::extract::State as Extract;
+use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Released, Token};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
+use lockkeeper_core::{
+    FencingToken, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+};
+use lockkeeper_node::{Caller, Credential, Grant, Node};
+use uuid::Uuid;
+
+use super::locks::holder_views;
+use super::sessions::{check_label, credential_text};
+use crate::app::Shared;
+use crate::extract::{Asking, Json, Lock, session_required};
+use crate::failure::Failure;
+use crate::reply::{Answer, Reply};
+
+/// Longest wait for a lock.
+const MAX_WAIT_MS: u64 = 600_000;
+
+/// What is asked for, checked.
+struct Wanted {
+    /// The lock in the path.
+    lock: LockName,
+    /// That and those that go with it: sorted, each once.
+    locks: Vec<LockName>,
+    mode: Mode,
+    permits: LockMode,
+    label: String,
+    uuid: RequestId,
+}
+
+fn mode_in(ask: &Acquire) -> Result<LockMode, Failure> {
+    match (ask.mode, ask.permits) {
+        (Mode::Permit, Some(permits @ 1..=MAX_PERMITS)) => Ok(LockMode::Permit(permits)),
+        (Mode::Permit, Some(permits)) => {
+            Err(Failure::bad_request(format!("'permits' is from 1 to {MAX_PERMITS}, not {permits}")))
+        }
+        (Mode::Permit, None) => Err(Failure::bad_request(
+            "mode 'permit' needs 'permits', the number of those that may hold at a time; everyone in the queue states the same",
+        )),
+        (_, Some(_)) => {
+            Err(Failure::bad_request("'permits' goes with mode 'permit' only; leave it out, or ask for a permit"))
+        }
+        (Mode::Exclusive, None) => Ok(LockMode::Exclusive),
+        (Mode::Shared, None) => Ok(LockMode::Shared),
+        (Mode::Write, None) => Ok(LockMode::Write),
+    }
+}
+
+/// The lock in the path and those that go with it: sorted, each once.
+fn together(lock: &LockName, also: &[String]) -> Result<Vec<LockName>, Failure> {
+    if also.is_empty() {
+        return Ok(vec![lock.clone()]);
+    }
+    if also.len() >= MAX_LOCKS_TOGETHER {
+        let detail = format!(
+            "'also' names {} locks, at most {} go together with the one in the path",
+            also.len(),
+            MAX_LOCKS_TOGETHER - 1
+        );
+        return Err(Failure::bad_request(detail));
+    }
+    let mut locks = vec![lock.clone()];
+    for name in also {
+        let name = LockName::parse(name).map_err(|error| {
+            Failure::from(error).with(|problem| problem.detail = format!("'also': {name:?}: {}", problem.detail))
+        })?;
+        locks.push(name);
+    }
+    locks.sort();
+    match locks.windows(2).find(|two| two[0] == two[1]) {
+        Some(twice) => Err(Failure::bad_request(format!(
+            "lock {} is named twice, in 'also' or in the path; a lock is taken once",
+            twice[0]
+        ))),
+        None => Ok(locks),
+    }
+}
+
+fn wanted(lock: LockName, asking: &Asking, ask: &Acquire) -> Result<Wanted, Failure> {
+    if ask.wait_ms > MAX_WAIT_MS {
+        let detail = format!("'wait_ms' is at most {MAX_WAIT_MS}, not {}; ask again after that", ask.wait_ms);
+        return Err(Failure::bad_request(detail));
+    }
+    if ask.delay_ms > MAX_DELAY_MS {
+        return Err(Failure::bad_request(format!("'delay_ms' is at most {MAX_DELAY_MS}, not {}", ask.delay_ms)));
+    }
+    let header_id = asking.0.request.as_ref().map(|request| request.id);
+    let uuid = match (ask.request_id, header_id) {
+        (Some(body), Some(header)) if body.as_u128() != header.0 => {
+            return Err(Failure::bad_request(
+                "'request_id' and Lockkeeper-Request-Id differ; send one, or the same twice",
+            ));
+        }
+        (Some(body), _) => RequestId(body.as_u128()),
+        (None, Some(header)) => header,
+        (None, None) => RequestId(Uuid::new_v4().as_u128()),
+    };
+    let locks = together(&lock, &ask.also)?;
+    Ok(Wanted { locks, lock, mode: ask.mode, permits: mode_in(ask)?, label: check_label(ask.label.clone())?, uuid })
+}
+
+/// A session that was made for one lock. Unless it is kept it is closed, whatever way the request ends.
+struct Made {
+    node: Node,
+    credential: Credential,
+    kept: bool,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        let (node, credential) = (self.node.clone(), self.credential);
+        tokio::spawn(async move {
+            // If this fails the session ends by its timeout, since nobody keeps it alive.
+            if let Err(error) = node.close_session(&credential).await {
+                tracing::debug!(%error, session = %credential.session, "a session made for a lock is left to expire");
+            }
+        });
+    }
+}
+
+/// For whom the lock is.
+struct Owner {
+    caller: Caller,
+    session: u64,
+    timeout_ms: Option<u32>,
+    made: Option<Made>,
+}
+
+async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
+    let mut caller = asking.0;
+    match (&caller.credential, ask.ttl_ms) {
+        (Some(_), Some(_)) => {
+            let detail = "'ttl_ms' has a session made, and Lockkeeper-Session names one; send one of them";
+            Err(Failure::bad_request(detail))
+        }
+        (None, None) => Err(session_required().with(|problem| {
+            problem.detail.push_str(", or send 'ttl_ms' to have a session made for this lock");
+        })),
+        (Some(credential), None) => {
+            let session = credential.session.0;
+            if let Some(id) = ask.request_id.filter(|_| caller.request.is_none()) {
+                // The client drew the id, so it may ask again: it is to be told the same, even after a release (promise P9).
+                caller.request = Some(RequestKey { id: RequestId(id.as_u128()), acknowledged: Vec::new() });
+            }
+            Ok(Owner { session, caller, timeout_ms: None, made: None })
+        }
+        (None, Some(ttl_ms)) => {
+            let opened = app.node.open_session(app.session_timeout_ms(Some(ttl_ms)), label).await?.value;
+            let credential = opened.credential;
+            caller.credential = Some(credential);
+            let made = Made { node: app.node.clone(), credential, kept: false };
+            Ok(Owner { caller, session: credential.session.0, timeout_ms: Some(opened.timeout_ms), made: Some(made) })
+        }
+    }
+}
+
+/// Asks for the lock, waits in its queue, and gives the fencing token once it is held.
+///
+/// If the client goes away while it waits, its request leaves the queue; a grant that comes at that very moment is released.
+#[utoipa::path(post, path = "/v1/locks/{name}/acquire", tag = "locks", request_body = Acquire,
+    params(("name" = String, Path, description = "The lock; slashes may stand in it"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "The lock is held", body = Acquired),
+              (status = 423, description = "`lock_busy`: the wait is over and another holds it", body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn acquire(
+    Extract(app): Extract<Shared>,
+    Lock(lock): Lock,
+    asking: Asking,
+    Json(ask): Json<Acquire>,
+) -> Answer<Acquired> {
+    take(&app, lock, asking, ask).await.map(|(reply, _)| reply)
+}
+
+/// Acquires, and gives the grant beside the reply.
+pub(crate) async fn take(
+    app: &Shared,
+    lock: LockName,
+    asking: Asking,
+    ask: Acquire,
+) -> Result<(Reply<Acquired>, Grant), Failure> {
+    let wanted = wanted(lock, &asking, &ask)?;
+    let mut owner = owner(app, asking, &ask, &wanted.label).await?;
+    let request = lockkeeper_node::Acquire {
+        locks: wanted.locks.clone(),
+        mode: wanted.permits,
+        delay_ms: ask.delay_ms,
+        uuid: wanted.uuid,
+        label: wanted.label.clone(),
+        wait: Duration::from_millis(ask.wait_ms),
+    };
+    let answer = {
+        let _patient = (ask.wait_ms > 0).then(|| app.load.wait());
+        app.node.acquire(owner.caller.clone(), request).await?
+    };
+    let zxid = answer.zxid;
+    match answer.value {
+        lockkeeper_node::Acquired::Held(grant) => {
+            let body = held(app, &wanted, &mut owner, (&grant, zxid)).await?;
+            Ok((Reply::ok(zxid, body), grant))
+        }
+        lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
+            Err(busy(app, &lock, &ask, (&holders, ahead)).await.at(zxid))
+        }
+        lockkeeper_node::Acquired::Gone => {
+            let detail = format!(
+                "the request {} for lock {} was withdrawn, released or broken since; ask anew with a new request id",
+                Uuid::from_u128(wanted.uuid.0),
+                wanted.lock
+            );
+            Err(Failure::new(Code::NotQueued, detail).at(zxid))
+        }
+    }
+}
+
+async fn busy(
+    app: &Shared,
+    lock: &LockName,
+    ask: &Acquire,
+    (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
+) -> Failure {
+    let who = holders.first().map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
+    let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
+    let detail = format!(
+        "lock {lock} is {waited}still held{who}; {ahead} stood ahead; the request has left the queue; ask again, with a longer 'wait_ms' to keep its place"
+    );
+    let holders = holder_views(app, lock).await;
+    Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = holders)
+}
+
+fn describe(holder: &lockkeeper_node::HolderInfo) -> String {
+    let session = holder.session.map_or_else(|| "nobody's session".to_owned(), |session| format!("session {session}"));
+    if holder.label.is_empty() { session } else { format!("{:?} ({session})", holder.label) }
+}
+
+async fn held(
+    app: &Shared,
+    wanted: &Wanted,
+    owner: &mut Owner,
+    (grant, zxid): (&Grant, Zxid),
+) -> Result<Acquired, Failure> {
+    let session = lockkeeper_core::SessionId(owner.session);
+    let session_timeout_ms = match owner.timeout_ms {
+        Some(timeout_ms) => timeout_ms,
+        None => {
+            let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+                state.session(session).map(|s| s.timeout_ms)
+            });
+            let timeout_ms = read.await?.value;
+            timeout_ms.ok_or(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::SessionExpired(session)))?
+        }
+    };
+    let credential = owner.made.as_mut().map(|made| {
+        made.kept = true;
+        credential_text(&made.credential)
+    });
+    let mut path = String::new();
+    let (mut also, mut also_paths) = (Vec::new(), Vec::new());
+    for (lock, at) in wanted.locks.iter().zip(&grant.paths) {
+        if *lock == wanted.lock {
+            path = at.to_string();
+        } else {
+            also.push(lock.to_string());
+            also_paths.push(at.to_string());
+        }
+    }
+    Ok(Acquired {
+        lock: wanted.lock.to_string(),
+        also,
+        mode: wanted.mode,
+        token: grant.token.0,
+        path,
+        also_paths,
+        session_id: owner.session,
+        credential,
+        session_timeout_ms,
+        session_remaining_ms: grant.remaining_ms,
+        request_id: Uuid::from_u128(wanted.uuid.0),
+        zxid: zxid.0,
+    })
+}
+
+/// Gives the lock back. Needs the holder's session and its token.
+#[utoipa::path(post, path = "/v1/locks/{name}/release", tag = "locks", request_body = Release,
+    params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It was given back", body = Released),
+              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn release(
+    Extract(app): Extract<Shared>,
+    Lock(lock): Lock,
+    asking: Asking,
+    Json(ask): Json<Release>,
+) -> Answer<Released> {
+    give_back(&app, lock, asking, ask).await
+}
+
+/// Releases.
+pub(crate) async fn give_back(app: &Shared, lock: LockName, asking: Asking, ask: Release) -> Answer<Released> {
+    asking.credential()?;
+    let token = ask.token;
+    let locks = together(&lock, &ask.also)?;
+    let done = app.node.execute(asking.0, Op::Release { locks, token: FencingToken(token) }).await?;
+    match done.value {
+        Outcome::Released => Ok(Reply::ok(done.zxid, Released { lock: lock.to_string(), token, zxid: done.zxid.0 })),
+        other => Err(super::unexpected(&other)),
+    }
+}
+
+/// Makes the holder of a `write` a reader, without letting go: readers that wait behind it join it. The token stays.
+#[utoipa::path(post, path = "/v1/locks/{name}/downgrade", tag = "locks", request_body = Token,
+    params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
+    responses((status = 200, description = "It is held as a reader now", body = Downgraded),
+              (status = "4XX", description = "Refused; 409 `not_held`: not held as a writer with this token by this session", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn downgrade(
+    Extract(app): Extract<Shared>,
+    Lock(lock): Lock,
+    asking: Asking,
+    Json(ask): Json<Token>,
+) -> Answer<Downgraded> {
+    become_reader(&app, lock, asking, ask).await.map(|(reply, _)| reply)
+}
+
+/// Downgrades, and gives the new node beside the reply.
+pub(crate) async fn become_reader(
+    app: &Shared,
+    lock: LockName,
+    asking: Asking,
+    Token { token }: Token,
+) -> Result<(Reply<Downgraded>, NodePath), Failure> {
+    asking.credential()?;
+    let name = lock.to_string();
+    let done = app.node.execute(asking.0, Op::Downgrade { lock, token: FencingToken(token) }).await?;
+    match done.value {
+        Outcome::Downgraded { path } => {
+            let body = Downgraded { lock: name, token, path: path.to_string(), zxid: done.zxid.0 };
+            Ok((Reply::ok(done.zxid, body), path))
+        }
+        other => Err(super::unexpected(&other)),
+    }
+}

@@ -1,0 +1,41 @@
+//! `/v1/sessions/{id}/stream`: from HTTP to the session stream. What can be refused is refused here, as a problem document.
+
+use axum::extract::{Extension, Request, State as Extract};
+use axum::response::Response;
+use lockkeeper_api::Problem;
+
+use crate::app::Shared;
+use crate::extract::{Asking, Id};
+use crate::failure::{Failure, shutting_down};
+use crate::http::connection::ClientAddress;
+use crate::http::upgrade::Upgrade;
+use crate::observe::Inner;
+use crate::stream::Session;
+
+/// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes it.
+#[utoipa::path(get, path = "/v1/sessions/{id}/stream", tag = "sessions",
+    params(("id" = u64, Path, description = "The session"), super::SessionHeader),
+    responses((status = 101, description = "The connection is a WebSocket now (RFC 6455); see docs/stream.md"),
+              (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone", body = Problem, content_type = "application/problem+json"),
+              (status = "5XX", description = "Try again, here or at another node", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn stream(
+    Extract(app): Extract<Shared>,
+    Id(id): Id,
+    asking: Asking,
+    Extension(from): Extension<ClientAddress>,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let credential = asking.credential_of(id)?;
+    let upgrade = Upgrade::of(&mut request)?;
+    let Some(Inner(router)) = request.extensions_mut().remove::<Inner>() else {
+        return Err(Failure::bad_request("a stream cannot be opened on a stream; open another connection"));
+    };
+    if app.stopping.is_cancelled() {
+        return Err(shutting_down());
+    }
+    // A keepalive: the client may count the session's life from its handshake.
+    let timeout_ms = app.node.keepalive(&credential).await?.value.timeout_ms;
+    let hearing = app.node.hear(credential.session).await?;
+    let session = Session { app, router, from, credential, timeout_ms };
+    Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, hearing, socket, read)))
+}

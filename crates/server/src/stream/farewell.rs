@@ -1,0 +1,136 @@
+//! How a stream ends: the last message, the close frame, and time for the client to take them.
+
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use lockkeeper_api::stream::{FromServer, close};
+use lockkeeper_api::{Code, Problem};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+
+use super::frame;
+use crate::failure::shutting_down;
+
+/// Longest time that the last message and the close frame may take.
+pub(super) const LONGEST: Duration = Duration::from_secs(5);
+/// How long the client may take to close its side.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// Why a stream ends.
+#[derive(Debug)]
+pub(super) enum Why {
+    /// The client closed it and is done.
+    Left,
+    /// The client closed it and may come back.
+    Moved,
+    /// The connection broke.
+    Broken(String),
+    /// A message that is not one of this protocol.
+    BadMessage(String),
+    /// A message larger than this.
+    TooLarge(usize),
+    /// The session has ended.
+    SessionOver(Box<Problem>),
+    /// The node goes down.
+    GoingDown,
+    /// What was sent stayed unread for so long.
+    TooSlow(Duration),
+    /// Nothing was heard for so long.
+    Silent(Duration),
+}
+
+impl Why {
+    /// For the figures.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::Moved => "moved",
+            Self::Broken(_) => "broken",
+            Self::BadMessage(_) => "bad_message",
+            Self::TooLarge(_) => "too_large",
+            Self::SessionOver(_) => "session_over",
+            Self::GoingDown => "going_down",
+            Self::TooSlow(_) => "too_slow",
+            Self::Silent(_) => "silent",
+        }
+    }
+
+    /// For the log.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Left | Self::Moved => "the client closed it".into(),
+            Self::Broken(why) => format!("the connection broke: {why}"),
+            told => told.told().map(|(.., problem)| problem.detail).unwrap_or_default(),
+        }
+    }
+
+    /// Whether the client may come back for the lock requests that wait.
+    pub(super) fn may_return(&self) -> bool {
+        matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_))
+    }
+
+    /// The close code, a word or two, and the whole of it.
+    fn told(&self) -> Option<(u16, &'static str, Problem)> {
+        Some(match self {
+            Self::Left | Self::Moved | Self::Broken(_) => return None,
+            Self::BadMessage(detail) => {
+                (close::BAD_MESSAGE, "bad message", Problem::new(Code::BadRequest, detail.clone()))
+            }
+            Self::TooLarge(bytes) => {
+                let detail =
+                    format!("a message is at most {bytes} bytes long (limits.body_bytes and a little); send less");
+                (close::TOO_LARGE, "message too large", Problem::new(Code::TooLarge, detail))
+            }
+            Self::SessionOver(problem) => (close::SESSION_OVER, "session over", (**problem).clone()),
+            Self::GoingDown => (close::GOING_DOWN, "going down", shutting_down().into_problem()),
+            Self::TooSlow(time) => {
+                let detail = format!(
+                    "what was sent stayed unread for {} ms (limits.stream_write_timeout_ms); open a new stream, ask the open requests \
+                     again under the same request ids, and resume the watches by zxid",
+                    time.as_millis()
+                );
+                (close::TOO_SLOW, "too slow", Problem::new(Code::TooSlow, detail))
+            }
+            Self::Silent(time) => {
+                let detail = format!(
+                    "nothing was heard for {} ms, the session's timeout; send keepalives; the session may have expired",
+                    time.as_millis()
+                );
+                (close::SILENT, "silent", Problem::new(Code::TooSlow, detail))
+            }
+        })
+    }
+}
+
+/// Says why, and closes.
+pub(super) async fn part(mut socket: WebSocketStream<TcpStream>, why: &Why) {
+    let Some((code, reason, problem)) = why.told() else {
+        // The close frame of the client is still to be answered.
+        let _ = timeout(CLOSING, socket.flush()).await;
+        return;
+    };
+    let text = String::from_utf8(frame::message(&FromServer::Goodbye(Box::new(problem)))).unwrap_or_default();
+    let last_words = async {
+        socket.feed(Message::Text(text.into())).await?;
+        socket.close(Some(CloseFrame { code: code.into(), reason: reason.into() })).await
+    };
+    if !matches!(timeout(LONGEST, last_words).await, Ok(Ok(()))) {
+        return;
+    }
+    // Closing with anything unread would take the last words away from the client again.
+    let _ = timeout(CLOSING, drain(socket)).await;
+}
+
+async fn drain(mut socket: WebSocketStream<TcpStream>) {
+    while let Some(Ok(_)) = socket.next().await {}
+    // What could not be read as messages may have more behind it.
+    let raw = socket.get_mut();
+    let mut rest = [0; 4096];
+    if raw.shutdown().await.is_ok() {
+        while raw.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+    }
+}

@@ -1,0 +1,447 @@
+//! The task of one stream. Each turn takes in what has arrived, finishes what is done, drains what the watches have, writes the answers,
+//! and flushes once.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{AbortHandle, poll_fn};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, SinkExt, StreamExt};
+use lockkeeper_api::stream::{Change, FromServer, Held, Watch};
+use lockkeeper_api::{Code, Problem};
+use lockkeeper_core::{LockName, NodePath, Refusal, Zxid};
+use lockkeeper_node::{At, Hearing, NodeError, Told, WatchItem, WatchSpec};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
+use tokio_tungstenite::tungstenite::protocol::frame::Utf8Bytes;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::farewell::{self, Why};
+use super::figures::{ended, figures};
+use super::frame::{self, Incoming};
+use super::grants::Grants;
+use super::request::{self, Finished, Open};
+use super::watches::Watches;
+use super::{GRACE, HIGH_WATER_BYTES, MAX_OPEN, MAX_WATCHES, Session};
+use crate::failure::{Failure, compacted};
+use crate::routes::kind_out;
+
+/// Rounds of a turn before it flushes and lets others run.
+const ROUNDS: usize = 8;
+/// Longest time for the requests of a session that has ended to be answered.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// Longest time for the requests at a node that goes down to be answered.
+const LAST_ANSWERS_GOING_DOWN: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+pub(super) struct Flow {
+    session: Arc<Session>,
+    socket: WebSocketStream<TcpStream>,
+    message_bytes: usize,
+    hearing: Hearing,
+    grants: Grants,
+    watches: Watches,
+    open: FuturesUnordered<Open>,
+    /// The requests at work, and how those are given up that can be.
+    ids: HashMap<u64, Option<AbortHandle>>,
+    /// Done, and not written: an event may have to go first.
+    done: Vec<Finished>,
+    done_bytes: usize,
+    unflushed_bytes: usize,
+    heard_at: Instant,
+    /// When the session was last mentioned as alive on account of this stream.
+    mentioned_at: Instant,
+    silence: Pin<Box<Sleep>>,
+    stopping: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// The stream ends as soon as the requests at work are answered, or then.
+    ending: Option<(Why, Pin<Box<Sleep>>)>,
+}
+
+impl Flow {
+    pub(super) fn new(
+        session: Arc<Session>,
+        hearing: At<Hearing>,
+        socket: WebSocketStream<TcpStream>,
+        message_bytes: usize,
+    ) -> Self {
+        let now = Instant::now();
+        let stopping = Box::pin(session.app.stopping.clone().cancelled_owned());
+        let silence = Box::pin(sleep_until(now + session.timeout()));
+        let mut flow = Self {
+            session,
+            socket,
+            message_bytes,
+            hearing: hearing.value,
+            grants: Grants::default(),
+            watches: Watches::default(),
+            open: FuturesUnordered::new(),
+            ids: HashMap::new(),
+            done: Vec::new(),
+            done_bytes: 0,
+            unflushed_bytes: 0,
+            heard_at: now,
+            mentioned_at: now,
+            silence,
+            stopping,
+            ending: None,
+        };
+        flow.greet(hearing.zxid);
+        flow
+    }
+
+    fn greet(&mut self, zxid: Zxid) {
+        let mut held = Vec::new();
+        for request in self.hearing.take_held() {
+            let lock = request.path.parent().and_then(|directory| LockName::of_directory(&directory));
+            if let Some(lock) = lock {
+                held.push(Held { lock: lock.to_string(), token: request.token.0 });
+                self.grants.note(request.token.0, request.path);
+            }
+        }
+        self.send(&FromServer::Hello { timeout_ms: self.session.timeout_ms, zxid: zxid.0, held });
+    }
+
+    /// Serves until the end.
+    pub(super) async fn run(mut self) {
+        let why = loop {
+            if let Err(why) = self.flush().await {
+                break why;
+            }
+            if let Err(why) = poll_fn(|context| self.poll_turn(context)).await {
+                break why;
+            }
+        };
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            tracing::debug!(session = %self.session.credential.session, why = why.describe(), "a stream ended");
+        }
+        ended(why.word());
+        let Self { session, open, socket, .. } = self;
+        if why.may_return() {
+            hold_places(&session, open);
+        }
+        farewell::part(socket, &why).await;
+    }
+
+    /// Ready when there is something to flush.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Why>> {
+        for _ in 0..ROUNDS {
+            let taken_in = self.take_in(context)?;
+            let finished = self.finish(context);
+            let unflushed = self.unflushed_bytes;
+            self.listen(context);
+            // While an event is held back, so are the answers that may reveal it.
+            if self.drain_watches(context) {
+                self.write_answers()?;
+            }
+            let told = self.unflushed_bytes > unflushed;
+            if self.unflushed_bytes >= HIGH_WATER_BYTES {
+                return Poll::Ready(Ok(()));
+            }
+            if !(taken_in || finished || told) {
+                return self.rest(context);
+            }
+        }
+        context.waker().wake_by_ref();
+        if self.unflushed_bytes > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    /// Nothing more is ready.
+    fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Why>> {
+        if self.unflushed_bytes > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some((_, until)) = &mut self.ending {
+            if (self.open.is_empty() && self.done.is_empty()) || until.poll_unpin(context).is_ready() {
+                return Poll::Ready(Err(self.ending.take().map_or(Why::GoingDown, |(why, _)| why)));
+            }
+            return Poll::Pending;
+        }
+        if self.stopping.poll_unpin(context).is_ready() {
+            self.end_after(Why::GoingDown, LAST_ANSWERS_GOING_DOWN);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        while self.silence.poll_unpin(context).is_ready() {
+            let timeout = self.session.timeout();
+            if self.heard_at.elapsed() >= timeout {
+                return Poll::Ready(Err(Why::Silent(timeout)));
+            }
+            self.silence.as_mut().reset(self.heard_at + timeout);
+        }
+        Poll::Pending
+    }
+
+    fn end_after(&mut self, why: Why, time: Duration) {
+        if self.ending.is_none() {
+            self.ending = Some((why, Box::pin(sleep_until(Instant::now() + time))));
+        }
+    }
+
+    /// Reads what has arrived, as long as there is room for more work. True if anything was read.
+    fn take_in(&mut self, context: &mut Context<'_>) -> Result<bool, Why> {
+        let mut any = false;
+        while self.ending.is_none() && self.open.len() + self.done.len() < MAX_OPEN {
+            let Poll::Ready(read) = self.socket.poll_next_unpin(context) else { break };
+            any = true;
+            match read {
+                Some(Ok(message)) => self.hear(message)?,
+                Some(Err(error)) => return Err(self.broken(error)),
+                None => return Err(Why::Broken("the connection ended".into())),
+            }
+        }
+        if any {
+            self.mention();
+        }
+        Ok(any)
+    }
+
+    fn broken(&self, error: SocketError) -> Why {
+        match error {
+            SocketError::Capacity(CapacityError::MessageTooLong { .. }) => Why::TooLarge(self.message_bytes),
+            SocketError::Utf8(_) => Why::BadMessage("a text message must be UTF-8".into()),
+            SocketError::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Why::Broken("it was cut".into()),
+            SocketError::Protocol(error) => Why::BadMessage(format!("this is not a WebSocket's frame: {error}")),
+            error => Why::Broken(error.to_string()),
+        }
+    }
+
+    fn hear(&mut self, message: Message) -> Result<(), Why> {
+        self.heard_at = Instant::now();
+        match message {
+            Message::Text(text) => self.understand(&text),
+            Message::Binary(_) => {
+                Err(Why::BadMessage("messages of this protocol are text; this one was binary".into()))
+            }
+            Message::Close(Some(frame)) if frame.code == CloseCode::Normal => Err(Why::Left),
+            Message::Close(_) => Err(Why::Moved),
+            // A pong is on its way by itself, but only the next write would send it.
+            Message::Ping(_) => {
+                self.unflushed_bytes += 1;
+                Ok(())
+            }
+            Message::Pong(_) | Message::Frame(_) => Ok(()),
+        }
+    }
+
+    fn understand(&mut self, text: &str) -> Result<(), Why> {
+        let message = serde_json::from_str(text)
+            .map_err(|error| Why::BadMessage(format!("the message is not one of those in docs/stream.md: {error}")))?;
+        match message {
+            Incoming::Request(request) => {
+                figures().requests.increment(1);
+                if self.ids.contains_key(&request.id) {
+                    let detail = format!("request id {} belongs to a request that is not answered yet", request.id);
+                    return Err(Why::BadMessage(detail));
+                }
+                let begun = request::begin(&self.session, &request);
+                if let Some(parting) = &begun.parts_with {
+                    self.grants.part(&self.hearing, parting);
+                }
+                self.ids.insert(request.id, begun.cancel);
+                self.open.push(begun.open);
+            }
+            Incoming::Keepalive(number) => {
+                figures().keepalives.increment(1);
+                self.open.push(request::keepalive(&self.session, number));
+            }
+            Incoming::Cancel(id) => {
+                figures().other.increment(1);
+                // One that has been answered meanwhile is not there any more.
+                if let Some(Some(cancel)) = self.ids.get(&id) {
+                    cancel.abort();
+                }
+            }
+            Incoming::Watch(watch) => {
+                figures().other.increment(1);
+                if self.watches.has(watch.id) {
+                    return Err(Why::BadMessage(format!("watch id {} belongs to a watch that goes on", watch.id)));
+                }
+                self.begin_watch(&watch);
+            }
+            Incoming::Unwatch(id) => {
+                figures().other.increment(1);
+                self.watches.remove(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_watch(&mut self, watch: &Watch) {
+        let begun = match self.try_watch(watch) {
+            Ok(zxid) => FromServer::Watching { id: watch.id, zxid },
+            Err(failure) => FromServer::WatchEnded { id: watch.id, problem: Box::new(failure.into_problem()) },
+        };
+        self.send(&begun);
+    }
+
+    fn try_watch(&mut self, watch: &Watch) -> Result<u64, Failure> {
+        if self.watches.len() >= MAX_WATCHES {
+            let detail = format!("a stream has at most {MAX_WATCHES} watches; end some, or watch a subtree");
+            return Err(Failure::new(Code::Overloaded, detail).retry_after(1_000));
+        }
+        let spec =
+            WatchSpec { path: NodePath::parse(&watch.path)?, recursive: watch.recursive, from: watch.from.map(Zxid) };
+        // It does not wait for anything.
+        let begun = self.session.app.node.watch(spec).now_or_never();
+        let items = begun.unwrap_or(Err(NodeError::Overloaded { retry_after_ms: 100 }))?;
+        let after = items.after().0;
+        self.watches.add(watch.id, items);
+        Ok(after)
+    }
+
+    /// Any message is a sign of life of its session; it is passed on often enough, not each time.
+    fn mention(&mut self) {
+        if self.mentioned_at.elapsed() >= self.session.timeout() / 8 {
+            self.mentioned_at = self.heard_at;
+            // A session that is not known here is not waited for.
+            let _ = self.session.app.node.authorise(&self.session.credential).now_or_never();
+        }
+    }
+
+    /// Polls what is at work. True if anything was done.
+    fn finish(&mut self, context: &mut Context<'_>) -> bool {
+        let before = self.done.len();
+        while self.done_bytes < HIGH_WATER_BYTES
+            && let Poll::Ready(Some(finished)) = self.open.poll_next_unpin(context)
+        {
+            if let Finished::Answer { text, .. } = &finished {
+                self.done_bytes += text.len();
+            }
+            self.done.push(finished);
+        }
+        self.done.len() > before
+    }
+
+    /// What is heard of the session and its locks.
+    fn listen(&mut self, context: &mut Context<'_>) {
+        while let Poll::Ready(told) = self.hearing.poll_told(context) {
+            match told {
+                Told::LockGone { path, zxid } => {
+                    if let Some(lost) = self.grants.gone(&path, zxid) {
+                        figures().losses.increment(1);
+                        self.send(&lost);
+                    }
+                }
+                Told::SessionEnded { zxid } => self.end_session(Some(zxid)),
+            }
+        }
+    }
+
+    fn end_session(&mut self, zxid: Option<Zxid>) {
+        let refusal = Refusal::SessionExpired(self.session.credential.session);
+        let mut problem: Problem = Failure::from(NodeError::Refused(refusal)).into_problem();
+        if let Some(zxid) = zxid {
+            problem.detail.push_str(&format!("; that was at zxid {zxid}"));
+        }
+        self.end_after(Why::SessionOver(Box::new(problem)), LAST_ANSWERS);
+    }
+
+    /// True if the watches have nothing left.
+    fn drain_watches(&mut self, context: &mut Context<'_>) -> bool {
+        let mut watches = std::mem::take(&mut self.watches);
+        let drained = watches.drain(context, |id, item| {
+            self.send(&watched(id, item));
+            self.unflushed_bytes < HIGH_WATER_BYTES
+        });
+        self.watches = watches;
+        drained
+    }
+
+    fn write_answers(&mut self) -> Result<(), Why> {
+        self.done_bytes = 0;
+        for finished in std::mem::take(&mut self.done) {
+            match finished {
+                Finished::Answer { id, text, effect } => {
+                    self.ids.remove(&id);
+                    figures().answers.increment(1);
+                    self.write(text)?;
+                    // Behind the answer, so that nobody hears of the loss of a lock before its grant.
+                    self.grants.follow(&self.hearing, effect);
+                }
+                Finished::Keepalive { number, heard: Ok(kept) } => {
+                    self.send(&FromServer::Alive { number, timeout_ms: kept.value.timeout_ms });
+                }
+                Finished::Keepalive { heard: Err(NodeError::Refused(Refusal::SessionExpired(_))), .. } => {
+                    self.end_session(None);
+                }
+                Finished::Keepalive { number, heard: Err(error) } => {
+                    let problem = Box::new(Failure::from(error).into_problem());
+                    self.send(&FromServer::NotConfirmed { number, problem });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, message: &FromServer) {
+        if matches!(message, FromServer::Changes { .. }) {
+            figures().changes.increment(1);
+        }
+        // What cannot be written any more shows when it is flushed.
+        let _ = self.write(frame::message(message));
+    }
+
+    fn write(&mut self, text: Vec<u8>) -> Result<(), Why> {
+        self.unflushed_bytes += text.len();
+        let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(|error| Why::Broken(error.to_string()))?;
+        self.socket.start_send_unpin(Message::Text(text)).map_err(|error| Why::Broken(error.to_string()))
+    }
+
+    /// Writes out what is waiting; a client that takes nothing for too long is given up.
+    async fn flush(&mut self) -> Result<(), Why> {
+        figures().flushes.increment(1);
+        self.unflushed_bytes = 0;
+        let flushed = match self.socket.flush().now_or_never() {
+            Some(flushed) => flushed,
+            None => {
+                let limit = self.session.app.stream_write_timeout;
+                timeout(limit, self.socket.flush()).await.map_err(|_| Why::TooSlow(limit))?
+            }
+        };
+        flushed.map_err(|error| Why::Broken(error.to_string()))
+    }
+}
+
+fn watched(id: u64, item: WatchItem) -> FromServer {
+    match item {
+        WatchItem::Changes(events) => FromServer::Changes {
+            id,
+            zxid: events.first().map_or(0, |event| event.zxid.0),
+            changes: events
+                .into_iter()
+                .map(|event| Change { kind: kind_out(event.kind), path: event.path.to_string() })
+                .collect(),
+        },
+        WatchItem::Bookmark(zxid) => FromServer::Bookmark { id, zxid: zxid.0 },
+        WatchItem::Lost { oldest } => {
+            FromServer::WatchEnded { id, problem: Box::new(compacted(oldest).into_problem()) }
+        }
+    }
+}
+
+/// Keeps the lock requests that wait in their queues for a while: a client that comes back, here or at another node, and asks again under
+/// the same request id finds its place. They are not looked at meanwhile, so one that is granted and not asked for again is given back.
+fn hold_places(session: &Arc<Session>, open: FuturesUnordered<Open>) {
+    let mut places: Vec<Open> = open.into_iter().filter(|open| open.waits).collect();
+    if places.is_empty() {
+        return;
+    }
+    let grace = session.timeout().min(GRACE);
+    let stopping = session.app.stopping.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = tokio::time::sleep(grace) => {}
+            // A node that goes down leaves its waiters in the queue, each of which says so itself.
+            () = stopping.cancelled() => drop(timeout(GRACE, futures::future::join_all(places.drain(..))).await),
+        }
+        drop(places);
+    });
+}

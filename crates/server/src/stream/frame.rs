@@ -1,0 +1,134 @@
+//! Messages of the stream: what comes in is borrowed from the message, what goes out is written straight into one buffer. The types
+//! themselves, and what they mean, are `lockkeeper_api::stream`'s.
+
+use std::borrow::Cow;
+
+use lockkeeper_api::stream::{FromServer, Watch};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+/// `lockkeeper_api::stream::FromClient`, without copies.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum Incoming<'m> {
+    #[serde(borrow)]
+    Request(Request<'m>),
+    Cancel(u64),
+    Keepalive(u64),
+    Watch(Watch),
+    Unwatch(u64),
+}
+
+/// `lockkeeper_api::stream::Request`, without copies.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Request<'m> {
+    pub(super) id: u64,
+    #[serde(borrow)]
+    pub(super) method: Cow<'m, str>,
+    #[serde(borrow)]
+    pub(super) path: Cow<'m, str>,
+    #[serde(default)]
+    pub(super) request_id: Option<Uuid>,
+    #[serde(default)]
+    pub(super) acknowledge: Vec<Uuid>,
+    #[serde(borrow, default)]
+    pub(super) body: Option<&'m RawValue>,
+}
+
+/// The answer to a request; `body` writes JSON.
+pub(super) fn answer(id: u64, status: u16, zxid: Option<u64>, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut text = Vec::with_capacity(512);
+    text.extend_from_slice(b"{\"answer\":{\"id\":");
+    number(&mut text, id);
+    text.extend_from_slice(b",\"status\":");
+    number(&mut text, status.into());
+    if let Some(zxid) = zxid {
+        text.extend_from_slice(b",\"zxid\":");
+        number(&mut text, zxid);
+    }
+    text.extend_from_slice(b",\"body\":");
+    let before = text.len();
+    body(&mut text);
+    if text.len() == before {
+        text.extend_from_slice(b"null");
+    }
+    text.extend_from_slice(b"}}");
+    text
+}
+
+fn number(text: &mut Vec<u8>, number: u64) {
+    json(text, &number);
+}
+
+/// Numbers, strings and lists of them: writing those to memory does not fail.
+pub(super) fn json(text: &mut Vec<u8>, value: &impl Serialize) {
+    let before = text.len();
+    if let Err(error) = serde_json::to_writer(&mut *text, value) {
+        tracing::error!(%error, "a message could not be written; please report this");
+        text.truncate(before);
+    }
+}
+
+/// Any other message.
+pub(super) fn message(message: &FromServer) -> Vec<u8> {
+    let mut text = Vec::with_capacity(128);
+    json(&mut text, message);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_api::stream::{Answer, FromClient, Request as Asked};
+
+    use super::*;
+
+    #[test]
+    fn whatever_a_client_can_say_is_understood() {
+        let body = RawValue::from_string(r#"{"token": 7}"#.into()).unwrap();
+        let asked = Asked {
+            id: 1,
+            method: "POST".into(),
+            path: "/v1/locks/a\"b/release".into(),
+            request_id: Some(Uuid::from_u128(7)),
+            acknowledge: vec![Uuid::from_u128(8)],
+            body: Some(body),
+        };
+        let watch = Watch { id: 2, path: "/a".into(), recursive: true, from: Some(9) };
+        for message in [
+            FromClient::Request(asked),
+            FromClient::Cancel(3),
+            FromClient::Keepalive(4),
+            FromClient::Watch(watch),
+            FromClient::Unwatch(5),
+        ] {
+            let text = serde_json::to_string(&message).unwrap();
+            match serde_json::from_str::<Incoming<'_>>(&text).unwrap() {
+                Incoming::Request(request) => {
+                    assert_eq!((request.id, &*request.method, &*request.path), (1, "POST", "/v1/locks/a\"b/release"));
+                    assert_eq!(request.request_id, Some(Uuid::from_u128(7)));
+                    assert_eq!(request.acknowledge, [Uuid::from_u128(8)]);
+                    assert_eq!(request.body.unwrap().get(), r#"{"token": 7}"#);
+                }
+                Incoming::Cancel(number) => assert_eq!(number, 3),
+                Incoming::Keepalive(number) => assert_eq!(number, 4),
+                Incoming::Watch(watch) => assert_eq!((watch.id, watch.from, watch.recursive), (2, Some(9), true)),
+                Incoming::Unwatch(number) => assert_eq!(number, 5),
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_what_clients_read() {
+        let text = answer(7, 200, Some(9), |text| text.extend_from_slice(br#"{"a":1}"#));
+        let FromServer::Answer(Answer { id: 7, status: 200, zxid: Some(9), body }) =
+            serde_json::from_slice(&text).unwrap()
+        else {
+            panic!("{}", String::from_utf8_lossy(&text))
+        };
+        assert_eq!(body.get(), r#"{"a":1}"#);
+        let text = answer(8, 204, None, |_| {});
+        assert!(matches!(serde_json::from_slice(&text), Ok(FromServer::Answer(Answer { zxid: None, .. }))));
+    }
+}

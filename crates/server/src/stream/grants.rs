@@ -1,0 +1,83 @@
+//! The locks whose loss the stream is to tell: those the session held when it opened, and those granted on it.
+
+use std::collections::HashMap;
+
+use lockkeeper_api::stream::FromServer;
+use lockkeeper_core::{FencingToken, LockName, NodePath, Zxid};
+use lockkeeper_node::Hearing;
+
+use super::request::{Effect, Parting};
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Grants {
+    by_token: HashMap<u64, Vec<NodePath>>,
+    by_path: HashMap<NodePath, u64>,
+}
+
+impl Grants {
+    /// A lock that is listened for already.
+    pub(super) fn note(&mut self, token: u64, path: NodePath) {
+        if self.by_path.insert(path.clone(), token).is_none() {
+            self.by_token.entry(token).or_default().push(path);
+        }
+    }
+
+    /// What an answer, written now, means.
+    pub(super) fn follow(&mut self, hearing: &Hearing, effect: Effect) {
+        match effect {
+            Effect::None => {}
+            Effect::Granted { token, paths } => paths.into_iter().for_each(|path| self.keep(hearing, token, path)),
+            Effect::Released(parting) => self.drop_all(&parting),
+            Effect::NotReleased(parting) => {
+                for path in self.of(&parting) {
+                    hearing.keep(path, FencingToken(parting.token));
+                }
+            }
+            Effect::Renamed(parting, path) => {
+                self.drop_all(&parting);
+                self.keep(hearing, parting.token, path);
+            }
+        }
+    }
+
+    /// Locks are about to be given back: that their nodes go is no loss.
+    pub(super) fn part(&self, hearing: &Hearing, parting: &Parting) {
+        self.of(parting).iter().for_each(|path| hearing.forget(path));
+    }
+
+    fn keep(&mut self, hearing: &Hearing, token: u64, path: NodePath) {
+        self.note(token, path.clone());
+        hearing.keep(path, FencingToken(token));
+    }
+
+    fn of(&self, parting: &Parting) -> Vec<NodePath> {
+        let held = self.by_token.get(&parting.token).into_iter().flatten();
+        let meant = |path: &&NodePath| path.parent().is_some_and(|directory| parting.directories.contains(&directory));
+        held.filter(meant).cloned().collect()
+    }
+
+    fn drop_all(&mut self, parting: &Parting) {
+        for path in self.of(parting) {
+            self.remove(&path);
+        }
+    }
+
+    fn remove(&mut self, path: &NodePath) -> Option<u64> {
+        let token = self.by_path.remove(path)?;
+        if let Some(paths) = self.by_token.get_mut(&token) {
+            paths.retain(|other| other != path);
+            if paths.is_empty() {
+                self.by_token.remove(&token);
+            }
+        }
+        Some(token)
+    }
+
+    /// The node of a lock has gone.
+    pub(super) fn gone(&mut self, path: &NodePath, zxid: Zxid) -> Option<FromServer> {
+        let token = self.remove(path)?;
+        let lock = LockName::of_directory(&path.parent()?)?.to_string();
+        Some(FromServer::LockLost { lock, token, zxid: zxid.0 })
+    }
+}

@@ -1,0 +1,68 @@
+//! The session stream: keepalives, requests, watches and lock events of one session on one WebSocket, in one order.
+//!
+//! One task serves a stream, the connection's own: it reads, polls what is at work, and writes all that is ready at once. It must never
+//! write an answer before the events that the answer could reveal (DESIGN section 4): the watch queues are drained between the two.
+//! Nothing of the locks' rules is here; see `request` for the way to them.
+
+mod farewell;
+mod figures;
+mod flow;
+mod frame;
+mod grants;
+mod request;
+mod watches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use bytes::Bytes;
+use lockkeeper_node::{At, Credential, Hearing};
+use tokio::net::TcpStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+
+use crate::app::Shared;
+use crate::http::connection::ClientAddress;
+use crate::http::upgrade::allow_unread_for;
+
+/// Most requests and keepalives of a stream at work at a time; more are read when some of these are done.
+const MAX_OPEN: usize = 1_024;
+/// Most watches of a stream.
+const MAX_WATCHES: usize = 1_024;
+/// Once so much is written and not flushed, nothing more is taken in before it is.
+const HIGH_WATER_BYTES: usize = 256 * 1024;
+/// What a message has beside the body that it carries.
+const ENVELOPE_BYTES: usize = 64 * 1024;
+/// Longest time for which the waiting lock requests of a broken connection keep their places for a client that comes back.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// On whose behalf a stream runs.
+pub(crate) struct Session {
+    pub(crate) app: Shared,
+    pub(crate) router: Router,
+    pub(crate) from: ClientAddress,
+    pub(crate) credential: Credential,
+    pub(crate) timeout_ms: u32,
+}
+
+impl Session {
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.into())
+    }
+}
+
+/// Serves a stream until its end.
+pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStream, read: Bytes) {
+    let write_timeout = session.app.stream_write_timeout;
+    allow_unread_for(&socket, write_timeout * 2 + farewell::LONGEST);
+    let message_bytes = session.app.body.max_bytes + ENVELOPE_BYTES;
+    let config = WebSocketConfig::default()
+        .read_buffer_size(8 * 1024)
+        .write_buffer_size(64 * 1024)
+        .max_message_size(Some(message_bytes))
+        .max_frame_size(Some(message_bytes));
+    let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
+    let _counted = figures::Streams::enter();
+    flow::Flow::new(Arc::new(session), hearing, socket, message_bytes).run().await;
+}

@@ -1,0 +1,323 @@
+//! From a request on the stream to the work that answers it. Locks, which are what streams are for, go straight to what their HTTP
+//! handlers do; everything else goes through the router, as if it had come over HTTP.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, Method, header};
+use axum::response::Response;
+use futures::FutureExt;
+use futures::future::{AbortHandle, Aborted, BoxFuture, abortable};
+use lockkeeper_api::locks::{Acquire, Release, Token};
+use lockkeeper_api::{Code, ZXID_HEADER};
+use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
+use lockkeeper_core::{LockName, NodePath, RequestId, RequestKey};
+use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+
+use super::Session;
+use super::frame::{self, Request};
+use crate::extract::{self, Asking};
+use crate::failure::Failure;
+use crate::http::connection::Endless;
+use crate::http::paths;
+use crate::observe;
+use crate::reply::Reply;
+use crate::routes::holding;
+
+/// What an answer means for the locks that the stream listens for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Effect {
+    #[default]
+    None,
+    /// Granted, with these nodes.
+    Granted { token: u64, paths: Vec<NodePath> },
+    /// Given back.
+    Released(Parting),
+    /// Not given back after all, as far as is known.
+    NotReleased(Parting),
+    /// Held on, with another node.
+    Renamed(Parting, NodePath),
+}
+
+/// Locks that a request gives back, or changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parting {
+    pub(super) token: u64,
+    pub(super) directories: Vec<NodePath>,
+}
+
+/// What came of something the client asked for.
+pub(super) enum Finished {
+    Answer { id: u64, text: Vec<u8>, effect: Effect },
+    Keepalive { number: u64, heard: Result<At<KeepaliveAck>, NodeError> },
+}
+
+/// Something the client asked for, at work.
+pub(super) struct Open {
+    /// Waits for a lock: kept for a while when the connection breaks.
+    pub(super) waits: bool,
+    work: BoxFuture<'static, Finished>,
+}
+
+impl Future for Open {
+    type Output = Finished;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished> {
+        self.work.poll_unpin(context)
+    }
+}
+
+/// A request that has begun.
+pub(super) struct Begun {
+    pub(super) open: Open,
+    /// How it is given up, if it can be.
+    pub(super) cancel: Option<AbortHandle>,
+    /// The locks that it gives back, or changes.
+    pub(super) parts_with: Option<Parting>,
+}
+
+impl Begun {
+    fn plain(work: impl Future<Output = Finished> + Send + 'static) -> Self {
+        Self { open: Open { waits: false, work: work.boxed() }, cancel: None, parts_with: None }
+    }
+}
+
+pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
+    let session = session.clone();
+    let work =
+        async move { Finished::Keepalive { number, heard: session.app.node.keepalive(&session.credential).await } };
+    Open { waits: false, work: work.boxed() }
+}
+
+/// Begins a request. What is wrong with it is its answer.
+pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
+    let id = request.id;
+    begin_right(session, request).unwrap_or_else(|failure| Begun::plain(async move { refused(id, failure) }))
+}
+
+fn refused(id: u64, failure: Failure) -> Finished {
+    Finished::Answer { id, text: problem(id, &failure), effect: Effect::None }
+}
+
+fn begin_right(session: &Arc<Session>, request: &Request<'_>) -> Result<Begun, Failure> {
+    let asking = asking(session, request)?;
+    match lock_call(request)? {
+        Some(call) => begin_on_lock(session, request, asking, call),
+        None => through_router(session, request, asking),
+    }
+}
+
+fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
+    if request.acknowledge.len() > MAX_REMEMBERED_REPLIES {
+        let detail = format!(
+            "'acknowledge' names {} ids, at most {MAX_REMEMBERED_REPLIES} are remembered; send fewer",
+            request.acknowledge.len()
+        );
+        return Err(Failure::bad_request(detail));
+    }
+    if request.request_id.is_none() && !request.acknowledge.is_empty() {
+        return Err(Failure::bad_request("'acknowledge' goes with 'request_id'; send both or neither"));
+    }
+    let key = request.request_id.map(|id| RequestKey {
+        id: RequestId(id.as_u128()),
+        acknowledged: request.acknowledge.iter().map(|id| RequestId(id.as_u128())).collect(),
+    });
+    Ok(Asking(Caller { credential: Some(session.credential), request: key }))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Acquire,
+    Release,
+    Downgrade,
+}
+
+/// The call of a lock, if the request is one of those that are dispatched here.
+fn lock_call(request: &Request<'_>) -> Result<Option<(Verb, LockName)>, Failure> {
+    let Some(rest) = request.path.strip_prefix(paths::LOCKS).filter(|_| request.method == "POST") else {
+        return Ok(None);
+    };
+    let Some((name, verb)) = rest.rsplit_once('/') else { return Ok(None) };
+    let verb = match verb {
+        "acquire" => Verb::Acquire,
+        "release" => Verb::Release,
+        "downgrade" => Verb::Downgrade,
+        _ => return Ok(None),
+    };
+    paths::check(&request.path)?;
+    let name = percent_decode_str(name)
+        .decode_utf8()
+        .map_err(|_| Failure::bad_request("the name of the lock, decoded, is not UTF-8"))?;
+    Ok(Some((verb, LockName::parse(&name)?)))
+}
+
+fn begin_on_lock(
+    session: &Arc<Session>,
+    request: &Request<'_>,
+    asking: Asking,
+    (verb, lock): (Verb, LockName),
+) -> Result<Begun, Failure> {
+    let id = request.id;
+    let body = request.body.map_or("{}", |body| body.get()).as_bytes();
+    let session = session.clone();
+    match verb {
+        Verb::Acquire => {
+            let ask: Acquire = extract::parse(body)?;
+            let waits = ask.wait_ms > 0;
+            let work = carry_out(session.clone(), id, "/v1/locks/{name}/acquire", async move {
+                let (reply, grant) = holding::take(&session.app, lock, asking, ask).await?;
+                let effect = Effect::Granted { token: grant.token.0, paths: grant.paths };
+                Ok((reply, effect))
+            });
+            let (work, cancel) = abortable(work);
+            let work = async move {
+                match work.await {
+                    Ok(finished) => finished,
+                    Err(Aborted) => refused(id, cancelled()),
+                }
+            };
+            Ok(Begun { open: Open { waits, work: work.boxed() }, cancel: Some(cancel), parts_with: None })
+        }
+        Verb::Release => {
+            let ask: Release = extract::parse(body)?;
+            let also = ask.also.iter().map(|name| LockName::parse(name)).collect::<Result<Vec<_>, _>>()?;
+            let directories = also.iter().chain([&lock]).map(LockName::directory).collect();
+            let parting = Parting { token: ask.token, directories };
+            Ok(part(session, parting, |session, parting| {
+                carry_out(session.clone(), id, "/v1/locks/{name}/release", async move {
+                    let reply = holding::give_back(&session.app, lock, asking, ask).await?;
+                    Ok((reply, Effect::Released(parting)))
+                })
+            }))
+        }
+        Verb::Downgrade => {
+            let ask: Token = extract::parse(body)?;
+            let parting = Parting { token: ask.token, directories: vec![lock.directory()] };
+            Ok(part(session, parting, |session, parting| {
+                carry_out(session.clone(), id, "/v1/locks/{name}/downgrade", async move {
+                    let (reply, path) = holding::become_reader(&session.app, lock, asking, ask).await?;
+                    Ok((reply, Effect::Renamed(parting, path)))
+                })
+            }))
+        }
+    }
+}
+
+/// Work that parts with a lock: should it fail, the lock is listened for again.
+fn part<W>(session: Arc<Session>, parting: Parting, work: impl FnOnce(Arc<Session>, Parting) -> W) -> Begun
+where
+    W: Future<Output = Finished> + Send + 'static,
+{
+    let failed = parting.clone();
+    let work = work(session, parting.clone()).map(move |finished| match finished {
+        Finished::Answer { id, text, effect: Effect::None } => {
+            Finished::Answer { id, text, effect: Effect::NotReleased(failed) }
+        }
+        finished => finished,
+    });
+    Begun { parts_with: Some(parting), ..Begun::plain(work) }
+}
+
+fn cancelled() -> Failure {
+    Failure::new(Code::Cancelled, "the client gave the request up; it holds nothing by it and leaves the queue")
+}
+
+/// Does what the observing layer of the router does, around work that does not pass through it.
+async fn carry_out<T: Serialize>(
+    session: Arc<Session>,
+    id: u64,
+    route: &'static str,
+    work: impl Future<Output = Result<(Reply<T>, Effect), Failure>>,
+) -> Finished {
+    let started = Instant::now();
+    let done = match session.app.load.enter() {
+        Some(_at_work) => observe::caught(work).await.unwrap_or_else(Err),
+        None => Err(observe::too_many()),
+    };
+    let (finished, status, code) = match done {
+        Ok((reply, effect)) => {
+            let status = reply.status.as_u16();
+            let text = frame::answer(id, status, reply.zxid.map(|zxid| zxid.0), |text| frame::json(text, &reply.body));
+            (Finished::Answer { id, text, effect }, status, None)
+        }
+        Err(failure) => {
+            let (status, code) = (failure.status(), failure.code());
+            (refused(id, failure), status, Some(code))
+        }
+    };
+    observe::count(route, &Method::POST, status, code, started);
+    finished
+}
+
+fn problem(id: u64, failure: &Failure) -> Vec<u8> {
+    frame::answer(id, failure.status(), failure.zxid().map(|zxid| zxid.0), |text| frame::json(text, failure.problem()))
+}
+
+fn through_router(session: &Arc<Session>, request: &Request<'_>, asking: Asking) -> Result<Begun, Failure> {
+    let id = request.id;
+    let request = http_request(session, request, asking)?;
+    let mut router = session.router.clone();
+    Ok(Begun::plain(async move {
+        let response = match tower::Service::call(&mut router, request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        Finished::Answer { id, text: answer_of(id, response).await, effect: Effect::None }
+    }))
+}
+
+fn http_request(
+    session: &Session,
+    request: &Request<'_>,
+    asking: Asking,
+) -> Result<axum::http::Request<Body>, Failure> {
+    if !request.path.starts_with("/v1/") {
+        let detail = "on a stream only what lies under /v1 can be asked for; ask for the rest over HTTP";
+        return Err(Failure::new(Code::BadPath, detail));
+    }
+    let method = match &*request.method {
+        "GET" => Method::GET,
+        "POST" => Method::POST,
+        "PUT" => Method::PUT,
+        "DELETE" => Method::DELETE,
+        _ => return Err(Failure::bad_request("'method' is GET, POST, PUT or DELETE")),
+    };
+    let uri: axum::http::Uri =
+        request.path.parse().map_err(|error| Failure::new(Code::BadPath, format!("'path' is no path: {error}")))?;
+    if uri.path() == "/v1/watch" {
+        let detail = "a watch on a stream is begun with the message 'watch'; server-sent events are for plain HTTP";
+        return Err(Failure::bad_request(detail));
+    }
+    let uri = paths::fold(&method, &uri)?.unwrap_or(uri);
+    let body = request.body.map_or_else(Body::empty, |body| Body::from(body.get().to_owned()));
+    let mut http = axum::http::Request::new(body);
+    *http.method_mut() = method;
+    *http.uri_mut() = uri;
+    http.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    http.extensions_mut().insert(session.from);
+    http.extensions_mut().insert(asking);
+    Ok(http)
+}
+
+async fn answer_of(id: u64, response: Response) -> Vec<u8> {
+    if response.extensions().get::<Endless>().is_some() {
+        return problem(id, &Failure::bad_request("what has no end cannot be asked for on a stream; use plain HTTP"));
+    }
+    let (parts, body) = response.into_parts();
+    let zxid = parts.headers.get(ZXID_HEADER).and_then(|zxid| zxid.to_str().ok()).and_then(|zxid| zxid.parse().ok());
+    let json = parts.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
+    match axum::body::to_bytes(body, usize::MAX).await {
+        Ok(bytes) if json || bytes.is_empty() => {
+            frame::answer(id, parts.status.as_u16(), zxid, |text| text.extend_from_slice(&bytes))
+        }
+        Ok::<Bytes, _>(_) => {
+            problem(id, &Failure::bad_request("the answer is not JSON and does not fit on a stream; use plain HTTP"))
+        }
+        Err(error) => problem(id, &Failure::new(Code::Internal, format!("the answer broke off: {error}"))),
+    }
+}
