@@ -118,7 +118,7 @@ async fn one_pause(
     way: &Way,
     round: u32,
 ) -> Result<Pause, Failed> {
-    let own = store.open().await.map_err(Failed::CannotRun)?;
+    let own = store.open(way.expected != Expected::Corrupted).await.map_err(Failed::CannotRun)?;
     own.reset().await.map_err(Failed::CannotRun)?;
     let lock = format!("paused-holder/{}-{round}", way.expected as u8);
     let start = |role: &str, words: &[&str], extra: &[String]| {

@@ -102,7 +102,7 @@ fn tell_how_sure(session: &Session) {
 }
 
 async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(), String> {
-    let store = store.open().await?;
+    let store = store.open(work.fence).await?;
     let lock = handle(session, work);
     for _ in 0..work.times {
         tell(0, What::Asking);
@@ -129,7 +129,7 @@ async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(),
                     stop_here(Stop::BeforeLook);
                     // A place where the future can be dropped, as there is one in every write over a network.
                     tokio::task::yield_now().await;
-                    store.write(value + 1, token, work.fence).await
+                    store.write(value + 1, token).await
                 };
                 guard.run(writing).await
             }
@@ -139,12 +139,12 @@ async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(),
                     Err(Error::Lost(guard.lost().await))
                 } else {
                     stop_here(Stop::AfterLook);
-                    Ok(store.write(value + 1, token, work.fence).await)
+                    Ok(store.write(value + 1, token).await)
                 }
             }
             Look::No => {
                 stop_here(Stop::BeforeLook);
-                Ok(store.write(value + 1, token, work.fence).await)
+                Ok(store.write(value + 1, token).await)
             }
         };
         match wrote {

@@ -1,12 +1,14 @@
-//! What holders change: one number, in a real PostgreSQL or in a file, with or without the check of the token.
+//! What holders change: one number, in a real PostgreSQL or in a file, fenced as `lockkeeper_client::fencing` does it, or not at all.
 //!
-//! In PostgreSQL the check is part of the statement that writes, and every write that was taken is also kept in a log, in the order in
-//! which the database took them. The proof reads that log: it is the resource's word, not the worker's.
+//! Every write that a store took is also kept in a log, in the order in which the store took them (in PostgreSQL by a trigger). The
+//! proof reads that log: it is the resource's word, not the worker's.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tokio_postgres::NoTls;
+use lockkeeper_client::fencing::sql::{FencedTable, SqlError, accepted, parameter};
+use lockkeeper_client::fencing::{FencedFile, FileError};
+use tokio_postgres::{Client, NoTls};
 
 /// Where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,15 +40,42 @@ impl std::fmt::Display for Store {
     }
 }
 
-/// A write that the store took: the value and the token that came with it.
-pub(super) type Taken = (i64, i64);
+/// A write that the store took: the value, and the token that came with it.
+type Taken = (i64, i64);
 
 /// A connection to it.
-pub enum Open {
-    /// With a connection.
-    Postgres(tokio_postgres::Client),
-    /// With a path.
+pub struct Open {
+    inner: Inner,
+    /// Whether it checks tokens. Without, it still writes down which came.
+    fenced: bool,
+}
+
+enum Inner {
+    Postgres(Client),
     File(PathBuf),
+}
+
+const TABLES: &str = "
+    DROP TABLE IF EXISTS number, taken;
+    CREATE TABLE number (id int PRIMARY KEY, value bigint NOT NULL);
+    CREATE TABLE taken (place bigserial PRIMARY KEY, value bigint NOT NULL, token bigint NOT NULL);
+    CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN INSERT INTO taken (value, token) VALUES (NEW.value, NEW.fence); RETURN NULL; END $$;
+    CREATE TRIGGER note AFTER UPDATE ON number FOR EACH ROW EXECUTE FUNCTION note();
+    INSERT INTO number VALUES (1, 0)";
+
+/// The fenced statement without its condition: the negative control.
+const BARE: &str = "UPDATE number SET value = $3, fence = $1 WHERE id = $2";
+
+const ROW: i32 = 1;
+
+fn table() -> Result<FencedTable, String> {
+    FencedTable::new("number", "id").map_err(|error| error.to_string())
+}
+
+fn told(error: &tokio_postgres::Error) -> String {
+    let cause = error.as_db_error().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("postgres: {error}{cause}")
 }
 
 impl Store {
@@ -54,34 +83,18 @@ impl Store {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn open(&self) -> Result<Open, String> {
-        match self {
-            Self::File(path) => Ok(Open::File(path.clone())),
+    pub async fn open(&self, fenced: bool) -> Result<Open, String> {
+        let inner = match self {
+            Self::File(path) => Inner::File(path.clone()),
             Self::Postgres(connection) => {
-                let told = |error: tokio_postgres::Error| format!("postgres: {error}");
-                let (client, driver) = tokio_postgres::connect(connection, NoTls).await.map_err(told)?;
+                let (client, driver) = tokio_postgres::connect(connection, NoTls).await.map_err(|e| told(&e))?;
                 tokio::spawn(driver);
-                Ok(Open::Postgres(client))
+                Inner::Postgres(client)
             }
-        }
+        };
+        Ok(Open { inner, fenced })
     }
 }
-
-const FRESH: &str = "
-    CREATE TABLE IF NOT EXISTS number (id int PRIMARY KEY, value bigint NOT NULL, token bigint NOT NULL);
-    CREATE TABLE IF NOT EXISTS taken (place bigserial PRIMARY KEY, value bigint NOT NULL, token bigint NOT NULL);
-    TRUNCATE number, taken RESTART IDENTITY;
-    INSERT INTO number VALUES (1, 0, 0);";
-
-/// Compares, writes and remembers the token in one statement: nothing can come between.
-const FENCED: &str = "
-    WITH written AS (UPDATE number SET value = $1, token = $2 WHERE id = 1 AND token <= $2 RETURNING value)
-    INSERT INTO taken (value, token) SELECT value, $2 FROM written";
-
-/// The same without the check: the negative control.
-const BARE: &str = "
-    WITH written AS (UPDATE number SET value = $1, token = $2 WHERE id = 1 RETURNING value)
-    INSERT INTO taken (value, token) SELECT value, $2 FROM written";
 
 impl Open {
     /// Begins anew at 0.
@@ -89,9 +102,14 @@ impl Open {
     /// # Errors
     /// The store's.
     pub async fn reset(&self) -> Result<(), String> {
-        match self {
-            Self::Postgres(client) => client.batch_execute(FRESH).await.map_err(|error| format!("postgres: {error}")),
-            Self::File(path) => file::reset(path),
+        match &self.inner {
+            Inner::Postgres(client) => {
+                client.batch_execute(&format!("{TABLES}; {}", table()?.add_column())).await.map_err(|e| told(&e))
+            }
+            Inner::File(path) => match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.to_string()),
+                _ => Ok(()),
+            },
         }
     }
 
@@ -100,28 +118,43 @@ impl Open {
     /// # Errors
     /// The store's.
     pub async fn read(&self) -> Result<i64, String> {
-        match self {
-            Self::Postgres(client) => {
-                let row = client.query_one("SELECT value FROM number WHERE id = 1", &[]).await;
-                row.map(|row| row.get(0)).map_err(|error| format!("postgres: {error}"))
+        match &self.inner {
+            Inner::Postgres(client) => {
+                let row = client.query_one("SELECT value FROM number WHERE id = $1", &[&ROW]).await;
+                row.map(|row| row.get(0)).map_err(|error| told(&error))
             }
-            Self::File(path) => Ok(file::read(path)?.0),
+            Inner::File(_) => Ok(self.taken().await?.last().map_or(0, |taken| taken.0)),
         }
     }
 
-    /// Writes the number with the holder's token; whether the store took it. `fenced` says whether it is to check.
+    /// Writes the number with the holder's token; whether the store took it.
     ///
     /// # Errors
     /// The store's; that it refuses a stale token is an answer, not an error.
-    pub async fn write(&self, value: i64, token: u64, fenced: bool) -> Result<bool, String> {
-        let token = i64::try_from(token).map_err(|error| error.to_string())?;
-        match self {
-            Self::Postgres(client) => {
-                let statement = if fenced { FENCED } else { BARE };
-                let taken = client.execute(statement, &[&value, &token]).await;
-                taken.map(|rows| rows == 1).map_err(|error| format!("postgres: {error}"))
+    pub async fn write(&self, value: i64, token: u64) -> Result<bool, String> {
+        match &self.inner {
+            Inner::Postgres(client) => {
+                let statement =
+                    if self.fenced { table()?.update(&["value"]) } else { Ok::<_, SqlError>(BARE.to_owned()) };
+                let statement = statement.map_err(|error| error.to_string())?;
+                let shown = parameter(token).map_err(|error| error.to_string())?;
+                let rows = client.execute(&statement, &[&shown, &ROW, &value]).await.map_err(|error| told(&error))?;
+                Ok(accepted(rows, token).is_ok())
             }
-            Self::File(path) => file::write(path, value, token, fenced),
+            Inner::File(path) => {
+                let line = format!("{value} {token}\n");
+                if self.fenced {
+                    let more = |old: Option<&[u8]>| [old.unwrap_or_default(), line.as_bytes()].concat();
+                    return match FencedFile::new(path).update(token, more) {
+                        Ok(()) => Ok(true),
+                        Err(FileError::Stale(_)) => Ok(false),
+                        Err(error) => Err(error.to_string()),
+                    };
+                }
+                let old = std::fs::read(path).unwrap_or_default();
+                std::fs::write(path, [&old, line.as_bytes()].concat()).map_err(|error| error.to_string())?;
+                Ok(true)
+            }
         }
     }
 
@@ -129,88 +162,58 @@ impl Open {
     ///
     /// # Errors
     /// The store's.
-    pub async fn taken(&self) -> Result<Vec<(i64, i64)>, String> {
-        match self {
-            Self::Postgres(client) => {
+    pub async fn taken(&self) -> Result<Vec<Taken>, String> {
+        match &self.inner {
+            Inner::Postgres(client) => {
                 let rows = client.query("SELECT value, token FROM taken ORDER BY place", &[]).await;
-                let rows = rows.map_err(|error| format!("postgres: {error}"))?;
-                Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+                Ok(rows.map_err(|error| told(&error))?.iter().map(|row| (row.get(0), row.get(1))).collect())
             }
-            Self::File(path) => file::taken(path),
+            Inner::File(path) => {
+                let bytes = if self.fenced {
+                    let read = FencedFile::new(path).read().map_err(|error| error.to_string())?;
+                    read.map(|fenced| fenced.data).unwrap_or_default()
+                } else {
+                    std::fs::read(path).unwrap_or_default()
+                };
+                lines(&String::from_utf8_lossy(&bytes))
+                    .ok_or_else(|| format!("{}: not lines of two numbers", path.display()))
+            }
         }
     }
 }
 
-/// The file: a line per write that was taken, the last one says how things stand. An exclusive flock makes comparing and writing one step.
-mod file {
-    use std::fs::File;
-    use std::io::{Read as _, Write as _};
-    use std::path::Path;
-
-    use nix::fcntl::{Flock, FlockArg};
-
-    use super::Taken;
-
-    pub(super) fn reset(path: &Path) -> Result<(), String> {
-        std::fs::write(path, "").map_err(|error| format!("{}: {error}", path.display()))
-    }
-
-    fn locked(path: &Path) -> Result<Flock<File>, String> {
-        let open = File::options().read(true).append(true).open(path);
-        let open = open.map_err(|error| format!("{}: {error}", path.display()))?;
-        Flock::lock(open, FlockArg::LockExclusive).map_err(|(_, error)| format!("{}: {error}", path.display()))
-    }
-
-    fn lines(path: &Path, file: &mut File) -> Result<Vec<Taken>, String> {
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let parsed = text.lines().map(|line| {
-            let (value, token) = line.split_once(' ')?;
-            Some((value.parse().ok()?, token.parse().ok()?))
-        });
-        parsed.collect::<Option<Vec<Taken>>>().ok_or_else(|| format!("{}: not lines of two numbers", path.display()))
-    }
-
-    pub(super) fn taken(path: &Path) -> Result<Vec<Taken>, String> {
-        lines(path, &mut *locked(path)?)
-    }
-
-    pub(super) fn read(path: &Path) -> Result<Taken, String> {
-        Ok(taken(path)?.last().copied().unwrap_or((0, 0)))
-    }
-
-    pub(super) fn write(path: &Path, value: i64, token: i64, fenced: bool) -> Result<bool, String> {
-        let mut file = locked(path)?;
-        let last = lines(path, &mut *file)?.last().map_or(0, |taken| taken.1);
-        if fenced && token < last {
-            return Ok(false);
-        }
-        writeln!(file, "{value} {token}").map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(true)
-    }
+fn lines(text: &str) -> Option<Vec<Taken>> {
+    let parsed = text.lines().map(|line| {
+        let (value, token) = line.split_once(' ')?;
+        Some((value.parse().ok()?, token.parse().ok()?))
+    });
+    parsed.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn refuses_what_is_stale(store: &Open) {
-        store.reset().await.unwrap();
-        assert_eq!(store.read().await, Ok(0));
-        assert_eq!(store.write(1, 5, true).await, Ok(true));
-        assert_eq!(store.write(2, 5, true).await, Ok(true), "the same holder writes again");
-        assert_eq!(store.write(3, 7, true).await, Ok(true));
-        assert_eq!(store.write(9, 5, true).await, Ok(false));
-        assert_eq!(store.read().await, Ok(3));
-        assert_eq!(store.write(9, 5, false).await, Ok(true), "nobody checks");
-        assert_eq!(store.taken().await.unwrap(), [(1, 5), (2, 5), (3, 7), (9, 5)]);
+    async fn refuses_what_is_stale(store: &Store) {
+        let fenced = store.open(true).await.unwrap();
+        fenced.reset().await.unwrap();
+        assert_eq!(fenced.read().await, Ok(0));
+        assert_eq!(fenced.write(1, 5).await, Ok(true));
+        assert_eq!(fenced.write(2, 5).await, Ok(true), "the same holder writes again");
+        assert_eq!(fenced.write(3, 7).await, Ok(true));
+        assert_eq!(fenced.write(9, 5).await, Ok(false));
+        assert_eq!(fenced.read().await, Ok(3));
+        assert_eq!(fenced.taken().await.unwrap(), [(1, 5), (2, 5), (3, 7)]);
+        let bare = store.open(false).await.unwrap();
+        bare.reset().await.unwrap();
+        assert_eq!((bare.write(1, 7).await, bare.write(1, 5).await), (Ok(true), Ok(true)), "nobody checks");
+        assert_eq!(bare.taken().await.unwrap(), [(1, 7), (1, 5)]);
     }
 
     #[tokio::test]
     async fn the_file_refuses_what_is_stale() {
         let dir = tempfile::tempdir().unwrap();
-        let store: Store = format!("file:{}", dir.path().join("number").display()).parse().unwrap();
-        refuses_what_is_stale(&store.open().await.unwrap()).await;
+        refuses_what_is_stale(&Store::File(dir.path().join("number"))).await;
     }
 
     #[tokio::test]
@@ -219,7 +222,7 @@ mod tests {
         let Some(programs) = crate::postgres::installed() else { return };
         let dir = tempfile::tempdir().unwrap();
         let postgres = crate::postgres::Postgres::start(&programs, dir.path()).await.unwrap();
-        refuses_what_is_stale(&Store::Postgres(postgres.url()).open().await.unwrap()).await;
+        refuses_what_is_stale(&Store::Postgres(postgres.url())).await;
     }
 
     #[test]
