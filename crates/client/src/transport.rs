@@ -29,6 +29,8 @@ pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
 const MAX_STREAMED_BODY_BYTES: usize = 256 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Longest that what was posted is tried; no session outlives this in silence.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
 /// Whether a request may be sent again when its fate is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -361,10 +363,17 @@ impl Client {
         }
     }
 
-    /// Has a request carried out of which nobody waits to hear.
+    /// Has a request carried out of which nobody waits to hear. What the session owns outlives an outage that is shorter than its
+    /// timeout, so this does too: it goes on until the cluster has decided.
     pub(crate) async fn see_to(&self, ask: &Ask, request_id: Option<Uuid>) {
-        if let Err(error) = self.call_under(ask, request_id).await {
+        let give_up_at = Instant::now() + LONGEST_OUTAGE;
+        while let Err(error) = self.call_under(ask, request_id).await {
             tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
+            let is_open = matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. });
+            if !is_open || Instant::now() >= give_up_at {
+                return;
+            }
+            sleep(LONGEST_PAUSE.mul_f64(jitter())).await;
         }
     }
 

@@ -113,8 +113,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.owed {
-            let release = self.request.release(self.token);
-            settle::give_back(self.session.clone(), self.request.first.clone(), release);
+            settle::give_back(&self.session, &self.request.first, &self.request.release(self.token));
         }
     }
 }

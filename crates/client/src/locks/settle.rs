@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use lockkeeper_api::locks::Release;
-use tokio::runtime::Handle;
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::request::Request;
 use crate::error::Error;
+use crate::routes::release_ask;
 use crate::session::Session;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -21,32 +21,20 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Runs something for the session from wherever this is called. In a runtime that is shutting down nothing happens, and the
 /// session ends with its process.
 pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + Send + 'static) {
-    let own = session.client().identity.as_ref().and_then(|identity| identity.runtime.clone());
-    if let Some(runtime) = own.or_else(|| Handle::try_current().ok()) {
-        drop(runtime.spawn(work));
-    }
+    session.client().spawn(|_| work);
 }
 
-/// Gives a grant back without being waited for.
-pub(super) fn give_back(session: Session, lock: String, release: Release) {
-    in_background(&session.clone(), async move { released(&session, &lock, &release).await });
+/// Gives a grant back without being waited for: before anything that is asked from here on, where there is a stream.
+pub(super) fn give_back(session: &Session, lock: &str, release: &Release) {
+    match release_ask(lock, release) {
+        Ok(ask) => session.client().post(ask),
+        Err(error) => tracing::debug!(%error, lock, token = release.token, "cannot be given back"),
+    }
 }
 
 /// Takes a request back of which nobody knows whether it waits, holds, or ever arrived. Nobody waits for it.
 pub(super) fn take_back(session: Session, request: Request, request_id: Uuid) {
     in_background(&session.clone(), async move { taken_back(&session, &request, request_id).await });
-}
-
-async fn released(session: &Session, lock: &str, release: &Release) {
-    let mut pause = FIRST_PAUSE;
-    while !session.left().is_zero() {
-        match session.client().release_together(lock, release).await {
-            Ok(_) | Err(Error::Refused(_) | Error::Lost(_)) => return,
-            Err(error) => tracing::debug!(%error, lock, token = release.token, "not given back yet"),
-        }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
 }
 
 /// Asks again under the same id without waiting. The answer is either that it holds, and then it is released; or that it is out
@@ -56,7 +44,7 @@ async fn taken_back(session: &Session, request: &Request, request_id: Uuid) {
     let mut pause = FIRST_PAUSE;
     while !session.left().is_zero() {
         match session.client().acquire(&request.first, &ask).await {
-            Ok(held) => return released(session, &request.first, &request.release(held.token)).await,
+            Ok(held) => return give_back(session, &request.first, &request.release(held.token)),
             Err(Error::Refused(_) | Error::Lost(_)) => return,
             Err(error) => tracing::debug!(%error, lock = request.first, %request_id, "not taken back yet"),
         }

@@ -16,6 +16,12 @@ use crate::transport::{Ask, Repeat, encode};
 /// Longest wait that the server takes in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
+/// A release, to be [called](Client::call) or posted.
+pub(crate) fn release_ask(lock: &str, release: &Release) -> Result<Ask, Error> {
+    let target = format!("/v1/locks/{}/release", lock_part(lock)?);
+    Ask::new(Method::POST, target, Repeat::ByRequestId).json(release)
+}
+
 impl Client {
     /// Asks for a lock and waits for it as long as `acquire.wait_ms` says. With a session a lost answer is asked for again
     /// under the same request id, at any node, and finds the same place in the queue; without one (`ttl_ms`) it is reported
@@ -54,8 +60,7 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if one of them is not held with that token; otherwise see [`Error`].
     pub async fn release_together(&self, lock: &str, release: &Release) -> Result<Released, Error> {
-        let target = format!("/v1/locks/{}/release", lock_part(lock)?);
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(release)?).await
+        self.call(&release_ask(lock, release)?).await
     }
 
     /// Makes the holder of a [`Write`](lockkeeper_api::locks::Mode::Write) a reader, without anybody coming between. The token
