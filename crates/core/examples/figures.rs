@@ -34,7 +34,7 @@ fn timed<T>(what: &str, count: u32, work: impl FnOnce() -> T) -> T {
 }
 
 fn acquire(lock: &LockName, uuid: u128, mode: LockMode) -> Op {
-    Op::Acquire { lock: lock.clone(), mode, uuid: RequestId(uuid), label: "worker".into() }
+    Op::Acquire { locks: vec![lock.clone()], mode, delay_ms: 0, uuid: RequestId(uuid), label: "worker".into() }
 }
 
 fn token(outcome: &Outcome) -> FencingToken {
@@ -51,7 +51,7 @@ fn main() {
     let cycles = |bench: &mut Bench, count: u32| {
         for uuid in 0..count {
             let token = token(&bench.ask(acquire(&own, u128::from(uuid), LockMode::Exclusive)));
-            bench.ask(Op::Release { lock: own.clone(), token });
+            bench.ask(Op::Release { locks: vec![own.clone()], token });
         }
     };
     timed("acquire and release, small state", 200_000, || cycles(&mut bench, 200_000));

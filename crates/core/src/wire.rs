@@ -88,10 +88,48 @@ mod tests {
 
     /// Logs outlive programs: whoever changes these bytes changes the version.
     #[test]
-    fn the_bytes_of_version_1_stay_what_they_are() {
-        let mut expected = vec![1, 1, 2, 3, 4, 1, 4, 0, 0, 0, 2];
+    fn the_bytes_of_version_2_stay_what_they_are() {
+        let mut expected = vec![2, 1, 2, 3, 4, 1, 4, 0, 0, 0, 2];
         expected.extend(b"/a\x04data\x03\x05\x01\x01\x1f\x05world\x06anyone");
         assert_eq!(batch(vec![create("/a")]).encode(), expected);
+    }
+
+    /// One of each operation, so that no two of them change places unnoticed.
+    #[test]
+    fn the_bytes_of_each_operation_stay_what_they_are() {
+        let lock = |name| LockName::parse(name).unwrap();
+        let (token, locks, key) = (FencingToken(7), || vec![lock("a"), lock("b")], || GateKey::parse("k").unwrap());
+        let at = || NodePath::parse("/a").unwrap();
+        let acquire = |mode| Op::Acquire { locks: locks(), mode, delay_ms: 300, uuid: RequestId(9), label: "l".into() };
+        let ops: [(Op, &[u8]); 19] = [
+            (Op::Delete { path: at(), version: None }, b"\x01\x02/a\0"),
+            (Op::SetData { path: at(), data: (*b"d").into(), version: Some(1) }, b"\x02\x02/a\x01d\x01\x02"),
+            (Op::SetAcl { path: at(), acl: vec![], version: None }, b"\x03\x02/a\0\0"),
+            (Op::Check { path: at(), version: None }, b"\x04\x02/a\0"),
+            (Op::CheckLock { lock: lock("a"), token }, b"\x05\x01a\x07"),
+            (Op::Multi(vec![]), b"\x06\0"),
+            (acquire(LockMode::Exclusive), b"\x07\x02\x01a\x01b\0\xac\x02\x09\x01l"),
+            (acquire(LockMode::Shared), b"\x07\x02\x01a\x01b\x01\xac\x02\x09\x01l"),
+            (acquire(LockMode::Write), b"\x07\x02\x01a\x01b\x02\xac\x02\x09\x01l"),
+            (acquire(LockMode::Permit(5)), b"\x07\x02\x01a\x01b\x03\x05\xac\x02\x09\x01l"),
+            (Op::Withdraw { locks: locks(), token, if_holding: IfHolding::Release }, b"\x08\x02\x01a\x01b\x07\x01"),
+            (Op::Release { locks: locks(), token }, b"\x09\x02\x01a\x01b\x07"),
+            (Op::Downgrade { lock: lock("a"), token }, b"\x0a\x01a\x07"),
+            (Op::Claim { locks: locks(), token }, b"\x0b\x02\x01a\x01b\x07"),
+            (Op::Abandon { locks: locks(), token, versions: vec![1, 2] }, b"\x0c\x02\x01a\x01b\x07\x02\x02\x04"),
+            (Op::ForceRelease { lock: lock("a"), token }, b"\x0d\x01a\x07"),
+            (
+                Op::GateBegin { key: key(), fingerprint: "f".into(), pending_ms: 5, label: "l".into() },
+                b"\x0e\x01k\x01f\x05\x01l",
+            ),
+            (Op::GateFinish { key: key(), token, result: (*b"r").into(), keep_ms: 5 }, b"\x0f\x01k\x07\x01r\x05"),
+            (Op::GateFail { key: key(), token }, b"\x10\x01k\x07"),
+        ];
+        for (op, expected) in ops {
+            let bytes = batch(vec![op.clone()]).encode();
+            assert_eq!(&bytes[9..], expected, "{op:?}");
+            assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
+        }
     }
 
     #[test]
@@ -99,6 +137,9 @@ mod tests {
         let bytes = batch(vec![create("/a")]).encode();
         assert_eq!(Batch::decode(&[]), Err(DecodeError::Empty));
         assert_eq!(Batch::decode(&[9]), Err(DecodeError::Version(9)));
+        let unreleased = Batch::decode(&[1, 1, 2, 3, 4, 0]).unwrap_err();
+        assert_eq!(unreleased, DecodeError::Unreleased);
+        assert!(unreleased.to_string().contains("unreleased program"), "{unreleased}");
         for cut in 1..bytes.len() {
             assert!(matches!(Batch::decode(&bytes[..cut]), Err(DecodeError::Damaged(_))), "cut at {cut}");
         }
@@ -110,7 +151,7 @@ mod tests {
     /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![1, 1, 2, 3, 4, 1, 4, 0, 0];
+        let mut bytes = vec![2, 1, 2, 3, 4, 1, 4, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }

@@ -4,8 +4,8 @@ use super::*;
 use crate::*;
 
 fn state() -> State {
-    let lock = LockName::parse("l").unwrap();
-    let acquire = Op::Acquire { lock, mode: LockMode::Shared, uuid: RequestId(5), label: "who".into() };
+    let locks = vec![LockName::parse("l").unwrap()];
+    let acquire = Op::Acquire { locks, mode: LockMode::Shared, delay_ms: 0, uuid: RequestId(5), label: "who".into() };
     let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![] });
     let commands = vec![
         Command::OpenSession { secret_hash: [3; 32], timeout_ms: 1000, label: "s".into() },
@@ -35,6 +35,14 @@ fn a_snapshot_comes_back() {
     restored.validate().unwrap();
 }
 
+/// Snapshots outlive programs: whoever changes these bytes changes the version.
+#[test]
+fn the_bytes_of_version_2_stay_what_they_are() {
+    let bytes = bytes();
+    assert_eq!(&bytes[..12], b"LKSTATE\n\x02\0\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (519, 2_786_978_345));
+}
+
 #[test]
 fn every_truncation_is_noticed() {
     let bytes = bytes();
@@ -59,8 +67,11 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 2;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(2))));
+    later[8] = 3;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(3))));
+    later[8] = 1;
+    let error = read(&later).unwrap_err();
+    assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");
     let last = good.len() - 1;
     let mut wrong_sum = good.clone();
     wrong_sum[last] ^= 1;

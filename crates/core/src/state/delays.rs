@@ -60,9 +60,12 @@ impl Transaction<'_> {
             _ => held.sequence,
         };
         let Ok(path) = held.directory.child(&delay_name(sequence, held.form, held.token)) else { return };
-        let label = String::from_utf8_lossy(&held.label);
+        let label = match String::from_utf8_lossy(&held.label) {
+            none if none.is_empty() => String::new(),
+            label => format!(" ({label})"),
+        };
         let text = format!(
-            "lock delay: session {session} ({label}) expired while it held with token {}; closed for {} ms",
+            "lock delay: session {session}{label} expired while it held with token {}; kept free for {} ms",
             held.token, held.form.delay_ms
         );
         let acl = self.tree.share_acl(&[AclEntry::open()]);

@@ -111,6 +111,10 @@ impl Transaction<'_> {
         if !(1..=MAX_GATE_KEEP_MS).contains(&keep_ms) {
             return Err(bad(format!("a gate keeps its result from 1 to {MAX_GATE_KEEP_MS} ms, not {keep_ms}")));
         }
+        if self.is_finished_alike(key, token, result)? {
+            // Asked again: without a session there is no memory of requests that would say so.
+            return Ok(Reply::GateSettled);
+        }
         let pending = self.pending(session, key, token)?;
         let (since_ms, until_ms) = (self.clock_ms, self.clock_ms.saturating_add(keep_ms));
         let record = GateRecord { since_ms, until_ms, done: Some((token, result.clone())), ..pending };
@@ -129,6 +133,11 @@ impl Transaction<'_> {
         self.pending(session, key, token)?;
         self.remove(&key.path());
         Ok(Reply::GateSettled)
+    }
+
+    fn is_finished_alike(&self, key: &GateKey, token: FencingToken, result: &Arc<[u8]>) -> Result<bool, Refusal> {
+        let kept = self.tree.gate(key)?.filter(|(_, record)| record.until_ms > self.clock_ms);
+        Ok(kept.is_some_and(|(_, record)| record.done == Some((token, result.clone()))))
     }
 
     /// The record of a gate that is pending under this token, for its worker.

@@ -108,7 +108,7 @@ impl Queue {
         let other = self.kinds.keys().copied().find(|other| *other != kind)?;
         let say = |kind| match kind {
             LOCK_KIND => "a lock".to_owned(),
-            permits => format!("a semaphore with {permits} permits"),
+            permits => format!("a semaphore of size {permits}"),
         };
         Some(format!("its queue is that of {}, and this asks for {}", say(other), say(kind)))
     }

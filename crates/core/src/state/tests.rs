@@ -45,7 +45,8 @@ fn create(text: &str, sequential: bool) -> Op {
 }
 
 fn acquire(lock: &str, uuid: u128, mode: LockMode) -> Op {
-    Op::Acquire { lock: LockName::parse(lock).unwrap(), mode, uuid: RequestId(uuid), label: "".into() }
+    let locks = vec![LockName::parse(lock).unwrap()];
+    Op::Acquire { locks, mode, delay_ms: 0, uuid: RequestId(uuid), label: "".into() }
 }
 
 fn is_bad(reply: Result<Reply, Refusal>) -> bool {
@@ -138,7 +139,85 @@ fn every_bound_is_kept() {
         *label = "x".repeat(MAX_LABEL_BYTES + 1).into();
     }
     assert!(is_bad(bench.ask(label)));
+    let with = |change: fn(&mut Vec<LockName>, &mut LockMode, &mut u32)| {
+        let mut op = acquire("l", 1, LockMode::Exclusive);
+        if let Op::Acquire { locks, mode, delay_ms, .. } = &mut op {
+            change(locks, mode, delay_ms);
+        }
+        op
+    };
+    let names = |count: usize| (0..count).map(|n| LockName::parse(&format!("n{n:03}")).unwrap()).collect::<Vec<_>>();
+    assert!(is_bad(bench.ask(with(|_, _, delay_ms| *delay_ms = MAX_DELAY_MS + 1))));
+    assert!(is_bad(bench.ask(with(|_, mode, _| *mode = LockMode::Permit(0)))));
+    assert!(is_bad(bench.ask(with(|_, mode, _| *mode = LockMode::Permit(MAX_PERMITS + 1)))));
+    assert!(is_bad(bench.ask(with(|locks, _, _| locks.clear()))));
+    assert!(is_bad(bench.ask(with(|locks, _, _| locks.push(locks[0].clone())))), "a lock twice");
+    assert!(is_bad(bench.ask(with(|locks, _, _| locks.insert(0, LockName::parse("m").unwrap())))), "not sorted");
+    let many = |locks| Op::Release { locks, token: FencingToken(1) };
+    assert!(is_bad(bench.ask(many(names(MAX_LOCKS_TOGETHER + 1)))));
+    assert!(matches!(bench.ask(many(names(MAX_LOCKS_TOGETHER))), Err(Refusal::NotHeld { .. })));
     assert!(bench.state.lock(&LockName::parse("l").unwrap()).is_none(), "a refused request made its directory");
+}
+
+#[test]
+fn the_bounds_of_gates_hold() {
+    let mut bench = Bench::new();
+    let key = GateKey::parse("g").unwrap();
+    let begin = |fingerprint: usize, pending_ms, label: usize| Op::GateBegin {
+        key: GateKey::parse("g").unwrap(),
+        fingerprint: "f".repeat(fingerprint).into(),
+        pending_ms,
+        label: "l".repeat(label).into(),
+    };
+    let wrong = [
+        begin(0, 1, 0),
+        begin(MAX_FINGERPRINT_BYTES + 1, 1, 0),
+        begin(1, 0, 0),
+        begin(1, MAX_GATE_PENDING_MS + 1, 0),
+        begin(1, 1, MAX_LABEL_BYTES + 1),
+    ];
+    for op in wrong {
+        assert!(is_bad(bench.ask(op)));
+    }
+    assert_eq!(bench.state.gate(&key), Ok(None));
+    let begun = bench.ask(begin(MAX_FINGERPRINT_BYTES, MAX_GATE_PENDING_MS, MAX_LABEL_BYTES)).unwrap();
+    let Reply::Gate(GateStanding::Proceed { token, .. }) = begun else { panic!("{begun:?}") };
+    let finish = |length: usize, keep_ms| Op::GateFinish {
+        key: GateKey::parse("g").unwrap(),
+        token,
+        result: vec![7; length].into(),
+        keep_ms,
+    };
+    for op in [finish(MAX_GATE_RESULT_BYTES + 1, 1), finish(1, 0), finish(1, MAX_GATE_KEEP_MS + 1)] {
+        assert!(is_bad(bench.ask(op)));
+    }
+    assert_eq!(bench.ask(finish(MAX_GATE_RESULT_BYTES, MAX_GATE_KEEP_MS)), Ok(Reply::GateSettled));
+    assert!(matches!(bench.state.gate(&key), Ok(Some(GateStanding::Done { .. }))));
+    bench.state.validate().unwrap();
+}
+
+/// Handing out permits looks at no more of the queue than there are permits.
+#[test]
+fn a_long_queue_of_permits_is_served_in_order() {
+    let mut bench = Bench::new();
+    let lock = LockName::parse("s").unwrap();
+    for uuid in 0..2_000 {
+        bench.ask(acquire("s", uuid, LockMode::Permit(5))).unwrap();
+    }
+    let mut last = FencingToken(0);
+    while !bench.state.lock(&lock).unwrap().is_empty() {
+        let view = bench.state.lock(&lock).unwrap();
+        let holders: Vec<LockRequest> = view.requests().take(view.holders()).collect();
+        assert_eq!(holders.len(), view.len().min(5));
+        assert!(holders.iter().all(|r| matches!(r.standing, Standing::Holds { .. }) && r.permits == Some(5)));
+        let next = view.requests().nth(5).map(|request| request.standing);
+        assert!(next.is_none_or(|standing| standing == Standing::Waits { blocker: lock.directory() }));
+        let freed = holders[holders.len() / 2].token;
+        assert!(last < freed || holders[0].token < last);
+        last = last.max(freed);
+        assert_eq!(bench.ask(Op::Release { locks: vec![lock.clone()], token: freed }), Ok(Reply::Released));
+    }
+    bench.state.validate().unwrap();
 }
 
 #[test]
@@ -188,16 +267,19 @@ fn a_long_queue_of_readers_and_writers_is_served_in_order() {
         for request in holders {
             assert!(last < request.token);
             last = request.token;
-            assert_eq!(bench.ask(Op::Release { lock: lock.clone(), token: last }), Ok(Reply::Released));
+            assert_eq!(bench.ask(Op::Release { locks: vec![lock.clone()], token: last }), Ok(Reply::Released));
         }
     }
     bench.state.validate().unwrap();
 }
 
+/// The node of a lock request in the test below.
+const TWIN: &str = "/locks/l/_c_00000000-0000-0000-0000-000000000001-lock-0000000000";
+
 #[test]
 fn validate_finds_what_is_wrong() {
     type Damage = fn(&mut State);
-    let damages: [Damage; 10] = [
+    let damages: [Damage; 13] = [
         |s| s.zxid = Zxid(1),
         |s| drop(s.sessions.remove(&SessionId(1))),
         |s| drop(s.tree.nodes.remove(&path("/c"))),
@@ -207,6 +289,20 @@ fn validate_finds_what_is_wrong() {
         |s| s.tree.update(&path("/locks/l"), |node| node.queue = Default::default()),
         |s| s.tree.update(&path("/locks/l"), |node| node.children_made = 0),
         |s| s.tree.update(&path("/c"), |node| node.empty_since_ms = None),
+        |s| s.tree.delays.clear(),
+        |s| {
+            let at = s.tree.delays.get_min().unwrap().1.clone();
+            s.tree.update(&at, |node| node.kind = NodeKind::Persistent);
+        },
+        |s| {
+            // Two requests of one session in one queue with one token.
+            let mut twin = s.tree.get(&path(TWIN)).unwrap().clone();
+            twin.czxid = Zxid(s.zxid.0);
+            let other = path(&TWIN.replace("-lock-", "-extra-lock-"));
+            s.tree.place(&other, twin.clone());
+            s.tree.place(&path(TWIN), twin);
+            Arc::make_mut(s.sessions.get_mut(&SessionId(1)).unwrap()).ephemerals.insert(other);
+        },
         |s| {
             if let Some(session) = s.sessions.get_mut(&SessionId(1)) {
                 Arc::make_mut(session).ephemerals.clear();
@@ -215,6 +311,12 @@ fn validate_finds_what_is_wrong() {
     ];
     let mut bench = Bench::new();
     bench.ask(acquire("l", 1, LockMode::Exclusive)).unwrap();
+    bench.run(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "dies".into() }).unwrap();
+    let dies = SessionId(bench.state.zxid().0);
+    let (locks, mode, uuid) = (vec![LockName::parse("delayed").unwrap()], LockMode::Shared, RequestId(1));
+    let op = Op::Acquire { locks, mode, delay_ms: 500, uuid, label: "".into() };
+    bench.run(Command::Do { session: Some(dies), request: None, op }).unwrap();
+    bench.run(Command::ExpireSessions { term: Term(1), sessions: vec![dies] }).unwrap();
     let container = create("/c", false);
     let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };
     bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: false, acl }).unwrap();

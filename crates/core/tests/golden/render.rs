@@ -30,13 +30,31 @@ pub(crate) fn reply(reply: &Reply) -> String {
             let parts: Vec<String> = replies.iter().map(|r| format!("\n    - {}", self::reply(r))).collect();
             format!("all done:{}", parts.concat())
         }
-        Reply::Queued { path, token, held } => {
-            format!("{} with token {token} as {path}", if *held { "holds" } else { "waits" })
+        Reply::Queued { paths, token, held } => {
+            format!("{} with token {token} as {}", if *held { "holds" } else { "waits" }, join(paths))
         }
+        Reply::Claimed { versions } => format!("claimed, versions {}", join(versions)),
+        Reply::Downgraded { path } => format!("downgraded to {path}"),
+        Reply::Gate(standing) => gate(standing),
+        Reply::GateSettled => "gate settled".into(),
         Reply::Withdrawn => "withdrawn".into(),
         Reply::HeldInstead => "holds instead".into(),
         Reply::Released => "released".into(),
         Reply::ForceReleased { holder } => format!("taken from session {holder}"),
+    }
+}
+
+pub(crate) fn gate(standing: &GateStanding) -> String {
+    match standing {
+        GateStanding::Proceed { token, until_ms } => format!("proceed with token {token} until {until_ms}"),
+        GateStanding::InProgress { token, session, label, since_ms, until_ms } => {
+            let session = session.map_or("nobody's session".into(), |session| format!("session {session}"));
+            format!("in progress with token {token} of {session} {label:?} since {since_ms} until {until_ms}")
+        }
+        GateStanding::Done { token, result, since_ms, until_ms } => {
+            let result = String::from_utf8_lossy(result);
+            format!("done with token {token}: {result:?} since {since_ms} until {until_ms}")
+        }
     }
 }
 
@@ -96,16 +114,25 @@ pub(crate) fn lock(state: &State, name: &LockName) -> String {
     let Some(view) = state.lock(name) else { return format!("  no lock {name}\n") };
     let mut text = format!("  {} of {} hold\n", view.holders(), view.len());
     for request in view.requests() {
-        let LockRequest { path, token, sequence, mode, session, label, since_ms, standing } = request;
+        let LockRequest { path, token, sequence, mode, permits, delay_ms, delayed_until_ms, .. } = request;
+        let LockRequest { session, label, since_ms, standing, .. } = request;
         assert_eq!(state.standing(&path), standing);
-        assert_eq!(state.verify(name, token), matches!(standing, Standing::Holds { .. }));
+        let is_held = matches!(standing, Standing::Holds { .. }) && delayed_until_ms.is_none();
+        assert_eq!(state.verify(name, token), is_held);
+        assert_eq!(mode.permits(), permits);
+        let delay = match (delay_ms, delayed_until_ms) {
+            (0, _) => String::new(),
+            (_, None) => format!(" delay {delay_ms}"),
+            (_, Some(until_ms)) => format!(" delayed until {until_ms}"),
+        };
         let standing = match standing {
             Standing::Holds { token } => format!("holds with {token}"),
             Standing::Waits { blocker } => format!("waits for {}", blocker.name()),
             Standing::Gone => "gone".into(),
         };
         let session = session.map_or("nobody".into(), |s| format!("session {s}"));
-        writeln!(text, "  {sequence} {mode:?} token {token} {session} {label:?} since {since_ms}: {standing}").unwrap();
+        writeln!(text, "  {sequence} {mode:?} token {token} {session} {label:?}{delay} since {since_ms}: {standing}")
+            .unwrap();
     }
     text
 }

@@ -5,12 +5,14 @@
 //! open alice timeout=10000 label=worker-1      close alice     expire alice bob term=3 entry=3
 //! [@alice] [#7] [ack=5,6] create /a data=x kind=ephemeral|container|ttl:500 seq
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
-//!     acquire orders shared uuid=1 label=x     release orders 7     withdraw orders 7 keep|drop     force orders 7
+//!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
+//!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0     downgrade orders 7     force orders 7
 //!     checklock orders 7                       multi create /a ; delete /b v=1 ; …
+//!     begin key print=f pending=1000 label=x   finish key 7 data=x keep=1000        fail key 7
 //! reap /a /b       reapable now=20000
 //! batch node=2 incarnation=1 sequence=4 | command | command …        resend
 //! tree /           lock orders      locks prefix=or after=x limit=2  held alice    sessions    remembered alice 7
-//! applied 2        snapshot         (to bytes and back; goes on with what was read)
+//! gate key         applied 2        snapshot         (to bytes and back; goes on with what was read)
 //! ```
 
 use std::collections::BTreeMap;
@@ -63,6 +65,18 @@ impl<'a> Words<'a> {
         LockName::parse(self.plain[1]).unwrap()
     }
 
+    fn locks(&self) -> Vec<LockName> {
+        self.plain[1].split(',').map(|name| LockName::parse(name).unwrap()).collect()
+    }
+
+    fn key(&self) -> GateKey {
+        GateKey::parse(self.plain[1]).unwrap()
+    }
+
+    fn text(&self, key: &str) -> Arc<str> {
+        self.pairs.get(key).copied().unwrap_or("").into()
+    }
+
     fn token(&self) -> FencingToken {
         FencingToken(self.plain[2].parse().unwrap())
     }
@@ -106,6 +120,11 @@ impl Stage {
             "batch" => self.batch(&words, line),
             "tree" => render::tree(&self.state, &words.path(1)),
             "lock" => render::lock(&self.state, &words.lock()),
+            "gate" => match self.state.gate(&words.key()) {
+                Ok(None) => "  open\n".into(),
+                Ok(Some(standing)) => format!("  {}\n", render::gate(&standing)),
+                Err(refusal) => format!("  refused: {refusal}\n"),
+            },
             "locks" => self.locks(&words),
             "held" => self.held(words.plain[1]),
             "sessions" => self.sessions(),
@@ -267,19 +286,41 @@ fn op(text: &str) -> Op {
         "check" => Op::Check { path: words.path(1), version: words.version() },
         "checklock" => Op::CheckLock { lock: words.lock(), token: words.token() },
         "acquire" => Op::Acquire {
-            lock: words.lock(),
+            locks: words.locks(),
             mode: match words.plain.get(2) {
                 Some(&"shared") => LockMode::Shared,
                 Some(&"write") => LockMode::Write,
-                _ => LockMode::Exclusive,
+                Some(permits) => LockMode::Permit(permits.strip_prefix("permit:").unwrap().parse().unwrap()),
+                None => LockMode::Exclusive,
             },
+            delay_ms: words.number("delay").unwrap_or(0) as u32,
             uuid: RequestId(u128::from(words.number("uuid").expect("acquire has a uuid"))),
-            label: words.pairs.get("label").copied().unwrap_or("").into(),
+            label: words.text("label"),
         },
-        "release" => Op::Release { lock: words.lock(), token: words.token() },
+        "release" => Op::Release { locks: words.locks(), token: words.token() },
+        "downgrade" => Op::Downgrade { lock: words.lock(), token: words.token() },
+        "claim" => Op::Claim { locks: words.locks(), token: words.token() },
+        "abandon" => Op::Abandon {
+            locks: words.locks(),
+            token: words.token(),
+            versions: words.pairs["v"].split(',').map(|v| v.parse().unwrap()).collect(),
+        },
+        "begin" => Op::GateBegin {
+            key: words.key(),
+            fingerprint: words.text("print"),
+            pending_ms: words.number("pending").unwrap_or(1000),
+            label: words.text("label"),
+        },
+        "finish" => Op::GateFinish {
+            key: words.key(),
+            token: words.token(),
+            result: words.data(),
+            keep_ms: words.number("keep").unwrap_or(1000),
+        },
+        "fail" => Op::GateFail { key: words.key(), token: words.token() },
         "force" => Op::ForceRelease { lock: words.lock(), token: words.token() },
         "withdraw" => Op::Withdraw {
-            lock: words.lock(),
+            locks: words.locks(),
             token: words.token(),
             if_holding: if words.plain[3] == "keep" { IfHolding::Keep } else { IfHolding::Release },
         },

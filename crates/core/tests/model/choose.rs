@@ -8,7 +8,7 @@ use super::naive::Model;
 /// One raw command.
 pub(crate) type Raw = [u16; 6];
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 11] = [
     "a",
     "b",
     "n-",
@@ -17,8 +17,12 @@ const NAMES: [&str; 8] = [
     "x-__READ__",
     "lock-0000000002",
     "_c_00000000-0000-0000-0000-000000000001-lock-",
+    "permit-2-",
+    "_c_00000000-0000-0000-0000-000000000002-delay-900-__READ__",
+    "delay-500-7-lock-",
 ];
-const LOCKS: [&str; 6] = ["l", "m", "l/m", "l/lock-0000000002", "a", "lock-0000000002"];
+const LOCKS: [&str; 8] = ["l", "m", "l/m", "s", "t", "l/lock-0000000002", "a", "lock-0000000002"];
+const GATES: [&str; 5] = ["g", "g", "h", "d/g", "g/h"];
 
 fn pick<T: Clone>(from: &[T], by: u16) -> Option<T> {
     if from.is_empty() { None } else { Some(from[usize::from(by) % from.len()].clone()) }
@@ -98,6 +102,60 @@ impl Chooser<'_> {
         }
     }
 
+    /// Mostly one lock, often several; sorted but for a slip now and then.
+    fn locks(&self) -> Vec<LockName> {
+        let mut locks = vec![self.lock()];
+        let more = usize::from(self.raw[3] / 256 % 8).saturating_sub(4);
+        for number in 0..more {
+            let name = LOCKS[(usize::from(self.raw[3]) / 16 + number * 3) % 5];
+            locks.push(LockName::parse(name).unwrap());
+        }
+        if !self.raw[4].is_multiple_of(32) {
+            locks.sort();
+            locks.dedup();
+        }
+        locks
+    }
+
+    /// Semaphores mostly by their own names, so that they do not keep everything else out.
+    fn mode(&self, lock: &LockName) -> LockMode {
+        let modes = [LockMode::Exclusive, LockMode::Shared, LockMode::Write, LockMode::Shared];
+        let by = self.raw[4];
+        match lock.as_str() {
+            "s" | "t" if !by.is_multiple_of(8) => LockMode::Permit(2),
+            _ if (by / 8).is_multiple_of(24) => LockMode::Permit(by / 256 % 4),
+            _ => modes[usize::from(by % 4)],
+        }
+    }
+
+    fn delay_ms(&self) -> u32 {
+        match self.raw[2] % 16 {
+            0..=5 => 0,
+            6 => 600_001,
+            more => u32::from(more) * 300,
+        }
+    }
+
+    /// The locks that a request stands in, with its token and owner; or some that may not be.
+    fn set(&self) -> (Vec<LockName>, FencingToken, Option<SessionId>) {
+        let (lock, token, owner) = self.request();
+        let mut locks: Vec<LockName> =
+            self.busy().into_iter().filter(|(_, other)| *other == token).map(|(lock, _)| lock).collect();
+        if locks.is_empty() || self.raw[2].is_multiple_of(16) {
+            locks = vec![lock];
+        }
+        locks.sort();
+        locks.dedup();
+        (locks, token, owner)
+    }
+
+    fn gate(&self) -> (GateKey, FencingToken, Option<SessionId>) {
+        let key = GATES[usize::from(self.raw[1]) % GATES.len()];
+        let node = self.model.nodes.get(&format!("/gates/{key}")).filter(|_| !self.raw[2].is_multiple_of(8));
+        let token = node.map_or(u64::from(self.raw[4] % 64), |node| node.czxid);
+        (GateKey::parse(key).unwrap(), FencingToken(token), node.and_then(|node| node.owner).map(SessionId))
+    }
+
     /// Requests that stand in locks' queues.
     fn busy(&self) -> Vec<(LockName, FencingToken)> {
         let paths = self.model.nodes.keys().map(|path| NodePath::parse(path).unwrap());
@@ -170,11 +228,11 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
             label: format!("s{}", raw[5]).into(),
         },
         6 => Command::CloseSession { session: chooser.session().unwrap_or_default() },
-        7 => Command::ExpireSessions {
+        7 | 8 => Command::ExpireSessions {
             term: Term(u64::from(raw[4] % 3)),
             sessions: chooser.session().into_iter().chain([SessionId(u64::from(raw[5] % 64))]).collect(),
         },
-        8..=12 => {
+        9..=12 => {
             let mut paths: Vec<NodePath> = model.nodes.keys().map(|path| NodePath::parse(path).unwrap()).collect();
             if raw[1].is_multiple_of(2) {
                 paths.reverse();
@@ -183,21 +241,29 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
             Command::Reap { paths }
         }
         13..=34 => {
-            let modes = [LockMode::Exclusive, LockMode::Shared, LockMode::Write, LockMode::Shared];
+            let locks = chooser.locks();
             plain(Op::Acquire {
-                lock: chooser.lock(),
-                mode: modes[usize::from(raw[4] % 4)],
+                mode: chooser.mode(&locks[0]),
+                locks,
+                delay_ms: chooser.delay_ms(),
                 uuid: chooser.uuid(),
                 label: format!("w{}", raw[5]).into(),
             })
         }
         35..=46 => {
-            let (lock, token, owner) = chooser.request();
+            let (locks, token, owner) = chooser.set();
             let owner = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
             let op = match what {
-                35..=42 => Op::Release { lock, token },
-                43 | 44 => Op::Withdraw { lock, token, if_holding: IfHolding::Keep },
-                _ => Op::Withdraw { lock, token, if_holding: IfHolding::Release },
+                35..=39 => Op::Release { locks, token },
+                40 => Op::Claim { locks, token },
+                41 => {
+                    let version = i32::from(raw[4] % 8 == 0);
+                    let count = locks.len() + usize::from(raw[4] % 16 == 1);
+                    Op::Abandon { locks, token, versions: vec![version; count] }
+                }
+                42 => Op::Downgrade { lock: locks[0].clone(), token },
+                43 | 44 => Op::Withdraw { locks, token, if_holding: IfHolding::Keep },
+                _ => Op::Withdraw { locks, token, if_holding: IfHolding::Release },
             };
             perform(&chooser, owner, op)
         }
@@ -209,10 +275,27 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
             let mut ops: Vec<Op> = spare.iter().map(|raw| simple(&Chooser { model, raw: *raw }, raw[0])).collect();
             match raw[1] % 16 {
                 0 => ops.push(Op::Multi(vec![])),
-                1 => ops.push(Op::Release { lock: chooser.lock(), token: FencingToken(1) }),
+                1 => ops.push(Op::Release { locks: vec![chooser.lock()], token: FencingToken(1) }),
                 _ => {}
             }
             plain(Op::Multi(ops))
+        }
+        55..=64 => {
+            let (key, token, owner) = chooser.gate();
+            let worker = if raw[5].is_multiple_of(8) { chooser.session() } else { owner };
+            match what {
+                55..=60 => plain(Op::GateBegin {
+                    key,
+                    fingerprint: ["x", "x", "x", "y", ""][usize::from(raw[4] % 5)].into(),
+                    pending_ms: u64::from(raw[2] % 64) * 1_000,
+                    label: format!("g{}", raw[5]).into(),
+                }),
+                61..=63 => {
+                    let (result, keep_ms) = (vec![raw[4] as u8 % 4; 2].into(), u64::from(raw[2] % 64) * 1_000);
+                    perform(&chooser, worker, Op::GateFinish { key, token, result, keep_ms })
+                }
+                _ => perform(&chooser, worker, Op::GateFail { key, token }),
+            }
         }
         _ => plain(simple(&chooser, what)),
     }

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::*;
 
-use super::naive::{Model, read_name};
+use super::naive::{Model, Wish, delay_asked, is_delay, read_name};
 
 /// Takes the words out of refusals: the model says what is refused, not in which words.
 pub(crate) fn without_words(outcome: &mut Outcome) {
@@ -13,7 +13,9 @@ pub(crate) fn without_words(outcome: &mut Outcome) {
 
 fn silence(refusal: &mut Refusal) {
     match refusal {
-        Refusal::BadArguments(words) | Refusal::InvalidAcl(words) => *words = "".into(),
+        Refusal::BadArguments(words) | Refusal::InvalidAcl(words) | Refusal::LockMismatch { detail: words, .. } => {
+            *words = "".into();
+        }
         Refusal::MultiFailed { cause, .. } => silence(cause),
         _ => {}
     }
@@ -36,6 +38,7 @@ pub(crate) fn states(state: &State, model: &Model) {
     sessions(state, model);
     locks(state, model);
     reapable(state, model);
+    gates(state, model);
     for (node, (incarnation, sequence, outcomes)) in &model.origins {
         let (origin, mut kept) = state.origin_applied(NodeId(*node)).map(|(o, kept)| (o, kept.to_vec())).unwrap();
         kept.iter_mut().for_each(without_words);
@@ -69,14 +72,11 @@ fn sessions(state: &State, model: &Model) {
         let memory = model.memory.get(id).map_or(&[][..], |memory| memory);
         assert_eq!(session.remembered_count(), memory.len());
         for (request, _, answer) in memory {
-            let mut kept = Outcome {
-                zxid: Zxid(0),
-                reply: state.remembered_reply(SessionId(*id), *request).unwrap().clone(),
-                events: vec![],
-            };
-            without_words(&mut kept);
-            let mut expected = Outcome { zxid: Zxid(0), reply: answer.clone(), events: vec![] };
-            without_words(&mut expected);
+            let mut kept = state.remembered_reply(SessionId(*id), *request).unwrap().clone();
+            let mut expected = answer.clone();
+            for answer in [&mut kept, &mut expected] {
+                answer.as_mut().err().into_iter().for_each(silence);
+            }
             assert_eq!(kept, expected);
         }
         let held = state.held_by(SessionId(*id)).map(|request| request.path.to_string());
@@ -95,17 +95,23 @@ fn locks(state: &State, model: &Model) {
         let requests: Vec<LockRequest> = state.lock(&name).unwrap().requests().collect();
         assert_eq!(requests.len(), queue.len());
         let mut holders = 0;
-        for (request, (sequence, child, exclusive)) in requests.iter().zip(&queue) {
+        for (request, (sequence, child, wish)) in requests.iter().zip(&queue) {
             let path = format!("{directory}/{child}");
             let node = &model.nodes[&path];
             assert_eq!(request.path.as_str(), path);
-            assert_eq!((request.sequence, request.mode.is_exclusive()), (*sequence, *exclusive));
+            let permits = if let Wish::Permits(permits) = wish { Some(*permits) } else { None };
+            assert_eq!((request.sequence, request.mode.is_exclusive()), (*sequence, *wish == Wish::Alone));
+            assert_eq!((request.permits, request.mode.permits()), (permits, permits));
+            let until_ms = is_delay(child).then(|| model.due_at(&path).unwrap());
+            assert_eq!(request.delayed_until_ms, until_ms);
+            let asked = delay_asked(child).map_or(0, |(delay_ms, _)| delay_ms);
+            assert!(until_ms.is_some() || request.delay_ms == asked);
             assert_eq!((request.token.0, request.since_ms), (node.czxid, node.ctime));
             assert_eq!(request.session.map(|s| s.0), node.owner);
             assert_eq!(request.label.as_bytes(), node.data);
             assert_eq!(request.standing, state.standing(&request.path));
             let holds = model.blocker(&path).is_none();
-            assert_eq!(state.verify(&name, request.token), holds);
+            assert_eq!(state.verify(&name, request.token), holds && until_ms.is_none());
             holders += usize::from(holds);
         }
         if !queue.is_empty() {
@@ -117,6 +123,15 @@ fn locks(state: &State, model: &Model) {
         let after = state.locks("l", Some(&lock.name), 1);
         let next = expected[at + 1..].iter().find(|other| other.name.as_str().starts_with('l'));
         assert_eq!(after.first(), next);
+    }
+}
+
+fn gates(state: &State, model: &Model) {
+    for at in model.nodes.keys().filter_map(|path| path.strip_prefix("/gates/")) {
+        let key = GateKey::parse(at).unwrap();
+        let mut standing = state.gate(&key);
+        standing.as_mut().err().into_iter().for_each(silence);
+        assert_eq!(standing, model.gate(&key), "{key}");
     }
 }
 
@@ -133,4 +148,6 @@ fn reapable(state: &State, model: &Model) {
         let got = state.reapable(now, usize::MAX);
         assert_eq!(got.iter().map(NodePath::as_str).collect::<Vec<_>>(), expected);
     }
+    let delays = model.nodes.keys().filter(|path| is_delay(path.rsplit('/').next().unwrap()));
+    assert_eq!(state.next_delay_end_ms(), delays.filter_map(|path| model.due_at(path)).min());
 }

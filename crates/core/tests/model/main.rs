@@ -5,6 +5,7 @@
 
 mod choose;
 mod compare;
+mod gates;
 mod naive;
 mod queues;
 
@@ -86,11 +87,23 @@ impl Pair {
             Ok(Reply::SessionsExpired(sessions)) if sessions.is_empty() => "no session expired".into(),
             Ok(Reply::Reaped(paths)) if paths.is_empty() => "nothing reaped".into(),
             Ok(Reply::Queued { held, .. }) => format!("Queued held {held} changed {}", !outcome.events.is_empty()),
+            Ok(Reply::Gate(standing)) => format!("{standing:?}"),
             Ok(reply) => format!("{reply:?}"),
             Err(refusal) => format!("{refusal:?}"),
         };
         let kind = text.split(['(', '{']).next().unwrap_or_default().trim();
         *self.answers.entry(kind.to_string()).or_default() += 1;
+        if let Ok(Reply::Queued { paths, held, .. }) = &outcome.reply
+            && paths.len() > 1
+        {
+            *self.answers.entry(format!("set held {held}")).or_default() += 1;
+        }
+        for event in &outcome.events {
+            let Event::Node { kind, path, .. } = event else { continue };
+            if path.name().starts_with("delay-") && path.as_str().starts_with("/locks/") {
+                *self.answers.entry(format!("delay {kind:?}")).or_default() += 1;
+            }
+        }
     }
 
     fn through_a_snapshot(&mut self) {
@@ -172,6 +185,19 @@ fn the_commands_meet_every_kind_of_answer() {
         "HeldInstead",
         "Released",
         "ForceReleased",
+        "Claimed",
+        "Downgraded",
+        "set held true",
+        "set held false",
+        "delay Created",
+        "delay Deleted",
+        "Proceed",
+        "InProgress",
+        "Done",
+        "GateSettled",
+        "LockMismatch",
+        "GateNotPending",
+        "GateMismatch",
         "NoNode",
         "NodeExists",
         "NotEmpty",

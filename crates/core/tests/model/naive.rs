@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
+use super::gates::Record;
+use super::queues::check_locks;
+
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
     pub(crate) data: Vec<u8>,
@@ -34,8 +37,16 @@ pub(crate) struct MSession {
 
 pub(crate) type Answer = Result<Reply, Refusal>;
 
-/// A request in a queue: sequence, name, whether it excludes all others.
-pub(crate) type Place = (u64, String, bool);
+/// A request in a queue: sequence, name, what it asks for.
+pub(crate) type Place = (u64, String, Wish);
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Wish {
+    Alone,
+    Shared,
+    Permits(u16),
+}
 
 #[derive(Clone)]
 pub(crate) struct Model {
@@ -46,6 +57,8 @@ pub(crate) struct Model {
     /// What each session remembers, oldest first.
     pub(crate) memory: BTreeMap<u64, Vec<(RequestId, Op, Answer)>>,
     pub(crate) origins: BTreeMap<u64, (u64, u64, Vec<Outcome>)>,
+    /// What the bytes in gates' nodes mean.
+    pub(crate) records: BTreeMap<Vec<u8>, Record>,
     events: Vec<Event>,
 }
 
@@ -70,8 +83,8 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
     if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
 }
 
-/// A request's name: something, one of Curator's three infixes, ten digits.
-pub(crate) fn read_name(name: &str) -> Option<(u64, bool)> {
+/// A request's name: something, one of Curator's three infixes or that of a permit, ten digits.
+pub(crate) fn read_name(name: &str) -> Option<(u64, Wish)> {
     if name.len() < 10 || !name.is_char_boundary(name.len() - 10) {
         return None;
     }
@@ -79,13 +92,53 @@ pub(crate) fn read_name(name: &str) -> Option<(u64, bool)> {
     if !digits.chars().all(|c| c.is_ascii_digit()) {
         return None;
     }
-    let exclusive = stem.ends_with("lock-") || stem.ends_with("__WRIT__");
-    (exclusive || stem.ends_with("__READ__")).then(|| (digits.parse().unwrap(), exclusive))
+    let permits = || {
+        let number = stem.strip_suffix('-')?.rsplit('-').next()?;
+        let permits: u16 = number.parse().ok().filter(|permits| (1..=MAX_PERMITS).contains(permits))?;
+        stem.ends_with(&format!("permit-{permits}-")).then_some(permits)
+    };
+    let wish = if stem.ends_with("lock-") || stem.ends_with("__WRIT__") {
+        Wish::Alone
+    } else if stem.ends_with("__READ__") {
+        Wish::Shared
+    } else {
+        Wish::Permits(permits()?)
+    };
+    Some((digits.parse().unwrap(), wish))
+}
+
+/// The lock delay in the name of a request: `_c_`, a uuid, `-delay-`, milliseconds, `-`, and what it asks for.
+pub(crate) fn delay_asked(name: &str) -> Option<(u32, String)> {
+    read_name(name)?;
+    let parts: Vec<&str> = name.strip_prefix("_c_")?.splitn(8, '-').collect();
+    let [a, b, c, d, e, "delay", delay_ms, rest] = parts[..] else { return None };
+    let delay_ms: u32 = delay_ms.parse().ok().filter(|ms| *ms > 0 && *ms <= MAX_DELAY_MS)?;
+    let uuid = [a, b, c, d, e].join("-");
+    let rest = &rest[..rest.len() - 10];
+    let wishes = ["lock-", "__READ__", "__WRIT__"].map(String::from);
+    let is_wish = wishes.iter().any(|wish| wish == rest)
+        || rest.strip_prefix("permit-").and_then(|n| n.strip_suffix('-')).is_some_and(|n| n.parse::<u16>().is_ok());
+    (uuid.len() == 36 && is_wish).then(|| (delay_ms, rest.to_string()))
+}
+
+/// Whether the name is that of a place kept free: `delay-`, milliseconds, token, and what kind of place.
+pub(crate) fn is_delay(name: &str) -> bool {
+    let parts: Vec<&str> = name.splitn(4, '-').collect();
+    let ["delay", delay_ms, token, rest] = parts[..] else { return false };
+    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
+    is_whole(delay_ms)
+        && is_whole(token)
+        && delay_ms.parse().is_ok_and(|ms: u32| ms <= MAX_DELAY_MS)
+        && token.parse::<u64>().is_ok()
+        && rest.len() > 10
+        && read_name(rest).is_some()
+        && ["lock-", "__READ__", "__WRIT__", "permit-"].iter().any(|wish| rest.starts_with(wish))
+        && rest.matches("permit-").count() <= 1
 }
 
 /// Whether this is the directory of a lock: below `/locks`, and short enough for requests.
-fn is_lock_directory(at: &str) -> bool {
-    at.starts_with("/locks/") && at.len() + 64 <= MAX_PATH_BYTES
+pub(crate) fn is_lock_directory(at: &str) -> bool {
+    at.starts_with("/locks/") && at.len() + 80 <= MAX_PATH_BYTES
 }
 
 impl Model {
@@ -113,6 +166,7 @@ impl Model {
             sessions: BTreeMap::new(),
             memory: BTreeMap::new(),
             origins: BTreeMap::new(),
+            records: BTreeMap::new(),
             events: Vec::new(),
         }
     }
@@ -133,8 +187,10 @@ impl Model {
         let mut outcomes = Vec::new();
         for command in &batch.commands {
             self.events.clear();
+            let before = self.zxid;
             let reply = self.command(entry_term, command);
-            outcomes.push(Outcome { zxid: Zxid(self.zxid), reply, events: self.events.clone() });
+            let changed = self.zxid != before;
+            outcomes.push(Outcome { zxid: Zxid(self.zxid), reply, changed, events: self.events.clone() });
         }
         let mut kept = outcomes.clone();
         kept.iter_mut().for_each(|outcome| outcome.events.clear());
@@ -233,7 +289,7 @@ impl Model {
         answer
     }
 
-    fn note(&mut self, zxid: u64, kind: NodeEventKind, at: &str) {
+    pub(crate) fn note(&mut self, zxid: u64, kind: NodeEventKind, at: &str) {
         self.events.push(Event::Node { zxid: Zxid(zxid), kind, path: path(at) });
     }
 
@@ -285,14 +341,18 @@ impl Model {
             return Err(Refusal::SessionExpired(SessionId(session)));
         }
         self.memory.remove(&session);
+        let delayed = if cause == SessionEnd::Expired { self.to_be_delayed(session) } else { Vec::new() };
         for own in self.owned(session) {
             self.remove(zxid, &own).unwrap();
+        }
+        for (token, at, data) in delayed {
+            self.keep_free(zxid, session, token, &at, &data);
         }
         self.events.push(Event::SessionEnded { zxid: Zxid(zxid), session: SessionId(session), cause });
         Ok(())
     }
 
-    fn remove(&mut self, zxid: u64, at: &str) -> Answer {
+    pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> Answer {
         self.nodes.remove(at);
         self.note(zxid, NodeEventKind::Deleted, at);
         let (parent, _) = split(at).unwrap();
@@ -397,31 +457,67 @@ impl Model {
                 }
                 Ok(Reply::Multi(replies))
             }
-            Op::Acquire { lock, mode, uuid, label } => self.acquire(zxid, session, lock, *mode, *uuid, label),
-            Op::Withdraw { lock, token, if_holding } => {
+            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
+                self.acquire(zxid, session, locks, *mode, *delay_ms, *uuid, label)
+            }
+            Op::Withdraw { locks, token, if_holding } => self.withdraw(zxid, session, locks, *token, *if_holding),
+            Op::Release { locks, token } => {
                 let session = session.ok_or(Refusal::SessionRequired)?;
-                let found = self.with_token(lock, *token).filter(|at| self.nodes[at].owner == Some(session.0));
-                let Some(at) = found else {
-                    return Err(Refusal::NotQueued { lock: lock.as_str().into(), token: *token });
-                };
-                if self.blocker(&at).is_some() {
+                check_locks(locks)?;
+                let mut held = Vec::new();
+                for lock in locks {
+                    held.push(self.holder(lock, *token, |owner| owner == Some(session.0))?);
+                }
+                for at in held {
                     self.remove(zxid, &at)?;
-                    return Ok(Reply::Withdrawn);
                 }
-                if *if_holding == IfHolding::Keep {
-                    return Ok(Reply::HeldInstead);
-                }
-                self.remove(zxid, &at)?;
                 Ok(Reply::Released)
             }
-            Op::Release { lock, token } => {
+            Op::Downgrade { lock, token } => self.downgrade(zxid, session, lock, *token),
+            Op::Claim { locks, token } => {
                 let session = session.ok_or(Refusal::SessionRequired)?;
-                let at = self.holder(lock, *token, |owner| owner == Some(session.0))?;
-                self.remove(zxid, &at)?;
-                Ok(Reply::Released)
+                check_locks(locks)?;
+                let mut versions = Vec::new();
+                for lock in locks {
+                    let own = self.with_token(lock, *token).filter(|at| self.nodes[at].owner == Some(session.0));
+                    let Some(at) = own else {
+                        return Err(Refusal::NotQueued { lock: lock.as_str().into(), token: *token });
+                    };
+                    let clock = self.clock;
+                    let node = self.nodes.get_mut(&at).unwrap();
+                    node.version += 1;
+                    (node.mzxid, node.mtime) = (zxid, clock);
+                    versions.push(node.version);
+                    self.note(zxid, NodeEventKind::DataChanged, &at);
+                }
+                Ok(Reply::Claimed { versions })
             }
+            Op::Abandon { locks, token, versions } => {
+                check_locks(locks)?;
+                if versions.len() != locks.len() {
+                    return bad();
+                }
+                let unclaimed = |(lock, version): (&LockName, &i32)| {
+                    let at = self.with_token(lock, *token)?;
+                    let node = &self.nodes[&at];
+                    (node.owner.is_some() && node.version == *version).then_some(at)
+                };
+                let found: Vec<String> = locks.iter().zip(versions).filter_map(unclaimed).collect();
+                self.leave(zxid, locks, *token, &found, IfHolding::Release)
+            }
+            Op::GateBegin { key, fingerprint, pending_ms, label } => {
+                self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
+            }
+            Op::GateFinish { key, token, result, keep_ms } => {
+                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
+            }
+            Op::GateFail { key, token } => self.fail_gate(zxid, session, key, *token),
             Op::ForceRelease { lock, token } => {
-                let at = self.holder(lock, *token, |_| true)?;
+                let delay = self.with_token(lock, *token).filter(|at| is_delay(&split(at).unwrap().1));
+                let at = match delay {
+                    Some(at) => at,
+                    None => self.holder(lock, *token, |_| true)?,
+                };
                 if !self.children(&at).is_empty() {
                     return Err(Refusal::NotEmpty(path(&at)));
                 }
@@ -478,11 +574,17 @@ impl Model {
         if directory.kind == NodeKind::Ephemeral {
             return Err(Refusal::NoChildrenForEphemerals(path(&parent)));
         }
-        if is_lock_directory(&parent) && read_name(&name).is_some() {
+        if split(&parent).is_some_and(|(_, name)| is_delay(&name)) {
+            return bad();
+        }
+        if is_lock_directory(&parent)
+            && let Some((_, wish)) = read_name(&name)
+        {
             let twice = self.queue(&parent).iter().any(|(_, other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
-            if !sequential || twice {
+            if !sequential || twice || is_delay(&name) {
                 return bad();
             }
+            self.check_kind(&parent, wish)?;
         }
         self.add(zxid, &at, data, acl, kind, owner);
         Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })

@@ -1,88 +1,291 @@
 //! The naive model's queues: a scan of all names, sorted, each time anyone asks.
 
-use lockkeeper_core::limits::MAX_LABEL_BYTES;
+use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Answer, Model, Place, bad, join, path, read_name, split};
+use super::naive::{
+    Answer, Model, Place, Wish, bad, delay_asked, is_delay, is_lock_directory, join, path, read_name, split,
+};
+
+/// Sorted, each once, neither none nor too many.
+pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
+    let mut sorted = locks.to_vec();
+    sorted.sort();
+    sorted.dedup();
+    if sorted != locks || locks.is_empty() || locks.len() > MAX_LOCKS_TOGETHER { bad() } else { Ok(()) }
+}
+
+fn wish_of(mode: LockMode) -> Wish {
+    match mode {
+        LockMode::Exclusive | LockMode::Write => Wish::Alone,
+        LockMode::Shared => Wish::Shared,
+        LockMode::Permit(permits) => Wish::Permits(permits),
+    }
+}
 
 impl Model {
+    #[allow(clippy::too_many_arguments)] // the fields of one op
     pub(crate) fn acquire(
         &mut self,
         zxid: u64,
         session: Option<SessionId>,
-        lock: &LockName,
+        locks: &[LockName],
         mode: LockMode,
+        delay_ms: u32,
         uuid: RequestId,
         label: &str,
     ) -> Answer {
-        let session = session.ok_or(Refusal::SessionRequired)?;
-        let parts: Vec<&str> = lock.as_str().split('/').collect();
-        if label.len() > MAX_LABEL_BYTES || parts[1..].iter().any(|part| read_name(part).is_some()) {
+        let session = session.ok_or(Refusal::SessionRequired)?.0;
+        check_locks(locks)?;
+        let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
+        let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| read_name(part).is_some());
+        if label.len() > MAX_LABEL_BYTES || wrong_permits || delay_ms > MAX_DELAY_MS || locks.iter().any(inner) {
             return bad();
         }
-        let directory = format!("/locks/{lock}");
-        let stems = [
-            (LockMode::Exclusive, format!("_c_{uuid}-lock-")),
-            (LockMode::Shared, format!("_c_{uuid}-__READ__")),
-            (LockMode::Write, format!("_c_{uuid}-__WRIT__")),
-        ];
-        let stem = &stems.iter().find(|(m, _)| *m == mode).unwrap().1;
-        // By name: that is how a client that lists the children finds its own.
-        for name in self.children(&directory) {
-            let own = self.nodes[&join(&directory, &name)].owner == Some(session.0);
-            if own && stems.iter().any(|(_, s)| name.len() == s.len() + 10 && name.starts_with(s)) {
-                return if name.starts_with(stem) {
-                    Ok(self.queued(&join(&directory, &name)))
-                } else {
-                    Err(Refusal::RequestMismatch)
-                };
-            }
+        let wish = match mode {
+            LockMode::Exclusive => "lock-".to_string(),
+            LockMode::Shared => "__READ__".to_string(),
+            LockMode::Write => "__WRIT__".to_string(),
+            LockMode::Permit(permits) => format!("permit-{permits}-"),
+        };
+        let delay = if delay_ms > 0 { format!("delay-{delay_ms}-") } else { String::new() };
+        let stem = format!("_c_{uuid}-{delay}{wish}");
+        if let Some(answer) = self.asked_before(session, locks, uuid, &stem) {
+            return answer;
         }
-        let mut missing = Vec::new();
-        let mut above = String::new();
-        for part in std::iter::once("locks").chain(parts) {
-            above = format!("{above}/{part}");
-            match self.nodes.get(&above) {
-                Some(node) if node.kind == NodeKind::Ephemeral => {
-                    return Err(Refusal::NoChildrenForEphemerals(path(&above)));
+        for lock in locks {
+            let above = self.directories(lock);
+            for directory in &above {
+                if self.nodes.get(directory).is_some_and(|node| node.kind == NodeKind::Ephemeral) {
+                    return Err(Refusal::NoChildrenForEphemerals(path(directory)));
                 }
-                Some(_) => {}
-                None => missing.push(above.clone()),
             }
+            self.check_kind(above.last().unwrap(), wish_of(mode))?;
         }
-        for directory in missing {
-            self.add(zxid, &directory, &[], &[AclEntry::open()], NodeKind::Container, None);
+        let mut made = Vec::new();
+        for lock in locks {
+            for directory in self.directories(lock) {
+                if !self.nodes.contains_key(&directory) {
+                    self.add(zxid, &directory, &[], &[AclEntry::open()], NodeKind::Container, None);
+                }
+            }
+            let directory = format!("/locks/{lock}");
+            let at = format!("{directory}/{stem}{:010}", self.nodes[&directory].births);
+            self.add(zxid, &at, label.as_bytes(), &[AclEntry::open()], NodeKind::Ephemeral, Some(session));
+            made.push(at);
         }
-        let at = format!("{directory}/{stem}{:010}", self.nodes[&directory].births);
-        self.add(zxid, &at, label.as_bytes(), &[AclEntry::open()], NodeKind::Ephemeral, Some(session.0));
-        Ok(self.queued(&at))
+        Ok(self.queued(&made))
     }
 
-    fn queued(&self, at: &str) -> Reply {
-        let token = FencingToken(self.nodes[at].czxid);
-        Reply::Queued { path: path(at), token, held: self.blocker(at).is_none() }
+    /// A lock's directory and those above it, from the top.
+    fn directories(&self, lock: &LockName) -> Vec<String> {
+        let mut above = String::new();
+        let mut directories = Vec::new();
+        for part in std::iter::once("locks").chain(lock.as_str().split('/')) {
+            above = format!("{above}/{part}");
+            directories.push(above.clone());
+        }
+        directories
+    }
+
+    /// A queue is one of locks, or of permits of one number.
+    pub(crate) fn check_kind(&self, directory: &str, wish: Wish) -> Result<(), Refusal> {
+        let permits = |wish| if let Wish::Permits(permits) = wish { Some(permits) } else { None };
+        if self.queue(directory).iter().any(|(_, _, other)| permits(*other) != permits(wish)) {
+            let lock = directory["/locks/".len()..].into();
+            return Err(Refusal::LockMismatch { lock, detail: "".into() });
+        }
+        Ok(())
+    }
+
+    /// The answer to a request whose uuid the session has used for one of these locks. By name: that is how a client that lists
+    /// the children finds its own.
+    fn asked_before(&self, session: u64, locks: &[LockName], uuid: RequestId, stem: &str) -> Option<Answer> {
+        let own = |at: &String, directory: &str| {
+            let Some((parent, name)) = split(at) else { return false };
+            let protected = name.strip_prefix(&format!("_c_{uuid}-")).is_some_and(|rest| {
+                let rest = match rest.strip_prefix("delay-").and_then(|rest| rest.split_once('-')) {
+                    Some((ms, rest))
+                        if ms.parse().is_ok_and(|ms: u32| ms > 0 && ms <= MAX_DELAY_MS) && !ms.starts_with('0') =>
+                    {
+                        rest
+                    }
+                    _ => rest,
+                };
+                let plain = ["lock-", "__READ__", "__WRIT__"]
+                    .iter()
+                    .any(|wish| rest.len() == wish.len() + 10 && rest.starts_with(wish));
+                let permit = rest.strip_prefix("permit-").is_some_and(|rest| rest.matches('-').count() == 1);
+                plain || permit
+            });
+            (directory.is_empty() || parent == directory) && protected && read_name(&name).is_some()
+        };
+        let mine = self.owned(session);
+        let (mut known, mut missing) = (Vec::new(), None);
+        for lock in locks {
+            let directory = format!("/locks/{lock}");
+            match mine.iter().find(|at| own(at, &directory)) {
+                Some(at) => {
+                    let name = split(at).unwrap().1;
+                    if name.len() != stem.len() + 10 || !name.starts_with(stem) {
+                        return Some(Err(Refusal::RequestMismatch));
+                    }
+                    known.push(at.clone());
+                }
+                None => missing = Some(lock),
+            }
+        }
+        let token = self.nodes[known.first()?].czxid;
+        let same_token = mine.iter().filter(|at| own(at, "") && self.nodes[*at].czxid == token).count();
+        if known.iter().any(|at| self.nodes[at].czxid != token) || same_token > known.len() {
+            return Some(Err(Refusal::RequestMismatch));
+        }
+        Some(match missing {
+            Some(lock) => Err(Refusal::NotQueued { lock: lock.as_str().into(), token: FencingToken(token) }),
+            None => Ok(self.queued(&known)),
+        })
+    }
+
+    fn queued(&self, at: &[String]) -> Reply {
+        let token = FencingToken(self.nodes[&at[0]].czxid);
+        let held = at.iter().all(|at| self.blocker(at).is_none());
+        Reply::Queued { paths: at.iter().map(|at| path(at)).collect(), token, held }
+    }
+
+    pub(crate) fn withdraw(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        locks: &[LockName],
+        token: FencingToken,
+        if_holding: IfHolding,
+    ) -> Answer {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        check_locks(locks)?;
+        let own = |lock| self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
+        let found: Vec<String> = locks.iter().filter_map(own).collect();
+        self.leave(zxid, locks, token, &found, if_holding)
+    }
+
+    /// Takes these out of the queues of those locks.
+    pub(crate) fn leave(
+        &mut self,
+        zxid: u64,
+        locks: &[LockName],
+        token: FencingToken,
+        found: &[String],
+        if_holding: IfHolding,
+    ) -> Answer {
+        if found.is_empty() {
+            return Err(Refusal::NotQueued { lock: locks[0].as_str().into(), token });
+        }
+        let held = found.len() == locks.len() && found.iter().all(|at| self.blocker(at).is_none());
+        if held && if_holding == IfHolding::Keep {
+            return Ok(Reply::HeldInstead);
+        }
+        for at in found {
+            self.remove(zxid, at)?;
+        }
+        Ok(if held { Reply::Released } else { Reply::Withdrawn })
+    }
+
+    pub(crate) fn downgrade(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        lock: &LockName,
+        token: FencingToken,
+    ) -> Answer {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        let at = self.holder(lock, token, |owner| owner == Some(session.0))?;
+        let (stem, sequence) = at.split_at(at.len() - 10);
+        if stem.ends_with("__READ__") {
+            return Ok(Reply::Downgraded { path: path(&at) });
+        }
+        let Some(stem) = stem.strip_suffix("__WRIT__") else { return bad() };
+        let to = format!("{stem}__READ__{sequence}");
+        if self.nodes.contains_key(&to) {
+            return Err(Refusal::NodeExists(path(&to)));
+        }
+        let node = self.nodes.remove(&at).unwrap();
+        self.nodes.insert(to.clone(), node);
+        let directory = format!("/locks/{lock}");
+        let parent = self.nodes.get_mut(&directory).unwrap();
+        parent.births += 1;
+        parent.deaths += 1;
+        parent.pzxid = zxid;
+        self.note(zxid, NodeEventKind::Deleted, &at);
+        self.note(zxid, NodeEventKind::Created, &to);
+        self.note(zxid, NodeEventKind::ChildrenChanged, &directory);
+        Ok(Reply::Downgraded { path: path(&to) })
+    }
+
+    /// What a session holds and had asked to be kept free, with its token; of a set all or nothing.
+    pub(crate) fn to_be_delayed(&self, session: u64) -> Vec<(u64, String, Vec<u8>)> {
+        let delayed = |at: &String| {
+            let (parent, name) = split(at).unwrap();
+            is_lock_directory(&parent) && delay_asked(&name).is_some()
+        };
+        let own: Vec<String> = self.owned(session).into_iter().filter(delayed).collect();
+        let holds = |token| own.iter().filter(|at| self.nodes[*at].czxid == token).all(|at| self.blocker(at).is_none());
+        let kept = own.iter().map(|at| (self.nodes[at].czxid, at.clone(), self.nodes[at].data.clone()));
+        let mut kept: Vec<_> = kept.filter(|(token, ..)| holds(*token)).collect();
+        kept.sort();
+        kept
+    }
+
+    /// Puts something that belongs to nobody in the place of a holder that has just gone.
+    pub(crate) fn keep_free(&mut self, zxid: u64, session: u64, token: u64, at: &str, data: &[u8]) {
+        let (directory, name) = split(at).unwrap();
+        let (mut sequence, wish) = read_name(&name).unwrap();
+        let (delay_ms, mut words) = delay_asked(&name).unwrap();
+        if wish == Wish::Shared {
+            words = "__WRIT__".into();
+            // Behind the last of the readers at the front.
+            let queue = self.queue(&directory);
+            let readers = queue.iter().take_while(|(_, _, other)| *other == Wish::Shared);
+            sequence = readers.map(|(other, ..)| *other).chain([sequence]).max().unwrap();
+        }
+        let label = String::from_utf8_lossy(data);
+        let label = if label.is_empty() { String::new() } else { format!(" ({label})") };
+        let text = format!(
+            "lock delay: session {session}{label} expired while it held with token {token}; kept free for {delay_ms} ms"
+        );
+        let kept = join(&directory, &format!("delay-{delay_ms}-{token}-{words}{sequence:010}"));
+        let kind = NodeKind::Ttl { ttl_ms: delay_ms.into() };
+        self.add(zxid, &kept, text.as_bytes(), &[AclEntry::open()], kind, None);
     }
 
     /// The requests in a directory, in order.
     pub(crate) fn queue(&self, directory: &str) -> Vec<Place> {
         let mut queue: Vec<Place> = Vec::new();
         for name in self.children(directory) {
-            if let Some((sequence, exclusive)) = read_name(&name) {
-                queue.push((sequence, name, exclusive));
+            if let Some((sequence, wish)) = read_name(&name) {
+                queue.push((sequence, name, wish));
             }
         }
         queue.sort();
         queue
     }
 
-    /// Whom a request waits for.
+    /// Whom a request waits for: the directory stands for any holder of a permit.
     pub(crate) fn blocker(&self, at: &str) -> Option<String> {
         let (directory, name) = split(at).unwrap();
         let queue = self.queue(&directory);
         let place = queue.iter().position(|(_, other, _)| *other == name).unwrap();
-        let exclusive = queue[place].2;
-        let before = queue[..place].iter().rev().find(|(_, _, other_excludes)| exclusive || *other_excludes)?;
-        Some(join(&directory, &before.1))
+        let before = &queue[..place];
+        let in_the_way = match queue[place].2 {
+            Wish::Alone => before.last(),
+            Wish::Shared => before.iter().rfind(|(_, _, other)| *other != Wish::Shared),
+            Wish::Permits(permits) => {
+                let other = before.iter().rfind(|(_, _, other)| !matches!(other, Wish::Permits(_)));
+                if other.is_none() && before.len() >= usize::from(permits) {
+                    return Some(directory);
+                }
+                other
+            }
+        };
+        Some(join(&directory, &in_the_way?.1))
     }
 
     pub(crate) fn with_token(&self, lock: &LockName, token: FencingToken) -> Option<String> {
@@ -98,6 +301,7 @@ impl Model {
         meant: impl Fn(Option<u64>) -> bool,
     ) -> Result<String, Refusal> {
         self.with_token(lock, token)
+            .filter(|at| !is_delay(&split(at).unwrap().1))
             .filter(|at| self.blocker(at).is_none() && meant(self.nodes[at].owner))
             .ok_or_else(|| Refusal::NotHeld { lock: lock.as_str().into(), token })
     }
