@@ -124,8 +124,11 @@ impl Flow {
         }
         ended(why.word());
         let Self { session, open, socket, .. } = self;
+        // Those that are not kept leave their queues by being dropped.
         if why.may_return() {
             hold_places(&session, open);
+        } else {
+            drop(open);
         }
         farewell::part(socket, &why).await;
     }

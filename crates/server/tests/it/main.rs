@@ -12,6 +12,7 @@ mod locks;
 mod nodes;
 mod sessions;
 mod stream;
+mod stream_ends;
 mod trouble;
 mod watch;
 mod wire;

@@ -1,24 +1,356 @@
-//! The session stream: what it carries and in which order.
+//! The session stream: what it carries, in which order, and what becomes of it when something breaks.
 
-use serde_json::json;
+use std::time::Duration;
 
-use crate::harness::Cluster;
+use lockkeeper_api::locks::Lock;
+use reqwest::Method;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::harness::{Cluster, Running, eventually};
 use crate::wire::Wire;
+
+/// Waits until so many requests wait for the lock.
+async fn waiting(node: &Running, lock: &str, count: u64) {
+    eventually("so many wait", async || node.get(&format!("/v1/locks/{lock}")).await.json::<Lock>().waiting == count)
+        .await;
+}
+
+async fn nobody(node: &Running, lock: &str) {
+    eventually("nobody stands in the queue", async || {
+        let shown: Lock = node.get(&format!("/v1/locks/{lock}")).await.json();
+        shown.holders.is_empty() && shown.queue.is_empty()
+    })
+    .await;
+}
+
+async fn acquire(wire: &mut Wire, lock: &str) -> u64 {
+    wire.get("POST", &format!("/v1/locks/{lock}/acquire"), json!({})).await["token"].as_u64().unwrap()
+}
+
+async fn release(wire: &mut Wire, lock: &str, token: u64) {
+    wire.get("POST", &format!("/v1/locks/{lock}/release"), json!({ "token": token })).await;
+}
 
 #[tokio::test]
 async fn a_stream_carries_a_lock_from_acquire_to_release() {
     let node = Cluster::start(1).await;
     let session = node.session(10_000).await;
     let (mut wire, hello) = Wire::greeted(&node, &session.credential).await;
-    assert_eq!(hello["timeout_ms"], 10_000);
-    assert_eq!(hello["held"], json!([]));
+    assert_eq!((&hello["timeout_ms"], &hello["held"]), (&json!(10_000), &json!([])));
     wire.send(json!({ "keepalive": 7 })).await;
     assert_eq!(wire.kind("alive").await, json!({ "number": 7, "timeout_ms": 10_000 }));
-    let held = wire.get("POST", "/v1/locks/orders/42/acquire", json!({ "label": "w" })).await;
-    assert_eq!(held["lock"], "orders/42");
-    let token = held["token"].as_u64().unwrap();
+    let token = acquire(&mut wire, "orders/42").await;
     let shown = wire.get("GET", "/v1/locks/orders/42", json!(null)).await;
     assert_eq!(shown["holders"][0]["token"], token);
-    let released = wire.get("POST", "/v1/locks/orders/42/release", json!({ "token": token })).await;
-    assert_eq!(released["token"], token);
+    release(&mut wire, "orders/42", token).await;
+    // Everything else of the interface as well.
+    let created = wire.get("POST", "/v1/nodes/a", json!({ "data": { "text": "ü" } })).await;
+    assert_eq!(created["path"], "/a");
+    assert_eq!(wire.get("GET", "/v1/nodes/a?children=true", json!(null)).await["data"]["text"], "ü");
+    assert_eq!(wire.code("GET", "/v1/nodes/b", json!(null)).await, "no_node");
+    assert_eq!(wire.code("GET", "/v1/nothing", json!(null)).await, "not_found");
+    assert_eq!(wire.code("POST", "/v1/locks/%zz/acquire", json!({})).await, "bad_path");
+    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!({ "mode": "greedy" })).await, "bad_request");
+    assert_eq!(wire.code("POST", "/v1/locks/a/release", json!({ "token": 1 })).await, "not_held");
+    let figures = node.get("/metrics").await.text;
+    // All nodes of this process count together.
+    for wanted in ["\nlockkeeper_streams ", "lockkeeper_stream_messages_received_total{kind=\"request\"}"] {
+        assert!(figures.contains(wanted), "{wanted}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_begun_in_order_and_a_waiting_one_holds_up_nothing() {
+    let node = Cluster::start(1).await;
+    let session = node.session(10_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let first = wire.ask("POST", "/v1/locks/a/acquire", json!({})).await;
+    let waits = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    let mut ids = Vec::new();
+    for number in 0..300 {
+        ids.push(wire.ask("POST", &format!("/v1/nodes/n{number}"), json!({})).await);
+    }
+    let mut last = 0;
+    for id in ids {
+        let answer = wire.answer(id).await;
+        let zxid = answer["body"]["zxid"].as_u64().unwrap();
+        assert!(zxid > last, "{answer}");
+        last = zxid;
+    }
+    let token = wire.answer(first).await["body"]["token"].as_u64().unwrap();
+    release(&mut wire, "a", token).await;
+    assert!(wire.answer(waits).await["body"]["token"].as_u64().unwrap() > token);
+}
+
+#[tokio::test]
+async fn an_event_comes_before_every_answer_that_could_reveal_it() {
+    let node = Cluster::start(3).await;
+    let session = node.session(10_000).await;
+    node.post("/v1/nodes/w", None, json!({})).await;
+    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    wire.send(json!({ "watch": { "id": 5, "path": "/w" } })).await;
+    wire.kind("watching").await;
+    let writing = async {
+        for value in 0..200 {
+            let body = json!({ "data": { "text": value.to_string() } });
+            node.nodes[0].call(Method::PUT, "/v1/nodes/w", None, Some(body)).await;
+        }
+    };
+    let reading = async {
+        let (mut told, mut answers) = (0, 0);
+        while told < 200 {
+            let id = wire.ask("GET", "/v1/nodes/w", json!(null)).await;
+            loop {
+                let message = wire.next().await;
+                if let Some(changes) = message.get("changes") {
+                    assert_eq!(changes["id"], 5);
+                    told += changes["changes"].as_array().unwrap().len();
+                } else if message["answer"]["id"] == id {
+                    let version = message["answer"]["body"]["stat"]["version"].as_u64().unwrap();
+                    assert!(told as u64 >= version, "read version {version} before its event, {told}");
+                    answers += 1;
+                    break;
+                }
+            }
+        }
+        answers
+    };
+    let ((), answers) = tokio::join!(writing, reading);
+    assert!(answers > 10, "too few readings to tell: {answers}");
+    wire.send(json!({ "unwatch": 5 })).await;
+    wire.get("PUT", "/v1/nodes/w", json!({ "data": { "text": "unheard" } })).await;
+    wire.get("GET", "/v1/nodes/w", json!(null)).await;
+    assert!(!wire.seen.iter().any(|message| message.get("changes").is_some()), "{:?}", wire.seen);
+}
+
+#[tokio::test]
+async fn a_watch_is_resumed_by_zxid_at_another_node() {
+    let node = Cluster::start(3).await;
+    let session = node.session(10_000).await;
+    let (mut wire, _) = Wire::greeted(&node.nodes[0], &session.credential).await;
+    wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true } })).await;
+    wire.kind("watching").await;
+    wire.get("POST", "/v1/nodes/heard", json!({})).await;
+    let heard = wire.kind("changes").await;
+    assert_eq!(heard["changes"], json!([{ "kind": "created", "path": "/heard" }]));
+    drop(wire);
+    for number in 0..20 {
+        node.post(&format!("/v1/nodes/missed{number}"), None, json!({})).await;
+    }
+    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true, "from": heard["zxid"] } })).await;
+    assert_eq!(wire.kind("watching").await, json!({ "id": 1, "zxid": heard["zxid"] }));
+    for number in 0..20 {
+        let changes = wire.kind("changes").await;
+        assert_eq!(changes["changes"][0]["path"], format!("/missed{number}"));
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_cannot_be_resumed_is_told_so() {
+    let node = Cluster::start_with(1, |config| config.limits.watch_history_events = 4).await;
+    let session = node.session(10_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    for number in 0..20 {
+        wire.get("POST", &format!("/v1/nodes/n{number}"), json!({})).await;
+    }
+    wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true, "from": 1 } })).await;
+    let ended = wire.kind("watch_ended").await;
+    assert_eq!((&ended["id"], &ended["problem"]["code"]), (&json!(1), &json!("compacted")));
+    let oldest = ended["problem"]["oldest_zxid"].as_u64().unwrap();
+    wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true, "from": oldest } })).await;
+    wire.kind("watching").await;
+    wire.send(json!({ "watch": { "id": 2, "path": "nowhere" } })).await;
+    assert_eq!(wire.kind("watch_ended").await["problem"]["code"], "bad_path");
+}
+
+#[tokio::test]
+async fn what_is_cancelled_leaves_the_queue() {
+    let node = Cluster::start(1).await;
+    let (holder, waiter) = (node.session(10_000).await, node.session(10_000).await);
+    let (mut holds, _) = Wire::greeted(&node, &holder.credential).await;
+    let (mut waits, _) = Wire::greeted(&node, &waiter.credential).await;
+    let token = acquire(&mut holds, "a").await;
+    let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    waiting(&node, "a", 1).await;
+    waits.send(json!({ "cancel": id })).await;
+    let answer = waits.answer(id).await;
+    assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(499), &json!("cancelled")));
+    waiting(&node, "a", 0).await;
+    release(&mut holds, "a", token).await;
+    nobody(&node, "a").await;
+    // One that is not open, and one of another kind.
+    waits.send(json!({ "cancel": 999 })).await;
+    let id = waits.ask("POST", "/v1/nodes/a", json!({})).await;
+    waits.send(json!({ "cancel": id })).await;
+    assert_eq!(waits.answer(id).await["status"], 201);
+}
+
+/// A holder, one who waits on a stream of its own, and one who waits behind that.
+struct Queue {
+    holder: Wire,
+    token: u64,
+    broken: Wire,
+    credential: String,
+    request_id: String,
+    behind: Wire,
+    behind_id: u64,
+}
+
+async fn queue(node: &Cluster, timeout_ms: u32) -> Queue {
+    let credential = async || node.session(timeout_ms).await.credential;
+    let (mut holder, _) = Wire::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
+    let token = acquire(&mut holder, "a").await;
+    let mine = credential().await;
+    let (mut broken, _) = Wire::greeted(&node.nodes[0], &mine).await;
+    let request_id = Uuid::new_v4().to_string();
+    broken.ask_as(Some(&request_id), "POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    waiting(node, "a", 1).await;
+    let (mut behind, _) = Wire::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
+    let behind_id = behind.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    waiting(node, "a", 2).await;
+    Queue { holder, token, broken, credential: mine, request_id, behind, behind_id }
+}
+
+#[tokio::test]
+async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() {
+    let node = Cluster::start(3).await;
+    let mut queue = queue(&node, 10_000).await;
+    drop(queue.broken);
+    let (mut again, _) = Wire::greeted(&node.nodes[1], &queue.credential).await;
+    let ask = json!({ "wait_ms": 50_000 });
+    let id = again.ask_as(Some(&queue.request_id), "POST", "/v1/locks/a/acquire", ask).await;
+    again.get("GET", "/v1/locks/a", json!(null)).await;
+    release(&mut queue.holder, "a", queue.token).await;
+    let answer = again.answer(id).await;
+    let token = answer["body"]["token"].as_u64().unwrap_or_else(|| panic!("{answer}"));
+    // It stays the holder although the place was about to be taken back at the first node.
+    tokio::time::sleep(Duration::from_millis(5_500)).await;
+    let shown: Lock = node.get("/v1/locks/a").await.json();
+    assert_eq!((shown.holders[0].token, shown.waiting), (token, 1));
+    release(&mut again, "a", token).await;
+    let next = queue.behind.answer(queue.behind_id).await["body"]["token"].as_u64().unwrap();
+    assert!(next > token);
+    release(&mut queue.behind, "a", next).await;
+    nobody(&node, "a").await;
+}
+
+#[tokio::test]
+async fn a_broken_connection_that_nobody_comes_back_for_leaves_no_orphan() {
+    let node = Cluster::start(1).await;
+    // Waiting.
+    let mut first = queue(&node, 1_000).await;
+    drop(first.broken);
+    waiting(&node, "a", 1).await;
+    // Granted while nobody looked: given back, although the session lives.
+    release(&mut first.holder, "a", first.token).await;
+    let token = first.behind.answer(first.behind_id).await["body"]["token"].as_u64().unwrap();
+    release(&mut first.behind, "a", token).await;
+    nobody(&node, "a").await;
+    let mut second = queue(&node, 1_000).await;
+    drop(second.broken);
+    release(&mut second.holder, "a", second.token).await;
+    let alive = async {
+        loop {
+            let (id, _) = second.credential.split_once('.').unwrap();
+            let path = format!("/v1/sessions/{id}/keepalive");
+            assert!(node.post(&path, Some(&second.credential), json!({})).await.status.is_success());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let answer = tokio::select! {
+        () = alive => Value::Null,
+        answer = second.behind.answer(second.behind_id) => answer,
+    };
+    release(&mut second.behind, "a", answer["body"]["token"].as_u64().unwrap()).await;
+    nobody(&node, "a").await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_closed_by_its_client_takes_its_waiting_requests_with_it() {
+    let node = Cluster::start(1).await;
+    let mut queue = queue(&node, 60_000).await;
+    queue.broken.socket.close(Some(normal())).await.unwrap();
+    waiting(&node, "a", 1).await;
+    release(&mut queue.holder, "a", queue.token).await;
+    assert_eq!(queue.behind.answer(queue.behind_id).await["status"], 200);
+}
+
+fn normal() -> tokio_tungstenite::tungstenite::protocol::CloseFrame {
+    tokio_tungstenite::tungstenite::protocol::CloseFrame { code: 1000.into(), reason: "".into() }
+}
+
+#[tokio::test]
+async fn a_retry_on_another_stream_is_carried_out_once() {
+    let node = Cluster::start(3).await;
+    let session = node.session(10_000).await;
+    let request_id = Uuid::new_v4().to_string();
+    let mut answers = Vec::new();
+    for at in 0..3 {
+        let (mut wire, _) = Wire::greeted(&node.nodes[at], &session.credential).await;
+        let body = json!({ "sequential": true });
+        let id = wire.ask_as(Some(&request_id), "POST", "/v1/nodes/s", body).await;
+        answers.push(wire.answer(id).await["body"]["path"].clone());
+    }
+    assert_eq!(answers, ["/s0000000000"; 3]);
+}
+
+#[tokio::test]
+async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
+    let node = Cluster::start(3).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node.nodes[0], &session.credential).await;
+    let (one, two) = (acquire(&mut wire, "x/one").await, acquire(&mut wire, "two").await);
+    let broken = node.nodes[2].call(Method::DELETE, &format!("/v1/locks/x/one/holders/{one}"), None, None).await;
+    assert!(broken.status.is_success());
+    wire.get("GET", "/v1/locks/x/one", json!(null)).await;
+    let lost = wire.seen.iter().find_map(|message| message.get("lock_lost")).expect("told before the answer").clone();
+    assert_eq!((&lost["lock"], &lost["token"]), (&json!("x/one"), &json!(one)));
+    // What is given back is no loss, and what could not be given back is still listened for.
+    let three = acquire(&mut wire, "three").await;
+    release(&mut wire, "three", three).await;
+    let body = json!({ "token": two, "also": ["three"] });
+    assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
+    drop(wire);
+
+    let (mut wire, hello) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    assert_eq!(hello["held"], json!([{ "lock": "two", "token": two }]), "what is held is said at the head of a stream");
+    let path = wire.get("GET", "/v1/locks/two", json!(null)).await["holders"][0]["path"].as_str().unwrap().to_owned();
+    let deleted = node.nodes[2].call(Method::DELETE, &format!("/v1/nodes{path}"), None, None).await;
+    assert!(deleted.status.is_success(), "{}", deleted.text);
+    assert_eq!(wire.kind("lock_lost").await["token"], two);
+}
+
+#[tokio::test]
+async fn a_release_that_failed_leaves_the_lock_listened_for() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let token = acquire(&mut wire, "two").await;
+    let body = json!({ "token": token, "also": ["three"] });
+    assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
+    node.call(Method::DELETE, &format!("/v1/locks/two/holders/{token}"), None, None).await;
+    assert_eq!(wire.kind("lock_lost").await["token"], token);
+}
+
+#[tokio::test]
+async fn several_locks_and_a_downgrade_are_listened_for() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let all = wire.get("POST", "/v1/locks/b/acquire", json!({ "also": ["c", "a"] })).await;
+    assert_eq!((&all["lock"], &all["also"]), (&json!("b"), &json!(["a", "c"])));
+    let token = all["token"].as_u64().unwrap();
+    let written = wire.get("POST", "/v1/locks/w/acquire", json!({ "mode": "write" })).await;
+    let reader = wire.get("POST", "/v1/locks/w/downgrade", json!({ "token": written["token"] })).await;
+    assert_eq!(reader["token"], written["token"]);
+    assert_ne!(reader["path"], written["path"]);
+    for (lock, token) in [("c", token), ("w", written["token"].as_u64().unwrap())] {
+        let broken = node.call(Method::DELETE, &format!("/v1/locks/{lock}/holders/{token}"), None, None).await;
+        assert!(broken.status.is_success(), "{}", broken.text);
+        let lost = wire.kind("lock_lost").await;
+        assert_eq!((&lost["lock"], &lost["token"]), (&json!(lock), &json!(token)));
+    }
+    assert!(!wire.seen.iter().any(|message| message.get("lock_lost").is_some()), "{:?}", wire.seen);
 }

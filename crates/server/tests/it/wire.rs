@@ -131,7 +131,6 @@ impl Wire {
     }
 
     /// Asks, and gives the body of the answer, which must be a success.
-    #[track_caller]
     pub(crate) async fn get(&mut self, method: &str, path: &str, body: Value) -> Value {
         let id = self.ask(method, path, body).await;
         let answer = self.answer(id).await;

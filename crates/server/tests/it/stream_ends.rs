@@ -1,0 +1,240 @@
+//! How streams are refused, how they end, and what clients do that they must not.
+
+use std::time::{Duration, Instant};
+
+use futures::SinkExt;
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::harness::{Cluster, Got, eventually};
+use crate::wire::{Ended, Wire};
+
+async fn after(node: &Cluster, message: Message) -> Ended {
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(node, &session.credential).await;
+    wire.socket.send(message).await.unwrap();
+    wire.ended().await
+}
+
+fn told(ended: &Ended) -> (Option<u16>, &str) {
+    let code = ended.goodbye.as_ref().and_then(|goodbye| goodbye["code"].as_str());
+    (ended.code, code.unwrap_or_else(|| panic!("no goodbye: {ended:?}")))
+}
+
+#[tokio::test]
+async fn what_is_no_message_ends_the_stream_and_says_why() {
+    let node = Cluster::start(1).await;
+    for (message, wanted) in [
+        ("", "EOF"),
+        ("not json", "expected"),
+        ("[]", "not one of"),
+        ("{}", "not one of"),
+        (r#"{"surprise":1}"#, "unknown variant `surprise`"),
+        (r#"{"keepalive":1,"cancel":2}"#, "not one of"),
+        (r#"{"keepalive":-1}"#, "invalid value"),
+        (r#"{"keepalive":"1"}"#, "invalid type"),
+        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster","surprise":1}}"#, "unknown field `surprise`"),
+        (r#"{"request":{"id":1,"method":"GET"}}"#, "missing field `path`"),
+        (r#"{"request":{"id":1,"method":"GET","path":"/v1/cluster","request_id":"7"}}"#, "UUID"),
+        (r#"{"watch":{"id":1,"path":"/","from":"x"}}"#, "invalid type"),
+    ] {
+        let ended = after(&node, Message::text(message)).await;
+        assert_eq!(told(&ended), (Some(1008), "bad_request"), "{message}: {ended:?}");
+        let detail = ended.goodbye.as_ref().unwrap()["detail"].to_string();
+        assert!(detail.contains(wanted), "{message}: {detail}");
+    }
+    let ended = after(&node, Message::binary(&b"{\"keepalive\":1}"[..])).await;
+    assert_eq!(told(&ended), (Some(1008), "bad_request"));
+    let ended = after(&node, Message::text("x".repeat(4 << 20))).await;
+    assert_eq!(told(&ended), (Some(1009), "too_large"));
+    assert!(node.get("/healthz").await.status.is_success());
+}
+
+#[tokio::test]
+async fn ids_in_use_are_not_given_twice() {
+    let node = Cluster::start(1).await;
+    let (holder, session) = (node.session(20_000).await, node.session(20_000).await);
+    node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
+    let ask = json!({ "request": { "id": 1, "method": "POST", "path": "/v1/locks/a/acquire", "body": { "wait_ms": 60_000 } } });
+    let watch = json!({ "watch": { "id": 1, "path": "/" } });
+    for message in [ask, watch] {
+        let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+        wire.send(message.clone()).await;
+        wire.send(message).await;
+        let ended = wire.ended().await;
+        assert_eq!(told(&ended), (Some(1008), "bad_request"), "{ended:?}");
+        assert!(ended.goodbye.unwrap()["detail"].as_str().unwrap().contains("id 1"));
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_belong_on_a_stream_is_refused_and_the_stream_goes_on() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let none = Value::Null;
+    for path in ["/metrics", "/healthz", "/openapi.json", "", "v1/cluster", "http://x/v1/cluster", "/v1"] {
+        assert_eq!(wire.code("GET", path, none.clone()).await, "bad_path", "{path}");
+    }
+    assert_eq!(wire.code("GET", "/v1/watch?path=/", none.clone()).await, "bad_request");
+    let stream = format!("/v1/sessions/{}/stream", session.session_id);
+    assert_eq!(wire.code("GET", &stream, none.clone()).await, "bad_request");
+    assert_eq!(wire.code("BREW", "/v1/cluster", none.clone()).await, "bad_request");
+    assert_eq!(wire.code("POST", "/v1/cluster", json!({})).await, "method_not_allowed");
+    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!([])).await, "bad_request");
+    assert_eq!(wire.code("POST", "/v1/locks/a/acquire", json!({ "ttl_ms": 1000 })).await, "bad_request");
+    assert_eq!(wire.code("POST", "/v1/locks//acquire", json!({})).await, "bad_path");
+    wire.send(json!({ "unwatch": 7 })).await;
+    wire.socket.send(Message::Ping(b"x".to_vec().into())).await.unwrap();
+    wire.get("GET", "/v1/cluster", none).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_not_in_order_gets_a_problem_document() {
+    let node = Cluster::start(1).await;
+    let (session, other) = (node.session(20_000).await, node.session(20_000).await);
+    let id = session.session_id;
+    let refused = async |session: u64, credential: Option<&str>| match Wire::open(&node, session, credential).await {
+        Ok(_) => panic!("a stream for {session} with {credential:?}"),
+        Err((status, problem)) => (status, problem["code"].as_str().unwrap_or_default().to_owned()),
+    };
+    let forged = format!("{id}.{:032x}", 7);
+    assert_eq!(refused(id, None).await, (401, "session_required".into()));
+    assert_eq!(refused(id, Some(&other.credential)).await, (403, "forbidden".into()));
+    assert_eq!(refused(id, Some(&forged)).await, (403, "wrong_secret".into()));
+    assert_eq!(refused(id, Some("nonsense")).await, (400, "bad_request".into()));
+    node.call(Method::DELETE, &format!("/v1/sessions/{id}"), Some(&session.credential), None).await;
+    assert_eq!(refused(id, Some(&session.credential)).await, (410, "session_expired".into()));
+
+    let path = format!("/v1/sessions/{}/stream", other.session_id);
+    node.call(Method::GET, &path, Some(&other.credential), None).await.problem(lockkeeper_api::Code::BadRequest);
+    let whole = [
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    for (missing, _) in &whole {
+        let mut request = node.request(Method::GET, &path).header("lockkeeper-session", &other.credential);
+        for (name, value) in whole.iter().filter(|(name, _)| name != missing) {
+            request = request.header(*name, *value);
+        }
+        let got = Got::of(request.send().await.unwrap()).await;
+        assert!(got.problem(lockkeeper_api::Code::BadRequest).detail.contains("header"), "without {missing}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_with_a_reason_and_resumes() {
+    let node = Cluster::start_with(1, |config| config.limits.stream_write_timeout_ms = 200).await;
+    let session = node.session(60_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    wire.get("POST", "/v1/nodes/large", json!({ "data": { "text": "x".repeat(1_000_000) } })).await;
+    for _ in 0..40 {
+        wire.ask("GET", "/v1/nodes/large", Value::Null).await;
+    }
+    eventually("it is cut off", async || {
+        node.get("/metrics").await.text.contains("lockkeeper_streams_ended_total{why=\"too_slow\"}")
+    })
+    .await;
+    let ended = wire.ended().await;
+    assert_eq!(told(&ended), (Some(4002), "too_slow"), "{:?} {}", ended.code, ended.reason);
+    let answers = wire.seen.iter().filter(|message| message.get("answer").is_some()).count();
+    assert!(answers < 40, "all of it was written");
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    wire.get("GET", "/v1/nodes/large", Value::Null).await;
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_session() {
+    let node = Cluster::start(1).await;
+    // Closed on the stream itself: the answer comes first.
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    wire.get("POST", "/v1/locks/a/acquire", json!({})).await;
+    wire.get("DELETE", &format!("/v1/sessions/{}", session.session_id), Value::Null).await;
+    assert_eq!(told(&wire.ended().await), (Some(4001), "session_expired"));
+    // Closed elsewhere, while it waits.
+    let (holder, session) = (node.session(20_000).await, node.session(20_000).await);
+    node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    wire.get("GET", "/v1/cluster", Value::Null).await;
+    node.call(Method::DELETE, &format!("/v1/sessions/{}", session.session_id), Some(&session.credential), None).await;
+    let ended = wire.ended().await;
+    assert_eq!(told(&ended), (Some(4001), "session_expired"));
+    let answer = wire.seen.iter().find(|message| message["answer"]["id"] == id).expect("an answer before the end");
+    assert_eq!(answer["answer"]["body"]["code"], "session_expired");
+}
+
+#[tokio::test]
+async fn a_silent_stream_is_closed() {
+    let node = Cluster::start(1).await;
+    let session = node.session(700).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let path = format!("/v1/sessions/{}/keepalive", session.session_id);
+    let alive = async {
+        loop {
+            assert!(node.post(&path, Some(&session.credential), json!({})).await.status.is_success());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // What the client sends puts it off.
+    let began = Instant::now();
+    for number in 0..4 {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        wire.send(json!({ "keepalive": number })).await;
+    }
+    let spoken = began.elapsed();
+    let ended = tokio::select! {
+        () = alive => panic!("ends never"),
+        ended = wire.ended() => ended,
+    };
+    assert_eq!(told(&ended), (Some(4003), "too_slow"), "{ended:?}");
+    assert!(began.elapsed() >= spoken + Duration::from_millis(690), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_node_that_goes_answers_its_streams_and_says_so() {
+    let Cluster { mut nodes, directory } = Cluster::start(3).await;
+    let (holder, session) = (nodes[0].session(20_000).await, nodes[0].session(20_000).await);
+    nodes[1].post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
+    let (mut wire, _) = Wire::greeted(&nodes[0], &session.credential).await;
+    let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    wire.get("GET", "/v1/cluster", Value::Null).await;
+    let stopping = tokio::spawn(nodes.remove(0).stop());
+    let ended = wire.ended().await;
+    assert_eq!(told(&ended), (Some(1001), "shutting_down"));
+    let answer = wire.seen.iter().find(|message| message["answer"]["id"] == id).expect("an answer before the end");
+    assert_eq!(answer["answer"]["body"]["code"], "shutting_down");
+    stopping.await.unwrap().unwrap();
+    // The place is kept, and found again elsewhere.
+    let shown: lockkeeper_api::locks::Lock = nodes[0].get("/v1/locks/a").await.json();
+    assert_eq!(shown.waiting, 1);
+    drop(directory);
+}
+
+#[tokio::test]
+async fn more_than_a_stream_takes_waits_its_turn_and_too_many_watches_are_refused() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let mut ids = Vec::new();
+    for _ in 0..1_500 {
+        ids.push(wire.ask("GET", "/v1/nodes/", Value::Null).await);
+    }
+    for id in ids {
+        assert_eq!(wire.answer(id).await["status"], 200);
+    }
+    for id in 0..1_025 {
+        wire.send(json!({ "watch": { "id": id, "path": format!("/{id}") } })).await;
+    }
+    let ended = wire.kind("watch_ended").await;
+    assert_eq!((&ended["id"], &ended["problem"]["code"]), (&json!(1_024), &json!("overloaded")));
+    wire.send(json!({ "unwatch": 0 })).await;
+    wire.send(json!({ "watch": { "id": 2_000, "path": "/" } })).await;
+    wire.send(json!({ "keepalive": 1 })).await;
+    wire.kind("alive").await;
+    assert!(wire.seen.iter().any(|message| message["watching"]["id"] == 2_000));
+}
