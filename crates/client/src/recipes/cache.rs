@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::error::RecipeError;
-use super::follow::{bytes_of, look};
+use super::follow::{anonymous, bytes_of, look};
 use super::place::Place;
 use crate::client::Client;
 use crate::error::Error;
@@ -292,7 +292,7 @@ impl Scope {
                 Err(error) => {
                     if error.is_lost() {
                         // What is cached is nobody's in particular: it can be read without a session.
-                        self.client.identity = None;
+                        self.client = anonymous(&self.client);
                     }
                     image.trouble = Some(error.to_string().into());
                     watch = None;

@@ -11,7 +11,7 @@ use lockkeeper_api::nodes::{Kind, Node, Txn, TxnOp};
 use lockkeeper_api::{Code, Data};
 
 use super::error::{RecipeError, refused_operation};
-use super::follow::{Follow, Seen, bytes_of, look};
+use super::follow::{Follow, Seen, anonymous, bytes_of, look};
 use super::owned::{in_background, to_its_end};
 use super::place::{Place, make_directories};
 use crate::client::Client;
@@ -163,7 +163,7 @@ impl Election {
 
     /// Follows who leads. Needs no session, and goes on when the one through which it was made is lost.
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(Client { identity: None, ..self.session.client().clone() }, self.seat.clone())
+        LeaderWatch::new(anonymous(self.session.client()), self.seat.clone())
     }
 }
 
@@ -173,7 +173,7 @@ impl Client {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn observe_election(&self, name: &str) -> Result<LeaderWatch, RecipeError> {
-        Ok(LeaderWatch::new(Self { identity: None, ..self.clone() }, Seat::of(name)?))
+        Ok(LeaderWatch::new(anonymous(self), Seat::of(name)?))
     }
 }
 

@@ -4,16 +4,21 @@
 //! would know whether the node exists. Whoever gets the result owns the node; if nobody does, it is removed.
 
 use std::future::Future;
+use std::time::Duration;
 
 use lockkeeper_api::Code;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
 
 use super::error::RecipeError;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
 use crate::session::Session;
+
+/// How long a node is tried to be removed while the cluster cannot be reached; the pause between two tries.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
 pub(crate) async fn to_its_end<T: Send + 'static>(
@@ -30,10 +35,7 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
 /// Runs in the background, from wherever this is called. Where no runtime lives any more nothing is done: the session ends with
 /// the process, and all it owns with it.
 pub(crate) fn in_background(client: &Client, work: impl Future<Output = ()> + Send + 'static) {
-    let own = client.identity.as_ref().and_then(|identity| identity.runtime.clone());
-    if let Some(runtime) = own.or_else(|| Handle::try_current().ok()) {
-        runtime.spawn(work);
-    }
+    client.spawn(move |_| work);
 }
 
 /// An ephemeral node of this session. Removed when dropped.
@@ -83,8 +85,15 @@ impl Drop for OwnedNode {
         let Some(path) = self.path.take() else { return };
         let (client, session_id) = (self.session.client().clone(), self.session.id());
         in_background(self.session.client(), async move {
-            if let Err(error) = remove_if_owned(&client, session_id, &path).await {
-                tracing::debug!(%error, path, "a node is left to end with its session");
+            // A session outlives an outage that is shorter than its timeout, so this does too.
+            let give_up_at = Instant::now() + LONGEST_OUTAGE;
+            while let Err(error) = remove_if_owned(&client, session_id, &path).await {
+                tracing::debug!(%error, path, "a node could not be removed");
+                let is_open = matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. });
+                if !is_open || Instant::now() >= give_up_at {
+                    return;
+                }
+                sleep(PAUSE).await;
             }
         });
     }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::error::RecipeError;
-use super::follow::{Follow, Seen, bytes_of, look};
+use super::follow::{Follow, Seen, anonymous, bytes_of, look};
 use super::place::{self, Place};
 use crate::client::Client;
 use crate::error::Error;
@@ -89,7 +89,7 @@ impl PersistentNode {
         let (desired, wanted) = watch::channel(data.to_vec());
         let (report, state) = watch::channel(PersistentState::Absent { because: "it was not made yet".into() });
         // The session that it is made through is its own.
-        let client = Client { identity: None, ..client.clone() };
+        let client = anonymous(client);
         let keeper = Keeper { client, options, place, wanted, report };
         Ok(Self { desired, state, path: path.into(), task: tokio::spawn(keeper.run()) })
     }

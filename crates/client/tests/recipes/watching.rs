@@ -8,7 +8,7 @@ use lockkeeper_client::recipes::{CacheChange, MemberChange, PersistentNode, Pers
 use lockkeeper_client::{Client, Options, SessionOptions};
 use lockkeeper_server::local::Cluster;
 
-use crate::support::{Process, Wire, client, cluster, names, session, soon, until};
+use crate::support::{Process, Wire, client, cluster, is_lost, names, session, soon, until};
 
 fn with(data: &str) -> Create {
     Create { data: Data::from_bytes(data.as_bytes()), ..Create::default() }
@@ -43,8 +43,14 @@ async fn members_come_change_and_go() {
     let bob = other.join("bob", b"again").await.unwrap();
     ada.leave().await.unwrap();
     soon("ada's leaving", members.wait_for(|all| all.keys().eq(["bob"]))).await;
-    drop(bob);
-    soon("bob's leaving", members.wait_for(|all| all.is_empty())).await;
+    // Watching goes on when the session through which it was begun has ended; membership does not.
+    two.close().await.unwrap();
+    soon("bob's end", members.wait_for(|all| all.is_empty())).await;
+    assert!(is_lost(&other.join("bob", b"").await));
+    let eve = group.join("eve", b"").await.unwrap();
+    soon("eve", members.wait_for(|all| all.keys().eq(["eve"]))).await;
+    drop((bob, eve));
+    soon("eve's leaving", members.wait_for(|all| all.is_empty())).await;
     for bad in ["", "a/b", "..", "a\n"] {
         assert!(matches!(group.join(bad, b"").await, Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
     }
