@@ -16,21 +16,22 @@ use super::settle;
 use crate::error::Error;
 use crate::session::Session;
 
-/// In what pieces a long wait is asked for.
+/// In what pieces a long wait is asked for. Each is open for `overlap + renew_after + overlap`, which is to be less than `piece` by as
+/// much as a busy machine may be late.
 #[derive(Clone, Copy, Debug)]
 struct Rhythm {
-    /// Longest wait in one call.
+    /// How long the server is asked to wait in one call.
     piece: Duration,
-    /// After so much of it, the next call is made under the same request id: it takes the place in the queue over.
+    /// After so long alone, the next call is made under the same request id: it takes the place in the queue over.
     renew_after: Duration,
-    /// For so long the earlier call stays open beside the next, which has taken over by then. To end it earlier would take the
+    /// For so long two calls are open, and the later has taken over by the end of it. To end the earlier before that would take the
     /// request out of the queue.
     overlap: Duration,
 }
 
 /// The server waits 10 minutes at most.
 const RHYTHM: Rhythm =
-    Rhythm { piece: Duration::from_secs(600), renew_after: Duration::from_secs(560), overlap: Duration::from_secs(20) };
+    Rhythm { piece: Duration::from_secs(600), renew_after: Duration::from_secs(500), overlap: Duration::from_secs(20) };
 
 /// Waits for the lock. None if it was not to be had in time.
 pub(crate) async fn obtain(session: &Session, request: &Request, patience: Patience) -> Result<Option<Grant>, Error> {
@@ -117,3 +118,7 @@ impl Drop for Asked<'_> {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "wait_tests.rs"]
+mod tests;

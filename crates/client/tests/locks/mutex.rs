@@ -5,9 +5,9 @@ use std::time::Duration;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::locks::{Guard, Lock};
 use lockkeeper_client::{Error, Session};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::{SOON, Setting, soon};
+use super::{Setting, soon};
 
 #[tokio::test]
 async fn one_at_a_time_and_larger_tokens() {

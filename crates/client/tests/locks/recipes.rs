@@ -5,7 +5,8 @@ use std::time::Duration;
 use lockkeeper_client::Error;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::locks::Backoff;
-use tokio::time::sleep;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::{Setting, soon};
 
@@ -114,14 +115,17 @@ async fn who_holds_a_reentrant_lock_may_take_it_again() {
     let inner = session.reentrant("a").lock().await.unwrap();
     assert_eq!((outer.token(), outer.hold_count()), (inner.token(), 2));
     setting.until("a", 1, 0).await;
+    let (tell, tried) = oneshot::channel();
     let another_task = tokio::spawn({
         let lock = session.reentrant("a");
         async move {
             assert!(lock.try_lock().await.unwrap().is_none());
             assert!(lock.lock_timeout(Duration::from_millis(30)).await.unwrap().is_none());
+            tell.send(()).unwrap();
             lock.lock().await.unwrap()
         }
     });
+    soon(tried).await.unwrap();
     setting.until("a", 1, 1).await;
     outer.release().await.unwrap();
     setting.until("a", 1, 1).await;
@@ -175,8 +179,8 @@ async fn spinning_does_not_stand_in_the_queue() {
     let spin = other.spin_lock("a", backoff);
     assert!(spin.try_lock().await.unwrap().is_none());
     assert!(spin.lock_timeout(Duration::from_millis(50)).await.unwrap().is_none());
-    let spinning = tokio::spawn(async move { spin.lock().await.unwrap() });
-    sleep(Duration::from_millis(30)).await;
+    let mut spinning = Box::pin(spin.lock());
+    assert!(timeout(Duration::from_millis(30), &mut spinning).await.is_err());
     held.release().await.unwrap();
     soon(spinning).await.unwrap().release().await.unwrap();
     setting.until("a", 0, 0).await;

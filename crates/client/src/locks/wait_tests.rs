@@ -1,0 +1,88 @@
+//! A wait that takes several calls keeps its place, against a real cluster.
+
+use lockkeeper_api::locks::Mode;
+use lockkeeper_server::local::Cluster;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::client::{Client, Options};
+use crate::session::SessionOptions;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// As in earnest, some hundred times as fast.
+const FAST: Rhythm = Rhythm {
+    piece: Duration::from_millis(1_500),
+    renew_after: Duration::from_millis(200),
+    overlap: Duration::from_millis(300),
+};
+
+async fn queue(client: &Client) -> Vec<(String, u64)> {
+    let view = client.lock("a").await.unwrap();
+    view.queue.into_iter().map(|request| (request.label, request.token)).collect()
+}
+
+/// Waits until these wait, in this order.
+async fn until(client: &Client, labels: &[&str]) -> Vec<(String, u64)> {
+    let give_up_at = Instant::now() + SOON;
+    loop {
+        let queue = queue(client).await;
+        if queue.iter().map(|(label, _)| label.as_str()).eq(labels.iter().copied()) {
+            return queue;
+        }
+        assert!(Instant::now() < give_up_at, "{queue:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_wait_of_many_calls_keeps_its_place() {
+    let cluster = Cluster::start(1).await.unwrap();
+    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let request = |label: &str| Request { label: label.into(), ..Request::new("a", Mode::Exclusive) };
+    let holder = obtain(&session, &request("holder"), Patience::Try).await.unwrap().unwrap();
+    let long = tokio::spawn({
+        let (session, request) = (session.clone(), request("long"));
+        async move { obtain_in_pieces(&session, &request, Patience::Endless, FAST).await }
+    });
+    until(&client, &["long"]).await;
+    let behind = tokio::spawn({
+        let (session, request) = (session.clone(), request("behind"));
+        async move { obtain(&session, &request, Patience::Endless).await }
+    });
+    let before = until(&client, &["long", "behind"]).await;
+    // More than the longest wait of one call: without the next call it would be out of the queue.
+    let over = Instant::now() + FAST.piece * 2;
+    while Instant::now() < over {
+        assert_eq!(queue(&client).await, before);
+        sleep(Duration::from_millis(20)).await;
+    }
+    holder.release().await.unwrap();
+    let long = timeout(SOON, long).await.unwrap().unwrap().unwrap().unwrap();
+    assert_eq!(long.token(), before[0].1);
+    until(&client, &["behind"]).await;
+    assert!(client.verify("a", long.token()).await.unwrap().held, "the earlier calls took nothing back");
+    drop(long);
+    drop(timeout(SOON, behind).await.unwrap().unwrap().unwrap().unwrap());
+    until(&client, &[]).await;
+}
+
+#[tokio::test]
+async fn a_long_wait_ends_in_time_and_can_be_broken_off() {
+    let cluster = Cluster::start(1).await.unwrap();
+    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+    let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let request = Request::new("a", Mode::Exclusive);
+    let _holder = obtain(&session, &request, Patience::Try).await.unwrap().unwrap();
+    let wait = FAST.piece + FAST.renew_after * 2;
+    let began = Instant::now();
+    let ended = obtain_in_pieces(&session, &request, Patience::lasting(wait), FAST).await.unwrap();
+    assert!(ended.is_none() && began.elapsed() >= wait);
+    until(&client, &[]).await;
+    // In the middle of a hand-over from one call to the next.
+    let broken_off = FAST.renew_after + FAST.overlap / 2;
+    assert!(timeout(broken_off, obtain_in_pieces(&session, &request, Patience::Endless, FAST)).await.is_err());
+    until(&client, &[]).await;
+    assert_eq!(client.lock("a").await.unwrap().holders.len(), 1);
+}
