@@ -2,32 +2,44 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod mutex;
+mod proxy;
 mod recipes;
 mod sharing;
+mod trouble;
 
 use std::time::Duration;
 
-use lockkeeper_client::{Client, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Options, Session, SessionOptions, Transport};
 use lockkeeper_server::local::Cluster;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Longer than anything here should take, even on a machine that does much else.
 const SOON: Duration = Duration::from_secs(20);
 
+const TRANSPORTS: [Transport; 2] = [Transport::Stream, Transport::Http];
+
 struct Setting {
-    _cluster: Cluster,
+    cluster: Cluster,
     client: Client,
 }
 
 impl Setting {
     async fn new() -> Self {
-        let cluster = Cluster::start(1).await.unwrap();
+        Self::of(1).await
+    }
+
+    async fn of(nodes: u64) -> Self {
+        let cluster = Cluster::start(nodes).await.unwrap();
         let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
-        Self { _cluster: cluster, client }
+        Self { cluster, client }
     }
 
     async fn session(&self) -> Session {
-        Session::open(&self.client, &SessionOptions::default()).await.unwrap()
+        self.session_over(Transport::Stream).await
+    }
+
+    async fn session_over(&self, transport: Transport) -> Session {
+        Session::open(&self.client, &SessionOptions { transport, ..SessionOptions::default() }).await.unwrap()
     }
 
     /// Waits until so many hold the lock and so many wait for it.

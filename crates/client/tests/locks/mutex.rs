@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::locks::{Guard, Lock};
-use lockkeeper_client::{Error, Session};
+use lockkeeper_client::{Error, Session, Transport};
 use tokio::time::{Instant, timeout};
 
-use super::{Setting, soon};
+use super::{Setting, TRANSPORTS, soon};
 
 #[tokio::test]
 async fn one_at_a_time_and_larger_tokens() {
@@ -32,33 +32,49 @@ async fn one_at_a_time_and_larger_tokens() {
 #[tokio::test]
 async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
     let setting = Setting::new().await;
-    let session = setting.session().await;
-    let lock = session.lock("a");
-    let held = lock.lock().await.unwrap();
-    {
-        let mut wait = Box::pin(lock.lock());
-        tokio::select! {
-            _ = &mut wait => panic!("two holders"),
-            () = setting.until("a", 1, 1) => {}
+    for transport in TRANSPORTS {
+        let session = setting.session_over(transport).await;
+        let lock = session.lock("a");
+        let held = lock.lock().await.unwrap();
+        {
+            let mut wait = Box::pin(lock.lock());
+            tokio::select! {
+                _ = &mut wait => panic!("two holders"),
+                () = setting.until("a", 1, 1) => {}
+            }
         }
+        setting.until("a", 1, 0).await;
+        held.release().await.unwrap();
+        setting.until("a", 0, 0).await;
     }
-    setting.until("a", 1, 0).await;
-    held.release().await.unwrap();
-    setting.until("a", 0, 0).await;
 }
 
 /// Broken off at any moment, the moment of the grant included.
 #[tokio::test]
 async fn waits_that_are_broken_off_anywhere_leave_nothing_held() {
     let setting = Setting::new().await;
-    let session = setting.session().await;
-    for micros in (0..4_000).step_by(100) {
-        let lock = session.lock(format!("a/{micros}"));
-        let granted = timeout(Duration::from_micros(micros), lock.lock()).await;
-        drop(granted);
+    for transport in TRANSPORTS {
+        let session = setting.session_over(transport).await;
+        let names: Vec<(u64, String)> =
+            (0..4_000).step_by(50).map(|micros| (micros, format!("{transport:?}/{micros}"))).collect();
+        for (micros, name) in &names {
+            drop(timeout(Duration::from_micros(*micros), session.lock(name).lock()).await);
+        }
+        for (_, name) in &names {
+            setting.until(name, 0, 0).await;
+        }
+        assert!(!session.left().is_zero(), "it was not the session's end that freed them");
     }
-    for micros in (0..4_000).step_by(100) {
-        setting.until(&format!("a/{micros}"), 0, 0).await;
+}
+
+/// What is dropped is given back before anything that is asked afterwards.
+#[tokio::test]
+async fn a_lock_is_free_as_soon_as_its_guard_was_dropped() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    for _ in 0..50 {
+        let guard = session.lock("a").try_lock().await.unwrap();
+        assert!(guard.is_some());
     }
 }
 
@@ -107,10 +123,31 @@ async fn a_session_that_ends_while_waiting_is_an_error() {
 #[tokio::test]
 async fn a_lock_that_was_broken_is_reported_at_its_release() {
     let setting = Setting::new().await;
-    let session = setting.session().await;
+    let session = setting.session_over(Transport::Http).await;
     let guard = session.lock("a").lock().await.unwrap();
     setting.client.force_release("a", guard.token()).await.unwrap();
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+}
+
+#[tokio::test]
+async fn a_lock_that_was_broken_is_told_over_the_stream() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let guard = session.lock("a").lock().await.unwrap();
+    let other = session.lock("b").lock().await.unwrap();
+    let (lost, working) = (guard.lost(), guard.run(std::future::pending::<()>()));
+    let broken = setting.client.force_release("a", guard.token());
+    let (worked, broken) = tokio::join!(soon(working), broken);
+    broken.unwrap();
+    assert!(matches!(worked, Err(Error::Lost(_))));
+    soon(lost).await;
+    assert!(guard.is_lost() && guard.remaining().is_zero());
+    assert!(!other.is_lost() && !session.left().is_zero());
+    let next = session.lock("a").lock().await.unwrap();
+    drop(guard);
+    assert!(setting.client.verify("a", next.token()).await.unwrap().held, "a lost guard frees nobody's later grant");
+    other.release().await.unwrap();
+    next.release().await.unwrap();
 }
 
 #[tokio::test]

@@ -160,6 +160,27 @@ async fn those_who_wait_hear_of_a_lost_session() {
     assert!(matches!(held.release().await, Err(Error::Lost(_))));
 }
 
+/// The first guard hears of it and is kept; those who wait do not wait for it to go.
+#[tokio::test]
+async fn those_who_wait_ask_anew_when_the_grant_is_lost() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let lock = session.lock("a").shared_in_process(passes(100));
+    let first = lock.lock().await.unwrap();
+    let (mut second, mut third) = (Box::pin(lock.lock()), Box::pin(lock.lock()));
+    assert!(futures::poll!(&mut second).is_pending() && futures::poll!(&mut third).is_pending());
+    setting.client.force_release("a", first.token()).await.unwrap();
+    let second = soon(second).await.unwrap();
+    assert!(first.is_lost() && !second.is_lost() && second.token() > first.token());
+    assert!(matches!(first.release().await, Err(Error::Lost(_))));
+    let token = second.token();
+    drop(second);
+    let third = soon(third).await.unwrap();
+    assert_eq!(third.token(), token, "passed on, whatever became of the first");
+    third.release().await.unwrap();
+    setting.until("a", 0, 0).await;
+}
+
 /// Broken off at any moment, in the moment of the turn included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_are_broken_off_anywhere_never_stop_the_line() {

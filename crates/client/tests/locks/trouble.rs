@@ -1,0 +1,166 @@
+//! Answers that are lost, connections that break, nodes that go down: nothing is left behind, and nobody loses their place.
+
+use std::time::Duration;
+
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep};
+
+use super::proxy::Proxy;
+use super::{SOON, Setting, TRANSPORTS, soon};
+
+fn impatient() -> Options {
+    Options { attempt_timeout: Duration::from_millis(300), patience: Duration::from_millis(600), ..Options::default() }
+}
+
+async fn session_through(proxy: &Proxy, transport: Transport) -> Session {
+    let client = Client::new([&proxy.endpoint], impatient()).unwrap();
+    // Long enough that nothing here is freed by its end.
+    let options = SessionOptions { timeout: SOON * 3, transport, ..SessionOptions::default() };
+    Session::open(&client, &options).await.unwrap()
+}
+
+/// The grant was made and nobody ever heard of it.
+#[tokio::test]
+async fn a_grant_whose_answer_was_lost_is_taken_back() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+        let session = session_through(&proxy, transport).await;
+        session.lock("warm").lock().await.unwrap().release().await.unwrap();
+        proxy.mute(true);
+        let answer = session.lock("a").try_lock().await;
+        assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
+        setting.until("a", 1, 0).await;
+        proxy.mute(false);
+        proxy.cut();
+        setting.until("a", 0, 0).await;
+        assert!(!session.left().is_zero());
+    }
+}
+
+/// Likewise if its caller has gone in the meantime.
+#[tokio::test]
+async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+        let session = session_through(&proxy, transport).await;
+        session.lock("warm").lock().await.unwrap().release().await.unwrap();
+        proxy.mute(true);
+        {
+            let lock = session.lock("a");
+            let mut wait = Box::pin(lock.lock());
+            tokio::select! {
+                answer = &mut wait => panic!("{transport:?}: {answer:?}"),
+                () = setting.until("a", 1, 0) => {}
+            }
+        }
+        proxy.mute(false);
+        proxy.cut();
+        setting.until("a", 0, 0).await;
+        assert!(!session.left().is_zero());
+    }
+}
+
+#[tokio::test]
+async fn a_release_that_was_not_answered_is_seen_through() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+        let session = session_through(&proxy, transport).await;
+        let guard = session.lock("a").lock().await.unwrap();
+        proxy.mute(true);
+        proxy.cut();
+        let answer = guard.release().await;
+        let unsure = matches!(answer, Err(Error::UnknownOutcome(_) | Error::Unreachable { .. }));
+        assert!(unsure, "{transport:?}: {answer:?}");
+        proxy.mute(false);
+        proxy.cut();
+        setting.until("a", 0, 0).await;
+        assert!(!session.left().is_zero());
+        session.lock("a").lock().await.unwrap().release().await.unwrap();
+    }
+}
+
+/// Over the stream it keeps its place; over HTTP a broken connection may cost it.
+#[tokio::test]
+async fn a_wait_goes_on_when_its_connection_breaks() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+        let (broken, direct) = (session_through(&proxy, transport).await, setting.session().await);
+        let held = direct.lock("a").lock().await.unwrap();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        for (waiting, who, session) in [(1, "broken", &broken), (2, "direct", &direct)] {
+            let (lock, tell) = (session.lock("a"), tell.clone());
+            tokio::spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                tell.send(who).unwrap();
+                guard.release().await.unwrap();
+            });
+            setting.until("a", 1, waiting).await;
+        }
+        for _ in 0..5 {
+            proxy.cut();
+            sleep(Duration::from_millis(20)).await;
+        }
+        setting.until("a", 1, 2).await;
+        held.release().await.unwrap();
+        let order = [soon(told.recv()).await.unwrap(), soon(told.recv()).await.unwrap()];
+        assert!(transport == Transport::Http || order == ["broken", "direct"], "{order:?}");
+        setting.until("a", 0, 0).await;
+    }
+}
+
+/// Each node goes down and comes back while one holds and others wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_waiters_outlive_every_node_in_turn() {
+    let mut setting = Setting::of(3).await;
+    let (one, other) = (setting.session().await, setting.session_over(Transport::Http).await);
+    let held = one.lock("a").lock().await.unwrap();
+    let wait = |session: &Session| {
+        let lock = session.lock("a");
+        tokio::spawn(async move { lock.lock().await })
+    };
+    let second = wait(&other);
+    setting.until("a", 1, 1).await;
+    let third = wait(&one);
+    setting.until("a", 1, 2).await;
+    for node in 1..=3 {
+        setting.cluster.stop(node).await.unwrap();
+        setting.until("a", 1, 2).await;
+        setting.cluster.restart(node).await.unwrap();
+    }
+    assert!(!held.is_lost());
+    let first_token = held.token();
+    held.release().await.unwrap();
+    let guard = soon(second).await.unwrap().unwrap();
+    let second_token = guard.token();
+    drop(guard);
+    let guard = soon(third).await.unwrap().unwrap();
+    assert!(first_token < second_token && second_token < guard.token(), "in the order in which they asked");
+    guard.release().await.unwrap();
+    setting.until("a", 0, 0).await;
+}
+
+/// Without a cluster for longer than the session can be trusted.
+#[tokio::test]
+async fn a_holder_without_a_cluster_is_told_in_time() {
+    let mut setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let client = Client::new(setting.cluster.endpoints(), impatient()).unwrap();
+        let options = SessionOptions { timeout: Duration::from_millis(1_500), transport, ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await.unwrap();
+        let guard = session.lock("a").lock().await.unwrap();
+        setting.cluster.stop(1).await.unwrap();
+        let began = Instant::now();
+        let stopped = guard.run(std::future::pending::<()>());
+        assert!(matches!(soon(stopped).await, Err(Error::Lost(_))), "{transport:?}");
+        assert!(began.elapsed() < Duration::from_millis(1_500), "{transport:?}: told too late");
+        assert!(matches!(session.lock("b").lock().await, Err(Error::Lost(_))), "{transport:?}");
+        setting.cluster.restart(1).await.unwrap();
+        drop(guard);
+        setting.until("a", 0, 0).await;
+    }
+}
