@@ -6,7 +6,7 @@ use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::RecipeError;
 
-use crate::support::{Process, client, cluster, is_lost, names, session, soon, until};
+use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 #[tokio::test]
 async fn sixteen_tasks_count_and_no_addition_is_lost_or_doubled() {
@@ -65,7 +65,7 @@ async fn a_counter_is_exact_at_its_edges() {
 #[tokio::test]
 async fn a_latch_opens_when_all_have_counted() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let (latch, other) = (one.latch("/latches/a", 3).unwrap(), two.latch("/latches/a", 3).unwrap());
     // Waiting begins before anybody has made the latch.
     let mut waiting = Vec::new();
@@ -92,7 +92,7 @@ async fn a_latch_opens_when_all_have_counted() {
 #[tokio::test]
 async fn waiting_for_a_latch_ends_with_the_latch_or_the_session() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let latch = one.latch("/latches/b", 2).unwrap();
     latch.count_down().await.unwrap();
     let wait = |latch: lockkeeper_client::recipes::Latch| tokio::spawn(async move { latch.wait().await });

@@ -6,7 +6,7 @@ use lockkeeper_client::Session;
 use lockkeeper_client::recipes::{Leader, LeaderWatch, Leadership, RecipeError};
 use tokio::task::JoinHandle;
 
-use crate::support::{Process, client, cluster, is_lost, names, session, soon, until};
+use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 fn campaign(session: &Session, election: &str, data: &str) -> JoinHandle<Result<Leadership, RecipeError>> {
     let (election, data) = (session.election(election).unwrap(), data.to_owned());
@@ -26,7 +26,7 @@ async fn observed(watch: &mut LeaderWatch, data: Option<&str>) -> Option<Leader>
 #[tokio::test]
 async fn candidates_lead_in_turn_and_observers_see_it() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let looking = client(&cluster);
     let election = one.election("primary/a").unwrap();
     let mut watch = looking.observe_election("primary/a").unwrap();
@@ -88,7 +88,7 @@ async fn when_the_leader_dies_the_next_one_leads() {
 #[tokio::test]
 async fn a_deposed_leader_cannot_speak() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let election = one.election("primary/c").unwrap();
     let first = election.campaign(b"one").await.unwrap();
     let second = campaign(&two, "primary/c", "two");

@@ -5,12 +5,12 @@ use std::time::Duration;
 use lockkeeper_client::recipes::{DoubleBarrier, Entered, RecipeError};
 use tokio::task::JoinHandle;
 
-use crate::support::{Process, client, cluster, is_lost, names, session, soon, until};
+use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 #[tokio::test]
 async fn a_barrier_holds_until_it_is_removed() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let (barrier, other) = (one.barrier("/barriers/a").unwrap(), two.barrier("/barriers/a").unwrap());
     soon("no barrier", barrier.wait()).await.unwrap();
     assert!(!barrier.remove().await.unwrap());
@@ -110,7 +110,7 @@ async fn all_enter_together_and_leave_together() {
 async fn the_dead_are_not_waited_for() {
     let cluster = cluster().await;
     let looking = client(&cluster);
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let barrier = one.double_barrier("/meetings/b", 3).unwrap();
 
     // Dies before the round is full: it does not count, and another comes in its place.

@@ -8,7 +8,7 @@ use lockkeeper_client::api::Data;
 use lockkeeper_client::api::nodes::{Kind, TxnOp};
 use lockkeeper_client::recipes::{Queue, RecipeError};
 
-use crate::support::{Process, client, cluster, is_lost, names, session, soon, until};
+use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 fn text(data: &[u8]) -> String {
     String::from_utf8(data.to_vec()).unwrap()
@@ -78,7 +78,7 @@ async fn a_stale_taker_cannot_acknowledge() {
 #[tokio::test]
 async fn takers_wait_in_line_and_leave_it_when_dropped() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let (queue, other) = (one.queue("/queues/c").unwrap(), two.queue("/queues/c").unwrap());
     let looking = client(&cluster);
     let in_line = async || {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lockkeeper_client::recipes::RecipeError;
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transport};
 use lockkeeper_server::local::Cluster;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -40,6 +40,12 @@ pub(crate) async fn session(cluster: &Cluster) -> Session {
 
 pub(crate) async fn open(client: &Client, timeout: Duration) -> Session {
     Session::open(client, &SessionOptions { timeout, ..SessionOptions::default() }).await.unwrap()
+}
+
+/// A session that asks over plain HTTP.
+pub(crate) async fn plain_session(cluster: &Cluster) -> Session {
+    let options = SessionOptions { transport: Transport::Http, ..SessionOptions::default() };
+    Session::open(&client(cluster), &options).await.unwrap()
 }
 
 /// A process of its own, as far as the cluster can see: it can end at once, without a word of farewell.

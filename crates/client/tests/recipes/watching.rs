@@ -8,7 +8,7 @@ use lockkeeper_client::recipes::{CacheChange, MemberChange, PersistentNode, Pers
 use lockkeeper_client::{Client, Options, SessionOptions};
 use lockkeeper_server::local::Cluster;
 
-use crate::support::{Process, Wire, client, cluster, is_lost, names, session, soon, until};
+use crate::support::{Process, Wire, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 fn with(data: &str) -> Create {
     Create { data: Data::from_bytes(data.as_bytes()), ..Create::default() }
@@ -17,7 +17,7 @@ fn with(data: &str) -> Create {
 #[tokio::test]
 async fn members_come_change_and_go() {
     let cluster = cluster().await;
-    let (one, two) = (session(&cluster).await, session(&cluster).await);
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
     let (group, other) = (one.group("/groups/a").unwrap(), two.group("/groups/a").unwrap());
     assert!(group.members().await.unwrap().is_empty());
     let mut members = other.watch().await.unwrap();
