@@ -24,7 +24,11 @@ fn operations(document: &Value) -> Vec<(Method, String)> {
 }
 
 fn filled(path: &str) -> String {
-    path.replace("{id}", "9").replace("{token}", "9").replace("{name}", "a/b").replace("{path}", "a/b")
+    path.replace("{id}", "9")
+        .replace("{token}", "9")
+        .replace("{name}", "a/b")
+        .replace("{path}", "a/b")
+        .replace("{key}", "a/b")
 }
 
 #[tokio::test]
@@ -70,11 +74,40 @@ fn resolve<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     }
 }
 
+/// What `allOf` and `oneOf` together allow, as plain objects.
+fn unfolded(document: &Value, schema: &Value) -> Vec<Value> {
+    let schema = resolve(document, schema);
+    if let Some(choices) = schema["oneOf"].as_array() {
+        return choices.iter().flat_map(|choice| unfolded(document, choice)).collect();
+    }
+    let Some(parts) = schema["allOf"].as_array() else { return vec![schema.clone()] };
+    let mut wholes = vec![json!({ "type": "object", "properties": {}, "required": [] })];
+    for part in parts {
+        let choices = unfolded(document, part);
+        wholes = wholes.iter().flat_map(|whole| choices.iter().map(|choice| joined(whole, choice))).collect();
+    }
+    wholes
+}
+
+/// An object with the fields of both.
+fn joined(one: &Value, two: &Value) -> Value {
+    let mut whole = one.clone();
+    let fields = two["properties"].as_object().unwrap().clone();
+    whole["properties"].as_object_mut().unwrap().extend(fields);
+    let required = two["required"].as_array().cloned().unwrap_or_default();
+    whole["required"].as_array_mut().unwrap().extend(required);
+    whole
+}
+
 /// Whether a value is what the schema says: every required field there, no field that is not described, types right.
 fn fits(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let schema = resolve(document, schema);
     if let Some(choices) = schema["oneOf"].as_array().or_else(|| schema["anyOf"].as_array()) {
         let tried: Vec<_> = choices.iter().map(|choice| fits(document, choice, value, at)).collect();
+        return if tried.iter().any(Result::is_ok) { Ok(()) } else { Err(format!("{at}: none of {tried:?}")) };
+    }
+    if schema["allOf"].is_array() {
+        let tried: Vec<_> = unfolded(document, schema).iter().map(|whole| fits(document, whole, value, at)).collect();
         return if tried.iter().any(Result::is_ok) { Ok(()) } else { Err(format!("{at}: none of {tried:?}")) };
     }
     let types: Vec<&str> = match &schema["type"] {
@@ -188,6 +221,22 @@ async fn real_replies_are_as_described() {
         ("delete", "/v1/locks/{name}/holders/{token}", "/v1/locks/a/b/holders/1".into(), None, None),
         ("post", "/v1/locks/{name}/release", "/v1/locks/a/b/release".into(), mine, Some(one.clone())),
         ("post", "/v1/locks/{name}/release", "/v1/locks/a/b/release".into(), mine, Some(one)),
+        (
+            "post",
+            "/v1/locks/{name}/acquire",
+            "/v1/locks/w/acquire".into(),
+            mine,
+            Some(json!({ "mode": "permit", "permits": 3, "also": ["v"] })),
+        ),
+        ("get", "/v1/locks/{name}", "/v1/locks/w".into(), None, None),
+        ("post", "/v1/locks/{name}/downgrade", "/v1/locks/w/downgrade".into(), mine, Some(json!({ "token": 1 }))),
+        ("get", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
+        ("post", "/v1/gates/{key}/begin", "/v1/gates/a/b/begin".into(), mine, Some(json!({ "fingerprint": "f" }))),
+        ("post", "/v1/gates/{key}/begin", "/v1/gates/a/b/begin".into(), mine, Some(json!({ "fingerprint": "f" }))),
+        ("get", "/v1/gates/{key}", "/v1/gates/a/b".into(), None, None),
+        ("post", "/v1/gates/{key}/finish", "/v1/gates/a/b/finish".into(), mine, Some(json!({ "token": 1 }))),
+        ("post", "/v1/gates/{key}/fail", "/v1/gates/a/b/fail".into(), mine, Some(json!({ "token": 1 }))),
+        ("get", "/v1/sessions/{id}/stream", format!("/v1/sessions/{id}/stream"), mine, None),
         ("delete", "/v1/sessions/{id}", format!("/v1/sessions/{id}"), mine, None),
     ];
     for (method, pattern, path, credential, body) in calls {
