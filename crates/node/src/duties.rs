@@ -168,25 +168,53 @@ impl Duties {
         leadership.leading && leadership.term == term
     }
 
+    /// Reaps now and then, and at once when a lock delay is over: somebody waits for that.
     async fn reap_for_ever(&self, every: Duration, proposer: &Proposer) {
         let clock = self.replica.clock.clone();
+        let mut delay_end_ms = self.replica.delay_end_ms();
+        let mut leadership = self.leadership.clone();
+        let mut round = clock.now() + every;
+        let mut not_before = Duration::ZERO;
         loop {
-            clock.sleep_until(clock.now() + every).await;
-            if !self.leadership.borrow().leading {
-                continue;
+            let leading = leadership.borrow_and_update().leading;
+            let delay_end_ms_now = *delay_end_ms.borrow_and_update();
+            let delay_end = delay_end_ms_now.filter(|_| leading).map(|end_ms| self.reached_by(end_ms));
+            let due = delay_end.map_or(round, |end| end.max(not_before).min(round));
+            tokio::select! {
+                () = clock.sleep_until(due) => {}
+                Ok(()) = delay_end_ms.changed() => continue,
+                Ok(()) = leadership.changed() => continue,
             }
-            let paths = {
-                let state = self.replica.state.read();
-                state.reapable(clock.wall_ms().max(state.clock_ms()), MAX_BULK)
-            };
-            // Nothing is written when nothing is due.
-            if !paths.is_empty() {
-                drop(proposer.propose(Command::Reap { paths }).await);
+            round = clock.now() + every;
+            // What was due a moment too early by the clock of the log entry is tried again, but not in a frenzy.
+            not_before = clock.now() + REAP_PAUSE;
+            if leading {
+                self.reap(proposer).await;
             }
+        }
+    }
+
+    /// When the replicated clock will have reached this, if time goes on as it does.
+    fn reached_by(&self, at_ms: u64) -> Duration {
+        let clock = &self.replica.clock;
+        let wall_ms = clock.wall_ms().max(self.replica.state.read().clock_ms());
+        clock.now() + Duration::from_millis(at_ms.saturating_sub(wall_ms))
+    }
+
+    async fn reap(&self, proposer: &Proposer) {
+        let paths = {
+            let state = self.replica.state.read();
+            state.reapable(self.replica.clock.wall_ms().max(state.clock_ms()), MAX_BULK)
+        };
+        // Nothing is written when nothing is due.
+        if !paths.is_empty() {
+            drop(proposer.propose(Command::Reap { paths }).await);
         }
     }
 }
 
+/// The least time between two rounds of the reaper.
+const REAP_PAUSE: Duration = Duration::from_millis(10);
 /// A tick that comes later than this means that this process was not running.
 const LATE: Duration = Duration::from_secs(1);
 

@@ -119,7 +119,7 @@ async fn until(condition: impl Fn() -> bool) {
 async fn a_batch_whose_fate_is_open_is_sent_again_and_counts_once() {
     let (order, proposer) = stage(vec![Script::Vanishes, Script::Vanishes], || Script::Commits, |_| {});
     let done = proposer.propose(make(true)).await.expect("a pause, not an error");
-    assert!(done.fresh && matches!(done.outcome.reply, Ok(Reply::Created { .. })));
+    assert!(done.fresh() && matches!(done.outcome.reply, Ok(Reply::Created { .. })));
     order.apply_from(0);
     assert_eq!(nodes(&order), 1, "in the log three times");
     let attempts = order.attempts.lock();
@@ -178,7 +178,7 @@ async fn a_snapshot_past_the_own_batch_brings_the_replies() {
     order.replica.restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("restored");
     let done = submission.outcome().await.expect("its own reply");
     assert!(matches!(done.outcome.reply, Ok(Reply::Created { .. })));
-    assert!(!done.fresh, "nobody saw it happen here");
+    assert!(done.fresh(), "it was this very command that made the node");
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ pub(crate) struct Replica {
     pub(crate) leading: Mutex<Option<Leading>>,
     pub(crate) flight: Mutex<Option<Flight>>,
     zxid: watch::Sender<Zxid>,
+    delay_end_ms: watch::Sender<Option<u64>>,
 }
 
 impl Replica {
@@ -70,6 +71,7 @@ impl Replica {
             leading: Mutex::new(None),
             flight: Mutex::new(None),
             zxid: watch::Sender::new(Zxid(0)),
+            delay_end_ms: watch::Sender::new(None),
         })
     }
 
@@ -98,6 +100,11 @@ impl Replica {
         self.zxid.subscribe()
     }
 
+    /// When the next lock delay is over, by the replicated clock, as it changes.
+    pub(crate) fn delay_end_ms(&self) -> watch::Receiver<Option<u64>> {
+        self.delay_end_ms.subscribe()
+    }
+
     fn apply_one(&self, entry: &Committed) {
         let mut batch = match Batch::decode(&entry.payload) {
             Ok(batch) => batch,
@@ -113,15 +120,16 @@ impl Replica {
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
         self.follow(&state, &batch, &outcomes);
-        let zxid = state.zxid();
         self.answer(&batch, outcomes);
+        let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
         drop(state);
-        self.publish(zxid);
+        self.publish(zxid, delay_end_ms);
         metrics::histogram!("lockkeeper_apply_seconds").record((self.clock.now() - began).as_secs_f64());
     }
 
-    fn publish(&self, zxid: Zxid) {
+    fn publish(&self, zxid: Zxid, delay_end_ms: Option<u64>) {
         self.zxid.send_if_modified(|last| std::mem::replace(last, zxid) != zxid);
+        self.delay_end_ms.send_if_modified(|last| std::mem::replace(last, delay_end_ms) != delay_end_ms);
     }
 
     /// Everything that is told, in zxid order.
@@ -253,9 +261,9 @@ impl Machine for Replica {
         let mut state = self.state.write();
         *state = restored;
         self.jump(&state);
-        let zxid = state.zxid();
+        let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
         drop(state);
-        self.publish(zxid);
+        self.publish(zxid, delay_end_ms);
         Ok(())
     }
 }
@@ -269,22 +277,31 @@ fn count_releases(state: &State, outcomes: &[Outcome]) {
 }
 
 fn released_by(state: &State, outcome: &Outcome) -> usize {
+    let gone = || outcome.events.iter().filter_map(request_gone);
     match &outcome.reply {
         // Answered from memory: it was counted the first time.
         _ if outcome.events.is_empty() => 0,
-        Ok(Reply::Released | Reply::ForceReleased { .. }) => 1,
-        Ok(Reply::Withdrawn | Reply::Created { .. } | Reply::Queued { .. }) => 0,
-        _ => outcome.events.iter().filter(|event| stood_first(state, event)).count(),
+        Ok(Reply::Released | Reply::ForceReleased { .. }) => gone().count(),
+        Ok(Reply::Withdrawn) if gone().count() == 1 => 0,
+        Ok(Reply::Created { .. } | Reply::Queued { .. } | Reply::Downgraded { .. }) => 0,
+        _ => gone().filter(|path| held_to_the_end(state, path)).count(),
     }
 }
 
-/// Whether this is the end of a lock request before which nobody stands any more.
-fn stood_first(state: &State, event: &Event) -> bool {
-    let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return false };
-    let Some((sequence, _)) = parse_request(path.name()) else { return false };
+/// The node of a lock request that is no more.
+fn request_gone(event: &Event) -> Option<&NodePath> {
+    let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return None };
+    parse_request(path.name()).map(|_| path)
+}
+
+/// Whether a lock request that is no more had held: nobody stands before its place, or fewer than there are permits.
+fn held_to_the_end(state: &State, path: &NodePath) -> bool {
+    let Some((sequence, mode)) = parse_request(path.name()) else { return false };
     let Some(lock) = path.parent().and_then(|directory| LockName::of_directory(&directory)) else { return false };
-    let first = state.lock(&lock).and_then(|view| view.requests().next());
-    first.is_none_or(|first| first.sequence > sequence)
+    let Some(view) = state.lock(&lock) else { return true };
+    let room = usize::from(mode.permits().unwrap_or(1));
+    // A lock delay stands in the very place of the request that it follows: nothing was let go.
+    view.requests().take(room).take_while(|request| request.sequence <= sequence).count() < room
 }
 
 #[cfg(test)]

@@ -266,6 +266,58 @@ mod tests {
         assert!(readers.iter_mut().all(|told| told.try_recv() == Ok(Verdict::Holds)));
     }
 
+    /// A semaphore of two, with the requests that stand there, in order.
+    fn semaphore<'a>(sequences: &'a [u64]) -> impl Fn(&NodePath) -> Standing + 'a {
+        |of| match sequences.iter().position(|sequence| permit(*sequence)[0] == *of) {
+            None => Standing::Gone,
+            Some(0 | 1) => Standing::Holds { token: Default::default() },
+            Some(_) => Standing::Waits { blocker: path("/s") },
+        }
+    }
+
+    fn permit(sequence: u64) -> Arc<[NodePath]> {
+        one(&format!("/s/permit-2-{sequence:010}"))
+    }
+
+    #[test]
+    fn a_freed_permit_wakes_the_foremost_and_nobody_else() {
+        let mut table = WaiterTable::default();
+        // Registered in any order.
+        let told: Vec<_> = [5, 3, 4, 2].map(|n| table.add(permit(n), 0, path("/s")).1).into();
+        let [mut five, mut three, mut four, mut two] = told.try_into().expect("four");
+        assert_eq!(table.deleted(&permit(1)[0], semaphore(&[0, 2, 3, 4, 5])), 1);
+        assert_eq!(two.try_recv(), Ok(Verdict::Holds));
+        // A waiter that dies wakes nobody, wherever it stood.
+        assert_eq!(table.deleted(&permit(3)[0], semaphore(&[0, 2, 4, 5])), 0);
+        assert_eq!(three.try_recv(), Ok(Verdict::Gone));
+        // Both holders at once: both are freed, each wakes one.
+        assert_eq!(table.deleted(&permit(0)[0], semaphore(&[4, 5])), 2);
+        assert_eq!(table.deleted(&permit(2)[0], semaphore(&[4, 5])), 0);
+        assert_eq!((four.try_recv(), five.try_recv()), (Ok(Verdict::Holds), Ok(Verdict::Holds)));
+        assert!(table.lines.is_empty() && table.waiters.is_empty() && table.at.is_empty());
+    }
+
+    #[test]
+    fn a_set_waits_for_one_blocker_and_goes_with_any_of_its_nodes() {
+        let mut table = WaiterTable::default();
+        let set: Arc<[NodePath]> = Arc::from([path("/l/x"), path("/m/x"), path("/n/x")]);
+        let standing = |of: &NodePath| match of.as_str() {
+            "/m/x" => Standing::Waits { blocker: path("/m/a") },
+            _ => Standing::Holds { token: Default::default() },
+        };
+        let (_, mut first) = table.add(set.clone(), 0, path("/l/a"));
+        assert_eq!(table.deleted(&path("/m/b"), standing), 0, "that one is not waited for");
+        assert_eq!(table.deleted(&path("/l/a"), standing), 1);
+        assert_eq!(first.try_recv(), Ok(Verdict::Holds), "the first of its locks");
+        let (_, mut second) = table.add(set.clone(), 1, path("/m/a"));
+        assert_eq!(table.deleted(&path("/n/x"), standing), 0);
+        assert_eq!(second.try_recv(), Ok(Verdict::Gone), "the set can never hold");
+        let (_, mut third) = table.add(set, 1, path("/m/a"));
+        table.look_at_all(|of| if of.as_str() == "/l/x" { Standing::Gone } else { standing(of) });
+        assert_eq!(third.try_recv(), Ok(Verdict::Gone));
+        assert!(table.behind.is_empty() && table.waiters.is_empty() && table.at.is_empty());
+    }
+
     #[test]
     fn a_jump_of_the_state_is_looked_into_and_nothing_is_left_behind() {
         let mut table = WaiterTable::default();

@@ -3,45 +3,24 @@
 
 mod common;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-
+use common::counters::Counters;
 use common::*;
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-
-/// Sums counters by name over all nodes of this process.
-#[derive(Clone, Default)]
-struct Counters(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
-
-impl Counters {
-    fn get(&self, name: &str) -> u64 {
-        self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Ordering::SeqCst))
-    }
-}
-
-impl Recorder for Counters {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.0.lock().unwrap().entry(key.name().to_owned()).or_default().clone())
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
+use lockkeeper_core::LockMode;
+use lockkeeper_node::{Acquire, Credential, Node};
 
 const NOTIFIED: &str = "lockkeeper_lock_notifications_total";
 const RELEASED: &str = "lockkeeper_lock_releases_total";
 
+/// One test after the other: they count in the same place.
 #[tokio::test]
-async fn each_release_wakes_one_and_each_death_at_most_one() {
+async fn wake_ups_are_as_few_as_promised() {
     let counters = Counters::default();
     metrics::set_global_recorder(counters.clone()).unwrap();
+    each_release_wakes_one_and_each_death_at_most_one(&counters).await;
+    each_freed_permit_wakes_one(&counters.anew()).await;
+}
+
+async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) {
     let cluster = Cluster::of_three().await;
     let holder = session(cluster.at(1), 60_000).await;
     let mut grant = granted(cluster.at(1).acquire(caller(holder), ask("herd", 0)).await);
@@ -90,5 +69,69 @@ async fn each_release_wakes_one_and_each_death_at_most_one() {
     owner.0.close_session(&owner.1).await.unwrap();
     granted(task.await.unwrap());
     assert_eq!((counters.get(RELEASED), counters.get(NOTIFIED) - dead as u64), (released + 1, released + 1));
+    cluster.finish().await;
+}
+
+const PERMITS: u16 = 5;
+
+fn permit(wait_ms: u64) -> Acquire {
+    Acquire { mode: LockMode::Permit(PERMITS), ..ask("sem", wait_ms) }
+}
+
+/// Someone who asks for a permit and, once told to, gives it back.
+struct Contender {
+    node: Node,
+    mine: Credential,
+    task: tokio::task::JoinHandle<lockkeeper_node::Grant>,
+}
+
+async fn each_freed_permit_wakes_one(counters: &Counters) {
+    let cluster = Cluster::of_three().await;
+    let mut contenders = Vec::new();
+    for place in 0..50_usize {
+        let node = cluster.at(place as u64 % 3 + 1).clone();
+        let mine = session(&node, 60_000).await;
+        let asking = node.clone();
+        let task = tokio::spawn(async move { granted(asking.acquire(caller(mine), permit(60_000)).await) });
+        let expected = (place + 1).saturating_sub(PERMITS.into());
+        until("the place in the queue", || {
+            (if expected > 0 { waiting(&cluster) == expected } else { task.is_finished() }).then_some(())
+        })
+        .await;
+        contenders.push(Contender { node, mine, task });
+    }
+    assert_eq!(counters.get(NOTIFIED), 0, "waiting wakes nobody");
+    // Waiters that die wake nobody, the foremost and the last included.
+    for at in [49, 30, 20, usize::from(PERMITS)] {
+        let dead = contenders.remove(at);
+        dead.task.abort();
+        let left = contenders.len() - usize::from(PERMITS);
+        until("the withdrawal", || (waiting(&cluster) == left).then_some(())).await;
+        dead.node.close_session(&dead.mine).await.unwrap();
+    }
+    until("every node to have seen the deaths", || {
+        let zxid = contenders[0].node.status().zxid;
+        cluster.members.values().all(|member| member.node.status().zxid >= zxid).then_some(())
+    })
+    .await;
+    assert_eq!((counters.get(NOTIFIED), counters.get(RELEASED)), (0, 0));
+    // Each permit that is given back wakes the foremost and nobody else; by the death of a session as well.
+    let mut last = None;
+    let mut waiters = contenders.len() - usize::from(PERMITS);
+    for (freed, contender) in (1..).zip(contenders) {
+        let Contender { node, mine, task } = contender;
+        let grant = task.await.unwrap();
+        assert!(last.replace(grant.token).is_none_or(|last| last < grant.token), "in the order of arrival");
+        if freed % 3 == 0 {
+            node.close_session(&mine).await.unwrap();
+        } else {
+            release(&node, mine, "sem", grant.token).await;
+        }
+        waiters = waiters.saturating_sub(1);
+        until("the next to be told", || (waiting(&cluster) == waiters).then_some(())).await;
+        until("the release to be counted", || (counters.get(RELEASED) == freed).then_some(())).await;
+        assert!(counters.get(NOTIFIED) <= freed, "more than one wake-up for a freed permit");
+    }
+    assert_eq!(counters.get(NOTIFIED), 46 - u64::from(PERMITS), "each of those who waited was woken once");
     cluster.finish().await;
 }

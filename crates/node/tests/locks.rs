@@ -29,13 +29,13 @@ async fn a_lock_goes_from_node_to_node() {
         let other = cluster.at(id % 3 + 1);
         let foreign = session(other, 10_000).await;
         match other.acquire(caller(foreign), ask("a/b", 0)).await.unwrap().value {
-            Acquired::Busy { holders, ahead } => {
-                assert_eq!((holders.len(), ahead), (1, 1));
+            Acquired::Busy { lock: missing, holders, ahead } => {
+                assert_eq!((missing, holders.len(), ahead), (lock("a/b"), 1, 1));
                 assert_eq!((holders[0].session, holders[0].token), (Some(mine.session), grant.token));
             }
             held => panic!("two at once: {held:?}"),
         }
-        let theft = other.execute(caller(foreign), Op::Release { lock: lock("a/b"), token: grant.token }).await;
+        let theft = other.execute(caller(foreign), Op::Release { locks: locks(&["a/b"]), token: grant.token }).await;
         assert!(matches!(theft, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{theft:?}");
         release(other, mine, "a/b", grant.token).await;
         assert!(!node.verify(&lock("a/b"), grant.token).await.unwrap().value);

@@ -1,6 +1,8 @@
 //! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
 #![allow(dead_code, unreachable_pub)] // each test file uses a part, as a module of its own
 
+pub mod counters;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -254,6 +256,10 @@ pub fn lock(name: &str) -> LockName {
     LockName::parse(name).unwrap()
 }
 
+pub fn locks(names: &[&str]) -> Vec<LockName> {
+    names.iter().map(|name| lock(name)).collect()
+}
+
 pub fn request_id() -> RequestId {
     RequestId(next_number().into())
 }
@@ -275,8 +281,12 @@ pub fn keyed(credential: Credential, id: RequestId) -> Caller {
 }
 
 pub fn ask(name: &str, wait_ms: u64) -> Acquire {
-    let (lock, uuid, wait) = (lock(name), request_id(), Duration::from_millis(wait_ms));
-    Acquire { lock, mode: LockMode::Exclusive, uuid, label: "test".into(), wait }
+    ask_for(&[name], wait_ms)
+}
+
+pub fn ask_for(names: &[&str], wait_ms: u64) -> Acquire {
+    let (locks, uuid, wait) = (locks(names), request_id(), Duration::from_millis(wait_ms));
+    Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "test".into(), wait }
 }
 
 pub fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {
@@ -287,7 +297,11 @@ pub fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Gr
 }
 
 pub async fn release(node: &Node, credential: Credential, name: &str, token: FencingToken) {
-    let op = Op::Release { lock: lock(name), token };
+    release_all(node, credential, &[name], token).await;
+}
+
+pub async fn release_all(node: &Node, credential: Credential, names: &[&str], token: FencingToken) {
+    let op = Op::Release { locks: locks(names), token };
     assert_eq!(node.execute(caller(credential), op).await.unwrap().value, Reply::Released);
 }
 
