@@ -67,6 +67,7 @@ fn run(args: Args) -> Result<u8, Failure> {
         Command::Dev(dev) => commands::dev::run(&common, &dev),
         Command::Lock(lock) => commands::lock::run(&common, &lock),
         Command::Semaphore(semaphore) => commands::semaphore::run(&common, &semaphore),
+        Command::Elect(elect) => commands::elect::run(&common, &elect),
         Command::Gate(gate) => commands::gate::run(&common, &gate),
         Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
         Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),

@@ -228,11 +228,11 @@ pub(crate) struct Gate {
     /// What the operation is; another under the same key is refused. Without it a hash of CMD and its arguments
     #[arg(long, value_name = "TEXT")]
     pub(crate) fingerprint: Option<String>,
-    /// How long CMD may take, at least 1s; it is killed then, and another may begin
+    /// How long CMD may take, from 1s to 1d; it is killed then, and another may begin
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = pending)]
     pub(crate) pending: Duration,
-    /// How long the result is kept
-    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = duration)]
+    /// How long the result is kept, at most 365d
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = keep)]
     pub(crate) keep: Duration,
     /// Where another is at work, wait for what comes of it; as long as it takes where no time is given
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "100y", value_parser = duration)]
@@ -242,13 +242,20 @@ pub(crate) struct Gate {
 }
 
 fn delay(text: &str) -> Result<Duration, String> {
-    const LONGEST: Duration = Duration::from_secs(600);
-    let delay = duration(text)?;
-    if delay > LONGEST { Err("a delay is at most 10m".into()) } else { Ok(delay) }
+    within(text, Duration::ZERO, Duration::from_secs(600), "a delay is at most 10m")
 }
 
 /// Below a second there is no telling the end of CMD's time from the beginning.
 fn pending(text: &str) -> Result<Duration, String> {
-    let pending = duration(text)?;
-    if pending < Duration::from_secs(1) { Err("it is at least 1s".into()) } else { Ok(pending) }
+    within(text, Duration::from_secs(1), Duration::from_secs(86_400), "it is from 1s to 1d")
+}
+
+fn keep(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_millis(1), Duration::from_secs(365 * 86_400), "it is from 1ms to 365d")
+}
+
+/// Checked before CMD runs: the server would refuse to store its result.
+fn within(text: &str, shortest: Duration, longest: Duration, rule: &str) -> Result<Duration, String> {
+    let given = duration(text)?;
+    if (shortest..=longest).contains(&given) { Ok(given) } else { Err(rule.into()) }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use holding::{Gate, Holding, Lock, Semaphore};
+pub(crate) use holding::{Elect, Gate, Holding, Lock, Semaphore};
 
 const ENDPOINTS: &str = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003";
 
@@ -60,6 +60,9 @@ pub(crate) enum Command {
     /// Run a command while holding one of N permits
     #[command(after_long_help = holding::semaphore_help(), after_help = holding::SEE_HELP)]
     Semaphore(Semaphore),
+    /// Stand for election, and run a command while leading
+    #[command(after_long_help = holding::elect_help(), after_help = holding::SEE_HELP)]
+    Elect(Elect),
     /// Run a command once, whatever number of times it is asked for, and keep what it printed
     #[command(after_long_help = holding::gate_help(), after_help = holding::SEE_HELP)]
     Gate(Gate),
@@ -110,6 +113,7 @@ impl Command {
             Self::Dev(_) => "dev",
             Self::Lock(_) => "lock",
             Self::Semaphore(_) => "semaphore",
+            Self::Elect(_) => "elect",
             Self::Gate(_) => "gate",
             Self::Exec(exec) => &exec.of,
             Self::Guard { .. } => "__guard",

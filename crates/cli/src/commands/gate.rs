@@ -117,7 +117,7 @@ impl Hold for Gate {
         std::future::pending().await
     }
 
-    async fn settle(&self, session: &Session, held: &Begun, ended: Ended) -> Result<u8, Failure> {
+    async fn settle(&self, session: &Session, held: Begun, ended: Ended) -> Result<u8, Failure> {
         let settled = match ended.code {
             EXIT_OK => {
                 let result = Data::from_bytes(&ended.output);
@@ -130,6 +130,11 @@ impl Hold for Gate {
             Ok(_) => Ok(ended.code),
             Err(error) if matches!(error, Error::Lost(_)) || error.code() == Some(Code::GateNotPending) => {
                 Err(hold::lost(self, "it was open again before CMD ended"))
+            }
+            Err(Error::Refused(problem)) if ended.code == EXIT_OK => {
+                let message =
+                    format!("CMD has ended well, but its result was refused, and the gate is open: {problem}");
+                Err(Failure::new(EXIT_INTERNAL, message))
             }
             Err(error) if ended.code == EXIT_OK => {
                 let message = format!("CMD has ended well, and whether its result is stored is not known: {error}");

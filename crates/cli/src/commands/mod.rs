@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod dev;
+pub(crate) mod elect;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod locks;

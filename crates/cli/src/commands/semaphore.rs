@@ -1,11 +1,10 @@
 //! `lockkeeper semaphore`: runs a command while holding one of so many permits.
 
-use lockkeeper_api::locks::Mode;
 use lockkeeper_client::Session;
 
 use crate::args::{Common, Semaphore};
 use crate::failure::Failure;
-use crate::hold::queue::{Place, Request};
+use crate::hold::queue::{Place, Request, What};
 use crate::hold::{self, Ended, Hold, Obtained};
 
 /// Holds a permit and runs the command.
@@ -26,10 +25,7 @@ impl Hold for Semaphore {
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<Place>, Failure> {
         let request = Request {
-            name: self.name.clone(),
-            also: Vec::new(),
-            mode: Mode::Permit,
-            permits: Some(self.permits),
+            what: What::Permit(self.name.clone(), self.permits),
             wait: self.queueing.wait,
             delay: self.queueing.delay,
             label: hold::label(&self.holding),
@@ -38,14 +34,14 @@ impl Hold for Semaphore {
     }
 
     fn variables(&self, held: &Place) -> Vec<(&'static str, String)> {
-        vec![("LOCKKEEPER_LOCK", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token.to_string())]
+        vec![("LOCKKEEPER_LOCK", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token().to_string())]
     }
 
     async fn taken(&self, session: &Session, held: &Place) -> String {
         held.taken(session).await
     }
 
-    async fn settle(&self, session: &Session, held: &Place, ended: Ended) -> Result<u8, Failure> {
+    async fn settle(&self, session: &Session, held: Place, ended: Ended) -> Result<u8, Failure> {
         held.give_back(session, self, ended.code).await
     }
 }

@@ -59,7 +59,12 @@ pub(crate) trait Hold {
     async fn taken(&self, session: &Session, held: &Self::Held) -> String;
 
     /// CMD has ended, and nothing of its group is left: gives it back.
-    async fn settle(&self, session: &Session, held: &Self::Held, ended: Ended) -> Result<u8, Failure>;
+    async fn settle(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
+
+    /// Whether to begin anew after that, with another session, and after what pause.
+    fn again_after(&self, _failure: &Failure) -> Option<Duration> {
+        None
+    }
 }
 
 /// How CMD ended by itself.
@@ -88,7 +93,16 @@ pub(crate) fn run(common: &Common, args: &Holding, hold: &impl Hold) -> Result<u
     // The command is started from this very thread, see `Supervised::start`.
     runtime()?.block_on(async {
         let mut signals = signals::passed_on()?;
-        once(&client, args, hold, &mut signals).await
+        loop {
+            let result = once(&client, args, hold, &mut signals).await;
+            let Err(failure) = &result else { return result };
+            let Some(pause) = hold.again_after(failure) else { return result };
+            failure.tell(hold.command());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Some(signal) = signals.recv() => return Ok(code_of(signal)),
+            }
+        }
     })
 }
 
@@ -111,7 +125,7 @@ async fn once(
     let mut capture = None;
     let result = match obtained {
         Ok(Obtained::Held(held)) => match supervise(&session, args, hold, &held, signals, &mut capture).await {
-            Ok(End::Exited(ended)) => hold.settle(&session, &held, ended).await,
+            Ok(End::Exited(ended)) => hold.settle(&session, held, ended).await,
             Ok(End::Lost(because)) => Err(lost(hold, &because)),
             Err(failure) => Err(failure),
         },

@@ -2,26 +2,39 @@
 
 use std::time::Duration;
 
-use lockkeeper_api::Code;
-use lockkeeper_api::locks::{Acquire, Acquired, Mode, Release};
-use lockkeeper_client::{Error, Session};
-use tokio::time::{Instant, sleep};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use lockkeeper_client::{Client, Error, Guard, Session};
+use tokio::time::sleep;
 
 use super::{Hold, before_command, lost};
 use crate::failure::{EXIT_WAIT_TIMED_OUT, Failure, say};
 use crate::output::{ago, shown};
 
-/// Longest wait in one request; a longer one queues anew.
-const LONGEST_WAIT: Duration = Duration::from_secs(600);
-
 /// What is asked for.
+pub(crate) enum What {
+    /// Alone.
+    Lock(String),
+    /// Together with others that share it.
+    Shared(String),
+    /// All of them or none.
+    Together(Vec<String>),
+    /// One of so many permits.
+    Permit(String, u16),
+}
+
+impl What {
+    fn names(&self) -> &[String] {
+        match self {
+            Self::Lock(name) | Self::Shared(name) | Self::Permit(name, _) => std::slice::from_ref(name),
+            Self::Together(names) => names,
+        }
+    }
+}
+
+/// How it is asked for.
 pub(crate) struct Request {
-    /// The lock, or the first of several.
-    pub(crate) name: String,
-    /// Those that are taken together with it.
-    pub(crate) also: Vec<String>,
-    pub(crate) mode: Mode,
-    pub(crate) permits: Option<u16>,
+    pub(crate) what: What,
     /// How long to wait; as long as it takes where it is left out.
     pub(crate) wait: Option<Duration>,
     pub(crate) delay: Duration,
@@ -29,94 +42,120 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.name).chain(&self.also).map(String::as_str)
+    async fn ask(&self, session: &Session) -> Result<Option<Box<dyn Held>>, Error> {
+        let (label, delay) = (self.label.clone(), self.delay);
+        let wait = self.wait.unwrap_or(Duration::MAX);
+        Ok(match &self.what {
+            What::Lock(name) => boxed(session.lock(name).label(label).delay(delay).lock_timeout(wait).await?),
+            What::Shared(name) => boxed(session.rw_lock(name).label(label).delay(delay).read_timeout(wait).await?),
+            What::Together(names) => {
+                boxed(session.multi_lock(names).label(label).delay(delay).lock_timeout(wait).await?)
+            }
+            What::Permit(name, permits) => {
+                boxed(session.semaphore(name, *permits).label(label).delay(delay).acquire_timeout(wait).await?)
+            }
+        })
+    }
+}
+
+/// A guard of whatever kind.
+trait Held {
+    fn token(&self) -> u64;
+    fn lost(&self) -> BoxFuture<'static, String>;
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>>;
+}
+
+impl<K: 'static> Held for Guard<K> {
+    fn token(&self) -> u64 {
+        self.token()
     }
 
-    fn acquire(&self, wait: Duration) -> Acquire {
-        Acquire {
-            mode: self.mode,
-            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-            label: Some(self.label.clone()),
-            also: self.also.clone(),
-            permits: self.permits,
-            delay_ms: u32::try_from(self.delay.as_millis()).unwrap_or(u32::MAX),
-            ..Acquire::default()
-        }
+    fn lost(&self) -> BoxFuture<'static, String> {
+        self.lost().boxed()
     }
 
-    fn timed_out(&self, holder: Option<&lockkeeper_api::locks::Request>) -> Failure {
-        let names: Vec<&str> = self.names().collect();
-        let holder = holder.map_or(String::new(), |holder| {
-            format!(" by {} since {} (token {})", shown(&holder.label), ago(holder.since_ms), holder.token)
-        });
-        let waited = humantime::format_duration(self.wait.unwrap_or_default());
-        Failure::new(
-            EXIT_WAIT_TIMED_OUT,
-            format!("{} is still held{holder} after a wait of {waited}; wait longer with --wait", names.join(" or ")),
-        )
+    fn release(self: Box<Self>) -> BoxFuture<'static, Result<(), Error>> {
+        (*self).release().boxed()
     }
+}
+
+fn boxed<K: 'static>(guard: Option<Guard<K>>) -> Option<Box<dyn Held>> {
+    guard.map(|guard| Box::new(guard) as Box<dyn Held>)
 }
 
 /// A grant, and what was asked for.
 pub(crate) struct Place {
     request: Request,
-    pub(crate) token: u64,
+    guard: Box<dyn Held>,
 }
 
 impl Place {
-    /// Waits for it. A request that the cluster no longer knows, or whose longest wait is over, is made anew.
+    /// Waits for it.
     pub(crate) async fn obtain(session: &Session, request: Request) -> Result<Self, Failure> {
-        let until = request.wait.map(|wait| Instant::now() + wait);
-        loop {
-            let left = until.map_or(LONGEST_WAIT, |until| until.saturating_duration_since(Instant::now()));
-            let ask = request.acquire(left.min(LONGEST_WAIT));
-            let error = match session.client().acquire(&request.name, &ask).await {
-                Ok(Acquired { token, .. }) => return Ok(Self { request, token }),
-                Err(error) => error,
-            };
-            let over = until.is_some_and(|until| Instant::now() >= until);
-            match error {
-                Error::Refused(problem) if matches!(problem.code, Code::LockBusy | Code::NotQueued) && !over => {}
-                Error::Refused(problem) if matches!(problem.code, Code::LockBusy | Code::NotQueued) => {
-                    return Err(request.timed_out(problem.holders.first()));
-                }
-                other => return Err(before_command(other)),
-            }
+        match request.ask(session).await.map_err(before_command)? {
+            Some(guard) => Ok(Self { request, guard }),
+            None => Err(timed_out(session.client(), request.what.names(), request.wait).await),
         }
     }
 
-    /// Asks again and again whether the token still holds; completes when it does not.
+    pub(crate) fn token(&self) -> u64 {
+        self.guard.token()
+    }
+
+    /// Completes when it was taken away.
     pub(crate) async fn taken(&self, session: &Session) -> String {
-        let every = session.timeout() / 3;
-        loop {
-            sleep(every).await;
-            for name in self.request.names() {
-                // No answer says nothing about the lock; the session's own clock runs.
-                if let Ok(verified) = session.client().verify(name, self.token).await
-                    && !verified.held
-                {
-                    return format!("{} was taken away by force", shown(name));
-                }
-            }
+        tokio::select! {
+            because = self.guard.lost() => because,
+            because = no_longer_held(session, self.request.what.names(), self.token()) => because,
         }
     }
 
     /// Gives it back after CMD has ended with that code.
-    pub(crate) async fn give_back(&self, session: &Session, hold: &impl Hold, code: u8) -> Result<u8, Failure> {
-        let release = Release { token: self.token, also: self.request.also.clone() };
-        match session.client().release_together(&self.request.name, &release).await {
-            Err(error) if matches!(error, Error::Lost(_)) || error.code() == Some(Code::NotHeld) => {
-                return Err(lost(hold, "it had been taken away before CMD ended"));
-            }
+    pub(crate) async fn give_back(self, session: &Session, hold: &impl Hold, code: u8) -> Result<u8, Failure> {
+        match self.guard.release().await {
+            Ok(()) => {}
+            Err(Error::Lost(_)) => return Err(lost(hold, "it had been taken away before CMD ended")),
             Err(error) => say(&format!(
                 "lockkeeper {}: {} could not be released, it is free within {} s: {error}",
                 hold.command(),
                 hold.name(),
                 (session.timeout() + self.request.delay).as_secs_f32()
             )),
-            Ok(_) => {}
         }
         Ok(code)
     }
+}
+
+/// Asks again and again whether the token still holds; completes when it does not. The session's stream tells sooner, where
+/// there is one.
+pub(crate) async fn no_longer_held(session: &Session, locks: &[String], token: u64) -> String {
+    let every = session.timeout() / 3;
+    loop {
+        sleep(every).await;
+        for lock in locks {
+            // No answer says nothing about the lock; the session's own clock runs.
+            if let Ok(verified) = session.client().verify(lock, token).await
+                && !verified.held
+            {
+                return format!("{} was taken away by force", shown(lock));
+            }
+        }
+    }
+}
+
+/// Says who holds what was waited for in vain.
+pub(crate) async fn timed_out(client: &Client, locks: &[String], wait: Option<Duration>) -> Failure {
+    let mut held_by = String::new();
+    let mut name = locks.join(" or ");
+    for lock in locks {
+        let Ok(view) = client.lock(lock).await else { continue };
+        if let Some(holder) = view.holders.first() {
+            held_by = format!(" by {} since {} (token {})", shown(&holder.label), ago(holder.since_ms), holder.token);
+            name = lock.clone();
+            break;
+        }
+    }
+    let waited = humantime::format_duration(wait.unwrap_or_default());
+    let message = format!("{} is still held{held_by} after a wait of {waited}; wait longer with --wait", shown(&name));
+    Failure::new(EXIT_WAIT_TIMED_OUT, message)
 }

@@ -1,0 +1,84 @@
+//! `lockkeeper elect`: stands for election, and runs a command while leading.
+
+use std::time::Duration;
+
+use lockkeeper_client::recipes::{Leadership, RecipeError};
+use lockkeeper_client::{Error, Session};
+
+use crate::args::{Common, Elect};
+use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, say};
+use crate::hold::{self, Ended, Hold, Obtained, queue};
+use crate::output::shown;
+
+/// Before standing again where the cluster could not serve.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Is elected and runs the command.
+pub(crate) fn run(common: &Common, args: &Elect) -> Result<u8, Failure> {
+    hold::run(common, &args.holding, args)
+}
+
+impl Hold for Elect {
+    type Held = Leadership;
+
+    fn command(&self) -> &'static str {
+        "elect"
+    }
+
+    fn name(&self) -> String {
+        format!("the leadership of {}", shown(&self.name))
+    }
+
+    async fn obtain(&self, session: &Session) -> Result<Obtained<Leadership>, Failure> {
+        let election = session.election(&self.name).map_err(refused)?;
+        let wait = self.wait.unwrap_or(Duration::MAX);
+        match election.campaign_timeout(self.data.as_bytes(), wait).await.map_err(refused)? {
+            Some(leadership) => Ok(Obtained::Held(leadership)),
+            None => Err(queue::timed_out(session.client(), &[election.lock_name()], self.wait).await),
+        }
+    }
+
+    fn variables(&self, held: &Leadership) -> Vec<(&'static str, String)> {
+        vec![("LOCKKEEPER_ELECTION", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token().to_string())]
+    }
+
+    async fn taken(&self, session: &Session, held: &Leadership) -> String {
+        let lock = [held.lock_name()];
+        tokio::select! {
+            because = held.lost() => because,
+            because = queue::no_longer_held(session, &lock, held.token()) => because,
+        }
+    }
+
+    async fn settle(&self, session: &Session, held: Leadership, ended: Ended) -> Result<u8, Failure> {
+        match held.resign().await {
+            Ok(()) => {}
+            Err(RecipeError::Client(Error::Lost(_))) => {
+                return Err(hold::lost(self, "it was over before CMD ended"));
+            }
+            Err(error) => say(&format!(
+                "lockkeeper elect: could not resign from {}, another leads within {} s: {error}",
+                shown(&self.name),
+                session.timeout().as_secs_f32()
+            )),
+        }
+        Ok(ended.code)
+    }
+
+    fn again_after(&self, failure: &Failure) -> Option<Duration> {
+        match failure.code {
+            EXIT_LOCK_LOST if self.forever => Some(Duration::ZERO),
+            EXIT_UNREACHABLE | EXIT_UNKNOWN_OUTCOME if self.forever => Some(PAUSE),
+            _ => None,
+        }
+    }
+}
+
+fn refused(error: RecipeError) -> Failure {
+    match error {
+        RecipeError::Client(error) => hold::before_command(error),
+        // Deposed between being elected and saying so.
+        error @ RecipeError::Stale { .. } => Failure::new(EXIT_LOCK_LOST, error.to_string()),
+        other => Failure::new(EXIT_INTERNAL, other.to_string()),
+    }
+}
