@@ -1,6 +1,8 @@
 //! Real processes for the tests of the command line: a cluster that ends with its test, and commands against it.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod proxy;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

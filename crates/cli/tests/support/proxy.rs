@@ -21,10 +21,17 @@ pub(crate) enum Wire {
     Cut,
 }
 
+/// How the wire is, and how often it was cut: a connection that was there then is gone, however soon the wire was mended.
+#[derive(Clone, Copy)]
+struct State {
+    wire: Wire,
+    cuts: u64,
+}
+
 /// See the module's text. Ends with the test.
 pub(crate) struct Proxy {
     address: SocketAddr,
-    wire: watch::Sender<Wire>,
+    state: watch::Sender<State>,
     accepting: JoinHandle<()>,
 }
 
@@ -34,14 +41,14 @@ impl Proxy {
         let node: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let wire = watch::Sender::new(Wire::Sound);
-        let followed = wire.subscribe();
+        let state = watch::Sender::new(State { wire: Wire::Sound, cuts: 0 });
+        let followed = state.subscribe();
         let accepting = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(connection(client, node, followed.clone()));
             }
         });
-        Self { address, wire, accepting }
+        Self { address, state, accepting }
     }
 
     pub(crate) fn endpoint(&self) -> String {
@@ -49,7 +56,10 @@ impl Proxy {
     }
 
     pub(crate) fn becomes(&self, wire: Wire) {
-        self.wire.send_replace(wire);
+        self.state.send_modify(|state| {
+            state.wire = wire;
+            state.cuts += u64::from(wire == Wire::Cut);
+        });
     }
 }
 
@@ -59,11 +69,12 @@ impl Drop for Proxy {
     }
 }
 
-async fn connection(client: TcpStream, node: SocketAddr, mut wire: watch::Receiver<Wire>) {
-    let mut cut = wire.clone();
+async fn connection(client: TcpStream, node: SocketAddr, mut state: watch::Receiver<State>) {
+    let mut cut = state.clone();
+    let State { cuts, .. } = *cut.borrow_and_update();
     let joined = async {
         // A silent wire takes connections, and goes no further.
-        wire.wait_for(|wire| *wire != Wire::Silent).await.ok()?;
+        state.wait_for(|state| state.wire != Wire::Silent).await.ok()?;
         let mut node = TcpStream::connect(node).await.ok()?;
         let mut client = client;
         client.set_nodelay(true).ok()?;
@@ -71,31 +82,30 @@ async fn connection(client: TcpStream, node: SocketAddr, mut wire: watch::Receiv
         let (mut from_client, mut to_client) = client.split();
         let (mut from_node, mut to_node) = node.split();
         tokio::select! {
-            () = carry(&mut from_client, &mut to_node, wire.clone(), &[]) => {}
-            () = carry(&mut from_node, &mut to_client, wire.clone(), &[Wire::SwallowsAnswers]) => {}
+            () = carry(&mut from_client, &mut to_node, state.clone(), &[]) => {}
+            () = carry(&mut from_node, &mut to_client, state.clone(), &[Wire::SwallowsAnswers]) => {}
         }
         Some(())
     };
     tokio::select! {
+        biased;
+        _ = cut.wait_for(|state| state.wire == Wire::Cut || state.cuts != cuts) => {}
         _ = joined => {}
-        _ = cut.wait_for(|wire| *wire == Wire::Cut) => {}
     }
 }
 
+/// Until one end closes. A silent wire does not tell the other end of that either.
 async fn carry(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
-    mut wire: watch::Receiver<Wire>,
+    mut state: watch::Receiver<State>,
     loses: &[Wire],
 ) {
     let mut piece = vec![0; 64 << 10];
     loop {
-        let Ok(count) = from.read(&mut piece).await else { return };
-        if count == 0 {
-            return;
-        }
-        let Ok(now) = wire.wait_for(|wire| *wire != Wire::Silent).await.map(|wire| *wire) else { return };
-        if !loses.contains(&now) && to.write_all(&piece[..count]).await.is_err() {
+        let count = from.read(&mut piece).await.unwrap_or(0);
+        let Ok(now) = state.wait_for(|state| state.wire != Wire::Silent).await.map(|state| state.wire) else { return };
+        if count == 0 || !loses.contains(&now) && to.write_all(&piece[..count]).await.is_err() {
             return;
         }
     }

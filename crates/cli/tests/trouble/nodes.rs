@@ -1,0 +1,124 @@
+//! Nodes that die, and come back.
+
+use std::time::Duration;
+
+use lockkeeper_client::{Error, Moment, Session, Transport};
+use nix::sys::signal::{Signal, kill};
+use tokio::time::timeout;
+
+use crate::parties::{TRANSPORTS, bystander, client, crowd, lock_name, queued_token, session, until_crowd_is};
+use crate::support::Dev;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A keepalive that was sent after `then` has been acknowledged.
+async fn renewed_after(session: &Session, then: Moment) {
+    let mut renewals = session.renewals();
+    let ttl = session.timeout();
+    let renewed = timeout(LONG, async {
+        while session.expires_at() <= then + ttl {
+            renewals.changed().await.unwrap();
+        }
+    });
+    assert!(renewed.await.is_ok(), "no keepalive was acknowledged any more: {:?}", *session.state().borrow());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_dies_takes_no_session_and_no_place_along() {
+    let dev = Dev::start(3, &[]);
+    let elsewhere = bystander(&dev).await;
+    elsewhere.client().lock("nothing").await.unwrap();
+    let cases = TRANSPORTS.map(|transport| under_a_dying_node(&dev, transport));
+    // All of them stand at the first node when it goes.
+    let (standing, mut go_on): (Vec<_>, Vec<_>) = futures::future::join_all(cases).await.into_iter().unzip();
+    assert!(standing.into_iter().all(|stands| stands));
+    kill(dev.pids[0], Signal::SIGKILL).unwrap();
+    let killed = Moment::now();
+    futures::future::join_all(go_on.drain(..).map(|case| case.after(killed))).await;
+}
+
+/// A holder and two who wait, the first of them at the node that dies.
+struct Standing {
+    lock: String,
+    holder: Session,
+    guard: lockkeeper_client::locks::Guard,
+    waits: tokio::task::JoinHandle<Result<lockkeeper_client::locks::Guard, Error>>,
+    last: Session,
+    waits_last: tokio::task::JoinHandle<Result<lockkeeper_client::locks::Guard, Error>>,
+}
+
+async fn under_a_dying_node(dev: &Dev, transport: Transport) -> (bool, Standing) {
+    let lock = lock_name("dying node", transport);
+    let ttl = Duration::from_secs(4);
+    let holder = session(&client(&dev.endpoints), ttl, transport).await;
+    let guard = holder.lock(&lock).lock().await.unwrap();
+    let waiter = session(&client(&dev.endpoints), ttl, transport).await;
+    let asking = waiter.client().clone();
+    let waits = tokio::spawn({
+        let lock = waiter.lock(&lock);
+        async move { lock.lock().await }
+    });
+    until_crowd_is(&asking, &lock, (1, 1)).await;
+    let last = bystander(dev).await;
+    let waits_last = tokio::spawn({
+        let lock = last.lock(&lock);
+        async move { lock.lock().await }
+    });
+    until_crowd_is(&asking, &lock, (1, 2)).await;
+    (true, Standing { lock, holder, guard, waits, last, waits_last })
+}
+
+impl Standing {
+    async fn after(self, killed: Moment) {
+        renewed_after(&self.holder, killed).await;
+        assert!(!self.guard.is_lost());
+        let token = self.guard.token();
+        self.guard.release().await.unwrap();
+        let next = timeout(LONG, self.waits).await.expect("the waiter is told").unwrap().unwrap();
+        assert!(next.token() > token && !next.is_lost());
+        assert!(!self.waits_last.is_finished(), "who came last waits for who came first");
+        next.release().await.unwrap();
+        let last = timeout(LONG, self.waits_last).await.unwrap().unwrap().unwrap();
+        last.release().await.unwrap();
+        assert_eq!(crowd(self.last.client(), &self.lock).await, (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_nodes_die_and_return_and_sessions_and_guards_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap().to_owned();
+    let mut dev = Dev::start(3, &["--data", &data]);
+    let ttl = Duration::from_secs(20);
+    let mut held = Vec::new();
+    for transport in TRANSPORTS {
+        let lock = lock_name("all die", transport);
+        let holder = session(&client(&dev.endpoints), ttl, transport).await;
+        let guard = holder.lock(&lock).lock().await.unwrap();
+        let waiter = session(&client(&dev.endpoints), ttl, transport).await;
+        let waits = tokio::spawn({
+            let lock = waiter.lock(&lock);
+            async move { lock.lock().await }
+        });
+        until_crowd_is(holder.client(), &lock, (1, 1)).await;
+        held.push((lock, holder, guard, waiter, waits));
+    }
+
+    dev.signal(Signal::SIGKILL);
+    assert_eq!(dev.process.wait().unwrap().code(), Some(1), "dev says that nothing is left");
+    let back = Dev::start(3, &["--data", &data]);
+    assert_eq!(back.endpoints, dev.endpoints);
+    let returned = Moment::now();
+    let witness = client(&back.endpoints);
+    for (lock, holder, guard, waiter, waits) in held {
+        renewed_after(&holder, returned).await;
+        renewed_after(&waiter, returned).await;
+        assert!(!guard.is_lost() && !waits.is_finished());
+        assert!(witness.verify(&lock, guard.token()).await.unwrap().held);
+        guard.release().await.unwrap();
+        let next = timeout(LONG, waits).await.expect("the waiter is told").unwrap().unwrap();
+        assert_eq!(queued_token(&witness, &lock, waiter.id()).await, Some(next.token()));
+        next.release().await.unwrap();
+        assert_eq!(crowd(&witness, &lock).await, (0, 0));
+    }
+}
