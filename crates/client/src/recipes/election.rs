@@ -2,17 +2,19 @@
 //! says who that is.
 //!
 //! The leader's node is ephemeral and belongs to the same session as the lock, so both go in one transaction when that session ends. It is
-//! written only in transactions that are guarded by the lock's token, so one that was deposed cannot speak as the leader any more.
+//! named by the token, so that nobody can take another leader's for its own, and written only in transactions that are guarded by
+//! the lock, so that one that was deposed cannot speak as the leader any more.
 
 use std::future::Future;
 use std::time::Duration;
 
-use lockkeeper_api::nodes::{Kind, Node, Txn, TxnOp};
+use lockkeeper_api::nodes::{Kind, Txn, TxnOp};
 use lockkeeper_api::{Code, Data};
+use tokio::task::JoinHandle;
 
 use super::error::{RecipeError, refused_operation};
 use super::follow::{Follow, Seen, anonymous, bytes_of, look};
-use super::owned::{in_background, to_its_end};
+use super::owned::{OwnedNode, in_background, to_its_end};
 use super::place::{Place, make_directories};
 use crate::client::Client;
 use crate::error::Error;
@@ -42,7 +44,7 @@ impl Seat {
             other => other,
         })?;
         if name.split('/').any(|part| part == LEADER) {
-            return Err(bad(format!("'{LEADER}' is the name of the leader's node; choose another")));
+            return Err(bad(format!("'{LEADER}' is where the leader's node is; choose another name")));
         }
         Ok(Self { name: name.into(), directory })
     }
@@ -51,12 +53,14 @@ impl Seat {
         format!("elections/{}", self.name)
     }
 
-    fn node(&self) -> String {
+    /// Where leaders' nodes are: one, and for a while that of a leader that was deposed by force.
+    fn leaders(&self) -> String {
         format!("{}/{LEADER}", self.directory)
     }
 
-    fn held(&self, token: u64) -> TxnOp {
-        TxnOp::LockHeld { lock: self.lock(), token }
+    /// Twenty digits, so that the order of the names is that of the tokens.
+    fn node(&self, token: u64) -> String {
+        format!("{}/{token:020}", self.leaders())
     }
 }
 
@@ -87,11 +91,19 @@ impl Seat {
 pub struct Election {
     session: Session,
     seat: Seat,
+    label: String,
 }
 
 impl Election {
     pub(crate) fn new(session: Session, name: &str) -> Result<Self, RecipeError> {
-        Ok(Self { session, seat: Seat::of(name)? })
+        Ok(Self { session, seat: Seat::of(name)?, label: "candidate".into() })
+    }
+
+    /// Who stands for election, for people who look at the queue.
+    #[must_use]
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
     }
 
     /// The election's name.
@@ -140,12 +152,13 @@ impl Election {
     }
 
     fn candidacy(&self) -> crate::locks::Lock {
-        self.session.lock(self.seat.lock()).label("candidate")
+        self.session.lock(self.seat.lock()).label(self.label.as_str())
     }
 
     async fn take_office(&self, guard: Guard, data: &[u8]) -> Result<Leadership, RecipeError> {
-        let leadership = Leadership { session: self.session.clone(), seat: self.seat.clone(), guard: Some(guard) };
-        let data = record(leadership.token(), data);
+        let node = OwnedNode::new(&self.session, self.seat.node(guard.token()));
+        let leadership = Leadership { seat: self.seat.clone(), office: Some(Office::new(guard, node)) };
+        let data = Data::from_bytes(data);
         to_its_end(async move {
             leadership.announce(data).await?;
             Ok(leadership)
@@ -187,13 +200,6 @@ fn check_data(data: &[u8]) -> Result<(), RecipeError> {
     )))
 }
 
-/// The token on a line of its own, then the data.
-fn record(token: u64, data: &[u8]) -> Data {
-    let mut bytes = format!("{token}\n").into_bytes();
-    bytes.extend_from_slice(data);
-    Data::from_bytes(&bytes)
-}
-
 /// Somebody leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
@@ -207,27 +213,19 @@ pub struct Leader {
     pub zxid: u64,
 }
 
-fn parse(node: &Node) -> Result<Leader, RecipeError> {
-    let bytes = bytes_of(node)?;
-    let end = bytes.iter().position(|byte| *byte == b'\n');
-    let parsed = end.and_then(|end| {
-        let token = std::str::from_utf8(&bytes[..end]).ok()?.parse().ok()?;
-        Some(Leader { token, session_id: node.stat.ephemeral_owner?, data: bytes[end + 1..].to_vec(), zxid: node.zxid })
-    });
-    parsed.ok_or_else(|| RecipeError::Foreign {
-        path: node.path.clone(),
-        recipe: "leader's node",
-        why: "it is not an ephemeral node whose data begin with a token".into(),
-    })
-}
-
 /// Who leads, and as of when. A leader that was deposed by force may have left its node behind: the lock is asked.
 async fn leader_now(client: &Client, seat: &Seat) -> Result<(Option<Leader>, u64), RecipeError> {
-    let Seen { node, as_of } = look(client, &seat.node(), &Reading::default()).await?;
-    let Some(node) = node else { return Ok((None, as_of)) };
-    let leader = parse(&node)?;
-    let held = client.verify(&seat.lock(), leader.token).await?.held;
-    Ok((held.then_some(leader), as_of))
+    loop {
+        let reading = Reading { children: true, ..Reading::default() };
+        let Seen { node, as_of } = look(client, &seat.leaders(), &reading).await?;
+        let names = node.and_then(|node| node.children).unwrap_or_default();
+        let Some(token) = names.iter().filter_map(|name| name.parse().ok()).max() else { return Ok((None, as_of)) };
+        let Some(node) = look(client, &seat.node(token), &Reading::default()).await?.node else { continue };
+        let held = client.verify(&seat.lock(), token).await?.held;
+        let session_id = node.stat.ephemeral_owner.unwrap_or_default();
+        let leader = Leader { token, session_id, data: bytes_of(&node)?, zxid: node.zxid };
+        return Ok((held.then_some(leader), as_of));
+    }
 }
 
 /// Follows who leads: at first who does now, then each change that is still news when it is asked for. Leaders that came and went in between
@@ -254,7 +252,7 @@ pub struct LeaderWatch {
 
 impl LeaderWatch {
     fn new(client: Client, seat: Seat) -> Self {
-        let follow = Follow::node(&client, &seat.node());
+        let follow = Follow::tree(&client, &seat.leaders());
         Self { client, seat, follow, told: None }
     }
 
@@ -278,28 +276,74 @@ impl LeaderWatch {
     }
 }
 
+/// What a leader has until it resigns.
+#[derive(Debug)]
+struct Office {
+    guard: Guard,
+    node: OwnedNode,
+    /// Removes the node of a leader that was deposed by force, so that observers are told.
+    herald: Herald,
+}
+
+#[derive(Debug)]
+struct Herald(JoinHandle<()>);
+
+impl Drop for Herald {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Office {
+    fn new(guard: Guard, node: OwnedNode) -> Self {
+        let (lost, client, path) = (guard.lost(), node.session().client().clone(), node.path().to_owned());
+        let herald = Herald(tokio::spawn(async move {
+            lost.await;
+            // If its session is lost too, the node is going or gone already.
+            if let Err(error) = client.delete(&path, None).await {
+                tracing::debug!(%error, path, "the node of a leader that lost its lock goes with its session");
+            }
+        }));
+        Self { guard, node, herald }
+    }
+
+    /// In this order: nobody is to be observed as the leader who is none.
+    async fn leave(self) -> Result<(), RecipeError> {
+        let Self { guard, node, herald } = self;
+        drop(herald);
+        // What fails goes on in the background, and the end of the lock counts whatever became of the node.
+        if let Err(error) = node.remove().await {
+            tracing::debug!(%error, "the leader's node could not be removed yet");
+        }
+        Ok(guard.release().await?)
+    }
+}
+
 /// This candidate leads. Dropping it resigns, in the background.
 #[derive(Debug)]
 #[must_use = "who drops this resigns"]
 pub struct Leadership {
-    session: Session,
     seat: Seat,
-    /// There until it resigns.
-    guard: Option<Guard>,
+    /// There until the drop.
+    office: Option<Office>,
 }
 
 impl Leadership {
-    fn held(&self) -> Result<&Guard, RecipeError> {
-        self.guard.as_ref().ok_or_else(|| self.stale("it was resigned"))
+    fn office(&self) -> Result<&Office, RecipeError> {
+        self.office.as_ref().ok_or_else(|| self.stale("it was resigned"))
     }
 
     fn stale(&self, why: &str) -> RecipeError {
         RecipeError::Stale { what: format!("the leadership of '{}'", self.seat.name), why: why.into() }
     }
 
+    fn lock(&self) -> Option<&Guard> {
+        self.office.as_ref().map(|office| &office.guard)
+    }
+
     /// The fencing token: larger than that of each leader before. Show it to what the leader writes to.
     pub fn token(&self) -> u64 {
-        self.guard.as_ref().map_or(0, Guard::token)
+        self.lock().map_or(0, Guard::token)
     }
 
     /// The lock whose holder leads; with the token a guard for transactions.
@@ -309,12 +353,13 @@ impl Leadership {
 
     /// An operation for transactions that refuses them when this leadership is over.
     pub fn guard(&self) -> TxnOp {
-        self.seat.held(self.token())
+        TxnOp::LockHeld { lock: self.seat.lock(), token: self.token() }
     }
 
-    /// Completes, with the reason, when the leadership is lost.
+    /// Completes, with the reason, when the leadership is lost: its session is, or (told over the session's stream only) it was
+    /// taken away by force.
     pub fn lost(&self) -> impl Future<Output = String> + Send + use<> {
-        let lost = self.guard.as_ref().map(Guard::lost);
+        let lost = self.lock().map(Guard::lost);
         async move {
             match lost {
                 Some(lost) => lost.await,
@@ -325,12 +370,12 @@ impl Leadership {
 
     /// Whether it is lost, by the clock and by what the cluster has told.
     pub fn is_lost(&self) -> bool {
-        self.guard.as_ref().is_none_or(Guard::is_lost)
+        self.lock().is_none_or(Guard::is_lost)
     }
 
     /// How long it is sure to last from now on, if no further keepalive is acknowledged. Zero once it is lost.
     pub fn remaining(&self) -> Duration {
-        self.guard.as_ref().map_or(Duration::ZERO, Guard::remaining)
+        self.lock().map_or(Duration::ZERO, Guard::remaining)
     }
 
     /// Runs `work` for as long as this candidate leads; see [`Guard::run`].
@@ -338,7 +383,7 @@ impl Leadership {
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the leadership was lost before `work` was done, or by the time it was done.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, RecipeError> {
-        Ok(self.held()?.run(work).await?)
+        Ok(self.office()?.guard.run(work).await?)
     }
 
     /// Gives observers other data, if this candidate still leads.
@@ -347,9 +392,9 @@ impl Leadership {
     /// [`RecipeError::Stale`] if it does not; otherwise see [`RecipeError`].
     pub async fn proclaim(&self, data: &[u8]) -> Result<(), RecipeError> {
         check_data(data)?;
-        let data = record(self.held()?.token(), data);
-        let set = TxnOp::Set { path: self.seat.node(), data: data.clone(), version: None };
-        match self.guarded(vec![set]).await? {
+        let data = Data::from_bytes(data);
+        let set = TxnOp::Set { path: self.office()?.node.path().to_owned(), data: data.clone(), version: None };
+        match self.guarded(set).await? {
             None => Ok(()),
             // Somebody has removed the node.
             Some(Code::NoNode) => self.announce(data).await,
@@ -357,39 +402,26 @@ impl Leadership {
         }
     }
 
-    /// Makes the leader's node, in the place of one that a deposed leader left behind.
+    /// Makes the leader's node.
     async fn announce(&self, data: Data) -> Result<(), RecipeError> {
-        let node = self.seat.node();
-        let create = TxnOp::Create {
-            path: node.clone(),
-            data,
-            kind: Kind::Ephemeral,
-            ttl_ms: None,
-            sequential: false,
-            acl: None,
-        };
-        let mut operations = vec![create.clone()];
+        let office = self.office()?;
+        let path = office.node.path().to_owned();
+        let (kind, ttl_ms, sequential, acl) = (Kind::Ephemeral, None, false, None);
+        let create = TxnOp::Create { path: path.clone(), data, kind, ttl_ms, sequential, acl };
         for _ in 0..MOST_TRIES {
-            match self.guarded(operations).await? {
-                None => return Ok(()),
-                Some(Code::NodeExists) => {
-                    operations = vec![TxnOp::Delete { path: node.clone(), version: None }, create.clone()];
-                }
-                Some(Code::NoNode) => {
-                    make_directories(self.session.client(), &self.seat.directory).await?;
-                    operations = vec![create.clone()];
-                }
-                Some(code) => return Err(Error::refused(code, format!("{node} could not be made")).into()),
+            match self.guarded(create.clone()).await? {
+                None | Some(Code::NodeExists) => return Ok(()),
+                Some(Code::NoNode) => make_directories(office.node.session().client(), &self.seat.leaders()).await?,
+                Some(code) => return Err(Error::refused(code, format!("{path} could not be made")).into()),
             }
         }
-        Err(RecipeError::Contended { path: node, tries: MOST_TRIES, elapsed_ms: 0 })
+        Err(RecipeError::Removed { path: self.seat.leaders() })
     }
 
-    /// Carries out operations if this candidate still leads; gives the code if one of them was refused.
-    async fn guarded(&self, operations: Vec<TxnOp>) -> Result<Option<Code>, RecipeError> {
-        let mut all = vec![self.guard()];
-        all.extend(operations);
-        match self.session.client().txn(&Txn { operations: all }).await {
+    /// Carries out an operation if this candidate still leads; gives the code if it was refused for itself.
+    async fn guarded(&self, operation: TxnOp) -> Result<Option<Code>, RecipeError> {
+        let txn = Txn { operations: vec![self.guard(), operation] };
+        match self.office()?.node.session().client().txn(&txn).await {
             Ok(_) => Ok(None),
             Err(error) => match refused_operation(&error) {
                 Some((0, _)) => Err(self.stale("the lock is no longer held with its token")),
@@ -405,36 +437,25 @@ impl Leadership {
     /// [`Error::Lost`](crate::Error::Lost) if it was not held any more: what was done as the leader may have been done beside another. After any
     /// error it goes on in the background until the cluster has answered or the session is over.
     pub async fn resign(mut self) -> Result<(), RecipeError> {
-        let Some(guard) = self.guard.take() else { return Ok(()) };
-        let (client, seat) = (self.session.client().clone(), self.seat.clone());
-        to_its_end(async move {
-            withdraw(&client, &seat, guard.token()).await;
-            Ok(guard.release().await?)
-        })
-        .await
+        match self.office.take() {
+            Some(office) => to_its_end(office.leave()).await,
+            None => Ok(()),
+        }
     }
 }
 
-/// How often the leader's node is tried to be made while others make and remove things there.
-const MOST_TRIES: u32 = 32;
+/// How often the directory of the leader's node may vanish between its making and its use.
+const MOST_TRIES: u32 = 16;
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        let Some(guard) = self.guard.take() else { return };
-        let (client, seat) = (self.session.client().clone(), self.seat.clone());
-        in_background(self.session.client(), async move {
-            // In this order: once the lock is given back the node is no longer this one's to remove.
-            withdraw(&client, &seat, guard.token()).await;
-            drop(guard);
+        let Some(office) = self.office.take() else { return };
+        let client = office.node.session().client().clone();
+        in_background(&client, async move {
+            if let Err(error) = office.leave().await {
+                tracing::debug!(%error, "a leader that resigned had been deposed, or is seen to in the background");
+            }
         });
-    }
-}
-
-/// Removes the leader's node, if it is still this leader's.
-async fn withdraw(client: &Client, seat: &Seat, token: u64) {
-    let remove = TxnOp::Delete { path: seat.node(), version: None };
-    if let Err(error) = client.txn(&Txn { operations: vec![seat.held(token), remove] }).await {
-        tracing::debug!(%error, election = seat.name, "the leader's node is left to its successor, or to the end of the session");
     }
 }
 

@@ -4,7 +4,8 @@
 //! nothing else. They share four rules:
 //!
 //! - **Watch, then read, without a gap.** A wait reads, and watches from the zxid of what it read.
-//! - **Cancellation.** A future may be dropped at any time. What it had made in the cluster is undone in the background.
+//! - **Cancellation.** A future may be dropped at any time. What stood for the caller in the cluster (a place in a queue, a claim, a
+//!   membership) is undone in the background; a change that was under way (an addition, an item put) may take place or not.
 //! - **Loss.** When the session is lost, what waits ends in [`Error::Lost`](crate::Error::Lost), and what the session owned is gone.
 //! - **Unknown is an answer.** A change whose fate is not known is reported as
 //!   [`Error::UnknownOutcome`](crate::Error::UnknownOutcome), never repeated under another request id.

@@ -5,8 +5,10 @@ use std::time::Duration;
 use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::RecipeError;
+use lockkeeper_client::{Client, Options, Session, SessionOptions, Transport};
+use tokio::time::sleep;
 
-use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::support::{Process, Wire, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 #[tokio::test]
 async fn sixteen_tasks_count_and_no_addition_is_lost_or_doubled() {
@@ -127,4 +129,32 @@ async fn what_a_dead_process_has_counted_stays_counted() {
     let session = session(&cluster).await;
     assert_eq!(session.latch("/latches/c", 2).unwrap().count_down().await.unwrap(), 0);
     assert_eq!(names(&client, "/latches").await.iter().filter(|name| *name == "c").count(), 1);
+}
+
+#[tokio::test]
+async fn additions_count_once_over_a_wire_that_breaks_again_and_again() {
+    const ADDITIONS: i64 = 40;
+    let cluster = cluster().await;
+    let direct = session(&cluster).await;
+    let wire = Wire::to(&cluster.endpoints()[0]).await;
+    for (transport, path) in [(Transport::Stream, "/broken/stream"), (Transport::Http, "/broken/http")] {
+        let client = Client::new([&wire.address], Options::default()).unwrap();
+        let options = SessionOptions { timeout: Duration::from_secs(30), transport, ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await.unwrap();
+        let counter = session.counter(path).unwrap();
+        let adding = tokio::spawn(async move {
+            for _ in 0..ADDITIONS {
+                counter.increment().await.unwrap();
+            }
+        });
+        // Most breaks take an answer with them, some of them the answer of a write.
+        while !adding.is_finished() {
+            sleep(Duration::from_millis(15)).await;
+            wire.cut();
+            sleep(Duration::from_millis(2)).await;
+            wire.mend();
+        }
+        adding.await.unwrap();
+        assert_eq!(direct.counter(path).unwrap().get().await.unwrap(), ADDITIONS, "{path}");
+    }
 }

@@ -104,9 +104,18 @@ async fn a_deposed_leader_cannot_speak() {
     assert!(first.resign().await.is_err());
     let leader = election.leader().await.unwrap().unwrap();
     assert_eq!((leader.data, leader.token), (b"two".to_vec(), second.token()));
-    // Deposed with nobody to follow: its node is still there, and nobody leads.
-    looking.force_release(&election.lock_name(), second.token()).await.unwrap();
+    // Deposed with nobody to follow: observers are told, and so is the deposed, over its session's stream.
+    let third = one.election("primary/c").unwrap();
+    drop(second);
+    let third = soon("the third", third.campaign(b"three")).await.unwrap();
+    let mut watch = election.observe();
+    observed(&mut watch, Some("three")).await.unwrap();
+    let lost = third.lost();
+    looking.force_release(&election.lock_name(), third.token()).await.unwrap();
     assert_eq!(election.leader().await.unwrap(), None);
+    soon("the deposed to be told", lost).await;
+    observed(&mut watch, None).await;
+    assert!(third.is_lost());
 }
 
 #[tokio::test]

@@ -39,7 +39,16 @@ async fn first_in_first_out_and_what_is_given_back_goes_next() {
     })
     .await;
     assert!(queue.put(&vec![0; 256 * 1024 + 1]).await.is_err());
-    assert!(queue.put(&[0xff, 0]).await.is_ok());
+    // The largest item, and of bytes that are no text.
+    let large = vec![0xff; 256 * 1024];
+    let name = queue.put(&large).await.unwrap();
+    until("the large item", async || {
+        let taken = queue.take().await.unwrap();
+        let is_it = taken.name() == name && taken.data() == large;
+        taken.ack().await.unwrap();
+        is_it
+    })
+    .await;
 }
 
 #[tokio::test]
