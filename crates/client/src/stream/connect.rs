@@ -7,7 +7,7 @@ use lockkeeper_api::{Code, Problem, SESSION_HEADER};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::error::Error as WsError;
+use tokio_tungstenite::tungstenite::error::{Error as WsError, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -117,6 +117,8 @@ async fn open_at(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>, Fa
         Ok((socket, _)) => Ok(Box::new(socket)),
         Err(WsError::Http(response)) => Err(refusal(&response)),
         Err(WsError::Io(error)) => Err(now(error.to_string())),
+        // A connection that ends in the middle says nothing about what is spoken there.
+        Err(error @ WsError::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
         Err(other) => Err(Failure::NoStream(other.to_string())),
     }
 }
