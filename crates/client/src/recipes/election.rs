@@ -467,9 +467,10 @@ mod tests {
     fn names() {
         let seat = Seat::of("db/primary").unwrap();
         assert_eq!(
-            (seat.lock().as_str(), seat.node().as_str()),
+            (seat.lock().as_str(), seat.leaders().as_str()),
             ("elections/db/primary", "/elections/db/primary/_leader")
         );
+        assert!(seat.node(9) < seat.node(10), "the order of the names is that of the tokens");
         for bad in ["", "/", "a/", "/a", "a/_leader", "a/../b", "a\n"] {
             assert!(matches!(Seat::of(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
         }

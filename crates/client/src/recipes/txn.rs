@@ -95,7 +95,7 @@ impl Transaction {
         let Self { client, operations } = self;
         let txn = Txn { operations };
         match client.txn(&txn).await {
-            Ok(done) => Ok(Committed { results: done.results, zxid: done.zxid }),
+            Ok(done) => Ok(Committed { results: named(done.results, &txn.operations), zxid: done.zxid }),
             Err(error) => Err(explain(error, &txn.operations)),
         }
     }
@@ -155,6 +155,16 @@ pub enum TxnError {
     /// The call itself failed; the class of the error says whether it may have taken place.
     #[error(transparent)]
     Client(#[from] Error),
+}
+
+/// The server answers for a lock and for a node alike; which it was is known here.
+fn named(mut results: Vec<TxnResult>, operations: &[TxnOp]) -> Vec<TxnResult> {
+    for (result, operation) in results.iter_mut().zip(operations) {
+        if let (TxnResult::Check, TxnOp::LockHeld { .. }) = (&result, operation) {
+            *result = TxnResult::LockHeld;
+        }
+    }
+    results
 }
 
 fn explain(error: Error, operations: &[TxnOp]) -> TxnError {
