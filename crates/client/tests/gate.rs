@@ -1,0 +1,299 @@
+//! Gates against a real cluster: one run however many ask, and a gate that opens again whatever became of the worker.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lockkeeper_client::api::gates::{Begin, Finish, Gate as Standing};
+use lockkeeper_client::api::{Code, Data};
+use lockkeeper_client::recipes::{Begun, Done, GateTicket, InProgress, OnceError};
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use lockkeeper_server::local::Cluster;
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Longer than anything here should take, even on a machine that does much else.
+const SOON: Duration = Duration::from_secs(20);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+struct Setting {
+    _cluster: Cluster,
+    client: Client,
+}
+
+impl Setting {
+    async fn new() -> Self {
+        let cluster = Cluster::start(1).await.unwrap();
+        let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+        Self { _cluster: cluster, client }
+    }
+
+    async fn session(&self) -> Session {
+        Session::open(&self.client, &SessionOptions::default()).await.unwrap()
+    }
+}
+
+#[track_caller]
+fn proceed(begun: Begun) -> GateTicket {
+    match begun {
+        Begun::Proceed(ticket) => ticket,
+        other => panic!("not to proceed: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn in_progress(begun: Begun) -> InProgress {
+    match begun {
+        Begun::InProgress(underway) => underway,
+        other => panic!("not in progress: {other:?}"),
+    }
+}
+
+#[track_caller]
+fn done(begun: Begun) -> Done {
+    match begun {
+        Begun::Done(done) => done,
+        other => panic!("not done: {other:?}"),
+    }
+}
+
+/// Begins until it may proceed.
+async fn until_proceed(session: &Session, key: &str) -> GateTicket {
+    let give_up_at = Instant::now() + SOON;
+    loop {
+        match session.gate(key).begin("f").await.unwrap() {
+            Begun::Proceed(ticket) => return ticket,
+            other => assert!(Instant::now() < give_up_at, "{other:?}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_of_many_proceeds_and_all_others_hear_of_it() {
+    let setting = Setting::new().await;
+    let sessions = [setting.session().await, setting.session().await, setting.session().await];
+    let mut asking = JoinSet::new();
+    for number in 0..30 {
+        let gate = sessions[number % 3].gate("pay/42").label(format!("task {number}"));
+        asking.spawn(async move { gate.begin("10 EUR").await.unwrap() });
+    }
+    let mut tickets = Vec::new();
+    let mut others = Vec::new();
+    while let Some(begun) = asking.join_next().await {
+        match begun.unwrap() {
+            Begun::Proceed(ticket) => tickets.push(ticket),
+            Begun::InProgress(underway) => others.push(underway),
+            Begun::Done(done) => panic!("{done:?}"),
+        }
+    }
+    let ticket = tickets.pop().unwrap();
+    assert!(tickets.is_empty() && others.len() == 29);
+    for underway in others {
+        assert_eq!(underway.token, ticket.token());
+        assert!(underway.label.starts_with("task ") && underway.until_ms == underway.since_ms + 60_000, "{underway:?}");
+        assert!(sessions.iter().any(|session| Some(session.id()) == underway.session_id));
+    }
+    assert!(ticket.remaining() > Duration::from_secs(1) && ticket.key() == "pay/42");
+
+    let token = ticket.token();
+    let result = [0, 159, 146, 150, b'"'];
+    ticket.finish(result, DAY).await.unwrap();
+    for session in &sessions {
+        let kept = done(session.gate("pay/42").begin("10 EUR").await.unwrap());
+        assert_eq!((kept.result.as_slice(), kept.token), (&result[..], token));
+        assert!(kept.until_ms >= kept.since_ms + 24 * 3_600_000);
+    }
+}
+
+#[tokio::test]
+async fn another_operation_under_the_same_key_is_refused_pending_or_done() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let gate = session.gate("k");
+    let ticket = proceed(gate.begin("a").await.unwrap());
+    assert_eq!(gate.begin("b").await.unwrap_err().code(), Some(Code::GateMismatch));
+    ticket.finish("", DAY).await.unwrap();
+    assert_eq!(gate.begin("b").await.unwrap_err().code(), Some(Code::GateMismatch));
+    assert_eq!(done(gate.begin("a").await.unwrap()).result, b"");
+}
+
+#[tokio::test]
+async fn a_gate_that_failed_is_open_and_the_token_grows() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let first = proceed(session.gate("k").begin("f").await.unwrap());
+    let token = first.token();
+    first.fail().await.unwrap();
+    let second = proceed(session.gate("k").begin("another").await.unwrap());
+    assert!(second.token() > token);
+    let late =
+        session.client().gate_finish("k", &Finish { token, result: Data::from_bytes(b"x"), keep_ms: None }).await;
+    assert_eq!(late.unwrap_err().code(), Some(Code::GateNotPending));
+    // Nor can another session settle it with the right token.
+    let thief = setting.session().await;
+    assert_eq!(thief.client().gate_fail("k", second.token()).await.unwrap_err().code(), Some(Code::GateNotPending));
+    second.finish("y", DAY).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_ticket_says_nothing_and_the_end_of_the_session_does() {
+    let setting = Setting::new().await;
+    let (worker, next) = (setting.session().await, setting.session().await);
+    let ticket = proceed(worker.gate("k").begin("f").await.unwrap());
+    let token = ticket.token();
+    drop(ticket);
+    let underway = in_progress(next.gate("k").begin("f").await.unwrap());
+    assert_eq!((underway.token, underway.session_id), (token, Some(worker.id())));
+    worker.close().await.unwrap();
+    assert!(proceed(next.gate("k").begin("f").await.unwrap()).token() > token);
+}
+
+#[tokio::test]
+async fn a_worker_that_dies_frees_the_gate_when_its_session_expires() {
+    let setting = Setting::new().await;
+    let next = setting.session().await;
+    let short = SessionOptions { timeout: Duration::from_millis(500), ..SessionOptions::default() };
+    let worker = Session::open(&setting.client, &short).await.unwrap();
+    let ticket = proceed(worker.gate("k").begin("f").await.unwrap());
+    let token = ticket.token();
+    // Without a word: the last that has the session stops its keepalives.
+    drop((worker, ticket));
+    assert!(until_proceed(&next, "k").await.token() > token);
+}
+
+#[tokio::test]
+async fn work_that_takes_too_long_is_told_before_another_may_begin() {
+    let setting = Setting::new().await;
+    let (slow, next) = (setting.session().await, setting.session().await);
+    let ticket = proceed(slow.gate("k").pending(Duration::from_millis(400)).begin("f").await.unwrap());
+    let never = ticket.run(std::future::pending::<()>()).await.unwrap_err();
+    assert!(matches!(&never, Error::Lost(because) if because.contains("pending time")), "{never}");
+    assert_eq!(ticket.remaining(), Duration::ZERO);
+    assert!(matches!(next.gate("k").begin("f").await.unwrap(), Begun::InProgress(_)), "told before");
+    let second = until_proceed(&next, "k").await;
+    let late = ticket.finish("late", DAY).await.unwrap_err();
+    assert_eq!(late.code(), Some(Code::GateNotPending));
+    second.finish("in time", DAY).await.unwrap();
+    assert_eq!(done(slow.gate("k").begin("f").await.unwrap()).result, b"in time");
+}
+
+#[tokio::test]
+async fn a_result_that_is_kept_no_longer_lets_the_operation_be_done_anew() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let ticket = proceed(session.gate("k").begin("f").await.unwrap());
+    ticket.finish("x", Duration::from_millis(50)).await.unwrap();
+    let _again = until_proceed(&session, "k").await;
+}
+
+#[tokio::test]
+async fn run_once_runs_once_and_gives_everybody_the_result() {
+    let setting = Setting::new().await;
+    let sessions = [setting.session().await, setting.session().await];
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut asking = JoinSet::new();
+    for number in 0..40 {
+        let (gate, runs) = (sessions[number % 2].gate("once/a b"), runs.clone());
+        asking.spawn(async move {
+            let work = async |token: u64| {
+                runs.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_millis(50)).await;
+                Ok::<_, String>(token.to_string().into_bytes())
+            };
+            gate.run_once("f", DAY, work).await.unwrap()
+        });
+    }
+    let all = timeout(SOON, asking.join_all()).await.unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+    assert_eq!(all.iter().filter(|once| once.ran_here).count(), 1);
+    assert!(all.iter().all(|once| once.result == once.token.to_string().into_bytes() && once.token == all[0].token));
+}
+
+#[tokio::test]
+async fn run_once_that_fails_lets_one_who_waits_try() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    let gate = session.gate("k");
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    let failing = gate.run_once("f", DAY, async |_| {
+        started.send(()).unwrap();
+        sleep(Duration::from_millis(50)).await;
+        Err::<Vec<u8>, _>("no money")
+    });
+    let waiting = async {
+        has_started.await.unwrap();
+        gate.run_once("f", DAY, async |_| Ok::<_, &str>(b"paid".to_vec())).await
+    };
+    let (failed, then) = timeout(SOON, async { tokio::join!(failing, waiting) }).await.unwrap();
+    let failed = failed.unwrap_err();
+    assert!(matches!(failed, OnceError::Work("no money")), "{failed:?}");
+    let then = then.unwrap();
+    assert!(then.ran_here && then.result == b"paid");
+}
+
+#[tokio::test]
+async fn run_once_takes_over_when_nobody_changes_the_gate_but_its_time_is_over() {
+    let setting = Setting::new().await;
+    let (hangs, next) = (setting.session().await, setting.session().await);
+    let ticket = proceed(hangs.gate("k").pending(Duration::from_millis(300)).begin("f").await.unwrap());
+    let gate = next.gate("k");
+    let once = gate.run_once("f", DAY, async |_| Ok::<_, &str>(Vec::new()));
+    let once = timeout(SOON, once).await.unwrap().unwrap();
+    assert!(once.ran_here && once.token > ticket.token());
+}
+
+#[tokio::test]
+async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    for patience in 0..40 {
+        let key = format!("k{patience}");
+        let gate = session.gate(&key);
+        tokio::select! {
+            biased;
+            begun = gate.begin("f") => drop(begun.unwrap()),
+            () = async { for _ in 0..patience { yield_now().await } } => {
+                // Longest within an answer: were it left to the pending time, that would be a minute.
+                let _ticket = until_proceed(&session, &key).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn gates_without_a_session_open_when_their_time_is_over() {
+    let setting = Setting::new().await;
+    let begin = Begin { fingerprint: "f".into(), pending_ms: Some(200), label: None };
+    let first = setting.client.gate_begin("plain", &begin).await.unwrap();
+    let Standing::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
+    let underway = setting.client.gate("plain").await.unwrap();
+    assert!(matches!(underway.gate, Standing::InProgress { session_id: None, .. }), "{underway:?}");
+    let session = setting.session().await;
+    let next = until_proceed(&session, "plain").await;
+    assert!(next.token() > token);
+}
+
+#[tokio::test]
+async fn what_is_out_of_bounds_is_refused_and_changes_nothing() {
+    let setting = Setting::new().await;
+    let session = setting.session().await;
+    for key in ["", "..", "a/../b", "a//b", "/a", &"x".repeat(300)] {
+        let refused = session.gate(key).begin("f").await.unwrap_err();
+        assert!(matches!(refused.code(), Some(Code::BadPath | Code::BadRequest)), "{key:?}: {refused}");
+    }
+    let gate = session.gate("k");
+    for fingerprint in ["", &"x".repeat(257)] {
+        assert_eq!(gate.begin(fingerprint).await.unwrap_err().code(), Some(Code::BadRequest));
+    }
+    for pending in [Duration::ZERO, 2 * DAY] {
+        let refused = gate.clone().pending(pending).begin("f").await.unwrap_err();
+        assert_eq!(refused.code(), Some(Code::BadRequest), "{refused}");
+    }
+    assert_eq!(setting.client.gate("k").await.unwrap_err().code(), Some(Code::NotFound));
+    let ticket = proceed(gate.begin("f").await.unwrap());
+    let too_large = ticket.finish(vec![0; 64 * 1024 + 1], DAY).await.unwrap_err();
+    assert!(matches!(too_large.code(), Some(Code::TooLarge | Code::BadRequest)), "{too_large}");
+    in_progress(gate.begin("f").await.unwrap());
+}
