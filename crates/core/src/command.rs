@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::AclEntry;
 use crate::gate::GateKey;
-use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term};
+use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
 use crate::path::NodePath;
 
@@ -50,10 +50,14 @@ pub enum Command {
         session: SessionId,
     },
     /// Ends sessions that were silent for too long. Each that ends takes a zxid of its own.
-    /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires nobody (promise P5).
+    /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires nobody (promise P5). Spares
+    /// who has asked for something after `seen` that it now owns: a lock that was granted meanwhile is not taken away with the
+    /// grant's answer still on its way.
     ExpireSessions {
         /// Term of the leader that noticed the silence.
         term: Term,
+        /// How far the leader had applied the log when it did.
+        seen: Zxid,
         /// The silent ones; at most [`MAX_BULK`](crate::limits::MAX_BULK).
         sessions: Vec<SessionId>,
     },

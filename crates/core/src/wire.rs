@@ -94,6 +94,27 @@ mod tests {
         assert_eq!(batch(vec![create("/a")]).encode(), expected);
     }
 
+    #[test]
+    fn the_bytes_of_each_command_stay_what_they_are() {
+        let (secret_hash, session) = ([7; 32], SessionId(9));
+        let commands: [(Command, Vec<u8>); 4] = [
+            (
+                Command::OpenSession { secret_hash, timeout_ms: 300, label: "l".into() },
+                [&[0][..], &secret_hash, b"\xac\x02\x01l"].concat(),
+            ),
+            (Command::CloseSession { session }, vec![1, 9]),
+            (
+                Command::ExpireSessions { term: Term(3), seen: Zxid(300), sessions: vec![session] },
+                b"\x02\x03\xac\x02\x01\x09".to_vec(),
+            ),
+            (Command::Reap { paths: vec![NodePath::parse("/a").unwrap()] }, b"\x03\x01\x02/a".to_vec()),
+        ];
+        for (command, expected) in commands {
+            let batch = Batch { commands: vec![command], ..batch(vec![]) };
+            assert_eq!(batch.encode()[6..], expected);
+        }
+    }
+
     /// One of each operation, so that no two of them change places unnoticed.
     #[test]
     fn the_bytes_of_each_operation_stay_what_they_are() {

@@ -7,7 +7,7 @@ use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::command::{Batch, Command, Op, Origin, RequestKey};
 use crate::event::SessionEnd;
-use crate::ids::{NodeId, SessionId, Term};
+use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
     MAX_BULK, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
@@ -53,20 +53,23 @@ impl State {
                 t.end_session(*session, SessionEnd::Closed)?;
                 Ok(Reply::SessionClosed)
             }),
-            Command::ExpireSessions { term, sessions } => self.expire(entry_term == *term, sessions),
+            Command::ExpireSessions { term, seen, sessions } => self.expire(entry_term == *term, *seen, sessions),
             Command::Reap { paths } => self.reap(paths),
             Command::Do { session, request, op } => self.perform(*session, request.as_ref(), op),
         }
     }
 
     /// Ends those of the silent that are still there, each in a transaction of its own.
-    fn expire(&mut self, term_is_current: bool, silent: &[SessionId]) -> Outcome {
+    fn expire(&mut self, term_is_current: bool, seen: Zxid, silent: &[SessionId]) -> Outcome {
         if let Some(refused) = self.refuse_bulk(silent.len()) {
             return refused;
         }
         let mut ended = Vec::new();
         let mut events = Vec::new();
         for &session in silent.iter().filter(|_| term_is_current) {
+            if self.has_acted_since(session, seen) {
+                continue;
+            }
             let outcome = self.transact(|t| {
                 t.end_session(session, SessionEnd::Expired)?;
                 Ok(Reply::SessionClosed)
@@ -78,6 +81,12 @@ impl State {
         }
         let changed = !ended.is_empty();
         Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
+    }
+
+    /// Whether anything that the session owns was made, or claimed, after that.
+    fn has_acted_since(&self, session: SessionId, seen: Zxid) -> bool {
+        let own = self.sessions.get(&session).into_iter().flat_map(|session| session.ephemerals.iter());
+        own.filter_map(|path| self.tree.get(path)).any(|node| node.mzxid > seen)
     }
 
     /// Removes those candidates whose time has come, each in a transaction of its own.

@@ -115,7 +115,8 @@ fn every_bound_is_kept() {
     let open = |label: String| Command::OpenSession { secret_hash: [0; 32], timeout_ms: 0, label: label.into() };
     bench.run(open("x".repeat(MAX_LABEL_BYTES))).unwrap();
     assert!(is_bad(bench.run(open("x".repeat(MAX_LABEL_BYTES + 1)))));
-    let expire = |count| Command::ExpireSessions { term: Term(1), sessions: vec![SessionId(99); count] };
+    let expire =
+        |count| Command::ExpireSessions { term: Term(1), seen: Zxid(u64::MAX), sessions: vec![SessionId(99); count] };
     bench.run(expire(MAX_BULK)).unwrap();
     assert!(is_bad(bench.run(expire(MAX_BULK + 1))));
     let reap = |count| Command::Reap { paths: vec![NodePath::root(); count] };
@@ -316,7 +317,7 @@ fn validate_finds_what_is_wrong() {
     let (locks, mode, uuid) = (vec![LockName::parse("delayed").unwrap()], LockMode::Shared, RequestId(1));
     let op = Op::Acquire { locks, mode, delay_ms: 500, uuid, label: "".into() };
     bench.run(Command::Do { session: Some(dies), request: None, op }).unwrap();
-    bench.run(Command::ExpireSessions { term: Term(1), sessions: vec![dies] }).unwrap();
+    bench.run(Command::ExpireSessions { term: Term(1), seen: Zxid(u64::MAX), sessions: vec![dies] }).unwrap();
     let container = create("/c", false);
     let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };
     bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: false, acl }).unwrap();

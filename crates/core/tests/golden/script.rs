@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! clock 5000                                   the wall clock of later batches
-//! open alice timeout=10000 label=worker-1      close alice     expire alice bob term=3 entry=3
+//! open alice timeout=10000 label=worker-1      close alice     expire alice bob term=3 entry=3 seen=7
 //! [@alice] [#7] [ack=5,6] create /a data=x kind=ephemeral|container|ttl:500 seq
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
 //!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
@@ -189,6 +189,7 @@ impl Stage {
             "close" => Command::CloseSession { session: self.session(words.plain[1]) },
             "expire" => Command::ExpireSessions {
                 term: Term(words.number("term").unwrap_or(1)),
+                seen: Zxid(words.number("seen").unwrap_or(self.state.zxid().0)),
                 sessions: words.plain[1..].iter().map(|name| self.session(name)).collect(),
             },
             "reap" => Command::Reap { paths: (1..words.plain.len()).map(|at| words.path(at)).collect() },

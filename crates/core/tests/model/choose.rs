@@ -230,6 +230,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
         6 => Command::CloseSession { session: chooser.session().unwrap_or_default() },
         7 | 8 => Command::ExpireSessions {
             term: Term(u64::from(raw[4] % 3)),
+            seen: Zxid(if raw[2].is_multiple_of(4) { model.zxid / 2 } else { model.zxid }),
             sessions: chooser.session().into_iter().chain([SessionId(u64::from(raw[5] % 64))]).collect(),
         },
         9..=12 => {
@@ -257,7 +258,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
                 35..=39 => Op::Release { locks, token },
                 40 => Op::Claim { locks, token },
                 41 => {
-                    let version = i32::from(raw[4] % 8 == 0);
+                    let version = i32::from(raw[4].is_multiple_of(8));
                     let count = locks.len() + usize::from(raw[4] % 16 == 1);
                     Op::Abandon { locks, token, versions: vec![version; count] }
                 }

@@ -2,7 +2,8 @@
 
 use lockkeeper_core::*;
 
-use super::naive::{Model, Wish, delay_asked, is_delay, read_name};
+use super::naive::Model;
+use super::names::{Wish, delay_asked, is_delay, read_name};
 
 /// Takes the words out of refusals: the model says what is refused, not in which words.
 pub(crate) fn without_words(outcome: &mut Outcome) {

@@ -7,6 +7,7 @@ mod choose;
 mod compare;
 mod gates;
 mod naive;
+mod names;
 mod queues;
 
 use std::collections::BTreeMap;

@@ -7,7 +7,7 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::gates::Record;
-use super::queues::check_locks;
+use super::names::{is_delay, is_lock_directory, read_name};
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
@@ -36,17 +36,6 @@ pub(crate) struct MSession {
 }
 
 pub(crate) type Answer = Result<Reply, Refusal>;
-
-/// A request in a queue: sequence, name, what it asks for.
-pub(crate) type Place = (u64, String, Wish);
-
-/// What a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
-    Alone,
-    Shared,
-    Permits(u16),
-}
 
 #[derive(Clone)]
 pub(crate) struct Model {
@@ -81,64 +70,6 @@ pub(crate) fn split(at: &str) -> Option<(String, String)> {
 
 pub(crate) fn join(parent: &str, name: &str) -> String {
     if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
-}
-
-/// A request's name: something, one of Curator's three infixes or that of a permit, ten digits.
-pub(crate) fn read_name(name: &str) -> Option<(u64, Wish)> {
-    if name.len() < 10 || !name.is_char_boundary(name.len() - 10) {
-        return None;
-    }
-    let (stem, digits) = name.split_at(name.len() - 10);
-    if !digits.chars().all(|c| c.is_ascii_digit()) {
-        return None;
-    }
-    let permits = || {
-        let number = stem.strip_suffix('-')?.rsplit('-').next()?;
-        let permits: u16 = number.parse().ok().filter(|permits| (1..=MAX_PERMITS).contains(permits))?;
-        stem.ends_with(&format!("permit-{permits}-")).then_some(permits)
-    };
-    let wish = if stem.ends_with("lock-") || stem.ends_with("__WRIT__") {
-        Wish::Alone
-    } else if stem.ends_with("__READ__") {
-        Wish::Shared
-    } else {
-        Wish::Permits(permits()?)
-    };
-    Some((digits.parse().unwrap(), wish))
-}
-
-/// The lock delay in the name of a request: `_c_`, a uuid, `-delay-`, milliseconds, `-`, and what it asks for.
-pub(crate) fn delay_asked(name: &str) -> Option<(u32, String)> {
-    read_name(name)?;
-    let parts: Vec<&str> = name.strip_prefix("_c_")?.splitn(8, '-').collect();
-    let [a, b, c, d, e, "delay", delay_ms, rest] = parts[..] else { return None };
-    let delay_ms: u32 = delay_ms.parse().ok().filter(|ms| *ms > 0 && *ms <= MAX_DELAY_MS)?;
-    let uuid = [a, b, c, d, e].join("-");
-    let rest = &rest[..rest.len() - 10];
-    let wishes = ["lock-", "__READ__", "__WRIT__"].map(String::from);
-    let is_wish = wishes.iter().any(|wish| wish == rest)
-        || rest.strip_prefix("permit-").and_then(|n| n.strip_suffix('-')).is_some_and(|n| n.parse::<u16>().is_ok());
-    (uuid.len() == 36 && is_wish).then(|| (delay_ms, rest.to_string()))
-}
-
-/// Whether the name is that of a place kept free: `delay-`, milliseconds, token, and what kind of place.
-pub(crate) fn is_delay(name: &str) -> bool {
-    let parts: Vec<&str> = name.splitn(4, '-').collect();
-    let ["delay", delay_ms, token, rest] = parts[..] else { return false };
-    let is_whole = |text: &str| text.bytes().all(|b| b.is_ascii_digit()) && !text.starts_with('0');
-    is_whole(delay_ms)
-        && is_whole(token)
-        && delay_ms.parse().is_ok_and(|ms: u32| ms <= MAX_DELAY_MS)
-        && token.parse::<u64>().is_ok()
-        && rest.len() > 10
-        && read_name(rest).is_some()
-        && ["lock-", "__READ__", "__WRIT__", "permit-"].iter().any(|wish| rest.starts_with(wish))
-        && rest.matches("permit-").count() <= 1
-}
-
-/// Whether this is the directory of a lock: below `/locks`, and short enough for requests.
-pub(crate) fn is_lock_directory(at: &str) -> bool {
-    at.starts_with("/locks/") && at.len() + 80 <= MAX_PATH_BYTES
 }
 
 impl Model {
@@ -230,13 +161,16 @@ impl Model {
                 m.end(zxid, session.0, SessionEnd::Closed)?;
                 Ok(Reply::SessionClosed)
             }),
-            Command::ExpireSessions { term, sessions } => {
+            Command::ExpireSessions { term, seen, sessions } => {
                 if sessions.len() > MAX_BULK {
                     return bad();
                 }
                 let mut ended = Vec::new();
                 if term.0 == entry_term {
                     for id in sessions {
+                        if self.owned(id.0).iter().any(|at| self.nodes[at].mzxid > seen.0) {
+                            continue;
+                        }
                         let end = self.attempt(|m, zxid| {
                             m.end(zxid, id.0, SessionEnd::Expired)?;
                             Ok(Reply::SessionClosed)
@@ -457,74 +391,7 @@ impl Model {
                 }
                 Ok(Reply::Multi(replies))
             }
-            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
-                self.acquire(zxid, session, locks, *mode, *delay_ms, *uuid, label)
-            }
-            Op::Withdraw { locks, token, if_holding } => self.withdraw(zxid, session, locks, *token, *if_holding),
-            Op::Release { locks, token } => {
-                let session = session.ok_or(Refusal::SessionRequired)?;
-                check_locks(locks)?;
-                let mut held = Vec::new();
-                for lock in locks {
-                    held.push(self.holder(lock, *token, |owner| owner == Some(session.0))?);
-                }
-                for at in held {
-                    self.remove(zxid, &at)?;
-                }
-                Ok(Reply::Released)
-            }
-            Op::Downgrade { lock, token } => self.downgrade(zxid, session, lock, *token),
-            Op::Claim { locks, token } => {
-                let session = session.ok_or(Refusal::SessionRequired)?;
-                check_locks(locks)?;
-                let mut versions = Vec::new();
-                for lock in locks {
-                    let own = self.with_token(lock, *token).filter(|at| self.nodes[at].owner == Some(session.0));
-                    let Some(at) = own else {
-                        return Err(Refusal::NotQueued { lock: lock.as_str().into(), token: *token });
-                    };
-                    let clock = self.clock;
-                    let node = self.nodes.get_mut(&at).unwrap();
-                    node.version += 1;
-                    (node.mzxid, node.mtime) = (zxid, clock);
-                    versions.push(node.version);
-                    self.note(zxid, NodeEventKind::DataChanged, &at);
-                }
-                Ok(Reply::Claimed { versions })
-            }
-            Op::Abandon { locks, token, versions } => {
-                check_locks(locks)?;
-                if versions.len() != locks.len() {
-                    return bad();
-                }
-                let unclaimed = |(lock, version): (&LockName, &i32)| {
-                    let at = self.with_token(lock, *token)?;
-                    let node = &self.nodes[&at];
-                    (node.owner.is_some() && node.version == *version).then_some(at)
-                };
-                let found: Vec<String> = locks.iter().zip(versions).filter_map(unclaimed).collect();
-                self.leave(zxid, locks, *token, &found, IfHolding::Release)
-            }
-            Op::GateBegin { key, fingerprint, pending_ms, label } => {
-                self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
-            }
-            Op::GateFinish { key, token, result, keep_ms } => {
-                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
-            }
-            Op::GateFail { key, token } => self.fail_gate(zxid, session, key, *token),
-            Op::ForceRelease { lock, token } => {
-                let delay = self.with_token(lock, *token).filter(|at| is_delay(&split(at).unwrap().1));
-                let at = match delay {
-                    Some(at) => at,
-                    None => self.holder(lock, *token, |_| true)?,
-                };
-                if !self.children(&at).is_empty() {
-                    return Err(Refusal::NotEmpty(path(&at)));
-                }
-                let holder = SessionId(self.nodes[&at].owner.unwrap_or(0));
-                self.remove(zxid, &at)?;
-                Ok(Reply::ForceReleased { holder })
-            }
+            alone => self.run_alone(zxid, session, alone),
         }
     }
 

@@ -3,9 +3,8 @@
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{
-    Answer, Model, Place, Wish, bad, delay_asked, is_delay, is_lock_directory, join, path, read_name, split,
-};
+use super::naive::{Answer, Model, bad, join, path, split};
+use super::names::{Place, Wish, delay_asked, is_delay, is_lock_directory, read_name};
 
 /// Sorted, each once, neither none nor too many.
 pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
@@ -24,6 +23,87 @@ fn wish_of(mode: LockMode) -> Wish {
 }
 
 impl Model {
+    /// What cannot be part of a multi.
+    pub(crate) fn run_alone(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
+        match op {
+            Op::Acquire { locks, mode, delay_ms, uuid, label } => {
+                self.acquire(zxid, session, locks, *mode, *delay_ms, *uuid, label)
+            }
+            Op::Withdraw { locks, token, if_holding } => self.withdraw(zxid, session, locks, *token, *if_holding),
+            Op::Release { locks, token } => self.release(zxid, session, locks, *token),
+            Op::Claim { locks, token } => self.claim(zxid, session, locks, *token),
+            Op::Abandon { locks, token, versions } => self.abandon(zxid, locks, *token, versions),
+            Op::Downgrade { lock, token } => self.downgrade(zxid, session, lock, *token),
+            Op::GateBegin { key, fingerprint, pending_ms, label } => {
+                self.begin_gate(zxid, session, key, fingerprint, *pending_ms, label)
+            }
+            Op::GateFinish { key, token, result, keep_ms } => {
+                self.finish_gate(zxid, session, key, *token, result, *keep_ms)
+            }
+            Op::GateFail { key, token } => self.fail_gate(zxid, session, key, *token),
+            Op::ForceRelease { lock, token } => {
+                let delay = self.with_token(lock, *token).filter(|at| is_delay(&split(at).unwrap().1));
+                let at = match delay {
+                    Some(at) => at,
+                    None => self.holder(lock, *token, |_| true)?,
+                };
+                if !self.children(&at).is_empty() {
+                    return Err(Refusal::NotEmpty(path(&at)));
+                }
+                let holder = SessionId(self.nodes[&at].owner.unwrap_or(0));
+                self.remove(zxid, &at)?;
+                Ok(Reply::ForceReleased { holder })
+            }
+            other => panic!("{other:?} can be part of a multi"),
+        }
+    }
+
+    fn release(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        check_locks(locks)?;
+        let mut held = Vec::new();
+        for lock in locks {
+            held.push(self.holder(lock, token, |owner| owner == Some(session.0))?);
+        }
+        for at in held {
+            self.remove(zxid, &at)?;
+        }
+        Ok(Reply::Released)
+    }
+
+    fn claim(&mut self, zxid: u64, session: Option<SessionId>, locks: &[LockName], token: FencingToken) -> Answer {
+        let session = session.ok_or(Refusal::SessionRequired)?;
+        check_locks(locks)?;
+        let mut versions = Vec::new();
+        for lock in locks {
+            let own = self.with_token(lock, token).filter(|at| self.nodes[at].owner == Some(session.0));
+            let Some(at) = own else {
+                return Err(Refusal::NotQueued { lock: lock.as_str().into(), token });
+            };
+            let clock = self.clock;
+            let node = self.nodes.get_mut(&at).unwrap();
+            node.version += 1;
+            (node.mzxid, node.mtime) = (zxid, clock);
+            versions.push(node.version);
+            self.note(zxid, NodeEventKind::DataChanged, &at);
+        }
+        Ok(Reply::Claimed { versions })
+    }
+
+    fn abandon(&mut self, zxid: u64, locks: &[LockName], token: FencingToken, versions: &[i32]) -> Answer {
+        check_locks(locks)?;
+        if versions.len() != locks.len() {
+            return bad();
+        }
+        let unclaimed = |(lock, version): (&LockName, &i32)| {
+            let at = self.with_token(lock, token)?;
+            let node = &self.nodes[&at];
+            (node.owner.is_some() && node.version == *version).then_some(at)
+        };
+        let found: Vec<String> = locks.iter().zip(versions).filter_map(unclaimed).collect();
+        self.leave(zxid, locks, token, &found, IfHolding::Release)
+    }
+
     #[allow(clippy::too_many_arguments)] // the fields of one op
     pub(crate) fn acquire(
         &mut self,
