@@ -36,8 +36,8 @@ pub enum Error {
         /// Each endpoint with its last failure.
         tried: Vec<Tried>,
     },
-    /// The session is over, and with it every lock it held.
-    #[error("the session is lost: {0}")]
+    /// The session is over, and with it every lock it held; or the one lock was taken from it by force.
+    #[error("the session is lost, or a lock of it: {0}")]
     Lost(String),
     /// The answer is not one that Lockkeeper gives; something else listens there, or it speaks another version.
     #[error("{endpoint} gave an answer that is not Lockkeeper's: {why}")]

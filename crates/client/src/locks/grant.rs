@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, select_all};
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquired;
 use tokio::sync::watch;
@@ -32,7 +32,8 @@ pub(crate) struct Grant {
 impl Grant {
     pub(crate) fn new(session: &Session, request: &Request, acquired: &Acquired) -> Self {
         let token = acquired.token;
-        let taken = session.watch_grant(&request.first, token).boxed().shared();
+        let told = request.names().map(|name| session.watch_grant(name, token).boxed());
+        let taken = select_all(told).map(|(because, ..)| because).boxed().shared();
         tracing::debug!(lock = request.first, token, session = session.id(), "granted");
         Self { session: session.clone(), request: request.clone(), token, taken, owed: true }
     }
@@ -88,8 +89,9 @@ impl Grant {
         let release = self.request.release(self.token);
         let answer = self.session.client().release_together(&self.request.first, &release).await;
         let result = answer.map(drop).map_err(|error| self.as_loss(error));
-        // Unreachable or unknown: dropping it sees to the rest.
-        self.owed = !matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
+        // Unreachable or unknown: dropping it sees to the rest. So it does to the locks that are held together with one that is lost.
+        let settled = matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
+        self.owed = !settled || result.is_err() && !self.request.also.is_empty();
         result
     }
 
@@ -113,7 +115,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if self.owed {
-            settle::give_back(&self.session, &self.request.first, &self.request.release(self.token));
+            settle::give_back(&self.session, &self.request, self.token);
         }
     }
 }

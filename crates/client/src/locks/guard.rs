@@ -55,10 +55,11 @@ impl Held {
     }
 
     /// The turn never began.
-    pub(super) fn forget_turn(self) {
+    pub(super) fn forget_turn(self) -> Arc<Grant> {
         if let Some(turn) = self.turn {
             turn.forget();
         }
+        self.grant
     }
 
     async fn release(self) -> Result<(), Error> {

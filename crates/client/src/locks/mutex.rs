@@ -57,7 +57,8 @@ impl Lock {
     /// against those of others. The writes of one turn and the next are ordered by this process alone: end a turn (and its
     /// writes) before its guard goes. A loss reaches whoever has the guard, and those who wait ask anew.
     ///
-    /// It is the handles of one session with the same name, delay and caps that share.
+    /// It is the handles of one session with the same name, delay and caps that share; the request in the cluster's queue has the
+    /// label of the first. A turn is never cut short: the caps say when the lock is passed on, not how long a guard may be kept.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -133,12 +133,13 @@ impl SharedLine {
 
     /// Gives the turn to that waiter, or to the next if it has gone. The grant comes back when it is nobody's turn.
     fn start_turn(self: &Arc<Self>, number: u64, first: Waiter, grant: Arc<Grant>) -> Option<Arc<Grant>> {
-        let mut waiter = first;
+        let (mut waiter, mut grant) = (first, grant);
         loop {
+            // No share stays here: whoever ends the last turn is to have the last one.
             let turn = Turn { shared: self.clone(), number, grant: Some(grant.clone()) };
-            let Err(refused) = waiter.send(Ok(Some(Held::for_turn(grant.clone(), turn)))) else { return None };
-            if let Ok(Some(held)) = refused {
-                held.forget_turn();
+            match waiter.send(Ok(Some(Held::for_turn(grant, turn)))) {
+                Err(Ok(Some(refused))) => grant = refused.forget_turn(),
+                Ok(()) | Err(_) => return None,
             }
             match self.next(number, &grant) {
                 Next::Pass(next) => waiter = next,

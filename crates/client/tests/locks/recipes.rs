@@ -49,6 +49,9 @@ async fn a_writer_becomes_a_reader_without_letting_go() {
     assert_eq!(reader.token(), token);
     let read = soon(reading).await.unwrap();
     setting.until("a", 2, 1).await;
+    // Whatever the stream has to tell comes before this answer.
+    one.client().keepalive().await.unwrap();
+    assert!(!reader.is_lost(), "the writer's node has gone, the reader's has come");
     read.release().await.unwrap();
     reader.release().await.unwrap();
     soon(writing).await.unwrap().release().await.unwrap();
@@ -103,6 +106,11 @@ async fn several_locks_are_taken_together_or_not_at_all() {
     drop(guard);
     setting.until("a", 0, 0).await;
     setting.until("b", 0, 0).await;
+    let guard = one.multi_lock(["a", "b"]).lock().await.unwrap();
+    setting.client.force_release("b", guard.token()).await.unwrap();
+    soon(guard.lost()).await;
+    drop(guard);
+    setting.until("a", 0, 0).await;
     assert!(one.multi_lock(Vec::<String>::new()).lock().await.is_err());
     assert!(one.multi_lock((0..33).map(|n| n.to_string())).lock().await.is_err());
 }

@@ -164,3 +164,36 @@ async fn a_holder_without_a_cluster_is_told_in_time() {
         setting.until("a", 0, 0).await;
     }
 }
+
+/// Only a death has a delay. The holder dies by the end of its runtime, which takes its keepalives and its last words along.
+#[test]
+fn nobody_gets_a_lock_before_the_delay_of_its_dead_holder_has_passed() {
+    const DELAY: Duration = Duration::from_millis(1_500);
+    let runtime = || tokio::runtime::Runtime::new().unwrap();
+    let (here, there) = (runtime(), runtime());
+    let (setting, other) = here.block_on(async {
+        let setting = Setting::new().await;
+        let other = setting.session().await;
+        (setting, other)
+    });
+    let (lock, held) = there.block_on(async {
+        let client = Client::new(setting.cluster.endpoints(), Options::default()).unwrap();
+        let options = SessionOptions { timeout: Duration::from_secs(1), ..SessionOptions::default() };
+        let session = Session::open(&client, &options).await.unwrap();
+        let lock = session.lock("a").delay(DELAY);
+        lock.lock().await.unwrap().release().await.unwrap();
+        let between = other.lock("a").try_lock().await.unwrap().expect("a release has no delay");
+        between.release().await.unwrap();
+        let held = lock.lock().await.unwrap();
+        (lock, held)
+    });
+    there.shutdown_background();
+    let died = Instant::now();
+    here.block_on(async {
+        let next = soon(other.lock("a").lock()).await.unwrap();
+        assert!(died.elapsed() >= DELAY, "granted after {} ms", died.elapsed().as_millis());
+        assert!(held.is_lost() && next.token() > held.token());
+        next.release().await.unwrap();
+    });
+    drop((lock, held));
+}
