@@ -18,7 +18,7 @@ use crate::session::Session;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bounds of the pause after the first and after many conflicts; the pause itself is drawn from zero to the bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
 /// What to do with what was read.
 pub(crate) enum Edit<T> {

@@ -4,6 +4,7 @@
 mod counting;
 mod leading;
 mod meeting;
+mod outage;
 mod queueing;
 mod support;
 mod watching;

@@ -188,3 +188,25 @@ async fn who_gives_up_entering_leaves_nothing_behind() {
     let looking = client(&cluster);
     until("nobody is there", async || names(&looking, "/meetings/e/parties").await.is_empty()).await;
 }
+
+#[tokio::test]
+async fn meeting_ends_with_the_session() {
+    let cluster = cluster().await;
+    let (one, two) = (session(&cluster).await, plain_session(&cluster).await);
+    let looking = client(&cluster);
+    let there = async || names(&looking, "/meetings/f/parties").await.len();
+    let alone = enter(&one.double_barrier("/meetings/f", 2).unwrap());
+    until("it is there", async || there().await == 1).await;
+    one.close().await.unwrap();
+    assert!(is_lost(&soon("the end of entering", alone).await.unwrap()));
+    until("it is gone", async || there().await == 0).await;
+
+    let three = session(&cluster).await;
+    let entering = enter(&two.double_barrier("/meetings/f", 2).unwrap());
+    let stays = soon("both", enter(&three.double_barrier("/meetings/f", 2).unwrap())).await.unwrap().unwrap();
+    let leaving = tokio::spawn(soon("both", entering).await.unwrap().unwrap().leave());
+    until("one has left", async || there().await == 1).await;
+    two.close().await.unwrap();
+    assert!(is_lost(&soon("the end of leaving", leaving).await.unwrap()));
+    drop(stays);
+}
