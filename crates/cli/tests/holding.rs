@@ -95,7 +95,8 @@ fn a_delay_outlives_a_dead_holder_and_not_an_orderly_one(dev: &Dev) {
     assert_eq!(dev.lock(&["slow", "--wait", "0"], "true").output().unwrap().status.code(), Some(120));
     // Somebody who knows better ends the delay.
     let token = view(dev, "slow")["holders"][0]["token"].to_string();
-    assert!(dev.run(&["unlock", "slow", "--force", "--token", &token]).status.success());
+    let ended = dev.run(&["unlock", "slow", "--force", "--token", &token]);
+    assert!(String::from_utf8(ended.stdout).unwrap().starts_with("ended the delay of slow"));
     assert_eq!(dev.lock(&["slow", "--wait", "10s"], "true").output().unwrap().status.code(), Some(0));
 }
 
@@ -138,12 +139,13 @@ fn no_more_hold_than_there_are_permits(dev: &Dev) {
 
 fn one_leads_and_says_so(dev: &Dev) {
     let lock = "elections/scheduler";
-    let leader = held(dev, &["elect", "scheduler", "--data", "http://10.0.0.7:8080"], lock, 1);
+    let arguments = ["elect", "scheduler", "--data", "http://10.0.0.7:8080", "--label", "the first"];
+    let leader = held(dev, &arguments, lock, 1);
     let node = || String::from_utf8(dev.run(&["get", "/elections/scheduler/_leader"]).stdout).unwrap();
     eventually("the leader is known", || node().contains("http://10.0.0.7:8080"));
     let late = dev.run(&["elect", "scheduler", "--wait", "100ms", "--", "true"]);
     assert_eq!(late.status.code(), Some(120), "{late:?}");
-    complaint(&late);
+    assert!(complaint(&late).contains("the first"));
 
     let script = "echo $LOCKKEEPER_ELECTION; exit 9";
     let mut command = dev.command(&["elect", "scheduler", "--", "sh", "-c", script]);

@@ -311,6 +311,8 @@ pub(crate) struct Status {
 #[command(after_help = "\
 The holder is not asked and may be at work: make sure that it is dead, or that the resource checks tokens. The token, which
 `lockkeeper locks NAME` shows, makes sure that nobody else's grant is broken by mistake. The server logs who did it.
+With the token of a place that is kept free (lock --delay) it ends that delay. A lock that is held together with others is broken
+alone; its holder is told that it has lost them all.
 
 Example:
   lockkeeper unlock orders/42 --force --token 1234")]

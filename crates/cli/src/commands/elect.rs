@@ -30,7 +30,7 @@ impl Hold for Elect {
     }
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<Leadership>, Failure> {
-        let election = session.election(&self.name).map_err(refused)?;
+        let election = session.election(&self.name).map_err(refused)?.label(hold::label(&self.holding));
         let wait = self.wait.unwrap_or(Duration::MAX);
         match election.campaign_timeout(self.data.as_bytes(), wait).await.map_err(refused)? {
             Some(leadership) => Ok(Obtained::Held(leadership)),

@@ -1,5 +1,7 @@
 //! `lockkeeper unlock --force`: takes a lock from its holder.
 
+use lockkeeper_client::Client;
+
 use super::client;
 use crate::args::{Common, Unlock};
 use crate::failure::Failure;
@@ -13,9 +15,22 @@ pub(crate) async fn run(common: &Common, args: &Unlock) -> Result<(), Failure> {
             shown(&args.name)
         )));
     }
-    let released = client(common)?.force_release(&args.name, args.token).await?;
+    let client = client(common)?;
+    // Looked at before: afterwards there is nothing to be seen. Only for what is printed.
+    let delayed = is_delay(&client, args).await;
+    let released = client.force_release(&args.name, args.token).await?;
     if common.json {
         return print_json(&released);
     }
-    print_line(&format!("took {} from the holder of token {} at zxid {}", shown(&args.name), args.token, released.zxid))
+    let (name, token, zxid) = (shown(&args.name), args.token, released.zxid);
+    print_line(&match delayed {
+        true => format!("ended the delay of {name} that the dead holder of token {token} left, at zxid {zxid}"),
+        false => format!("took {name} from the holder of token {token} at zxid {zxid}"),
+    })
+}
+
+/// Whether that token is of a place that is kept free after its holder has died.
+async fn is_delay(client: &Client, args: &Unlock) -> bool {
+    let Ok(view) = client.lock(&args.name).await else { return false };
+    view.holders.iter().any(|request| request.token == args.token && request.delayed_until_ms.is_some())
 }

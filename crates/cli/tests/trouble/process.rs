@@ -230,3 +230,26 @@ async fn two_guards_in_one_process() {
         }
     }
 }
+
+/// Locks that are held together, one of which is broken by force: nothing of the rest stays behind in a session that lives on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_broken_in_one_place_is_given_back_in_the_others() {
+    let dev = Dev::start(1, &[]);
+    for transport in TRANSPORTS {
+        let names = ["a", "b", "c"].map(|name| lock_name(name, transport));
+        let session = session(&client(&dev.endpoints), LONG, transport).await;
+        for dropped in [false, true] {
+            let guard = session.multi_lock(&names).lock().await.unwrap();
+            session.client().force_release(&names[1], guard.token()).await.unwrap();
+            if dropped {
+                drop(guard);
+            } else {
+                assert!(guard.release().await.is_err(), "it is told");
+            }
+            for name in &names {
+                until_crowd_is(session.client(), name, (0, 0)).await;
+            }
+        }
+        assert!(!session.left().is_zero());
+    }
+}
