@@ -19,7 +19,7 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::keepalive::{Round, round};
 use crate::lease::Lease;
-use crate::stream::Hub;
+use crate::stream::{Hub, Renewal};
 
 /// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
@@ -244,9 +244,11 @@ impl Session {
 
 /// The keeper: renews, and says what it finds, until the session is lost.
 async fn keep(shared: Arc<Shared>) {
+    let mut told = shared.client.stream.as_ref().map(|stream| stream.renewals());
     let because = loop {
-        // An answer that came over the stream after its round had been given up counts all the same.
-        if let Some((sent, timeout)) = shared.client.stream.as_ref().and_then(|stream| stream.last_alive()) {
+        // The handshake of a stream counts, and so does an answer that came over it after its round had been given up.
+        let renewal = told.as_mut().and_then(|told| *told.borrow_and_update());
+        if let Some((sent, timeout)) = renewal {
             renew(&shared, sent, timeout);
         }
         let now = Moment::now();
@@ -261,6 +263,7 @@ async fn keep(shared: Arc<Shared>) {
         if !until_renewal.is_zero() {
             tokio::select! {
                 () = sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)) => continue,
+                () = renewed(&mut told) => continue,
                 because = told_over(&shared) => break because,
             }
         }
@@ -270,7 +273,9 @@ async fn keep(shared: Arc<Shared>) {
         let attempt = round(&shared.client, lease.timeout(), lease.timeout() / 3);
         let attempt = timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt);
         let attempted = tokio::select! {
+            biased;
             attempted = attempt => attempted,
+            () = renewed(&mut told) => continue,
             because = told_over(&shared) => break because,
         };
         match attempted {
@@ -311,6 +316,17 @@ fn renew(shared: &Shared, sent: Moment, timeout: Duration) -> bool {
         });
     }
     true
+}
+
+/// Completes when the stream has brought an acknowledgement.
+async fn renewed(told: &mut Option<watch::Receiver<Option<Renewal>>>) {
+    let news = match told {
+        Some(told) => told.changed().await.is_ok(),
+        None => false,
+    };
+    if !news {
+        std::future::pending().await
+    }
 }
 
 /// Completes when the cluster has said on the stream that the session is over.

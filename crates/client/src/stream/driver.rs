@@ -14,8 +14,10 @@ use lockkeeper_api::stream::{Answer, FromServer, close};
 use lockkeeper_api::{Code, Problem};
 use rand::Rng;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
 use super::connect::{Found, Opened, Socket, find};
 use super::frames;
@@ -330,9 +332,9 @@ impl<'a> Connection<'a> {
     }
 
     /// Takes a message and those that are there behind it.
-    fn read(&mut self, first: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>) -> Result<(), Ending> {
+    fn read(&mut self, first: Option<Result<Message, WsError>>) -> Result<(), Ending> {
         let mut message = first;
-        for _ in 0..BATCH_MESSAGES {
+        for left in (0..BATCH_MESSAGES).rev() {
             (self.heard, self.pinged) = (Instant::now(), false);
             self.hub.heard.fetch_add(1, Ordering::Relaxed);
             match message {
@@ -347,22 +349,24 @@ impl<'a> Connection<'a> {
                 Some(Err(error)) => return Err(self.failed(&error)),
                 None => return Err(self.closed(None)),
             }
+            // What is taken must be looked at: the last of a batch is followed by none. The rest stays where it is.
+            if left == 0 {
+                break;
+            }
             match self.source.next().now_or_never() {
                 Some(next) => message = next,
-                None => return Ok(()),
+                None => break,
             }
         }
-        // Others have their turn; the rest is still there.
         Ok(())
     }
 
-    fn failed(&self, error: &tokio_tungstenite::tungstenite::Error) -> Ending {
-        use tokio_tungstenite::tungstenite::Error as Ws;
+    fn failed(&self, error: &WsError) -> Ending {
         match error {
-            Ws::Protocol(tokio_tungstenite::tungstenite::error::ProtocolError::ResetWithoutClosingHandshake)
-            | Ws::Io(_)
-            | Ws::ConnectionClosed
-            | Ws::AlreadyClosed => match self.closed(None) {
+            WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)
+            | WsError::Io(_)
+            | WsError::ConnectionClosed
+            | WsError::AlreadyClosed => match self.closed(None) {
                 Ending::Broken(_) => Ending::Broken(error.to_string()),
                 known => known,
             },
@@ -460,11 +464,12 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Ends the connection in good order where that is quick.
+    /// Ends the connection in good order where that is quick. "Away", since a client may go on over HTTP with what it asked here.
     async fn close(mut self, ending: &Ending) {
         const LONGEST: Duration = Duration::from_millis(200);
         if matches!(ending, Ending::Stopped) {
-            let _ = timeout(LONGEST, self.sink.close()).await;
+            let away = CloseFrame { code: CloseCode::Away, reason: Utf8Bytes::from_static("the client is done") };
+            let _ = timeout(LONGEST, self.sink.send(Message::Close(Some(away)))).await;
         }
     }
 }

@@ -49,6 +49,9 @@ pub(crate) enum Reply {
     Elsewhere,
 }
 
+/// An acknowledged sending, and the timeout that came with the acknowledgement.
+pub(crate) type Renewal = (Moment, Duration);
+
 /// How asking went.
 pub(crate) enum Asked {
     Reply(Reply),
@@ -86,16 +89,6 @@ pub(super) struct Inner {
     pub(super) tried: Vec<Tried>,
     /// The connection of that generation is to be given up, and why.
     pub(super) abandon: Option<(u64, String)>,
-    /// When the last acknowledged keepalive was sent, and the timeout that came with it.
-    alive: Option<(Moment, Duration)>,
-}
-
-impl Inner {
-    fn note_alive(&mut self, sent: Moment, timeout: Duration) {
-        if self.alive.is_none_or(|(before, _)| before <= sent) {
-            self.alive = Some((sent, timeout));
-        }
-    }
 }
 
 /// See the module's text.
@@ -104,6 +97,8 @@ pub(crate) struct Hub {
     pub(super) phase: watch::Sender<Phase>,
     /// There is something to write, or to look at.
     pub(super) wake: Notify,
+    /// When the last acknowledged keepalive was sent, and the timeout that came with it.
+    alive: watch::Sender<Option<Renewal>>,
     /// Messages received so far, over all connections.
     pub(super) heard: AtomicU64,
     pub(crate) grants: Grants,
@@ -141,6 +136,7 @@ impl Hub {
             inner: Mutex::default(),
             phase: watch::Sender::new(Phase::Connecting),
             wake: Notify::new(),
+            alive: watch::Sender::new(None),
             heard: AtomicU64::new(0),
             grants: Grants::default(),
             client: client.clone(),
@@ -293,22 +289,28 @@ impl Hub {
         Some(answer)
     }
 
-    /// When the last keepalive was sent that was acknowledged on the stream, however late.
-    pub(crate) fn last_alive(&self) -> Option<(Moment, Duration)> {
-        self.inner.lock().alive
+    /// The latest sending that was acknowledged on the stream, however late.
+    pub(crate) fn renewals(&self) -> watch::Receiver<Option<Renewal>> {
+        self.alive.subscribe()
     }
 
     pub(super) fn note_alive(&self, number: u64, timeout_ms: u32) {
-        let mut inner = self.inner.lock();
         let timeout = Duration::from_millis(timeout_ms.into());
-        if let Some(sent) = inner.table.kept_alive(number, Ok(timeout)) {
-            inner.note_alive(sent, timeout);
+        let sent = self.inner.lock().table.kept_alive(number, Ok(timeout));
+        if let Some(sent) = sent {
+            self.note_lease(sent, timeout_ms);
         }
     }
 
     /// A node has said that the session lives, in answer to something that was sent then.
     pub(super) fn note_lease(&self, sent: Moment, timeout_ms: u32) {
-        self.inner.lock().note_alive(sent, Duration::from_millis(timeout_ms.into()));
+        self.alive.send_if_modified(|latest| {
+            let news = latest.is_none_or(|(before, _)| before < sent);
+            if news {
+                *latest = Some((sent, Duration::from_millis(timeout_ms.into())));
+            }
+            news
+        });
     }
 
     /// How many messages have come.

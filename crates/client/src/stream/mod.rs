@@ -17,5 +17,5 @@ mod table;
 mod table_tests;
 mod watches;
 
-pub(crate) use hub::{Asked, Hub, Reply};
+pub(crate) use hub::{Asked, Hub, Renewal, Reply};
 pub(crate) use watches::{Subscription, Told};

@@ -16,6 +16,9 @@ use crate::transport::Ask;
 pub(crate) const MAX_SENT: usize = 1_000;
 /// Of these, requests that wait in a queue; the rest stays free for those that end waits. More waits go over HTTP.
 pub(crate) const MAX_WAITING: usize = 768;
+/// Of these, requests with a request id. A session's last 256 answers are remembered (promise P9): with no more than these open, the
+/// answer to each is still among them when it has to be asked for again.
+pub(crate) const MAX_REMEMBERED: usize = 200;
 /// Requests that nobody has sent yet and those that are sent, together.
 pub(crate) const MAX_REQUESTS: usize = 65_536;
 /// Keepalives whose answers may still come.
@@ -75,6 +78,8 @@ pub(super) struct Table {
     /// What goes before requests.
     control: VecDeque<Out>,
     sent: usize,
+    /// Of those that are sent: how many have a request id.
+    remembered: usize,
     waiting: usize,
     keepalives: VecDeque<Keepalive>,
 }
@@ -118,6 +123,7 @@ impl Table {
     pub(super) fn remove(&mut self, id: u64) -> Option<Request> {
         let request = self.requests.remove(&id)?;
         self.sent -= usize::from(request.sent);
+        self.remembered -= usize::from(request.sent && request.request_id.is_some());
         self.waiting -= usize::from(!request.ask.wait.is_zero());
         Some(request)
     }
@@ -177,8 +183,17 @@ impl Table {
             return Some(out);
         }
         while self.sent < MAX_SENT {
-            let id = self.queued.pop_front()?;
-            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let id = *self.queued.front()?;
+            let Some(request) = self.requests.get_mut(&id) else {
+                self.queued.pop_front();
+                continue;
+            };
+            let remembered = request.request_id.is_some();
+            if remembered && self.remembered >= MAX_REMEMBERED {
+                return None;
+            }
+            self.queued.pop_front();
+            self.remembered += usize::from(remembered);
             (request.sent, request.ever_sent) = (true, true);
             self.sent += 1;
             return Some(Out::Request(id));
@@ -194,7 +209,7 @@ impl Table {
         for request in self.requests.values_mut() {
             request.sent = false;
         }
-        self.sent = 0;
+        (self.sent, self.remembered) = (0, 0);
         self.queued = self.requests.keys().copied().collect();
     }
 

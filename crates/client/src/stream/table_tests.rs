@@ -96,6 +96,20 @@ fn everything_is_bounded_and_control_gets_through() {
 }
 
 #[test]
+fn no_more_is_open_than_the_cluster_remembers_answers() {
+    let mut table = Table::default();
+    for _ in 0..300 {
+        table.submit(ask(), Some(uuid::Uuid::new_v4()), caller()).unwrap();
+    }
+    assert_eq!(all_out(&mut table).len(), MAX_REMEMBERED);
+    table.remove(1).unwrap();
+    assert_eq!(all_out(&mut table), [Out::Request(MAX_REMEMBERED as u64 + 1)]);
+    table.broken();
+    assert_eq!(all_out(&mut table).len(), MAX_REMEMBERED, "and the oldest first: {table:?}");
+    assert!(table.get(2).unwrap().sent && !table.get(300).unwrap().sent);
+}
+
+#[test]
 fn a_keepalive_counts_from_when_it_was_put_here() {
     let mut table = Table::default();
     let (early, late) = (Moment::from_millis(10), Moment::from_millis(20));

@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
 /// Something that happens to a node.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub(crate) enum Event {
     /// A request over HTTP: its first line.
     Http(String),
     /// The stream was asked for; the first is number 1.
@@ -31,7 +31,7 @@ pub enum Event {
 
 /// What it does then.
 #[derive(Clone, Debug)]
-pub enum Do {
+pub(crate) enum Do {
     /// To an HTTP request: this status and body.
     Json(u16, Value),
     /// Raw bytes, whatever they are.
@@ -48,9 +48,9 @@ pub enum Do {
     Freeze,
 }
 
-pub struct Node {
-    pub address: String,
-    pub seen: watch::Receiver<Vec<Event>>,
+pub(crate) struct Node {
+    pub(crate) address: String,
+    pub(crate) seen: watch::Receiver<Vec<Event>>,
     say: Arc<parking_lot::Mutex<Vec<mpsc::UnboundedSender<Do>>>>,
 }
 
@@ -72,7 +72,7 @@ impl Shared {
 }
 
 impl Node {
-    pub async fn start(script: impl Fn(&Event) -> Vec<Do> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(script: impl Fn(&Event) -> Vec<Do> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (sender, seen) = watch::channel(Vec::new());
@@ -89,11 +89,11 @@ impl Node {
     }
 
     /// Does something on its latest stream, unasked.
-    pub fn now(&self, what: Do) {
+    pub(crate) fn now(&self, what: Do) {
         self.say.lock().last().unwrap().send(what).unwrap();
     }
 
-    pub async fn until(&self, what: impl Fn(&[Event]) -> bool) -> Vec<Event> {
+    pub(crate) async fn until(&self, what: impl Fn(&[Event]) -> bool) -> Vec<Event> {
         let mut seen = self.seen.clone();
         let waited = tokio::time::timeout(Duration::from_secs(10), seen.wait_for(|seen| what(seen))).await;
         match waited {
@@ -103,12 +103,12 @@ impl Node {
     }
 
     /// The messages of one kind that came on its streams: stream and content.
-    pub fn frames(&self, kind: &str) -> Vec<(usize, Value)> {
+    pub(crate) fn frames(&self, kind: &str) -> Vec<(usize, Value)> {
         frames(&self.seen.borrow(), kind)
     }
 }
 
-pub fn frames(events: &[Event], kind: &str) -> Vec<(usize, Value)> {
+pub(crate) fn frames(events: &[Event], kind: &str) -> Vec<(usize, Value)> {
     let of_kind = |event: &Event| match event {
         Event::Frame(stream, value) => Some((*stream, value.get(kind)?.clone())),
         _ => None,
@@ -229,44 +229,44 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
     }
 }
 
-pub const TIMEOUT_MS: u32 = 3_000;
+pub(crate) const TIMEOUT_MS: u32 = 3_000;
 
-pub fn problem(code: Code) -> Do {
+pub(crate) fn problem(code: Code) -> Do {
     let problem = Problem::new(code, "as the test wants it");
     Do::Json(problem.status, serde_json::to_value(&problem).unwrap())
 }
 
-pub fn hello(held: Value) -> Do {
+pub(crate) fn hello(held: Value) -> Do {
     Do::Say(json!({"hello": {"timeout_ms": TIMEOUT_MS, "zxid": 100, "held": held}}))
 }
 
-pub fn answer(id: &Value, body: Value) -> Do {
+pub(crate) fn answer(id: &Value, body: Value) -> Do {
     Do::Say(json!({"answer": {"id": id, "status": 200, "zxid": 9, "body": body}}))
 }
 
-pub fn refusal(id: &Value, code: Code) -> Do {
+pub(crate) fn refusal(id: &Value, code: Code) -> Do {
     let problem = Problem::new(code, "as the test wants it");
     Do::Say(json!({"answer": {"id": id, "status": problem.status, "body": problem}}))
 }
 
-pub fn alive(number: &Value) -> Do {
+pub(crate) fn alive(number: &Value) -> Do {
     Do::Say(json!({"alive": {"number": number, "timeout_ms": TIMEOUT_MS}}))
 }
 
-pub fn changed() -> Value {
+pub(crate) fn changed() -> Value {
     let stat = json!({"czxid":1,"mzxid":1,"pzxid":1,"ctime_ms":0,"mtime_ms":0,"version":0,"cversion":0,"aversion":0,
         "data_length":0,"num_children":0});
     json!({"path": "/a", "stat": stat, "zxid": 9})
 }
 
-pub fn acquired(lock: &str, token: u64) -> Value {
+pub(crate) fn acquired(lock: &str, token: u64) -> Value {
     json!({"lock": lock, "mode": "exclusive", "token": token, "path": "/locks/x", "session_id": 7,
         "session_timeout_ms": TIMEOUT_MS, "session_remaining_ms": TIMEOUT_MS,
         "request_id": "00000000-0000-0000-0000-000000000000", "zxid": 9})
 }
 
 /// Opens, keeps alive and closes the session, over HTTP or the stream; nothing for what is not about that.
-pub fn session_only(event: &Event, timeout_ms: u32) -> Option<Vec<Do>> {
+pub(crate) fn session_only(event: &Event, timeout_ms: u32) -> Option<Vec<Do>> {
     let kept = json!({"session_id": 7, "timeout_ms": timeout_ms, "zxid": 1});
     match event {
         Event::Http(line) if line == "POST /v1/sessions" => {
@@ -285,7 +285,7 @@ pub fn session_only(event: &Event, timeout_ms: u32) -> Option<Vec<Do>> {
 }
 
 /// A node that does all that is asked: creates, grants, releases.
-pub fn good(event: &Event) -> Vec<Do> {
+pub(crate) fn good(event: &Event) -> Vec<Do> {
     if let Some(done) = session_only(event, TIMEOUT_MS) {
         return done;
     }
@@ -308,7 +308,7 @@ fn served(path: &str) -> Value {
     }
 }
 
-pub fn client(nodes: &[&str]) -> Client {
+pub(crate) fn client(nodes: &[&str]) -> Client {
     let options = Options {
         attempt_timeout: Duration::from_millis(500),
         patience: Duration::from_secs(5),
@@ -318,6 +318,6 @@ pub fn client(nodes: &[&str]) -> Client {
     Client::new(nodes, options).unwrap()
 }
 
-pub async fn open(nodes: &[&str]) -> Session {
+pub(crate) async fn open(nodes: &[&str]) -> Session {
     Session::open(&client(nodes), &SessionOptions::default()).await.unwrap()
 }
