@@ -297,3 +297,43 @@ async fn what_is_out_of_bounds_is_refused_and_changes_nothing() {
     assert!(matches!(too_large.code(), Some(Code::TooLarge | Code::BadRequest)), "{too_large}");
     in_progress(gate.begin("f").await.unwrap());
 }
+
+/// Nodes go and come back while operations are asked for twice each: a lost answer is asked for again and counts once.
+#[tokio::test]
+async fn each_operation_runs_once_while_nodes_go_and_come_back() {
+    let mut cluster = Cluster::start(3).await.unwrap();
+    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+    let open = async || Session::open(&client, &SessionOptions::default()).await.unwrap();
+    let sessions = [open().await, open().await];
+    let (runs, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut asking = JoinSet::new();
+    for session in sessions {
+        let (runs, stop) = (runs.clone(), stop.clone());
+        asking.spawn(async move {
+            let mut asked = 0;
+            while stop.load(Ordering::SeqCst) == 0 {
+                let work = async |_| {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    Ok::<_, String>(Vec::new())
+                };
+                session.gate(format!("op/{asked}")).run_once("f", DAY, work).await.unwrap();
+                asked += 1;
+            }
+            asked
+        });
+    }
+    for node in 1..=3 {
+        cluster.stop(node).await.unwrap();
+        let before = runs.load(Ordering::SeqCst);
+        let give_up_at = Instant::now() + SOON;
+        while runs.load(Ordering::SeqCst) < before + 5 {
+            assert!(Instant::now() < give_up_at, "nothing is done without node {node}");
+            sleep(Duration::from_millis(10)).await;
+        }
+        cluster.restart(node).await.unwrap();
+    }
+    stop.store(1, Ordering::SeqCst);
+    let asked = timeout(SOON, asking.join_all()).await.unwrap();
+    let operations: u32 = asked.into_iter().max().unwrap();
+    assert_eq!(runs.load(Ordering::SeqCst), operations, "each of {operations} operations ran once");
+}
