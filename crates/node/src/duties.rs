@@ -11,12 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{BarrierError, Leadership, PeerService, ServiceError};
 use lockkeeper_core::limits::MAX_BULK;
-use lockkeeper_core::{Command, SessionId, Term};
+use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
+use crate::flight::Done;
 use crate::keepalive::{Group, GroupAnswer, MAX_GROUP, Verdict};
 use crate::proposer::Proposer;
 use crate::replica::{Leading, Replica};
@@ -34,7 +35,7 @@ pub(crate) struct Duties {
 impl Duties {
     pub(crate) fn new(config: &NodeConfig, replica: Arc<Replica>, replication: Arc<dyn Replication>) -> Arc<Self> {
         let leadership = replication.leadership();
-        let confirmations = Rounds::new(config.max_waiting_calls, move || {
+        let confirmations = Rounds::new("confirmation of leadership", &replica, config.max_waiting_calls, move || {
             let replication = replication.clone();
             async move { replication.confirm_leadership().await }
         });
@@ -137,30 +138,39 @@ impl Duties {
         }
     }
 
-    /// Expires one bounded batch of the silent. True if there may be more.
+    /// Expires one bounded batch of the silent. True if there may be more that can be expired now.
     async fn expire_some(&self, term: u64, proposer: &Proposer) -> bool {
         if !self.leads_in(term) {
             return false;
         }
-        let silent = {
-            let now_ms = self.replica.now_ms();
-            let mut leading = self.replica.leading.lock();
-            let Some(leading) = leading.as_mut().filter(|leading| leading.term == term) else { return false };
-            leading.tracker.take_silent(now_ms, MAX_BULK)
-        };
-        if silent.is_empty() {
+        let Some((silent, seen)) = self.take_silent(term).filter(|(silent, _)| !silent.is_empty()) else {
             return false;
-        }
-        let command = Command::ExpireSessions { term: Term(term), sessions: silent.clone() };
+        };
+        let command = Command::ExpireSessions { term: Term(term), seen, sessions: silent.clone() };
         let done = proposer.propose(command).await;
-        if let Err(error) = &done {
-            tracing::debug!(%error, sessions = silent.len(), "an expiry was not decided: it is proposed again");
-        }
-        // Those that are gone are not handed out again; those whose expiry came to nothing are.
+        let mut spared = 0;
         if let Some(leading) = self.replica.leading.lock().as_mut().filter(|leading| leading.term == term) {
+            if let Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. } }) = &done {
+                // Decided, and so is every earlier proposal of this node. Those that are still there had asked for something
+                // meanwhile, and were heard of when that was applied.
+                spared = leading.tracker.spared(&silent, self.replica.now_ms());
+            }
+            // Those that are gone are not handed out again; those whose expiry came to nothing are.
             leading.tracker.propose_again(silent);
         }
-        done.is_ok()
+        if let Err(error) = &done {
+            tracing::debug!(%error, "an expiry was not decided: it is proposed again");
+        }
+        done.is_ok() && spared == 0
+    }
+
+    /// Names the silent, and says how far the log was applied then: whoever asked for something by then has been heard.
+    fn take_silent(&self, term: u64) -> Option<(Vec<SessionId>, Zxid)> {
+        let state = self.replica.state.read();
+        let now_ms = self.replica.now_ms();
+        let mut leading = self.replica.leading.lock();
+        let leading = leading.as_mut().filter(|leading| leading.term == term)?;
+        Some((leading.tracker.take_silent(now_ms, MAX_BULK), state.zxid()))
     }
 
     fn leads_in(&self, term: u64) -> bool {

@@ -165,6 +165,39 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     assert!(stage.silent().is_empty());
 }
 
+/// A session that was found silent asks for a lock before its expiry is decided, and is told that it holds.
+#[tokio::test]
+async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
+    let stage = stage();
+    stage.duties.take_up().await.expect("leads");
+    stage.pass(1_001);
+    let (named, seen) = stage.duties.take_silent(3).expect("leads");
+    assert_eq!(named, [MINE]);
+    let apply = |sequence, command| {
+        let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
+        let payload = Batch { origin, clock_ms: 0, commands: vec![command] }.encode().into();
+        stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
+    };
+    let op = lockkeeper_core::Op::Acquire {
+        locks: vec![lockkeeper_core::LockName::parse("l").expect("valid")],
+        mode: lockkeeper_core::LockMode::Exclusive,
+        delay_ms: 0,
+        uuid: lockkeeper_core::RequestId(1),
+        label: "".into(),
+    };
+    apply(2, Command::Do { session: Some(MINE), request: None, op });
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
+    apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
+    let now_ms = stage.replica.now_ms();
+    assert_eq!(stage.replica.leading.lock().as_mut().expect("leading").tracker.spared(&named, now_ms), 1);
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    // The next silence is its own.
+    stage.pass(1_001);
+    let (named, seen) = stage.duties.take_silent(3).expect("leads");
+    apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
+    assert_eq!(stage.ask().await, Some(Verdict::Gone));
+}
+
 #[tokio::test]
 async fn the_door_checks_what_comes_in() {
     let stage = stage();

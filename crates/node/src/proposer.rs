@@ -290,10 +290,32 @@ impl Carrier {
                     return self.abandon("this node went down before it saw the request applied; it may yet be");
                 }
                 Attempt::Failed(ProposeError::Fatal(why)) => return self.abandon(&why),
+                // No leader with these bounds will ever take it, so only an earlier attempt can have gone through.
+                Attempt::Failed(error @ ProposeError::TooLarge { .. }) => return self.overtake(&error).await,
                 // Whatever became of this attempt, an earlier one may have gone through.
                 Attempt::Open | Attempt::Failed(_) => pause_first = true,
             }
         }
+    }
+
+    /// Puts an empty batch behind the one whose fate is open. Once that is applied here, the other has been applied before or never
+    /// will be; who is still on board then is told why.
+    async fn overtake(&mut self, why: &ProposeError) {
+        let mut patience = self.patience();
+        loop {
+            let payload = encode(self.next, &[]);
+            self.next.sequence += 1;
+            match self.replication.propose(payload).await {
+                // The barrier brings this replica up to what was committed before it.
+                Ok(()) if self.replication.read_barrier().await.is_ok() => break,
+                Err(ProposeError::ShuttingDown | ProposeError::Fatal(_)) => {
+                    return self.abandon("this node went down before it saw the request applied; it may yet be");
+                }
+                Ok(()) | Err(_) => drop(patience.pause().await),
+            }
+        }
+        let left = self.replica.flight.lock().take();
+        fail_all(left.map_or_else(Vec::new, |flight| flight.passengers), why);
     }
 
     /// Tells everyone on board that nobody knows.

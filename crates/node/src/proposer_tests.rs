@@ -66,7 +66,7 @@ impl Replication for Order {
     }
 
     async fn read_barrier(&self) -> Result<(), BarrierError> {
-        Err(BarrierError::NoLeader)
+        Ok(())
     }
 
     async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
@@ -197,6 +197,26 @@ async fn queues_are_bounded_and_size_is_checked() {
     let big = Op::SetData { path: NodePath::root(), data: Arc::from(vec![0; 2_000]), version: None };
     let big = proposer.submit(Command::Do { session: None, request: None, op: big });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
+}
+
+#[tokio::test]
+async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
+    let too_large = || Script::Refused(ProposeError::TooLarge { bytes: 9, max_bytes: 5 });
+    let broken = || Script::Refused(ProposeError::Unknown("the connection broke".into()));
+    // It never was there: the empty batch behind it proves that.
+    let (order, proposer) = stage(vec![broken(), too_large(), broken()], || Script::Commits, |_| {});
+    let refused = proposer.propose(make(false)).await;
+    assert!(matches!(refused, Err(NodeError::Refused(Refusal::BadArguments(_)))), "{refused:?}");
+    let sent: Vec<(u64, usize)> =
+        order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.commands.len())).collect();
+    assert_eq!(sent, [(1, 1), (1, 1), (2, 0), (3, 0)]);
+    proposer.propose(make(false)).await.expect("the way is free").outcome.reply.expect("made");
+    // It was there after all: that is what its caller is told.
+    let (order, proposer) = stage(vec![Script::Vanishes, too_large(), Script::Vanishes], || Script::Hangs, |_| {});
+    let mut submission = proposer.submit(make(false)).expect("taken");
+    until(|| order.attempts.lock().len() == 3).await;
+    order.apply_from(0);
+    assert!(matches!(submission.outcome().await.expect("done").outcome.reply, Ok(Reply::Created { .. })));
 }
 
 #[tokio::test]

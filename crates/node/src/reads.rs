@@ -25,7 +25,7 @@ pub(crate) struct ReadBarrier {
 impl ReadBarrier {
     pub(crate) fn new(config: &NodeConfig, replica: Arc<Replica>, replication: Arc<dyn Replication>) -> Self {
         let source = replication.clone();
-        let rounds = Rounds::new(config.max_waiting_calls, move || {
+        let rounds = Rounds::new("read barrier", &replica, config.max_waiting_calls, move || {
             let source = source.clone();
             async move { source.read_barrier().await }
         });

@@ -91,6 +91,11 @@ impl Replica {
         });
     }
 
+    /// Says that this node cannot go on.
+    pub(crate) fn fail(&self, why: String) {
+        (self.fatal)(why);
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
         whole_ms(self.clock.now())
     }

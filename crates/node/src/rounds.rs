@@ -4,12 +4,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::NodeError;
+use crate::replica::Replica;
 
 type Round<T> = Box<dyn Fn() -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
 
@@ -19,6 +20,8 @@ pub(crate) struct Rounds<T> {
 }
 
 struct Inner<T> {
+    name: &'static str,
+    replica: Weak<Replica>,
     round: Round<T>,
     line: Mutex<Line<T>>,
     max_waiting: usize,
@@ -36,12 +39,19 @@ impl<T> Clone for Rounds<T> {
 }
 
 impl<T: Clone + Send + 'static> Rounds<T> {
-    pub(crate) fn new<F>(max_waiting: usize, round: impl Fn() -> F + Send + Sync + 'static) -> Self
+    /// Should a round panic, this node cannot go on: whoever waits would wait for ever.
+    pub(crate) fn new<F>(
+        name: &'static str,
+        replica: &Arc<Replica>,
+        max_waiting: usize,
+        round: impl Fn() -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = T> + Send + 'static,
     {
         let line = Mutex::new(Line { waiting: Vec::new(), running: false });
-        Self { inner: Arc::new(Inner { round: Box::new(move || Box::pin(round())), line, max_waiting }) }
+        let (round, replica): (Round<T>, _) = (Box::new(move || Box::pin(round())), Arc::downgrade(replica));
+        Self { inner: Arc::new(Inner { name, replica, round, line, max_waiting }) }
     }
 
     /// The result of a round that began after this call.
@@ -63,7 +73,26 @@ impl<T: Clone + Send + 'static> Rounds<T> {
     }
 }
 
+/// Says so if its round panics, and lets nobody wait for it.
+struct Alarm<T>(Arc<Inner<T>>);
+
+impl<T> Drop for Alarm<T> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let mut line = self.0.line.lock();
+        line.running = false;
+        line.waiting.clear();
+        drop(line);
+        if let Some(replica) = self.0.replica.upgrade() {
+            replica.fail(format!("the node's {} has panicked; start again, and report this", self.0.name));
+        }
+    }
+}
+
 async fn run<T: Clone>(inner: Arc<Inner<T>>) {
+    let _alarm = Alarm(inner.clone());
     loop {
         let waiting = {
             let mut line = inner.line.lock();
@@ -88,11 +117,18 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::clock::SystemClock;
+    use crate::config::NodeConfig;
+
+    fn replica(fatal: impl Fn(String) + Send + Sync + 'static) -> Arc<Replica> {
+        let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, [(1, "here".to_owned())].into()));
+        Replica::new(&config, Arc::new(SystemClock::default()), Arc::new(fatal))
+    }
 
     #[tokio::test]
     async fn who_comes_during_a_round_gets_the_next() {
         let (started, gate) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(0)));
-        let rounds = Rounds::new(1_000, {
+        let rounds = Rounds::new("test", &replica(|why| panic!("{why}")), 1_000, {
             let (started, gate) = (started.clone(), gate.clone());
             move || {
                 let number = started.fetch_add(1, Ordering::SeqCst) + 1;
@@ -130,7 +166,18 @@ mod tests {
 
     #[tokio::test]
     async fn the_line_is_bounded() {
-        let rounds = Rounds::new(0, || async {});
+        let rounds = Rounds::new("test", &replica(|why| panic!("{why}")), 0, || async {});
         assert_eq!(rounds.join().await, Err(NodeError::overloaded()));
+    }
+
+    #[tokio::test]
+    async fn a_round_that_panics_is_heard_of_and_nobody_waits_for_it() {
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let replica = replica(move |why| told.send(why).expect("heard"));
+        let rounds = Rounds::new("stumbler", &replica, 10, || async { panic!("on purpose") });
+        for _ in 0..2 {
+            assert_eq!(rounds.join().await, Err::<(), _>(NodeError::ShuttingDown));
+            assert!(heard.recv().await.expect("told").contains("stumbler"));
+        }
     }
 }

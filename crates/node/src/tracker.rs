@@ -1,7 +1,8 @@
 //! The leader's record of when it last heard from each session, and of who is to be expired (DESIGN section 6).
 //!
 //! Pure: time comes in as milliseconds of a monotonic clock. It must never name a session as silent before a full timeout has
-//! passed since the last sign of life it was told of, and must never confirm a session that it has named (promise P5).
+//! passed since the last sign of life it was told of, and must never confirm a session that it has named, unless it has been decided
+//! that the session goes on (promise P5).
 //!
 //! A sign of life only notes a time. Each session stands under one deadline in an ordered set, and is moved there only when that
 //! deadline comes up and turns out to be stale: about once per timeout, however often the session is heard from.
@@ -131,6 +132,24 @@ impl SessionTracker {
                 self.deadlines.insert((deadline_ms, session));
             }
         }
+    }
+
+    /// It has been decided that these, as far as they are still there, go on: no proposal that names them has any effect any more.
+    /// Gives how many live by what was heard since they were named; the others stay named.
+    pub(crate) fn spared(&mut self, sessions: &[SessionId], now_ms: u64) -> usize {
+        let mut spared = 0;
+        for session in sessions {
+            let Some(entry) = self.entries.get_mut(session).filter(|entry| entry.stands_at_ms.is_none()) else {
+                continue;
+            };
+            let deadline_ms = entry.deadline_ms();
+            if now_ms <= deadline_ms {
+                entry.stands_at_ms = Some(deadline_ms);
+                self.deadlines.insert((deadline_ms, *session));
+                spared += 1;
+            }
+        }
+        spared
     }
 
     /// The proposal that named these came to nothing, or nobody knows: they are to be proposed again. They stay named.

@@ -38,6 +38,20 @@ fn a_named_session_is_never_confirmed() {
 }
 
 #[test]
+fn a_session_that_was_spared_lives_by_what_was_heard() {
+    let mut tracker = SessionTracker::restart([(ONE, 1_000), (SessionId(2), 1_000)].into_iter(), 0);
+    let named = tracker.take_silent(1_001, 10);
+    assert_eq!(named.len(), 2);
+    tracker.heard(ONE, 1_500);
+    assert_eq!(tracker.standing(ONE), Standing::Expiring, "not before it is decided");
+    assert_eq!(tracker.spared(&named, 1_600), 1);
+    tracker.propose_again(named);
+    assert_eq!((tracker.standing(ONE), tracker.standing(SessionId(2))), (Standing::Alive(1_000), Standing::Expiring));
+    assert_eq!(tracker.take_silent(2_500, 10), [SessionId(2)], "nothing was heard of that one");
+    assert_eq!(tracker.take_silent(2_501, 10), [ONE]);
+}
+
+#[test]
 fn a_new_leader_restarts_every_timer() {
     let tracker = SessionTracker::restart([(ONE, 1_000), (SessionId(2), 500)].into_iter(), 70_000);
     assert_eq!(tracker.remaining_ms(ONE, 70_000), Some(1_000));
