@@ -24,41 +24,16 @@ pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + 
     session.client().spawn(|_| work);
 }
 
-/// Gives a grant back without being waited for: a single lock before anything that is asked from here on, where there is a stream.
+/// Gives a grant back without being waited for: before anything that is asked from here on, where there is a stream.
+///
+/// Each lock for itself, also where several are held together: were one of them broken by force, the cluster would refuse to take
+/// all, and the others would stay with a session that lives on.
 pub(super) fn give_back(session: &Session, request: &Request, token: u64) {
-    if request.also.is_empty() {
-        post_release(session, &request.first, &request.release(token));
-    } else {
-        let (session, request) = (session.clone(), request.clone());
-        in_background(&session.clone(), async move { given_back_together(&session, &request, token).await });
-    }
-}
-
-fn post_release(session: &Session, lock: &str, release: &Release) {
-    match release_ask(lock, release) {
-        Ok(ask) => session.client().post(ask),
-        Err(error) => tracing::debug!(%error, lock, token = release.token, "cannot be given back"),
-    }
-}
-
-/// Locks that are held together are given back together or not at all. Were one of them broken by force, the cluster would refuse that,
-/// and the others would stay with a session that lives on: so each is then given back alone.
-async fn given_back_together(session: &Session, request: &Request, token: u64) {
-    let release = request.release(token);
-    let mut pause = FIRST_PAUSE;
-    while !session.left().is_zero() {
-        match session.client().release_together(&request.first, &release).await {
-            Err(Error::Refused(_)) => {
-                for lock in request.names() {
-                    post_release(session, lock, &Release { token, also: Vec::new() });
-                }
-                return;
-            }
-            Ok(_) | Err(Error::Lost(_)) => return,
-            Err(error) => tracing::debug!(%error, lock = request.first, token, "not given back yet"),
+    for lock in request.names() {
+        match release_ask(lock, &Release { token, also: Vec::new() }) {
+            Ok(ask) => session.client().post(ask),
+            Err(error) => tracing::debug!(%error, lock, token, "cannot be given back"),
         }
-        sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

@@ -73,8 +73,8 @@ async fn a_lock_is_free_as_soon_as_its_guard_was_dropped() {
     let setting = Setting::new().await;
     let session = setting.session().await;
     for _ in 0..50 {
-        let guard = session.lock("a").try_lock().await.unwrap();
-        assert!(guard.is_some());
+        assert!(session.lock("a").try_lock().await.unwrap().is_some());
+        assert!(session.multi_lock(["a", "b", "c"]).try_lock().await.unwrap().is_some());
     }
 }
 
