@@ -1,5 +1,6 @@
 //! The fenced statements against a real PostgreSQL, with writers that come at the same time and late. Says so where none is installed.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "../examples/support/postgres.rs"]
 mod postgres;

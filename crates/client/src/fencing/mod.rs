@@ -4,7 +4,7 @@
 //! remembers the highest token that it has seen, and refuses smaller ones. Check and write must be **one** step of the resource;
 //! a check before the write leaves the gap that it was to close, only smaller. What is in here does it in one:
 //!
-//! - [`sql`]: statements for PostgreSQL (and SQLite), for any driver.
+//! - [`sql`]: statements for PostgreSQL and SQLite, for any driver.
 //! - [`FencedFile`]: a file that carries its token, replaced as a whole.
 //! - [`Session::txn`](crate::Session::txn): nodes of the cluster itself, guarded by the lock instead of the token's order.
 //!

@@ -1,7 +1,7 @@
 //! Fencing in SQL: statements that write if the token is not stale, and report 0 rows if it is.
 //!
-//! Two ways, for PostgreSQL and for SQLite (with numbered parameters as they are written here); [`FencedTable`] builds the statements of the
-//! first, the constants are those of the second.
+//! Two ways; [`FencedTable`] builds the statements of the first, the constants are those of the second. They are PostgreSQL's, and SQLite's
+//! once each `$1` is written `?1` (there `$1` is a name, and names are numbered as they come).
 //!
 //! | | a column in the row ([`FencedTable`]) | a row for each lock ([`FENCE_TABLE`]) |
 //! |---|---|---|

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
 use lockkeeper_api::{Code, Data};
-use thiserror::Error;
 use tokio::time::sleep;
 
 use super::error::RecipeError;
@@ -266,7 +265,7 @@ pub struct Once {
 }
 
 /// Why [`Gate::run_once`] has no result.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum OnceError<E> {
     /// The work said so. The gate is open for the next one.
     #[error("the operation failed: {0}")]

@@ -5,7 +5,6 @@
 
 use lockkeeper_api::nodes::{Create, Stat, Txn, TxnOp, TxnResult};
 use lockkeeper_api::{Code, Data};
-use thiserror::Error;
 
 use super::error::refused_operation;
 use crate::client::Client;
@@ -129,7 +128,7 @@ impl Committed {
 }
 
 /// Why a transaction did not take place.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
     /// The lock is not held with that token (any more). Nothing changed. Whoever shows the token must stop.
