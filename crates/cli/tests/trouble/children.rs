@@ -23,7 +23,7 @@ const MARK: &str = "child: ";
 pub(crate) enum Role {
     /// Holds a lock, and writes to a file for as long as its guard lets it.
     Writer,
-    /// Waits for a lock.
+    /// Waits for a lock, for as many milliseconds as the name of its file says.
     Waiter,
     /// Holds a lock and says what its clocks and its guard say.
     Watcher,
@@ -147,8 +147,9 @@ async fn write(told: Told) {
 async fn wait(told: Told) {
     let session = told.session().await;
     say(&format!("waits {}", session.id()));
-    match session.lock(&told.lock).lock().await {
-        Ok(guard) => say(&format!("holds {}", guard.token())),
+    let wait = Duration::from_millis(told.file.parse().unwrap());
+    match session.lock(&told.lock).lock_timeout(wait).await {
+        Ok(guard) => say(&format!("ended {:?}", guard.map(|guard| guard.token()))),
         Err(error) => say(&format!("ended {error}")),
     }
 }

@@ -13,6 +13,7 @@ use crate::children::{Child, Role};
 use crate::parties::{
     TRANSPORTS, bystander, client, crowd, leaves_no_orphan, lock_name, queued_token, session, until_crowd_is,
 };
+use crate::support::proxy::eventually_async;
 use crate::support::{Dev, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -42,10 +43,7 @@ fn a_client_that_was_frozen_for_longer_than_its_session_lives() {
             let file = directory.path().join(format!("{transport:?}"));
             let dev = &dev;
             scope.spawn(move || frozen_while_holding(dev, transport, &file));
-            // Over plain HTTP a waiting request is itself the sign of life (DESIGN section 6), and that of a frozen process stands.
-            if transport != Transport::Http {
-                scope.spawn(move || frozen_while_waiting(dev, transport));
-            }
+            scope.spawn(move || frozen_while_waiting(dev, transport));
         }
     });
 }
@@ -73,16 +71,26 @@ fn frozen_while_holding(dev: &Dev, transport: Transport, file: &Path) {
     runtime.block_on(guard.release()).unwrap();
 }
 
+/// Over plain HTTP a waiting request is itself the sign of life (DESIGN section 6), and that of a frozen process stands: until its
+/// wait is over, and no longer.
 fn frozen_while_waiting(dev: &Dev, transport: Transport) {
+    let (wait, longest) = match transport {
+        Transport::Stream => (LONG, TTL),
+        Transport::Http => (2 * TTL, 2 * TTL),
+    };
     let lock = lock_name("frozen waiter", transport);
     let runtime = Runtime::new().unwrap();
     let rival = runtime.block_on(bystander(dev));
     let guard = runtime.block_on(rival.lock(&lock).lock()).unwrap();
-    let mut child = Child::start(dev, Role::Waiter, transport, TTL, &lock, Path::new("/dev/null"));
+    let wait = wait.as_millis().to_string();
+    let mut child = Child::start(dev, Role::Waiter, transport, TTL, &lock, Path::new(&wait));
     let session_id: u64 = child.says("waits")[0].parse().unwrap();
     runtime.block_on(until_crowd_is(rival.client(), &lock, (1, 1)));
     let frozen = freeze(&child);
-    runtime.block_on(leaves_no_orphan(rival.client(), &lock, session_id, frozen, TTL));
+    runtime.block_on(leaves_no_orphan(rival.client(), &lock, session_id, frozen, longest));
+    runtime.block_on(async {
+        eventually_async("it expires", || async { rival.client().session(session_id).await.is_err() }).await
+    });
     kill(child.process.pid(), Signal::SIGCONT).unwrap();
     child.says("ended the session is lost");
     assert_eq!(child.process.code(), Some(0));
