@@ -1,37 +1,22 @@
 //! A node, or a subtree, kept in memory and up to date by a watch (Curator's `CuratorCache`).
 //!
-//! It loads, then follows from the zxid of its first read. A change marks its path, and what is marked is read again; so what is in
-//! memory is always something that was true, and the order of events cannot confuse it. When the watch is cut off (`compacted`) it
-//! loads again. It never stops by itself: in trouble it says so and goes on trying.
+//! This is what a reader sees: images, and the differences between them. `keeping` makes the images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::FutureExt;
-use futures::stream::{self, StreamExt, TryStreamExt};
-use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Kind, Node, Stat};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
 
 use super::error::RecipeError;
-use super::follow::{anonymous, bytes_of, look};
+use super::follow::bytes_of;
+use super::keeping::Scope;
 use super::place::Place;
 use crate::client::Client;
-use crate::error::Error;
-use crate::routes::Reading;
-use crate::watch::{Watch, WatchItem, WatchOptions};
 
 /// Most nodes that a tree cache holds.
 pub const MAX_CACHED_NODES: usize = 10_000;
-const READS_AT_ONCE: usize = 16;
-/// Changes that are taken together before they are read.
-const MOST_AT_ONCE: usize = 512;
-/// Pause after a failure, doubled up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A node in a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,17 +30,19 @@ pub struct CachedNode {
 }
 
 impl CachedNode {
-    fn of(node: &Node) -> Result<Self, RecipeError> {
+    pub(super) fn of(node: &Node) -> Result<Self, RecipeError> {
         Ok(Self { data: bytes_of(node)?, kind: node.kind, stat: node.stat })
     }
 }
 
+pub(super) type Nodes = BTreeMap<Arc<str>, Arc<CachedNode>>;
+
 /// What a cache holds at some moment. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
-    nodes: Arc<BTreeMap<Arc<str>, Arc<CachedNode>>>,
-    zxid: u64,
-    trouble: Option<Arc<str>>,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) zxid: u64,
+    pub(super) trouble: Option<Arc<str>>,
 }
 
 impl Image {
@@ -89,7 +76,7 @@ impl Image {
         self.trouble.as_deref()
     }
 
-    fn shows_the_same(&self, other: &Self) -> bool {
+    pub(super) fn shows_the_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.nodes, &other.nodes) || self.nodes == other.nodes
     }
 }
@@ -255,156 +242,14 @@ impl Client {
     }
 }
 
+/// A subtree as it is, once.
+pub(super) async fn load_tree(client: &Client, path: &str) -> Result<Image, RecipeError> {
+    Scope { client: client.clone(), path: path.into(), tree: true }.load().await
+}
+
 async fn start(scope: Scope) -> Result<TreeCache, RecipeError> {
     let image = scope.load().await?;
     let (send, images) = watch::channel(image.clone());
     let keeper = Arc::new(Keeper(tokio::spawn(scope.keep(send))));
     Ok(TreeCache { images, seen: image, _keeper: keeper })
-}
-
-/// What is kept.
-struct Scope {
-    client: Client,
-    path: Arc<str>,
-    tree: bool,
-}
-
-type Nodes = BTreeMap<Arc<str>, Arc<CachedNode>>;
-
-impl Scope {
-    /// Follows for ever.
-    async fn keep(mut self, send: watch::Sender<Image>) {
-        let mut image = send.borrow().clone();
-        let mut watch = Some(self.watch(image.zxid));
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let next = match &mut watch {
-                Some(watch) => self.follow(watch, &image).await,
-                None => self.load().await.map(Some),
-            };
-            let failed = next.is_err();
-            match next {
-                Ok(Some(next)) => {
-                    watch.get_or_insert_with(|| self.watch(next.zxid));
-                    (image, pause) = (next, FIRST_PAUSE);
-                }
-                Ok(None) => watch = None,
-                Err(error) => {
-                    if error.is_lost() {
-                        // What is cached is nobody's in particular: it can be read without a session.
-                        self.client = anonymous(&self.client);
-                    }
-                    image.trouble = Some(error.to_string().into());
-                    watch = None;
-                }
-            }
-            send.send_if_modified(|shown| {
-                let changed = !shown.shows_the_same(&image) || shown.trouble != image.trouble;
-                *shown = image.clone();
-                changed
-            });
-            if failed {
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
-            }
-        }
-    }
-
-    fn watch(&self, from: u64) -> Watch {
-        let path = self.path.to_string();
-        self.client.watch(WatchOptions { recursive: self.tree, from: Some(from), ..WatchOptions::new(path) })
-    }
-
-    /// The image after what the watch tells next; `None` if it was cut off.
-    async fn follow(&self, watch: &mut Watch, image: &Image) -> Result<Option<Image>, RecipeError> {
-        let mut dirty = BTreeSet::new();
-        let mut next = watch.next().await;
-        // What came together is read together.
-        for _ in 0..MOST_AT_ONCE {
-            let zxid = match next {
-                Some(Ok(WatchItem::Change(change))) => {
-                    dirty.insert(Arc::<str>::from(change.path));
-                    change.zxid
-                }
-                Some(Ok(WatchItem::Bookmark(mark))) => mark,
-                Some(Err(error)) if error.code() == Some(Code::Compacted) => return Ok(None),
-                Some(Err(error)) => return Err(error.into()),
-                None => return Ok(None),
-            };
-            match watch.next().now_or_never() {
-                Some(another) => next = another,
-                None => {
-                    let nodes = self.read_again(dirty, image).await?;
-                    return Ok(Some(Image { nodes, zxid: zxid.max(image.zxid), trouble: None }));
-                }
-            }
-        }
-        // So many that loading is no dearer.
-        Ok(None)
-    }
-
-    async fn read_again(&self, dirty: BTreeSet<Arc<str>>, image: &Image) -> Result<Arc<Nodes>, RecipeError> {
-        if dirty.is_empty() {
-            return Ok(image.nodes.clone());
-        }
-        let reads = dirty.into_iter().map(|path| async move {
-            let seen = self.client.node(&path, &Reading::default()).await;
-            Ok::<_, RecipeError>((path, found(seen)?.as_ref().map(CachedNode::of).transpose()?))
-        });
-        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS_AT_ONCE).try_collect().await?;
-        let mut nodes = Nodes::clone(&image.nodes);
-        for (path, node) in read {
-            match node {
-                Some(node) => drop(nodes.insert(path, Arc::new(node))),
-                None => drop(nodes.remove(&path)),
-            }
-        }
-        within_bound(&nodes)?;
-        Ok(Arc::new(nodes))
-    }
-
-    async fn load(&self) -> Result<Image, RecipeError> {
-        let mut nodes = Nodes::new();
-        let reading = Reading { children: self.tree, ..Reading::default() };
-        let first = look(&self.client, &self.path, &reading).await?;
-        let mut level: Vec<Node> = first.node.into_iter().collect();
-        while !level.is_empty() {
-            let mut below = Vec::new();
-            for node in &level {
-                nodes.insert(Arc::from(node.path.as_str()), Arc::new(CachedNode::of(node)?));
-                let mut names = node.children.clone().unwrap_or_default();
-                if node.next_children.is_some() {
-                    names = self.client.children(&node.path).await?;
-                }
-                let above = if node.path == "/" { "" } else { &node.path };
-                below.extend(names.into_iter().map(|name| format!("{above}/{name}")));
-            }
-            within_bound(&nodes)?;
-            let read = |path: String| {
-                let reading = &reading;
-                async move { Ok::<_, RecipeError>(found(self.client.node(&path, reading).await)?) }
-            };
-            let read: Vec<Option<Node>> =
-                stream::iter(below.into_iter().map(read)).buffer_unordered(READS_AT_ONCE).try_collect().await?;
-            level = read.into_iter().flatten().collect();
-        }
-        Ok(Image { nodes: Arc::new(nodes), zxid: first.as_of, trouble: None })
-    }
-}
-
-fn found(read: Result<Node, Error>) -> Result<Option<Node>, Error> {
-    match read {
-        Ok(node) => Ok(Some(node)),
-        Err(error) if error.code() == Some(Code::NoNode) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn within_bound(nodes: &Nodes) -> Result<(), RecipeError> {
-    if nodes.len() <= MAX_CACHED_NODES {
-        return Ok(());
-    }
-    Err(RecipeError::BadArgument(format!(
-        "a cache holds at most {MAX_CACHED_NODES} nodes, and there are more; cache a smaller subtree"
-    )))
 }

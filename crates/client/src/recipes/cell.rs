@@ -28,6 +28,9 @@ pub(crate) enum Edit<T> {
     Put(String, T),
 }
 
+/// Shows that it is one's turn.
+pub(crate) struct Turn(#[allow(dead_code, reason = "held, never looked at")] tokio::sync::OwnedMutexGuard<()>);
+
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     pub(crate) session: Session,
@@ -47,13 +50,27 @@ impl Cell {
         Ok((seen.node.as_ref().map(bytes_of).transpose()?, seen.as_of))
     }
 
+    /// Waits until it is this handle's turn among its clones.
+    pub(crate) async fn turn(&self) -> Turn {
+        Turn(self.turn.clone().lock_owned().await)
+    }
+
     /// Decides by what is there, and writes only if it still is. Each write has a request id: it happens once, or its outcome is
     /// reported as unknown.
     pub(crate) async fn update<T>(
         &self,
         decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
     ) -> Result<T, RecipeError> {
-        let _turn = self.turn.lock().await;
+        let turn = self.turn().await;
+        self.update_in_turn(&turn, decide).await
+    }
+
+    /// The same for one whose turn it is.
+    pub(crate) async fn update_in_turn<T>(
+        &self,
+        _turn: &Turn,
+        decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
+    ) -> Result<T, RecipeError> {
         let client = self.session.client();
         let path = self.place.as_str();
         let (began, mut tries, mut pause) = (Instant::now(), 0, FIRST_PAUSE);

@@ -1,8 +1,15 @@
 //! A number in the cluster (Curator's `DistributedAtomicLong`, Redisson's `RAtomicLong`).
 
-use super::cell::{Cell, Edit};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::cell::{Cell, Edit, Turn};
 use super::error::RecipeError;
+use super::owned::to_its_end;
 use super::place::Place;
+use crate::error::Error;
 use crate::session::Session;
 
 /// A signed 64-bit number that many change at the same time. A counter that nobody has touched stands at 0.
@@ -10,7 +17,8 @@ use crate::session::Session;
 /// Each change is one compare-and-set under a request id of the session: a lost answer is asked for again, so an addition counts
 /// **once**; where its fate cannot be found out, the error is [`UnknownOutcome`](crate::Error::UnknownOutcome) and the caller must look
 /// before it adds again. When others come between, it tries again with a jittered pause, for up to 20 s, and gives up with
-/// [`Contended`](RecipeError::Contended), having changed nothing. Clones of a handle take turns among themselves.
+/// [`Contended`](RecipeError::Contended), having changed nothing. Clones of a handle do not collide among themselves: what they add at
+/// the same time is written as one sum, and each is given its own value.
 ///
 /// The value is kept as decimal text in one persistent node. Do not delete that node while somebody counts: versions start anew
 /// with it. A session that is lost in the middle leaves either the old or the new value.
@@ -29,11 +37,19 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct Counter {
     cell: Cell,
+    waiting: Arc<Mutex<Vec<Addition>>>,
+}
+
+/// What a clone wants added, and where its answer goes.
+#[derive(Debug)]
+struct Addition {
+    delta: i64,
+    answer: oneshot::Sender<Result<i64, RecipeError>>,
 }
 
 impl Counter {
     pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { cell: Cell::new(session, place) }
+        Self { cell: Cell::new(session, place), waiting: Arc::default() }
     }
 
     /// Where it lives.
@@ -55,13 +71,51 @@ impl Counter {
     /// # Errors
     /// [`RecipeError::Overflow`] if the sum does not fit; otherwise see [`RecipeError`].
     pub async fn add(&self, delta: i64) -> Result<i64, RecipeError> {
-        let sum = |bytes: Option<&[u8]>| {
-            let value = self.parse(bytes)?;
-            let sum = value.checked_add(delta);
-            let sum = sum.ok_or_else(|| RecipeError::Overflow { path: self.path().into(), value, delta })?;
-            Ok(Edit::Put(sum.to_string(), sum))
+        let (answer, mut told) = oneshot::channel();
+        self.waiting.lock().push(Addition { delta, answer });
+        let turn = tokio::select! {
+            biased;
+            told = &mut told => return told.unwrap_or_else(|_| Err(cut_off())),
+            turn = self.cell.turn() => turn,
         };
-        self.cell.update(sum).await
+        let counter = self.clone();
+        // The others' additions go on if this future is dropped.
+        to_its_end(async move {
+            counter.add_what_waits(turn).await;
+            Ok(())
+        })
+        .await?;
+        // It was among them, or had been answered just before its turn came.
+        told.await.unwrap_or_else(|_| Err(cut_off()))
+    }
+
+    /// Adds what all clones wait for in one write. Whoever went away before that has nothing added.
+    async fn add_what_waits(&self, turn: Turn) {
+        let mut additions = std::mem::take(&mut *self.waiting.lock());
+        additions.retain(|addition| !addition.answer.is_closed());
+        if additions.is_empty() {
+            return;
+        }
+        let sums = |bytes: Option<&[u8]>| {
+            let (before, mut value) = (self.parse(bytes)?, self.parse(bytes)?);
+            let each = additions.iter().map(|addition| match value.checked_add(addition.delta) {
+                Some(sum) => {
+                    value = sum;
+                    Ok(sum)
+                }
+                None => Err(RecipeError::Overflow { path: self.path().into(), value, delta: addition.delta }),
+            });
+            let each: Vec<Result<i64, RecipeError>> = each.collect();
+            Ok(if value == before { Edit::Keep(each) } else { Edit::Put(value.to_string(), each) })
+        };
+        let done = self.cell.update_in_turn(&turn, sums).await;
+        for (place, addition) in additions.into_iter().enumerate() {
+            let answer = match &done {
+                Ok(each) => each[place].clone(),
+                Err(error) => Err(error.clone()),
+            };
+            drop(addition.answer.send(answer));
+        }
     }
 
     /// Adds 1 and gives the new value.
@@ -100,4 +154,9 @@ impl Counter {
             why: format!("its {} bytes are not a decimal number of 64 bits", bytes.len()),
         })
     }
+}
+
+/// The runtime of whoever wrote for all has ended.
+fn cut_off() -> RecipeError {
+    Error::UnknownOutcome("the runtime is shutting down".into()).into()
 }

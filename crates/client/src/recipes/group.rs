@@ -6,7 +6,7 @@ use lockkeeper_api::nodes::{Create, Kind, SetData};
 use lockkeeper_api::{Code, Data};
 
 use super::alive::while_alive;
-use super::cache::{CacheChange, Image, TreeCache};
+use super::cache::{CacheChange, Image, TreeCache, load_tree};
 use super::error::RecipeError;
 use super::follow::look;
 use super::owned::{OwnedNode, to_its_end};
@@ -95,7 +95,7 @@ impl Group {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn members(&self) -> Result<BTreeMap<String, Vec<u8>>, RecipeError> {
-        Ok(members_of(self.path(), &self.session.client().tree_cache(self.path()).await?.current()))
+        Ok(members_of(self.path(), &load_tree(self.session.client(), self.path()).await?))
     }
 
     /// Follows who is there. Goes on when the session through which it was made is lost.

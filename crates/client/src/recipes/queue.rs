@@ -14,6 +14,7 @@ use lockkeeper_api::watch::{Change, ChangeKind};
 use lockkeeper_api::{Code, Data};
 
 use super::alive::while_alive;
+use super::delivery::Delivery;
 use super::error::{RecipeError, refused_operation};
 use super::follow::{Follow, bytes_of, look};
 use super::owned::{OwnedNode, to_its_end};
@@ -35,8 +36,8 @@ const PAGE: u32 = 64;
 ///   the acknowledging transaction itself ([`Delivery::ack_with`]).
 /// - **Cost.** A put is one write. Taking reads the names of the claims and at most one page of items beyond them, however long the
 ///   queue is, and writes once; so does acknowledging. Items stay in the memory of every node: this is for jobs, not for bulk.
-/// - **No herd.** Those who wait for items stand in a fair line (the lock [`line`](Self::line)); only the first of them watches the queue. It is told
-///   of each item put or given back; the others of nothing.
+/// - **No herd.** Those who wait for items stand in a fair line (the lock [`line`](Self::line)); only the first of them watches the queue, and is
+///   told what happens in it; the others are told of nothing. Takers that find an item at once do not stand in line.
 ///
 /// The path and its `items` stay until somebody removes them.
 ///
@@ -296,92 +297,5 @@ impl Offers {
             (ChangeKind::Deleted, _, Some(name)) => self.removed != Some((change.zxid, name)),
             _ => false,
         }
-    }
-}
-
-/// An item that is this taker's, for as long as its session lives.
-///
-/// Dropping it gives the item back, in the background.
-#[derive(Debug)]
-#[must_use = "an item that is dropped is given back"]
-pub struct Delivery {
-    claim: OwnedNode,
-    item: String,
-    version: i32,
-    data: Vec<u8>,
-}
-
-impl Delivery {
-    /// What was put.
-    pub fn data(&self) -> &[u8] {
-        &self.data
-    }
-
-    /// The item's name, as [`Queue::put`] gave it.
-    pub fn name(&self) -> &str {
-        self.claim.name()
-    }
-
-    /// For the how-many-th time it is given out, from 1. From 2 on somebody may have done the work already.
-    pub fn attempt(&self) -> u32 {
-        u32::try_from(self.version).unwrap_or(u32::MAX)
-    }
-
-    /// Completes, with the reason, when the item is no longer this taker's because its session is lost. Stop working then.
-    pub async fn lost(&self) -> String {
-        self.claim.session().lost().await
-    }
-
-    /// The work is done: removes the item for good.
-    ///
-    /// # Errors
-    /// [`RecipeError::Stale`] if the item is no longer this taker's; then another does, or did, the work too. With
-    /// [`UnknownOutcome`](crate::Error::UnknownOutcome) it may be given out again.
-    pub async fn ack(self) -> Result<(), RecipeError> {
-        self.ack_with(Vec::new()).await
-    }
-
-    /// The same, together with further operations: all of it or nothing, so what they write is written once.
-    ///
-    /// # Errors
-    /// As [`ack`](Self::ack). If one of `operations` is refused nothing changes and the item is given back; the refusal counts them
-    /// from 2.
-    pub async fn ack_with(self, operations: Vec<TxnOp>) -> Result<(), RecipeError> {
-        let mut all = vec![
-            TxnOp::Delete { path: self.item.clone(), version: Some(self.version) },
-            TxnOp::Delete { path: self.claim.path().to_owned(), version: None },
-        ];
-        all.extend(operations);
-        self.settle(all).await
-    }
-
-    /// Gives the item back at once, for another to take. It keeps its place.
-    ///
-    /// # Errors
-    /// As [`ack`](Self::ack).
-    pub async fn give_back(self) -> Result<(), RecipeError> {
-        let check = TxnOp::Check { path: self.item.clone(), version: Some(self.version) };
-        let leave = TxnOp::Delete { path: self.claim.path().to_owned(), version: None };
-        self.settle(vec![check, leave]).await
-    }
-
-    async fn settle(self, operations: Vec<TxnOp>) -> Result<(), RecipeError> {
-        let client = self.claim.session().client().clone();
-        let to_its_end = to_its_end(async move {
-            match client.txn(&Txn { operations }).await {
-                Ok(_) => {
-                    self.claim.forget();
-                    Ok(())
-                }
-                Err(error) => match refused_operation(&error) {
-                    Some((0 | 1, Code::NoNode | Code::BadVersion)) => {
-                        let why = "its claim was removed, and another may have taken it since";
-                        Err(RecipeError::Stale { what: format!("item {}", self.item), why: why.into() })
-                    }
-                    _ => Err(error.into()),
-                },
-            }
-        });
-        to_its_end.await
     }
 }

@@ -22,15 +22,21 @@ async fn sixteen_tasks_count_and_no_addition_is_lost_or_doubled() {
             let own = session.counter("/counting/sum").unwrap();
             let counter = if number < 2 { shared.clone() } else { own };
             tasks.push(tokio::spawn(async move {
+                let mut values = Vec::new();
                 for _ in 0..8 {
-                    counter.add(3).await.unwrap();
+                    values.push(counter.add(3).await.unwrap());
                 }
+                values
             }));
         }
     }
+    let mut values = Vec::new();
     for task in tasks {
-        soon("the additions", task).await.unwrap();
+        values.extend(soon("the additions", task).await.unwrap());
     }
+    // Each was given a value of its own, as if they had come one after the other.
+    values.sort_unstable();
+    assert_eq!(values, (1..=16 * 8).map(|n| n * 3).collect::<Vec<i64>>());
     let session = session(&cluster).await;
     assert_eq!(session.counter("/counting/sum").unwrap().get().await.unwrap(), 16 * 8 * 3);
     // The directory above it is a container, which the cluster removes when nobody uses it any more.
@@ -62,6 +68,37 @@ async fn a_counter_is_exact_at_its_edges() {
     }
     session.close().await.unwrap();
     assert!(is_lost(&counter.add(1).await));
+}
+
+#[tokio::test]
+async fn an_addition_that_is_given_up_takes_nobody_elses_with_it() {
+    let cluster = cluster().await;
+    let session = session(&cluster).await;
+    let counter = session.counter("/given-up/counter").unwrap();
+    let tasks: Vec<_> = (0..60)
+        .map(|number| {
+            let counter = counter.clone();
+            tokio::spawn(async move {
+                let wait = Duration::from_micros(if number % 3 == 0 { 200 * number } else { 30_000_000 });
+                tokio::time::timeout(wait, counter.increment()).await.ok().map(Result::unwrap)
+            })
+        })
+        .collect();
+    let (mut values, mut given_up) = (Vec::new(), 0);
+    for task in tasks {
+        match soon("the addition", task).await.unwrap() {
+            Some(value) => values.push(value),
+            None => given_up += 1,
+        }
+    }
+    let told = values.len();
+    values.sort_unstable();
+    values.dedup();
+    assert_eq!((values.len(), told + given_up), (told, 60));
+    assert!(given_up <= 20);
+    // Those that were given up may have counted or not.
+    let sum = counter.increment().await.unwrap() - 1;
+    assert!((told as i64..=60).contains(&sum), "{sum} of {told} to 60");
 }
 
 #[tokio::test]

@@ -1,0 +1,176 @@
+//! Keeping a cache up to date.
+//!
+//! It loads, then follows from the zxid of its first read. A change marks its path, and what is marked is read again; so what is in
+//! memory is always something that was true, and the order of events cannot confuse it. When the watch is cut off (`compacted`) it
+//! loads again. It must never stop by itself: in trouble it says so and goes on trying.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use lockkeeper_api::Code;
+use lockkeeper_api::nodes::Node;
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::cache::{CachedNode, Image, MAX_CACHED_NODES, Nodes};
+use super::error::RecipeError;
+use super::follow::{anonymous, look};
+use crate::client::Client;
+use crate::error::Error;
+use crate::routes::Reading;
+use crate::watch::{Watch, WatchItem, WatchOptions};
+
+const READS_AT_ONCE: usize = 16;
+/// Changes that are taken together before they are read.
+const MOST_AT_ONCE: usize = 512;
+/// Pause after a failure, doubled up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What is kept.
+pub(super) struct Scope {
+    pub(super) client: Client,
+    pub(super) path: Arc<str>,
+    pub(super) tree: bool,
+}
+
+impl Scope {
+    /// Follows for ever.
+    pub(super) async fn keep(mut self, send: watch::Sender<Image>) {
+        let mut image = send.borrow().clone();
+        let mut watch = Some(self.watch(image.zxid));
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let next = match &mut watch {
+                Some(watch) => self.follow(watch, &image).await,
+                None => self.load().await.map(Some),
+            };
+            let failed = next.is_err();
+            match next {
+                Ok(Some(next)) => {
+                    watch.get_or_insert_with(|| self.watch(next.zxid));
+                    (image, pause) = (next, FIRST_PAUSE);
+                }
+                Ok(None) => watch = None,
+                Err(error) => {
+                    if error.is_lost() {
+                        // What is cached is nobody's in particular: it can be read without a session.
+                        self.client = anonymous(&self.client);
+                    }
+                    image.trouble = Some(error.to_string().into());
+                    watch = None;
+                }
+            }
+            send.send_if_modified(|shown| {
+                let changed = !shown.shows_the_same(&image) || shown.trouble != image.trouble;
+                *shown = image.clone();
+                changed
+            });
+            if failed {
+                sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+
+    fn watch(&self, from: u64) -> Watch {
+        let path = self.path.to_string();
+        self.client.watch(WatchOptions { recursive: self.tree, from: Some(from), ..WatchOptions::new(path) })
+    }
+
+    /// The image after what the watch tells next; `None` if it was cut off.
+    async fn follow(&self, watch: &mut Watch, image: &Image) -> Result<Option<Image>, RecipeError> {
+        let mut dirty = BTreeSet::new();
+        let mut next = watch.next().await;
+        // What came together is read together.
+        for _ in 0..MOST_AT_ONCE {
+            let zxid = match next {
+                Some(Ok(WatchItem::Change(change))) => {
+                    dirty.insert(Arc::<str>::from(change.path));
+                    change.zxid
+                }
+                Some(Ok(WatchItem::Bookmark(mark))) => mark,
+                Some(Err(error)) if error.code() == Some(Code::Compacted) => return Ok(None),
+                Some(Err(error)) => return Err(error.into()),
+                None => return Ok(None),
+            };
+            match watch.next().now_or_never() {
+                Some(another) => next = another,
+                None => {
+                    let nodes = self.read_again(dirty, image).await?;
+                    return Ok(Some(Image { nodes, zxid: zxid.max(image.zxid), trouble: None }));
+                }
+            }
+        }
+        // So many that loading is no dearer.
+        Ok(None)
+    }
+
+    async fn read_again(&self, dirty: BTreeSet<Arc<str>>, image: &Image) -> Result<Arc<Nodes>, RecipeError> {
+        if dirty.is_empty() {
+            return Ok(image.nodes.clone());
+        }
+        let reads = dirty.into_iter().map(|path| async move {
+            let seen = self.client.node(&path, &Reading::default()).await;
+            Ok::<_, RecipeError>((path, found(seen)?.as_ref().map(CachedNode::of).transpose()?))
+        });
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS_AT_ONCE).try_collect().await?;
+        let mut nodes = Nodes::clone(&image.nodes);
+        for (path, node) in read {
+            match node {
+                Some(node) => drop(nodes.insert(path, Arc::new(node))),
+                None => drop(nodes.remove(&path)),
+            }
+        }
+        within_bound(&nodes)?;
+        Ok(Arc::new(nodes))
+    }
+
+    pub(super) async fn load(&self) -> Result<Image, RecipeError> {
+        let mut nodes = Nodes::new();
+        let reading = Reading { children: self.tree, ..Reading::default() };
+        let first = look(&self.client, &self.path, &reading).await?;
+        let mut level: Vec<Node> = first.node.into_iter().collect();
+        while !level.is_empty() {
+            let mut below = Vec::new();
+            for node in &level {
+                nodes.insert(Arc::from(node.path.as_str()), Arc::new(CachedNode::of(node)?));
+                let mut names = node.children.clone().unwrap_or_default();
+                if node.next_children.is_some() {
+                    names = self.client.children(&node.path).await?;
+                }
+                let above = if node.path == "/" { "" } else { &node.path };
+                below.extend(names.into_iter().map(|name| format!("{above}/{name}")));
+            }
+            within_bound(&nodes)?;
+            let read = |path: String| {
+                let reading = &reading;
+                async move { Ok::<_, RecipeError>(found(self.client.node(&path, reading).await)?) }
+            };
+            let read: Vec<Option<Node>> =
+                stream::iter(below.into_iter().map(read)).buffer_unordered(READS_AT_ONCE).try_collect().await?;
+            level = read.into_iter().flatten().collect();
+        }
+        Ok(Image { nodes: Arc::new(nodes), zxid: first.as_of, trouble: None })
+    }
+}
+
+fn found(read: Result<Node, Error>) -> Result<Option<Node>, Error> {
+    match read {
+        Ok(node) => Ok(Some(node)),
+        Err(error) if error.code() == Some(Code::NoNode) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn within_bound(nodes: &Nodes) -> Result<(), RecipeError> {
+    if nodes.len() <= MAX_CACHED_NODES {
+        return Ok(());
+    }
+    Err(RecipeError::BadArgument(format!(
+        "a cache holds at most {MAX_CACHED_NODES} nodes, and there are more; cache a smaller subtree"
+    )))
+}
