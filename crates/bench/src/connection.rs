@@ -16,9 +16,20 @@ use tokio::task::JoinHandle;
 use crate::BenchError;
 
 /// A waiter may stand behind every other client.
-const WAIT_MS: u64 = 60_000;
+pub(crate) const WAIT_MS: u64 = 60_000;
 /// Long enough to outlive a measurement's warm-up without a request; every request renews it.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
+
+/// A connection to an endpoint, and its host as requests name it.
+pub(crate) async fn connect(endpoint: &str) -> Result<(String, TcpStream), String> {
+    let uri: Uri = endpoint.parse().map_err(|e| format!("not a URL: {e}"))?;
+    let host = uri.authority().map(|authority| authority.as_str().to_owned());
+    let host = host.ok_or("it has no host")?;
+    let address = if uri.port_u16().is_some() { host.clone() } else { format!("{host}:80") };
+    let stream = TcpStream::connect(&address).await.map_err(|e| e.to_string())?;
+    stream.set_nodelay(true).map_err(|e| e.to_string())?;
+    Ok((host, stream))
+}
 
 /// See the module's text.
 pub(crate) struct Connection {
@@ -40,12 +51,7 @@ impl Connection {
     /// Connects and opens a session.
     pub(crate) async fn open(endpoint: &str, label: &str) -> Result<Self, BenchError> {
         let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
-        let uri: Uri = endpoint.parse().map_err(|e| failed(format!("not a URL: {e}")))?;
-        let host = uri.authority().map(|authority| authority.as_str().to_owned());
-        let host = host.ok_or_else(|| failed("it has no host".into()))?;
-        let address = if uri.port_u16().is_some() { host.clone() } else { format!("{host}:80") };
-        let stream = TcpStream::connect(&address).await.map_err(|e| failed(e.to_string()))?;
-        stream.set_nodelay(true).map_err(|e| failed(e.to_string()))?;
+        let (host, stream) = connect(endpoint).await.map_err(failed)?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|e| failed(e.to_string()))?;
         let driver = tokio::spawn(async move {
@@ -58,6 +64,14 @@ impl Connection {
         opened.credential = Some(session.credential);
         opened.session_id = session.session_id;
         Ok(opened)
+    }
+
+    pub(crate) fn session_id(&self) -> u64 {
+        self.session_id
+    }
+
+    pub(crate) fn credential(&self) -> &str {
+        self.credential.as_deref().unwrap_or_default()
     }
 
     /// Acquires the lock whose routes these are, and gives the token.

@@ -1,4 +1,4 @@
-//! The load generator: clients that acquire and release in a closed loop over HTTP, and what that cost.
+//! The load generator: clients that acquire and release in a closed loop, over HTTP or the session stream, and what that cost.
 //!
 //! It shares the machine with the servers that it measures, so it is lean: one connection for each client, kept open, and no
 //! retries. Whatever goes wrong is counted and shown, never repeated in silence. It must never write to a lock whose name does
@@ -7,6 +7,7 @@
 mod connection;
 mod cpu;
 mod run;
+mod stream;
 
 use std::time::Duration;
 
@@ -27,6 +28,17 @@ pub enum Locks {
     One,
 }
 
+/// How the clients talk to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// One request after the other on a kept-open HTTP connection.
+    Http,
+    /// The session's stream. A release goes out together with the next acquire, as a guard's drop does it in the client library: it
+    /// is posted, and nobody waits for its answer before going on.
+    Stream,
+}
+
 /// One measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -36,6 +48,8 @@ pub struct Plan {
     pub clients: u32,
     /// Which locks.
     pub locks: Locks,
+    /// How they talk.
+    pub transport: Transport,
     /// Before anything is counted.
     pub warm_up: Duration,
     /// While it is.
@@ -64,6 +78,8 @@ pub struct Measured {
     pub clients: u32,
     /// Which locks.
     pub locks: Locks,
+    /// How they talked.
+    pub transport: Transport,
     /// How long it was measured.
     pub seconds: f64,
     /// Acquire and release, completed.

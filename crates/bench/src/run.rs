@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::connection::Connection;
-use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, cpu};
+use crate::stream::Stream;
+use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu};
 
 /// A client that sees nothing but failures does not hammer the cluster with more.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
@@ -47,6 +48,14 @@ impl Seen {
         self.first_error.get_or_insert(why);
     }
 
+    /// A cycle counts where it began and ended in the measured time.
+    fn cycle_done(&mut self, begun_in: Phase, phase: &watch::Receiver<Phase>, cycle: Duration, acquire: Duration) {
+        if begun_in == Phase::Measure && *phase.borrow() == Phase::Measure {
+            self.cycle.saturating_record(micros(cycle));
+            self.acquire.saturating_record(micros(acquire));
+        }
+    }
+
     fn add(&mut self, other: Self) {
         // The same bounds: nothing is lost.
         let _ = self.cycle.add(&other.cycle);
@@ -65,22 +74,28 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     cpu::spent_us(&plan.server_pids)?;
     let opening = (0..plan.clients as usize).map(|at| {
         let endpoint = &plan.endpoints[at % plan.endpoints.len()];
-        async move { Connection::open(endpoint, &format!("bench client {at}")).await }
+        async move {
+            let label = format!("bench client {at}");
+            match plan.transport {
+                Transport::Http => Connection::open(endpoint, &label).await.map(Link::Http),
+                Transport::Stream => Stream::open(endpoint, &label).await.map(|stream| Link::Stream(Box::new(stream))),
+            }
+        }
     });
     let opened = timeout(LONGEST_OPENING, try_join_all(opening)).await;
-    let connections = opened.map_err(|_| BenchError::Endpoint {
+    let links = opened.map_err(|_| BenchError::Endpoint {
         endpoint: plan.endpoints.join(","),
         why: format!("{} sessions could not be opened within {} s", plan.clients, LONGEST_OPENING.as_secs()),
     })??;
     let (phases, phase) = watch::channel(Phase::WarmUp);
     let clients: Vec<_> = (0..)
-        .zip(connections)
-        .map(|(at, connection): (u32, _)| {
+        .zip(links)
+        .map(|(at, link): (u32, _)| {
             let lock = match plan.locks {
                 Locks::Own => format!("{LOCK_PREFIX}%2Fown-{at}"),
                 Locks::One => format!("{LOCK_PREFIX}%2Fone"),
             };
-            tokio::spawn(client(connection, lock, phase.clone()))
+            tokio::spawn(client(link, lock, phase.clone()))
         })
         .collect();
     drop(phase);
@@ -98,13 +113,13 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     let own = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
 
     let mut total = Seen::new();
-    let mut connections = Vec::new();
+    let mut links = Vec::new();
     let give_up_at = Instant::now() + LONGEST_END;
     for mut client in clients {
         match timeout_at(give_up_at, &mut client).await {
-            Ok(Ok((seen, connection))) => {
+            Ok(Ok((seen, link))) => {
                 total.add(seen);
-                connections.push(connection);
+                links.push(link);
             }
             Ok(Err(error)) => total.failed(format!("a client broke off: {error}")),
             Err(_) => {
@@ -114,7 +129,7 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
         }
     }
     // What a failed client still holds goes with its session, and so does what cannot be closed in time.
-    let _ = timeout_at(give_up_at, join_all(connections.into_iter().map(Connection::close))).await;
+    let _ = timeout_at(give_up_at, join_all(links.into_iter().map(Link::close))).await;
     summarize(plan, total, seconds, servers, own)
 }
 
@@ -133,6 +148,7 @@ fn summarize(
     Ok(Measured {
         clients: plan.clients,
         locks: plan.locks,
+        transport: plan.transport,
         seconds,
         cycles,
         cycles_per_second: cycles as f64 / seconds,
@@ -155,17 +171,51 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
     }
 }
 
-async fn client(mut connection: Connection, lock: String, phase: watch::Receiver<Phase>) -> (Seen, Connection) {
-    let (acquire, release) = (format!("/v1/locks/{lock}/acquire"), format!("/v1/locks/{lock}/release"));
+/// One client's way to the cluster.
+enum Link {
+    Http(Connection),
+    Stream(Box<Stream>),
+}
+
+impl Link {
+    async fn close(self) -> Result<(), BenchError> {
+        match self {
+            Self::Http(connection) => connection.close().await,
+            Self::Stream(stream) => stream.close().await,
+        }
+    }
+}
+
+/// The routes of one lock.
+struct Routes {
+    acquire: String,
+    release: String,
+}
+
+async fn client(mut link: Link, lock: String, phase: watch::Receiver<Phase>) -> (Seen, Link) {
+    let routes = Routes { acquire: format!("/v1/locks/{lock}/acquire"), release: format!("/v1/locks/{lock}/release") };
     let mut seen = Seen::new();
+    match &mut link {
+        Link::Http(connection) => over_http(connection, &routes, &phase, &mut seen).await,
+        Link::Stream(stream) => {
+            // A stream that has broken stays so: its client is out, and the measurement says so.
+            if let Err(why) = over_stream(stream, &routes, &phase, &mut seen).await {
+                seen.failed(why);
+            }
+        }
+    }
+    (seen, link)
+}
+
+async fn over_http(connection: &mut Connection, routes: &Routes, phase: &watch::Receiver<Phase>, seen: &mut Seen) {
     let mut last_token = 0;
     loop {
         let begun_in = *phase.borrow();
         if begun_in == Phase::Over {
-            return (seen, connection);
+            return;
         }
         let began = Instant::now();
-        let token = match connection.acquire(&acquire).await {
+        let token = match connection.acquire(&routes.acquire).await {
             Ok(token) => token,
             Err(why) => {
                 seen.failed(why);
@@ -176,15 +226,72 @@ async fn client(mut connection: Connection, lock: String, phase: watch::Receiver
         let acquired = began.elapsed();
         seen.tokens_not_rising += u64::from(token <= last_token);
         last_token = token;
-        if let Err(why) = connection.release(&release, token).await {
+        if let Err(why) = connection.release(&routes.release, token).await {
             seen.failed(why);
             sleep(PAUSE_AFTER_ERROR).await;
             continue;
         }
-        // A cycle counts where it began and ended in the measured time.
-        if begun_in == Phase::Measure && *phase.borrow() == Phase::Measure {
-            seen.cycle.saturating_record(micros(began.elapsed()));
-            seen.acquire.saturating_record(micros(acquired));
+        seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+    }
+}
+
+/// A grant that is still held.
+struct Held {
+    token: u64,
+    begun_in: Phase,
+    began: Instant,
+    acquired: Duration,
+}
+
+/// The release of one cycle goes out with the acquire of the next; both are answered before the cycle after that begins.
+async fn over_stream(
+    stream: &mut Stream,
+    routes: &Routes,
+    phase: &watch::Receiver<Phase>,
+    seen: &mut Seen,
+) -> Result<(), String> {
+    let mut last_token = 0;
+    let mut held: Option<Held> = None;
+    loop {
+        let begun_in = *phase.borrow();
+        let mut release = match &held {
+            Some(held) => Some(stream.ask_release(&routes.release, held.token).await?),
+            None if begun_in == Phase::Over => return Ok(()),
+            None => None,
+        };
+        let began = Instant::now();
+        let mut acquire = match begun_in {
+            Phase::Over => None,
+            _ => Some(stream.ask_acquire(&routes.acquire).await?),
+        };
+        stream.flush().await?;
+        let mut next = None;
+        let mut failed = false;
+        while release.is_some() || acquire.is_some() {
+            let (id, outcome) = stream.answer().await?;
+            let of_release = release.take_if(|release| *release == id).is_some();
+            let of_acquire = acquire.take_if(|acquire| *acquire == id).is_some();
+            match outcome {
+                Ok(_) if of_release => {
+                    if let Some(Held { begun_in, began, acquired, .. }) = held.take() {
+                        seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+                    }
+                }
+                Ok(token) if of_acquire => {
+                    seen.tokens_not_rising += u64::from(token <= last_token);
+                    last_token = token;
+                    next = Some(Held { token, begun_in, began, acquired: began.elapsed() });
+                }
+                Ok(_) => return Err(format!("an answer to {id}, which was not asked")),
+                Err(why) => {
+                    seen.failed(why);
+                    failed = true;
+                }
+            }
+        }
+        held = next;
+        if failed {
+            sleep(PAUSE_AFTER_ERROR).await;
         }
     }
 }

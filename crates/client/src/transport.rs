@@ -282,7 +282,8 @@ impl Course<'_> {
         problem: Problem,
     ) -> Next {
         let transient = problem.code.is_transient();
-        if !transient && !(problem.code == Code::UnknownOutcome && self.may_repeat) {
+        let open = problem.code == Code::UnknownOutcome && self.may_repeat;
+        if !transient && !open {
             self.client.answered(self.request_id);
             return Next::Done(Err(refusal(problem, self.ask.as_session && self.client.identity.is_some())));
         }

@@ -338,14 +338,29 @@ pub(crate) enum BenchLocks {
     Both,
 }
 
+/// Over what `bench` talks
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BenchTransport {
+    /// HTTP, one request after the other
+    Http,
+    /// The session's stream; each release goes out together with the next acquire
+    Stream,
+    /// First the one, then the other, and their ratio
+    Both,
+}
+
 /// `bench`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
 Each client has one session and one connection, and acquires and releases as fast as it gets answers. `acquire` is the time
 of the acquire alone, `cycle` of both. Clients are spread over the endpoints.
 
+Over the stream a client sends its release together with its next acquire, and takes the answers as they come: so does the client
+library, where dropping a guard posts the release without waiting for it. Over HTTP each request waits for the answer before it.
+
 Examples:
   lockkeeper bench
+  lockkeeper bench --transport both --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
 pub(crate) struct Bench {
     /// How many clients at a time, one measurement each
@@ -354,6 +369,9 @@ pub(crate) struct Bench {
     /// Which locks
     #[arg(long, value_enum, default_value = "both")]
     pub(crate) locks: BenchLocks,
+    /// Over what to talk
+    #[arg(long, value_enum, default_value = "http")]
+    pub(crate) transport: BenchTransport,
     /// How long each measurement takes
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use lockkeeper_bench::{BenchError, Locks, Measured, Plan, run as measure};
+use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as measure};
 
 use super::client;
-use crate::args::{Bench, BenchLocks, Common};
+use crate::args::{Bench, BenchLocks, BenchTransport, Common};
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, say};
-use crate::output::{number, print_json, print_table, table};
+use crate::output::{number, print_json, print_line, print_table, table};
 
 /// Makes each measurement and prints them together.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
@@ -17,20 +17,28 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         BenchLocks::One => &[Locks::One],
         BenchLocks::Both => &[Locks::Own, Locks::One],
     };
+    let transports: &[Transport] = match args.transport {
+        BenchTransport::Http => &[Transport::Http],
+        BenchTransport::Stream => &[Transport::Stream],
+        BenchTransport::Both => &[Transport::Http, Transport::Stream],
+    };
     let runtime = super::runtime()?;
     let mut results = Vec::new();
     for &locks in kinds {
         for &clients in &args.clients {
-            let plan = Plan {
-                endpoints: endpoints.clone(),
-                clients,
-                locks,
-                warm_up: Duration::from_secs(args.warm_up.into()),
-                measure: Duration::from_secs(args.seconds.into()),
-                server_pids: args.server_pids.clone(),
-            };
-            say(&format!("{clients} clients, {} …", name(locks)));
-            results.push(runtime.block_on(measure(&plan)).map_err(failure)?);
+            for &transport in transports {
+                let plan = Plan {
+                    endpoints: endpoints.clone(),
+                    clients,
+                    locks,
+                    transport,
+                    warm_up: Duration::from_secs(args.warm_up.into()),
+                    measure: Duration::from_secs(args.seconds.into()),
+                    server_pids: args.server_pids.clone(),
+                };
+                say(&format!("{clients} clients, {}, {} …", name(locks), over(transport)));
+                results.push(runtime.block_on(measure(&plan)).map_err(failure)?);
+            }
         }
     }
     if common.json {
@@ -60,6 +68,13 @@ fn is_sound(measured: &Measured) -> bool {
     measured.errors == 0 && measured.tokens_not_rising == 0
 }
 
+fn over(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Http => "http",
+        Transport::Stream => "stream",
+    }
+}
+
 fn name(locks: Locks) -> &'static str {
     match locks {
         Locks::Own => "own locks",
@@ -70,6 +85,7 @@ fn name(locks: Locks) -> &'static str {
 fn print(results: &[Measured]) -> Result<(), Failure> {
     let mut table = table(&[
         "locks",
+        "over",
         "clients",
         "cycles/s",
         "cycle p50",
@@ -79,11 +95,13 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
         "p99",
         "p99.9",
         "server CPU/cycle",
+        "client CPU/cycle",
         "errors",
     ]);
     for m in results {
         table.add_row(vec![
             name(m.locks).into(),
+            over(m.transport).into(),
             number(m.clients),
             number(format!("{:.0}", m.cycles_per_second)),
             number(millis(m.cycle.p50_us)),
@@ -92,11 +110,43 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
             number(millis(m.acquire.p50_us)),
             number(millis(m.acquire.p99_us)),
             number(millis(m.acquire.p99_9_us)),
-            number(m.server_cpu_us_per_cycle.map_or("-".into(), |us| format!("{us:.0} µs"))),
+            number(per_cycle(m.server_cpu_us_per_cycle)),
+            number(per_cycle(m.client_cpu_us_per_cycle)),
             number(m.errors),
         ]);
     }
-    print_table(&table)
+    print_table(&table)?;
+    for pair in results.chunks(2) {
+        if let [http, stream] = pair
+            && (http.transport, stream.transport) == (Transport::Http, Transport::Stream)
+        {
+            print_line(&ratio(http, stream))?;
+        }
+    }
+    if results.iter().any(|m| m.transport == Transport::Stream) {
+        print_line("Over the stream a release goes out together with the next acquire, as a dropped guard's does.")?;
+    }
+    Ok(())
+}
+
+/// How the stream stands to HTTP.
+fn ratio(http: &Measured, stream: &Measured) -> String {
+    let of = |stream: Option<f64>, http: Option<f64>| match (stream, http) {
+        (Some(stream), Some(http)) if http > 0.0 => format!("{:.2}", stream / http),
+        _ => "-".into(),
+    };
+    format!(
+        "{} clients, {}: stream / http = {} cycles/s, {} server CPU per cycle, {} client CPU per cycle",
+        stream.clients,
+        name(stream.locks),
+        of(Some(stream.cycles_per_second), Some(http.cycles_per_second)),
+        of(stream.server_cpu_us_per_cycle, http.server_cpu_us_per_cycle),
+        of(stream.client_cpu_us_per_cycle, http.client_cpu_us_per_cycle),
+    )
+}
+
+fn per_cycle(us: Option<f64>) -> String {
+    us.map_or("-".into(), |us| format!("{us:.0} µs"))
 }
 
 fn millis(us: u64) -> String {
