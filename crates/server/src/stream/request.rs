@@ -169,11 +169,12 @@ fn begin_on_lock(
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
             let waits = ask.wait_ms > 0;
-            let work = carry_out(session.clone(), id, "/v1/locks/{name}/acquire", async move {
-                let (reply, grant) = holding::take(&session.app, lock, asking, ask).await?;
-                let effect = Effect::Granted { token: grant.token.0, paths: grant.paths };
-                Ok((reply, effect))
-            });
+            let app = session.app.clone();
+            let work = async move {
+                let (reply, grant) = holding::take(&app, lock, asking, ask).await?;
+                Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
+            };
+            let work = carry_out(session, id, "/v1/locks/{name}/acquire", work.boxed());
             let (work, cancel) = abortable(work);
             let work = async move {
                 match work.await {
@@ -189,20 +190,24 @@ fn begin_on_lock(
             let directories = also.iter().chain([&lock]).map(LockName::directory).collect();
             let parting = Parting { token: ask.token, directories };
             Ok(part(session, parting, |session, parting| {
-                carry_out(session.clone(), id, "/v1/locks/{name}/release", async move {
-                    let reply = holding::give_back(&session.app, lock, asking, ask).await?;
+                let app = session.app.clone();
+                let work = async move {
+                    let reply = holding::give_back(&app, lock, asking, ask).await?;
                     Ok((reply, Effect::Released(parting)))
-                })
+                };
+                carry_out(session, id, "/v1/locks/{name}/release", work.boxed())
             }))
         }
         Verb::Downgrade => {
             let ask: Token = extract::parse(body)?;
             let parting = Parting { token: ask.token, directories: vec![lock.directory()] };
             Ok(part(session, parting, |session, parting| {
-                carry_out(session.clone(), id, "/v1/locks/{name}/downgrade", async move {
-                    let (reply, path) = holding::become_reader(&session.app, lock, asking, ask).await?;
+                let app = session.app.clone();
+                let work = async move {
+                    let (reply, path) = holding::become_reader(&app, lock, asking, ask).await?;
                     Ok((reply, Effect::Renamed(parting, path)))
-                })
+                };
+                carry_out(session, id, "/v1/locks/{name}/downgrade", work.boxed())
             }))
         }
     }
@@ -227,12 +232,13 @@ fn cancelled() -> Failure {
     Failure::new(Code::Cancelled, "the client gave the request up; it holds nothing by it and leaves the queue")
 }
 
-/// Does what the observing layer of the router does, around work that does not pass through it.
+/// Does what the observing layer of the router does, around work that does not pass through it. The work comes in a box of its own:
+/// each layer around a bare future would double it.
 async fn carry_out<T: Serialize>(
     session: Arc<Session>,
     id: u64,
     route: &'static str,
-    work: impl Future<Output = Result<(Reply<T>, Effect), Failure>>,
+    work: BoxFuture<'static, Result<(Reply<T>, Effect), Failure>>,
 ) -> Finished {
     let started = Instant::now();
     let done = match session.app.load.enter() {
