@@ -48,18 +48,29 @@ impl Capture {
         }
     }
 
-    /// Takes what there is, without waiting for more.
-    pub(super) fn take(&mut self) {
+    fn take(&mut self) {
         let mut piece = vec![0; PIECE];
         while !self.ended && !self.is_too_much() {
             match self.pipe.try_read(&mut piece) {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.add(&piece[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.ended = error.kind() != std::io::ErrorKind::WouldBlock;
-                    return;
-                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => self.ended = error.kind() != std::io::ErrorKind::Interrupted,
+            }
+        }
+    }
+
+    /// Takes all that is in the pipe, without waiting for more. Asks the system, not the runtime: that may not have heard yet of what
+    /// was written last, and would say that there is nothing.
+    pub(super) fn take_rest(&mut self) {
+        let mut piece = vec![0; PIECE];
+        while !self.ended && !self.is_too_much() {
+            match nix::unistd::read(&self.pipe, &mut piece) {
+                Ok(0) => self.ended = true,
+                Ok(count) => self.add(&piece[..count]),
+                Err(nix::errno::Errno::EINTR) => {}
+                // A process that has left the group may have it open still; what it writes is not CMD's.
+                Err(_) => return,
             }
         }
     }
@@ -87,5 +98,37 @@ impl Capture {
         drop(self.pass_on);
         // It does not panic; and if it did, what came was kept all the same.
         let _ = self.writer.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Of a command that has ended.
+    fn capture(script: &str, limit: usize) -> Capture {
+        let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        child.wait().unwrap();
+        Capture::start(stdout, limit).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_was_written_last_is_taken_before_the_runtime_hears_of_it() {
+        // Nothing has been waited for here, so the runtime has not looked at the pipe.
+        let mut capture = capture("printf whole", 100);
+        capture.take_rest();
+        assert_eq!(capture.kept(), b"whole");
+        capture.take_rest();
+        assert_eq!(capture.kept(), b"whole");
+    }
+
+    #[tokio::test]
+    async fn no_more_is_kept_than_one_piece_beyond_the_bound() {
+        let mut capture = capture("head -c 60000 /dev/zero", 10);
+        capture.too_much().await;
+        assert!(capture.is_too_much() && capture.kept().len() <= 10 + PIECE);
     }
 }

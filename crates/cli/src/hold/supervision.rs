@@ -152,7 +152,7 @@ async fn too_much(capture: &mut Option<Capture>) -> Failure {
 /// What CMD's group, which has ended, has left in the pipe.
 fn rest_of_output(capture: &mut Option<Capture>) -> Result<Vec<u8>, Failure> {
     let Some(capture) = capture else { return Ok(Vec::new()) };
-    capture.take();
+    capture.take_rest();
     if capture.is_too_much() { Err(too_large(capture)) } else { Ok(capture.kept().to_vec()) }
 }
 

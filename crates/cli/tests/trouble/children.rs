@@ -1,9 +1,10 @@
 //! Clients in processes of their own, to be frozen, or given another clock: this very test binary, run again with a role.
 
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_client::{Session, Transport};
 use tokio::runtime::Runtime;
@@ -17,6 +18,9 @@ const ARGUMENTS: &str = "LOCKKEEPER_TEST_ARGUMENTS";
 const ENDPOINTS: &str = "LOCKKEEPER_TEST_ENDPOINTS";
 /// What a child says begins with it; the rest is the test harness's.
 const MARK: &str = "child: ";
+
+/// How long a child may take in all; only a bound for when what is waited for never comes.
+const LONGEST: Duration = Duration::from_secs(28);
 
 /// What a child may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,9 @@ pub(crate) enum Role {
 /// A child at work.
 pub(crate) struct Child {
     pub(crate) process: Killed,
-    lines: Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
+    /// Nothing that is waited for comes later than this.
+    give_up_at: Instant,
 }
 
 impl Child {
@@ -62,15 +68,22 @@ impl Child {
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut process = Killed(command.spawn().unwrap());
-        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
-        Self { process, lines }
+        let stdout = BufReader::new(process.0.stdout.take().unwrap());
+        let (tell, lines) = channel();
+        // Ends with the child, or with the test.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Self { process, lines, give_up_at: Instant::now() + LONGEST }
     }
 
     /// The next thing it says that begins so: what comes behind.
     pub(crate) fn says(&mut self, beginning: &str) -> Vec<String> {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
         loop {
-            let line = self.lines.next().unwrap_or_else(|| panic!("it ended without saying {beginning}")).unwrap();
+            let left = self.give_up_at.saturating_duration_since(Instant::now());
+            let line = self
+                .lines
+                .recv_timeout(left)
+                .unwrap_or_else(|e| panic!("it never said what was waited for ({beginning}): {e}"));
             // The harness may have begun the line with words of its own.
             let said = line.split_once(MARK).map(|(_, said)| said);
             if let Some(rest) = said.and_then(|said| said.strip_prefix(beginning)) {
