@@ -23,12 +23,16 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    pub(super) fn start(stdout: ChildStdout, limit: usize) -> std::io::Result<Self> {
+    /// Passes what comes from `stdout` on to `out`.
+    pub(super) fn start(
+        stdout: ChildStdout,
+        limit: usize,
+        mut out: impl Write + Send + 'static,
+    ) -> std::io::Result<Self> {
         let pipe = Receiver::from_owned_fd(stdout.into())?;
         let (pass_on, pieces) = channel::<Vec<u8>>();
         let writer = std::thread::Builder::new().name("output".into()).spawn(move || {
             for piece in pieces {
-                let mut out = std::io::stdout().lock();
                 // A reader that has gone has no part in whether CMD's result is stored.
                 if out.write_all(&piece).and_then(|()| out.flush()).is_err() {
                     return;
@@ -112,7 +116,7 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         child.wait().unwrap();
-        Capture::start(stdout, limit).unwrap()
+        Capture::start(stdout, limit, std::io::sink()).unwrap()
     }
 
     #[tokio::test]

@@ -136,7 +136,7 @@ fn warn(hold: &impl Hold, left: Duration) {
 fn start_capture(command: &mut Supervised, limit: Option<usize>) -> Result<Option<Capture>, Failure> {
     let (Some(stdout), Some(limit)) = (command.stdout.take(), limit) else { return Ok(None) };
     let failed = |e| Failure::new(EXIT_INTERNAL, format!("cannot read what CMD prints: {e}"));
-    Capture::start(stdout, limit).map(Some).map_err(failed)
+    Capture::start(stdout, limit, std::io::stdout()).map(Some).map_err(failed)
 }
 
 async fn too_much(capture: &mut Option<Capture>) -> Failure {
