@@ -53,12 +53,13 @@ pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -
     let first = ways.front().copied();
     let mut asked = FuturesUnordered::new();
     let mut failures = Vec::new();
+    let mut refused = false;
     loop {
         if asked.is_empty() {
             match ways.pop_front() {
                 Some(way) => asked.push(ask(client, way, limit)),
                 None => {
-                    give_stream_up(client, first, "it answered no keepalive, and no other endpoint did");
+                    give_stream_up(client, first, false, "it answered no keepalive, and no other endpoint did");
                     return Round::Failed(failures.join("; "));
                 }
             }
@@ -68,12 +69,13 @@ pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -
                 Ok(timeout) => {
                     if let Way::Http(place) = way {
                         client.endpoints.prefer(place);
-                        give_stream_up(client, first, "another endpoint answered a keepalive, and it did not");
+                        give_stream_up(client, first, refused, "another endpoint answered a keepalive, and it did not");
                     }
                     return Round::Acknowledged { sent, timeout };
                 }
                 Err(error) if says_over(&error) => return Round::Over(error.to_string()),
                 Err(error) => {
+                    refused |= matches!(way, Way::Stream { .. });
                     failures.push(error.to_string());
                     if let Some(way) = ways.pop_front() {
                         asked.push(ask(client, way, limit));
@@ -89,10 +91,11 @@ pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -
     }
 }
 
-/// A stream over which nothing came since it was asked is of no use, whatever its connection looks like.
-fn give_stream_up(client: &Client, way: Option<Way>, why: &str) {
+/// A stream over which nothing came since it was asked is of no use, whatever its connection looks like. Nor is one whose node
+/// could not confirm what another has: it is cut off from the rest.
+fn give_stream_up(client: &Client, way: Option<Way>, refused: bool, why: &str) {
     if let (Some(hub), Some(Way::Stream { generation, heard })) = (&client.stream, way)
-        && hub.heard() == heard
+        && (refused || hub.heard() == heard)
     {
         hub.abandon(generation, why);
     }

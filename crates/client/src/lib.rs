@@ -9,6 +9,7 @@
 
 mod client;
 mod clock;
+mod course;
 mod endpoints;
 mod error;
 pub mod fencing;

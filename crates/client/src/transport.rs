@@ -1,8 +1,4 @@
-//! One call from its first try to its end: which failures lead to the next endpoint, and when the outcome is unknown.
-//!
-//! A try that was not sent, or was answered with a transient code, certainly changed nothing. A try that was sent and not
-//! answered may have: it is repeated only if the request is safe to repeat (it reads, or its session and request id make
-//! the cluster give the first answer again), and it is reported as unknown otherwise.
+//! What a call is, the doors through which it goes, and one try of it over HTTP. What follows from a try is in `course.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +6,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Problem, REQUEST_ID_HEADER, SESSION_HEADER};
-use rand::Rng;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,16 +14,16 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::client::Client;
+use crate::course::{Course, jitter, refusal};
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
-use crate::stream::{Asked, Hub, Reply};
 
 /// Longest answer that is read.
 pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
 /// Longer bodies go over HTTP, where what is too long is refused in words; a stream would break over it.
 const MAX_STREAMED_BODY_BYTES: usize = 256 << 10;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Before what was posted is tried anew, after an outage that outlasted the client's patience.
+const PAUSE_IN_OUTAGE: Duration = Duration::from_millis(500);
 /// Longest that what was posted is tried; no session outlives this in silence.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
@@ -108,7 +103,7 @@ pub(crate) fn encode(body: &(impl Serialize + ?Sized)) -> Result<Bytes, Error> {
 }
 
 /// How one try went.
-enum Outcome {
+pub(crate) enum Outcome {
     Answered(Bytes),
     Problem(Box<Problem>),
     /// It never left, or certainly had no effect.
@@ -116,194 +111,6 @@ enum Outcome {
     /// It was sent and no answer came.
     Open(String),
     NotLockkeeper(String),
-}
-
-/// What the tries so far say together.
-#[derive(Default)]
-struct Tries {
-    tried: Vec<Tried>,
-    /// Some try may have taken effect.
-    open: Option<String>,
-    in_this_round: usize,
-}
-
-impl Tries {
-    fn note(&mut self, endpoint: &Endpoint, why: String) {
-        self.in_this_round += 1;
-        self.note_tried(Tried { endpoint: endpoint.to_string(), why });
-    }
-
-    fn note_tried(&mut self, new: Tried) {
-        match self.tried.iter_mut().find(|tried| tried.endpoint == new.endpoint) {
-            Some(tried) => *tried = new,
-            None => self.tried.push(new),
-        }
-    }
-
-    fn into_error(self) -> Error {
-        match self.open {
-            Some(why) => Error::UnknownOutcome(why),
-            None => Error::Unreachable { tried: self.tried },
-        }
-    }
-}
-
-/// A call that is under way.
-struct Course<'a> {
-    client: &'a Client,
-    ask: &'a Ask,
-    request_id: Option<Uuid>,
-    may_repeat: bool,
-    give_up_at: Instant,
-    tries: Tries,
-    pause: Duration,
-    /// Over HTTP, even where there is a stream.
-    plain: bool,
-}
-
-/// What is left to do after a try.
-enum Next {
-    Done(Result<(Endpoint, Bytes), Error>),
-    /// This endpoint is of no use at the moment.
-    MoveOn {
-        place: usize,
-        retry_after: Option<Duration>,
-    },
-    /// The same way again, after a pause.
-    Again {
-        retry_after: Option<Duration>,
-    },
-    /// At once over HTTP.
-    OverHttp,
-}
-
-impl Course<'_> {
-    async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
-        loop {
-            let stream = self.client.stream.as_ref().filter(|_| !self.plain);
-            let next = match stream {
-                Some(hub) => {
-                    let asked = hub.ask(self.ask, self.request_id, self.give_up_at).await;
-                    self.after_stream(hub, asked)
-                }
-                None => {
-                    let place = self.client.endpoints.preferred();
-                    let endpoint = self.client.endpoints.at(place).clone();
-                    let outcome = self.client.try_once(&endpoint, self.ask, self.request_id, self.give_up_at).await?;
-                    self.after(place, None, outcome)
-                }
-            };
-            let (all_failed, retry_after) = match next {
-                Next::Done(result) => return result,
-                Next::OverHttp => {
-                    self.plain = true;
-                    continue;
-                }
-                Next::Again { retry_after } => (true, retry_after),
-                Next::MoveOn { place, retry_after } => {
-                    self.client.endpoints.move_on_from(place);
-                    (self.tries.in_this_round >= self.client.endpoints.all().len(), retry_after)
-                }
-            };
-            if all_failed {
-                self.tries.in_this_round = 0;
-                let rest = self.pause.max(retry_after.unwrap_or_default()).min(LONGEST_PAUSE).mul_f64(jitter());
-                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-                if Instant::now() + rest >= self.give_up_at {
-                    return Err(self.tries.into_error());
-                }
-                sleep(rest).await;
-            } else if Instant::now() >= self.give_up_at {
-                return Err(self.tries.into_error());
-            }
-        }
-    }
-
-    fn after_stream(&mut self, hub: &Arc<Hub>, asked: Asked) -> Next {
-        let reply = match asked {
-            Asked::Reply(reply) => reply,
-            Asked::GaveUp { sent } => {
-                if sent && self.ask.repeat != Repeat::Freely {
-                    self.tries.open = Some("no answer came over the session's stream in time".into());
-                }
-                hub.tried().into_iter().for_each(|tried| self.tries.note_tried(tried));
-                return Next::Done(Err(std::mem::take(&mut self.tries).into_error()));
-            }
-        };
-        match reply {
-            Reply::Answered { place, bytes } => self.after(place, None, Outcome::Answered(bytes)),
-            Reply::Problem { place, generation, problem } => {
-                self.after(place, Some((hub, generation)), Outcome::Problem(problem))
-            }
-            Reply::NotLockkeeper { place, why } => self.after(place, None, Outcome::NotLockkeeper(why)),
-            Reply::Impossible(error) => Next::Done(Err(error)),
-            // What only reads does not need the session.
-            Reply::Over(_) if self.ask.repeat == Repeat::Freely => Next::OverHttp,
-            Reply::Over(why) => Next::Done(Err(Error::Lost(why))),
-            Reply::Elsewhere => Next::OverHttp,
-        }
-    }
-
-    fn after(&mut self, place: usize, stream: Option<(&Arc<Hub>, u64)>, outcome: Outcome) -> Next {
-        let endpoint = self.client.endpoints.at(place).clone();
-        match outcome {
-            Outcome::Answered(bytes) => {
-                // The stream's driver has noted that already.
-                if self.plain || self.client.stream.is_none() {
-                    self.client.answered(self.request_id);
-                }
-                Next::Done(Ok((endpoint, bytes)))
-            }
-            Outcome::NotLockkeeper(why) => {
-                Next::Done(Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }))
-            }
-            Outcome::Problem(problem) => self.after_problem(place, endpoint, stream, *problem),
-            Outcome::NotSent(why) => {
-                self.tries.note(&endpoint, why);
-                Next::MoveOn { place, retry_after: None }
-            }
-            Outcome::Open(why) if self.may_repeat => {
-                // A read whose answer is missing leaves nothing open.
-                if self.ask.repeat != Repeat::Freely {
-                    self.tries.open = Some(format!("{endpoint}: {why}"));
-                }
-                self.tries.note(&endpoint, why);
-                Next::MoveOn { place, retry_after: None }
-            }
-            Outcome::Open(why) => Next::Done(Err(Error::UnknownOutcome(format!("{endpoint}: {why}")))),
-        }
-    }
-
-    fn after_problem(
-        &mut self,
-        place: usize,
-        endpoint: Endpoint,
-        stream: Option<(&Arc<Hub>, u64)>,
-        problem: Problem,
-    ) -> Next {
-        let transient = problem.code.is_transient();
-        let open = problem.code == Code::UnknownOutcome && self.may_repeat;
-        if !transient && !open {
-            self.client.answered(self.request_id);
-            return Next::Done(Err(refusal(problem, self.ask.as_session && self.client.identity.is_some())));
-        }
-        if !transient {
-            self.tries.open = Some(format!("{endpoint}: {problem}"));
-        }
-        let retry_after = problem.retry_after_ms.map(Duration::from_millis).filter(|_| transient);
-        let (code, why) = (problem.code, problem.to_string());
-        self.tries.note(&endpoint, why.clone());
-        match stream {
-            None => Next::MoveOn { place, retry_after },
-            Some((hub, generation)) => {
-                // The node has waited as long as it was ready to. Another may be on the other side of whatever it is.
-                if code != Code::Overloaded && self.client.endpoints.all().len() > 1 {
-                    hub.abandon(generation, &why);
-                }
-                Next::Again { retry_after }
-            }
-        }
-    }
 }
 
 impl Client {
@@ -320,22 +127,7 @@ impl Client {
     }
 
     async fn call_under(&self, ask: &Ask, request_id: Option<Uuid>) -> Result<(Endpoint, Bytes), Error> {
-        let may_repeat = match ask.repeat {
-            Repeat::Freely | Repeat::Idempotent => true,
-            Repeat::ByRequestId => request_id.is_some(),
-            Repeat::Never => false,
-        };
-        let course = Course {
-            client: self,
-            ask,
-            request_id,
-            may_repeat,
-            give_up_at: Instant::now() + self.options.patience + ask.wait,
-            tries: Tries::default(),
-            pause: FIRST_PAUSE,
-            plain: !self.is_streamed(ask),
-        };
-        course.run().await
+        Course::new(self, ask, request_id, !self.is_streamed(ask)).run().await
     }
 
     fn is_streamed(&self, ask: &Ask) -> bool {
@@ -374,11 +166,11 @@ impl Client {
             if !is_open || Instant::now() >= give_up_at {
                 return;
             }
-            sleep(LONGEST_PAUSE.mul_f64(jitter())).await;
+            sleep(PAUSE_IN_OUTAGE.mul_f64(jitter())).await;
         }
     }
 
-    async fn try_once(
+    pub(crate) async fn try_once(
         &self,
         endpoint: &Endpoint,
         ask: &Ask,
@@ -420,19 +212,6 @@ impl Client {
             }
         }
         Ok(request)
-    }
-}
-
-/// Many callers that failed together should not come back together.
-fn jitter() -> f64 {
-    rand::rng().random_range(0.5..1.0)
-}
-
-fn refusal(problem: Problem, of_own_session: bool) -> Error {
-    match problem.code {
-        Code::SessionExpired if of_own_session => Error::Lost(problem.detail),
-        Code::UnknownOutcome => Error::UnknownOutcome(problem.detail),
-        _ => Error::Refused(Box::new(problem)),
     }
 }
 

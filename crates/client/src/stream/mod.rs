@@ -1,6 +1,6 @@
 //! A session's stream: one WebSocket to one node at a time, over which the session asks, is told, and keeps itself alive.
 //!
-//! [`Hub`] is what the rest of the client holds; one task, the [driver](driver), owns the connection and finds another node
+//! [`Hub`] is what the rest of the client holds; one task, the driver, owns the connection and finds another node
 //! when it breaks. Requests that are not answered then are sent again under the same request ids, so that nothing is applied
 //! twice (promise P9); watches are taken up again where they broke off (P8).
 //!
@@ -8,6 +8,7 @@
 //! no request id, and never let an answered grant fall on the floor: what a caller gave up is taken back.
 
 mod connect;
+mod connection;
 mod driver;
 mod frames;
 mod grants;

@@ -175,6 +175,29 @@ async fn a_node_that_cannot_serve_is_left_for_one_that_can() {
 }
 
 #[tokio::test]
+async fn a_node_that_cannot_confirm_what_another_can_is_left_though_it_talks() {
+    let cut_off = Node::start(|event| match event {
+        Event::Frame(_, value) => match (value.get("keepalive"), value.get("request")) {
+            (Some(number), _) => {
+                let problem = lockkeeper_client::api::Problem::new(Code::NoLeader, "as the test wants it");
+                vec![Do::Say(json!({"not_confirmed": {"number": number, "problem": problem}}))]
+            }
+            // A wait in its queue, which would last.
+            (_, Some(_)) => vec![],
+            _ => good(event),
+        },
+        Event::Http(line) if line.ends_with("/keepalive") => vec![problem(Code::NoLeader)],
+        _ => good(event),
+    })
+    .await;
+    let other = Node::start(good).await;
+    let session = open(&[&cut_off.address, &other.address]).await;
+    let acquire = Acquire { wait_ms: 60_000, ..Acquire::default() };
+    assert_eq!(session.client().acquire("a", &acquire).await.unwrap().token, 50);
+    assert_eq!(requests(&cut_off)[0]["body"]["request_id"], requests(&other)[0]["body"]["request_id"]);
+}
+
+#[tokio::test]
 async fn a_node_that_sends_its_clients_away_is_left_at_once() {
     for code in [1001, 4002, 4003] {
         let leaving = Node::start(good).await;
