@@ -82,8 +82,7 @@ pub struct Acquired {
     pub credential: Option<String>,
     /// The session's timeout in milliseconds.
     pub session_timeout_ms: u32,
-    /// How long the session lives, in milliseconds, if nothing more is heard of it. A session that had been silent for all of its timeout
-    /// when it asked may end sooner: what counts is the sending of the last acknowledged keepalive.
+    /// How long the session lives, in milliseconds, if nothing more is heard of it.
     pub session_remaining_ms: u64,
     /// The request id, to be used in a retry.
     pub request_id: Uuid,

@@ -51,7 +51,7 @@ pub enum Command {
     },
     /// Ends sessions that were silent for too long. Each that ends takes a zxid of its own.
     /// Has no effect unless the log entry's term is `term`: a leader that has lost its term expires nobody (promise P5). Spares
-    /// who has asked for something after `seen` that it now owns: a lock that was granted meanwhile is not taken away with the
+    /// who has changed anything after `seen`: a lock that was granted meanwhile is not taken away with the
     /// grant's answer still on its way.
     ExpireSessions {
         /// Term of the leader that noticed the silence.

@@ -185,6 +185,7 @@ impl Builder {
             label: record.label,
             secret_hash: record.secret_hash,
             opened_ms: record.opened_ms,
+            acted: record.acted,
             ephemerals: Default::default(),
             memory: Default::default(),
         };

@@ -42,6 +42,7 @@ pub(super) struct SessionRecord {
     pub(super) label: Arc<str>,
     pub(super) secret_hash: [u8; 32],
     pub(super) opened_ms: u64,
+    pub(super) acted: Zxid,
 }
 
 /// A node without what other records say about it.

@@ -79,6 +79,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         label: session.label.clone(),
         secret_hash: session.secret_hash,
         opened_ms: session.opened_ms,
+        acted: session.acted,
     })
 }
 

@@ -67,7 +67,7 @@ impl State {
         let mut ended = Vec::new();
         let mut events = Vec::new();
         for &session in silent.iter().filter(|_| term_is_current) {
-            if self.has_acted_since(session, seen) {
+            if self.sessions.get(&session).is_some_and(|session| session.acted > seen) {
                 continue;
             }
             let outcome = self.transact(|t| {
@@ -81,12 +81,6 @@ impl State {
         }
         let changed = !ended.is_empty();
         Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
-    }
-
-    /// Whether anything that the session owns was made, or claimed, after that.
-    fn has_acted_since(&self, session: SessionId, seen: Zxid) -> bool {
-        let own = self.sessions.get(&session).into_iter().flat_map(|session| session.ephemerals.iter());
-        own.filter_map(|path| self.tree.get(path)).any(|node| node.mzxid > seen)
     }
 
     /// Removes those candidates whose time has come, each in a transaction of its own.
@@ -124,7 +118,7 @@ impl State {
         if let Some(gone) = session.filter(|id| !self.sessions.contains_key(id)) {
             return self.refused(Refusal::SessionExpired(gone));
         }
-        let Some(key) = request else { return self.transact(|t| t.run(session, op)) };
+        let Some(key) = request else { return self.act(session, op) };
         let Some(id) = session else { return self.refused(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
             let count = key.acknowledged.len();
@@ -137,11 +131,22 @@ impl State {
             let reply = if known.fingerprint == asked { known.answer.clone() } else { Err(Refusal::RequestMismatch) };
             return Outcome { zxid: self.zxid, reply, changed: false, events: Vec::new() };
         }
-        let outcome = self.transact(|t| t.run(session, op));
+        let outcome = self.act(session, op);
         if let Some(session) = self.sessions.get_mut(&id) {
             let memory = &mut Arc::make_mut(session).memory;
             memory.forget(&key.acknowledged);
             memory.remember(key.id, asked, outcome.reply.clone());
+        }
+        outcome
+    }
+
+    /// Runs an operation, and notes that its session did something.
+    fn act(&mut self, session: Option<SessionId>, op: &Op) -> Outcome {
+        let outcome = self.transact(|t| t.run(session, op));
+        if outcome.changed
+            && let Some(session) = session.and_then(|id| self.sessions.get_mut(&id))
+        {
+            Arc::make_mut(session).acted = outcome.zxid;
         }
         outcome
     }
@@ -166,6 +171,7 @@ fn open_session(
         label: label.clone(),
         secret_hash,
         opened_ms,
+        acted: transaction.zxid,
         ephemerals: Default::default(),
         memory: Default::default(),
     });

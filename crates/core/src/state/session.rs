@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::command::Op;
-use crate::ids::RequestId;
+use crate::ids::{RequestId, Zxid};
 use crate::limits::MAX_REMEMBERED_REPLIES;
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
@@ -23,6 +23,8 @@ pub struct Session {
     pub secret_hash: [u8; 32],
     /// When it opened, by the replicated clock.
     pub opened_ms: u64,
+    /// Its last command that changed anything, its opening included. What others do to its nodes does not count.
+    pub acted: Zxid,
     pub(crate) ephemerals: OrdSet<NodePath>,
     pub(crate) memory: Memory,
 }

@@ -149,6 +149,7 @@ impl State {
     fn validate_session(&self, id: SessionId, session: &Session) -> Result<(), String> {
         ensure!(Zxid(id.0) <= self.zxid && id.0 > 0, "it has yet to be opened");
         ensure!(session.opened_ms <= self.clock_ms, "it opened in the future");
+        ensure!((Zxid(id.0)..=self.zxid).contains(&session.acted), "it acted at {}", session.acted);
         ensure!(
             (MIN_SESSION_TIMEOUT_MS..=MAX_SESSION_TIMEOUT_MS).contains(&session.timeout_ms),
             "its timeout is {}",

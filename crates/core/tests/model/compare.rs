@@ -68,6 +68,7 @@ fn sessions(state: &State, model: &Model) {
         assert_eq!(*session.label, *expected.label);
         assert_eq!(session.secret_hash, expected.secret_hash);
         assert_eq!(session.opened_ms, expected.opened_ms);
+        assert_eq!(session.acted.0, expected.acted);
         let own: Vec<String> = session.ephemerals().map(|path| path.to_string()).collect();
         assert_eq!(own, model.owned(*id));
         let memory = model.memory.get(id).map_or(&[][..], |memory| memory);

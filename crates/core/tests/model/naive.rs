@@ -33,6 +33,7 @@ pub(crate) struct MSession {
     pub(crate) label: String,
     pub(crate) secret_hash: [u8; 32],
     pub(crate) opened_ms: u64,
+    pub(crate) acted: u64,
 }
 
 pub(crate) type Answer = Result<Reply, Refusal>;
@@ -151,7 +152,8 @@ impl Model {
                 self.attempt(|m, zxid| {
                     let label = label.to_string();
                     let opened_ms = m.clock;
-                    m.sessions.insert(zxid, MSession { timeout_ms, label, secret_hash: *secret_hash, opened_ms });
+                    let secret_hash = *secret_hash;
+                    m.sessions.insert(zxid, MSession { timeout_ms, label, secret_hash, opened_ms, acted: zxid });
                     let session = SessionId(zxid);
                     m.events.push(Event::SessionOpened { zxid: Zxid(zxid), session, timeout_ms });
                     Ok(Reply::SessionOpened { session, timeout_ms })
@@ -168,7 +170,7 @@ impl Model {
                 let mut ended = Vec::new();
                 if term.0 == entry_term {
                     for id in sessions {
-                        if self.owned(id.0).iter().any(|at| self.nodes[at].mzxid > seen.0) {
+                        if self.sessions.get(&id.0).is_some_and(|session| session.acted > seen.0) {
                             continue;
                         }
                         let end = self.attempt(|m, zxid| {
@@ -205,7 +207,7 @@ impl Model {
         {
             return Err(Refusal::SessionExpired(id));
         }
-        let Some(key) = request else { return self.attempt(|m, zxid| m.run(zxid, session, op, true)) };
+        let Some(key) = request else { return self.act(session, op) };
         let Some(id) = session else { return Err(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
             return bad();
@@ -213,12 +215,25 @@ impl Model {
         if let Some((_, asked, answer)) = self.memory.entry(id.0).or_default().iter().find(|(k, ..)| *k == key.id) {
             return if asked == op { answer.clone() } else { Err(Refusal::RequestMismatch) };
         }
-        let answer = self.attempt(|m, zxid| m.run(zxid, session, op, true));
+        let answer = self.act(session, op);
         let memory = self.memory.entry(id.0).or_default();
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         if memory.len() > MAX_REMEMBERED_REPLIES {
             drop(memory.remove(0));
+        }
+        answer
+    }
+
+    /// What changes anything is a sign of life of the session that asked for it.
+    fn act(&mut self, session: Option<SessionId>, op: &Op) -> Answer {
+        let before = self.zxid;
+        let answer = self.attempt(|m, zxid| m.run(zxid, session, op, true));
+        let zxid = self.zxid;
+        if zxid > before
+            && let Some(session) = session.and_then(|id| self.sessions.get_mut(&id.0))
+        {
+            session.acted = zxid;
         }
         answer
     }
