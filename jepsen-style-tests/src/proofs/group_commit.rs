@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_bench::{Locks, Measured, Plan};
+use lockkeeper_bench::{Locks, Measured, Plan, Transport};
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
@@ -32,6 +32,7 @@ async fn measure(context: &Context, cluster: &Cluster, clients: u32) -> Result<M
         warm_up: Duration::from_secs(1),
         measure: Duration::from_secs(context.seconds.unwrap_or(SECONDS)),
         server_pids: Vec::new(),
+        transport: Transport::Http,
     };
     let measured = lockkeeper_bench::run(&plan).await.map_err(|error| Failed::CannotRun(error.to_string()))?;
     context.story.say(format!(

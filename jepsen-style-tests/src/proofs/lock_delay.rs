@@ -22,8 +22,10 @@ use crate::workers::Worker;
 pub(super) const ROUNDS: u32 = 4;
 const TTL_MS: u64 = 2_000;
 const DELAY_MS: u64 = 1_500;
-/// How much later than it may the next be granted: noticing the end of a session, and what a timer takes.
-const GRACE_MS: u64 = 700;
+/// How much later than the delay's end the next may be granted: what a timer and a hand-over take.
+const GRACE_MS: u64 = 500;
+/// How much later than it may a session ends, as `expiry` allows it too. Less than the delay, or the control could show nothing.
+const EXPIRY_MS: u64 = 1_200;
 /// The same when the leader dies amid: a new one is elected, and the keeper's clock starts anew.
 const GRACE_AMID_MS: u64 = 4_000;
 /// "At once".

@@ -8,10 +8,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use lockkeeper_client::api::Data;
 use lockkeeper_client::api::gates::{Begin, Finish, Gate as State};
-use lockkeeper_client::{Client, Session};
+use lockkeeper_client::recipes::{Begun, GateTicket};
+use lockkeeper_client::{Client, Error, Session};
 
 use super::{Common, failed, join};
 use crate::record::{Standing, What, boot_us, tell};
+
+const KEEP: Duration = Duration::from_secs(600);
 
 /// See the module's text.
 #[derive(Args, Clone)]
@@ -73,66 +76,121 @@ pub(super) async fn run(common: &Common, work: Gate) -> Result<Vec<Session>, Str
             tell(0, What::Sure { until_ms: watched.expires_at().as_millis() });
         }
     });
-    let client = if work.without_session { common.client(0)? } else { session.client().clone() };
+    let door = if work.without_session { Door::Plain(common.client(0)?) } else { Door::Session(session.clone()) };
     match work.role {
         Role::Callers => {
-            let callers = (0..work.callers).map(|number| tokio::spawn(caller(client.clone(), work.clone(), number)));
+            let callers = (0..work.callers).map(|number| tokio::spawn(caller(door.clone(), work.clone(), number)));
             join(callers.collect()).await?;
         }
         Role::Stuck => {
-            begin(&client, &work, 0, 0).await?;
+            begin(&door, &work, 0, 0).await?;
         }
         Role::Next => {
-            while !matches!(begin(&client, &work, 0, 0).await?, Some(Standing::Proceed { .. })) {
+            while !matches!(begin(&door, &work, 0, 0).await?, Some(Standing::Proceed { .. })) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
-        Role::Pairs => pairs(&client, &work).await?,
+        Role::Pairs => pairs(&session, &work).await?,
     }
     Ok(vec![session])
 }
 
-async fn caller(client: Client, work: Gate, number: u32) -> Result<(), String> {
+/// As whom a caller begins.
+#[derive(Clone)]
+enum Door {
+    /// As the library's recipe does it.
+    Session(Session),
+    /// As a caller without a session does it.
+    Plain(Client),
+}
+
+/// What a caller who is to do the work holds.
+enum Ticket {
+    Session(GateTicket),
+    Plain(Client, String, u64),
+}
+
+impl Door {
+    async fn begin(&self, work: &Gate, key: &str, fingerprint: &str) -> Result<(Standing, Option<Ticket>), Error> {
+        match self {
+            Self::Session(session) => {
+                let gate = session.gate(key).pending(Duration::from_millis(work.pending_ms)).label("worker");
+                Ok(match gate.begin(fingerprint).await? {
+                    Begun::Proceed(ticket) => {
+                        let standing = Standing::Proceed { token: ticket.token(), until_ms: 0 };
+                        (standing, Some(Ticket::Session(ticket)))
+                    }
+                    Begun::InProgress(other) => (Standing::InProgress { token: other.token }, None),
+                    Begun::Done(done) => {
+                        let result = String::from_utf8_lossy(&done.result).into_owned();
+                        (Standing::Done { token: done.token, result }, None)
+                    }
+                })
+            }
+            Self::Plain(client) => {
+                let begin =
+                    Begin { fingerprint: fingerprint.into(), pending_ms: Some(work.pending_ms), ..Begin::default() };
+                Ok(match client.gate_begin(key, &begin).await?.gate {
+                    State::Proceed { token, until_ms } => {
+                        (Standing::Proceed { token, until_ms }, Some(Ticket::Plain(client.clone(), key.into(), token)))
+                    }
+                    State::InProgress { token, .. } => (Standing::InProgress { token }, None),
+                    State::Done { token, result, .. } => {
+                        (Standing::Done { token, result: result.text.unwrap_or_default() }, None)
+                    }
+                })
+            }
+        }
+    }
+}
+
+impl Ticket {
+    async fn finish(self, result: String) -> Result<(), Error> {
+        match self {
+            Self::Session(ticket) => ticket.finish(result, KEEP).await,
+            Self::Plain(client, key, token) => {
+                let keep_ms = u64::try_from(KEEP.as_millis()).ok();
+                let finish = Finish { token, result: Data::from_bytes(result.as_bytes()), keep_ms };
+                client.gate_finish(&key, &finish).await.map(drop)
+            }
+        }
+    }
+}
+
+async fn caller(door: Door, work: Gate, number: u32) -> Result<(), String> {
     for key in 0..work.keys {
         let late_us = u64::from(number) * work.spread_ms * 1_000 / u64::from(work.callers.max(1));
         let at_us = work.start_us + u64::from(key) * work.every_ms * 1_000 + late_us;
         tokio::time::sleep(Duration::from_micros(at_us.saturating_sub(boot_us()))).await;
-        begin(&client, &work, key, number).await?;
+        begin(&door, &work, key, number).await?;
     }
     Ok(())
 }
 
 /// Begins, and where it is told to proceed does the work and finishes.
-async fn begin(client: &Client, work: &Gate, number: u32, caller: u32) -> Result<Option<Standing>, String> {
+async fn begin(door: &Door, work: &Gate, number: u32, caller: u32) -> Result<Option<Standing>, String> {
     let key = format!("{}-{number}", work.prefix);
-    let begin = Begin {
-        fingerprint: format!("operation {number}"),
-        pending_ms: Some(work.pending_ms),
-        label: Some(format!("process {}", std::process::id())),
-    };
-    let standing = match client.gate_begin(&key, &begin).await {
-        Ok(view) => standing_of(view.gate)?,
+    let (standing, ticket) = match door.begin(work, &key, &format!("operation {number}")).await {
+        Ok(begun) => begun,
         Err(error) => {
             failed(caller, "begin", &error).await;
             return Ok(None);
         }
     };
     tell(caller, What::Gate { key: key.clone(), standing: standing.clone() });
-    if let Standing::Proceed { token, .. } = standing {
-        let line = format!("{key} {token}\n");
-        let told = |error: std::io::Error| format!("{}: {error}", work.bodies.display());
-        let mut bodies = std::fs::File::options().append(true).create(true).open(&work.bodies).map_err(told)?;
-        bodies.write_all(line.as_bytes()).map_err(told)?;
-        tell(caller, What::Body { key: key.clone(), token });
-        if work.role == Role::Stuck {
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(Duration::from_millis(work.body_ms)).await;
-        let finish = Finish { token, result: Data::from_bytes(result_of(token).as_bytes()), keep_ms: Some(600_000) };
-        match client.gate_finish(&key, &finish).await {
-            Ok(_) => tell(caller, What::Finished { key, token }),
-            Err(error) => failed(caller, "finish", &error).await,
-        }
+    let (Standing::Proceed { token, .. }, Some(ticket)) = (&standing, ticket) else { return Ok(Some(standing)) };
+    let line = format!("{key} {token}\n");
+    let told = |error: std::io::Error| format!("{}: {error}", work.bodies.display());
+    let mut bodies = std::fs::File::options().append(true).create(true).open(&work.bodies).map_err(told)?;
+    bodies.write_all(line.as_bytes()).map_err(told)?;
+    tell(caller, What::Body { key: key.clone(), token: *token });
+    if work.role == Role::Stuck {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(Duration::from_millis(work.body_ms)).await;
+    match ticket.finish(result_of(*token)).await {
+        Ok(()) => tell(caller, What::Finished { key, token: *token }),
+        Err(error) => failed(caller, "finish", &error).await,
     }
     Ok(Some(standing))
 }
@@ -142,26 +200,16 @@ pub fn result_of(token: u64) -> String {
     format!("result of {token}")
 }
 
-fn standing_of(gate: State) -> Result<Standing, String> {
-    Ok(match gate {
-        State::Proceed { token, until_ms } => Standing::Proceed { token, until_ms },
-        State::InProgress { token, .. } => Standing::InProgress { token },
-        State::Done { token, result, .. } => {
-            Standing::Done { token, result: String::from_utf8_lossy(&result.to_bytes()?).into_owned() }
-        }
-    })
-}
-
-async fn pairs(client: &Client, work: &Gate) -> Result<(), String> {
+async fn pairs(session: &Session, work: &Gate) -> Result<(), String> {
     let begun_us = boot_us();
     for number in 0..work.keys {
         let key = format!("{}-{number}", work.prefix);
-        let begin = Begin { fingerprint: "pair".into(), pending_ms: Some(work.pending_ms), label: None };
-        let told = |error: lockkeeper_client::Error| format!("{key}: {error}");
-        let view = client.gate_begin(&key, &begin).await.map_err(told)?;
-        let State::Proceed { token, .. } = view.gate else { return Err(format!("{key}: {:?}", view.gate)) };
-        let finish = Finish { token, result: Data::from_bytes(b"done"), keep_ms: Some(600_000) };
-        client.gate_finish(&key, &finish).await.map_err(told)?;
+        let told = |error: Error| format!("{key}: {error}");
+        let ticket = match session.gate(&key).begin("pair").await.map_err(told)? {
+            Begun::Proceed(ticket) => ticket,
+            other => return Err(format!("{key}: {other:?}")),
+        };
+        ticket.finish("done", KEEP).await.map_err(told)?;
     }
     tell(0, What::Pairs { count: u64::from(work.keys), micros: boot_us() - begun_us });
     Ok(())
