@@ -49,7 +49,10 @@ impl Tree {
 pub(crate) fn request_of<'a>(session: &'a Session, directory: &NodePath, uuid: RequestId) -> Option<&'a NodePath> {
     let prefix = format!("{directory}/_c_{uuid}-");
     let mut own = session.ephemerals.range::<_, str>((Bound::Included(prefix.as_str()), Bound::Unbounded));
-    own.by_ref().take_while(|path| path.as_str().starts_with(&prefix)).find(|path| form_of(path, uuid).is_some())
+    // Below a node with such a name there may be another lock, with a request of the same name.
+    let is_here = |path: &&NodePath| !path.as_str()[prefix.len()..].contains('/');
+    let mut here = own.by_ref().take_while(|path| path.as_str().starts_with(&prefix)).filter(is_here);
+    here.find(|path| form_of(path, uuid).is_some())
 }
 
 /// What a node asks for, if it is the node of a request under this uuid.
