@@ -24,8 +24,9 @@ const TTL_MS: u64 = 2_000;
 const DELAY_MS: u64 = 1_500;
 /// How much later than the delay's end the next may be granted: what a timer and a hand-over take.
 const GRACE_MS: u64 = 500;
-/// How much later than it may a session ends, as `expiry` allows it too. Less than the delay, or the control could show nothing.
-const EXPIRY_MS: u64 = 1_200;
+/// How much later than its keeper was sure a session ends: a node passes a sign of life on within a third of the timeout, and the rest
+/// is noticing. Less than the delay, or the control could show nothing.
+const EXPIRY_MS: u64 = TTL_MS / 3 + 500;
 /// The same when the leader dies amid: a new one is elected, and the keeper's clock starts anew.
 const GRACE_AMID_MS: u64 = 4_000;
 /// "At once".
@@ -185,7 +186,7 @@ async fn control(context: &Context, cluster: &Cluster) -> Result<u64, Failed> {
     let sure_ms = sure_until_ms(&holder)?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let granted_ms = granted_us / 1_000;
-    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + GRACE_MS)
+    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + EXPIRY_MS)
         .map_err(Failed::Broken)?;
     if in_time("control", granted_ms, sure_ms + DELAY_MS, u64::MAX).is_ok() {
         return Err(Failed::CannotRun("without a delay the grant came as late as with one: nothing is shown".into()));
