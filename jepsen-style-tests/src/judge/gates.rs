@@ -101,7 +101,7 @@ mod tests {
         assert!(
             judged(&[proceed.clone(), body.clone(), body.clone(), finished.clone()], 1).unwrap_err().contains("ran 2")
         );
-        assert!(judged(&[busy.clone()], 1).unwrap_err().contains("ran 0"));
+        assert!(judged(std::slice::from_ref(&busy), 1).unwrap_err().contains("ran 0"));
         let other = gate(Standing::Done { token: 5, result: "r5".into() });
         assert!(
             judged(&[proceed.clone(), body.clone(), finished.clone(), other], 2).unwrap_err().contains("different")

@@ -96,7 +96,7 @@ mod tests {
         let rival = [(1, 7), (2, 8)];
         let corrupt = [(1, 7), (2, 8), (1, 5)];
 
-        let stopped = Pause::of(&holder(&[lost.clone()]), &rival);
+        let stopped = Pause::of(&holder(std::slice::from_ref(&lost)), &rival);
         let refused = Pause::of(&holder(&[wrote(false), lost.clone()]), &rival);
         let corrupted = Pause::of(&holder(&[wrote(true), lost]), &corrupt);
         let silent = Pause::of(&[], &rival);

@@ -76,6 +76,7 @@ mod tests {
     fn measured(clients: u32, cycles_per_second: f64, p50_us: u64) -> Measured {
         let latency = Latency { p50_us, p99_us: p50_us, p99_9_us: p50_us, max_us: p50_us };
         Measured {
+            transport: Transport::Http,
             clients,
             locks: Locks::Own,
             seconds: 1.0,
