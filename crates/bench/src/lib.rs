@@ -6,6 +6,7 @@
 
 mod connection;
 mod cpu;
+mod library;
 mod run;
 mod stream;
 
@@ -35,8 +36,11 @@ pub enum Transport {
     /// One request after the other on a kept-open HTTP connection.
     Http,
     /// The session's stream. A release goes out together with the next acquire, as a guard's drop does it in the client library: it
-    /// is posted, and nobody waits for its answer before going on.
+    /// is posted, and nobody waits for its answer before going on. One stream for each client.
     Stream,
+    /// The client library, as a program uses it: the clients are tasks that share one session, and with it one stream, for each
+    /// endpoint. Each waits for the answer to its release.
+    Library,
 }
 
 /// One measurement.

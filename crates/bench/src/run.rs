@@ -7,9 +7,11 @@ use hdrhistogram::Histogram;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use lockkeeper_client::Session;
+
 use crate::connection::Connection;
 use crate::stream::Stream;
-use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu};
+use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu, library};
 
 /// A client that sees nothing but failures does not hammer the cluster with more.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
@@ -72,17 +74,7 @@ impl Seen {
 /// An endpoint cannot be used, a server's processor time cannot be read, or no cycle succeeded at all.
 pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     cpu::spent_us(&plan.server_pids)?;
-    let opening = (0..plan.clients as usize).map(|at| {
-        let endpoint = &plan.endpoints[at % plan.endpoints.len()];
-        async move {
-            let label = format!("bench client {at}");
-            match plan.transport {
-                Transport::Http => Connection::open(endpoint, &label).await.map(Link::Http),
-                Transport::Stream => Stream::open(endpoint, &label).await.map(|stream| Link::Stream(Box::new(stream))),
-            }
-        }
-    });
-    let opened = timeout(LONGEST_OPENING, try_join_all(opening)).await;
+    let opened = timeout(LONGEST_OPENING, open_all(plan)).await;
     let links = opened.map_err(|_| BenchError::Endpoint {
         endpoint: plan.endpoints.join(","),
         why: format!("{} sessions could not be opened within {} s", plan.clients, LONGEST_OPENING.as_secs()),
@@ -92,8 +84,8 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
         .zip(links)
         .map(|(at, link): (u32, _)| {
             let lock = match plan.locks {
-                Locks::Own => format!("{LOCK_PREFIX}%2Fown-{at}"),
-                Locks::One => format!("{LOCK_PREFIX}%2Fone"),
+                Locks::Own => format!("{LOCK_PREFIX}/own-{at}"),
+                Locks::One => format!("{LOCK_PREFIX}/one"),
             };
             tokio::spawn(client(link, lock, phase.clone()))
         })
@@ -131,6 +123,27 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     // What a failed client still holds goes with its session, and so does what cannot be closed in time.
     let _ = timeout_at(give_up_at, join_all(links.into_iter().map(Link::close))).await;
     summarize(plan, total, seconds, servers, own)
+}
+
+async fn open_all(plan: &Plan) -> Result<Vec<Link>, BenchError> {
+    let clients = plan.clients as usize;
+    let endpoint_of = |at: usize| &plan.endpoints[at % plan.endpoints.len()];
+    let opening = (0..clients).map(|at| async move {
+        let (endpoint, label) = (endpoint_of(at), format!("bench client {at}"));
+        match plan.transport {
+            Transport::Stream => Stream::open(endpoint, &label).await.map(|stream| Link::Stream(Box::new(stream))),
+            _ => Connection::open(endpoint, &label).await.map(Link::Http),
+        }
+    });
+    if plan.transport != Transport::Library {
+        return try_join_all(opening).await;
+    }
+    let shared = (0..plan.endpoints.len().min(clients)).map(|at| async move {
+        let label = format!("bench program {at}");
+        library::open(endpoint_of(at), &label).await
+    });
+    let sessions = try_join_all(shared).await?;
+    Ok((0..clients).map(|at| Link::Library(sessions[at % sessions.len()].clone())).collect())
 }
 
 fn summarize(
@@ -175,6 +188,7 @@ fn latency(histogram: &Histogram<u64>) -> Latency {
 enum Link {
     Http(Connection),
     Stream(Box<Stream>),
+    Library(Session),
 }
 
 impl Link {
@@ -182,18 +196,22 @@ impl Link {
         match self {
             Self::Http(connection) => connection.close().await,
             Self::Stream(stream) => stream.close().await,
+            Self::Library(session) => library::close(&session).await,
         }
     }
 }
 
-/// The routes of one lock.
+/// One lock: its name, and its routes.
 struct Routes {
+    name: String,
     acquire: String,
     release: String,
 }
 
 async fn client(mut link: Link, lock: String, phase: watch::Receiver<Phase>) -> (Seen, Link) {
-    let routes = Routes { acquire: format!("/v1/locks/{lock}/acquire"), release: format!("/v1/locks/{lock}/release") };
+    let encoded = lock.replace('/', "%2F");
+    let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
+    let routes = Routes { name: lock, acquire, release };
     let mut seen = Seen::new();
     match &mut link {
         Link::Http(connection) => over_http(connection, &routes, &phase, &mut seen).await,
@@ -203,8 +221,37 @@ async fn client(mut link: Link, lock: String, phase: watch::Receiver<Phase>) -> 
                 seen.failed(why);
             }
         }
+        Link::Library(session) => over_library(session, &routes, &phase, &mut seen).await,
     }
     (seen, link)
+}
+
+async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receiver<Phase>, seen: &mut Seen) {
+    let lock = session.lock(&routes.name);
+    let mut last_token = 0;
+    loop {
+        let begun_in = *phase.borrow();
+        if begun_in == Phase::Over {
+            return;
+        }
+        let began = Instant::now();
+        let turn = async {
+            let guard = lock.lock().await?;
+            let (token, acquired) = (guard.token(), began.elapsed());
+            guard.release().await.map(|()| (token, acquired))
+        };
+        match turn.await {
+            Ok((token, acquired)) => {
+                seen.tokens_not_rising += u64::from(token <= last_token);
+                last_token = token;
+                seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+            }
+            Err(error) => {
+                seen.failed(error.to_string());
+                sleep(PAUSE_AFTER_ERROR).await;
+            }
+        }
+    }
 }
 
 async fn over_http(connection: &mut Connection, routes: &Routes, phase: &watch::Receiver<Phase>, seen: &mut Seen) {

@@ -1,4 +1,4 @@
-//! Short measurements against a real node: that nothing fails, over either transport and with either kind of locks.
+//! Short measurements against a real node: that nothing fails, over each transport and with either kind of locks.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -7,9 +7,9 @@ use lockkeeper_bench::{Locks, Plan, Transport, run};
 use lockkeeper_server::local::Cluster;
 
 #[tokio::test]
-async fn every_cycle_succeeds_over_either_transport() {
+async fn every_cycle_succeeds_over_each_transport() {
     let cluster = Cluster::start(1).await.unwrap();
-    for transport in [Transport::Http, Transport::Stream] {
+    for transport in [Transport::Http, Transport::Stream, Transport::Library] {
         for locks in [Locks::Own, Locks::One] {
             let plan = Plan {
                 endpoints: cluster.endpoints(),

@@ -345,8 +345,10 @@ pub(crate) enum BenchTransport {
     Http,
     /// The session's stream; each release goes out together with the next acquire
     Stream,
-    /// First the one, then the other, and their ratio
-    Both,
+    /// The client library: the clients are tasks that share a session and its stream for each endpoint
+    Library,
+    /// One after the other, and their ratios to HTTP
+    All,
 }
 
 /// `bench`
@@ -360,7 +362,7 @@ library, where dropping a guard posts the release without waiting for it. Over H
 
 Examples:
   lockkeeper bench
-  lockkeeper bench --transport both --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
+  lockkeeper bench --transport all --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
 pub(crate) struct Bench {
     /// How many clients at a time, one measurement each

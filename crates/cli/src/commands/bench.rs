@@ -20,7 +20,8 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     let transports: &[Transport] = match args.transport {
         BenchTransport::Http => &[Transport::Http],
         BenchTransport::Stream => &[Transport::Stream],
-        BenchTransport::Both => &[Transport::Http, Transport::Stream],
+        BenchTransport::Library => &[Transport::Library],
+        BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
     };
     let runtime = super::runtime()?;
     let mut results = Vec::new();
@@ -72,6 +73,7 @@ fn over(transport: Transport) -> &'static str {
     match transport {
         Transport::Http => "http",
         Transport::Stream => "stream",
+        Transport::Library => "library",
     }
 }
 
@@ -116,29 +118,36 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
         ]);
     }
     print_table(&table)?;
-    for pair in results.chunks(2) {
-        if let [http, stream] = pair
-            && (http.transport, stream.transport) == (Transport::Http, Transport::Stream)
-        {
-            print_line(&ratio(http, stream))?;
+    let mut http = None;
+    for measured in results {
+        match (measured.transport, http) {
+            (Transport::Http, _) => http = Some(measured),
+            (_, Some(http)) => print_line(&ratio(http, measured))?,
+            (_, None) => {}
         }
     }
     if results.iter().any(|m| m.transport == Transport::Stream) {
-        print_line("Over the stream a release goes out together with the next acquire, as a dropped guard's does.")?;
+        print_line(
+            "stream: one for each client; a release goes out together with the next acquire, as a dropped guard's does.",
+        )?;
+    }
+    if results.iter().any(|m| m.transport == Transport::Library) {
+        print_line("library: the clients are tasks that share one session and its stream for each endpoint.")?;
     }
     Ok(())
 }
 
-/// How the stream stands to HTTP.
+/// How another way stands to HTTP.
 fn ratio(http: &Measured, stream: &Measured) -> String {
     let of = |stream: Option<f64>, http: Option<f64>| match (stream, http) {
         (Some(stream), Some(http)) if http > 0.0 => format!("{:.2}", stream / http),
         _ => "-".into(),
     };
     format!(
-        "{} clients, {}: stream / http = {} cycles/s, {} server CPU per cycle, {} client CPU per cycle",
+        "{} clients, {}: {} / http = {} cycles/s, {} server CPU per cycle, {} client CPU per cycle",
         stream.clients,
         name(stream.locks),
+        over(stream.transport),
         of(Some(stream.cycles_per_second), Some(http.cycles_per_second)),
         of(stream.server_cpu_us_per_cycle, http.server_cpu_us_per_cycle),
         of(stream.client_cpu_us_per_cycle, http.client_cpu_us_per_cycle),
