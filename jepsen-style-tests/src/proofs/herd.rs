@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::http::{Api, Failure};
+use crate::http::{Api, Failure, session_id};
 use crate::stats::Summary;
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -105,7 +105,8 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
         granted += 1;
         if granted % 2 == 0
             && queue.dead.len() < DYING
-            && let Some(waiter) = dying.find(|waiter| !queue.had.contains(waiter))
+            && let holder = queue.holder_now(cluster).await?
+            && let Some(waiter) = dying.find(|waiter| !queue.had.contains(waiter) && queue.session(*waiter) != holder)
         {
             queue.die(waiter).await?;
         }
@@ -231,6 +232,17 @@ impl Queue {
         }
         self.dead.insert(waiter);
         Ok(())
+    }
+
+    /// Whose session holds it. Its grant is on the way to it: were its connection to go now, the grant might have been answered into
+    /// it, and nobody but the session's end would free it. No other grant can be on the way before this one is released.
+    async fn holder_now(&self, cluster: &Cluster) -> Result<Option<u64>, Failed> {
+        let view = cluster.api(1).lock(self.lock).await.map_err(setup)?.value;
+        Ok(view.holders.first().and_then(|holder| holder.session_id))
+    }
+
+    fn session(&self, waiter: usize) -> Option<u64> {
+        session_id(&self.waiters[waiter].credential).parse().ok()
     }
 
     async fn report(&mut self) -> Option<Report> {
