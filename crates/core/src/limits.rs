@@ -14,7 +14,8 @@ pub const MAX_MULTI_OPS: usize = 128;
 pub const MAX_ACL_ENTRIES: usize = 64;
 /// Longest scheme or id of an ACL entry, in bytes.
 pub const MAX_ACL_ID_BYTES: usize = 256;
-/// Replies that a session remembers for retries; beyond it the oldest is forgotten.
+/// Replies that a session remembers for retries, those to requests for locks apart from the others; beyond it the oldest of
+/// its kind is forgotten.
 pub const MAX_REMEMBERED_REPLIES: usize = 256;
 /// Most sessions in one expiry command and most paths in one reap command.
 pub const MAX_BULK: usize = 1024;

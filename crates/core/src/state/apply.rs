@@ -132,10 +132,14 @@ impl State {
             return Outcome { zxid: self.zxid, reply, changed: false, events: Vec::new() };
         }
         let outcome = self.act(session, op);
+        if matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed {
+            // Nothing was done that could be done twice, and a stored result is too large to be kept with each who asked for it.
+            return outcome;
+        }
         if let Some(session) = self.sessions.get_mut(&id) {
             let memory = &mut Arc::make_mut(session).memory;
             memory.forget(&key.acknowledged);
-            memory.remember(key.id, asked, outcome.reply.clone());
+            memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, outcome.reply.clone());
         }
         outcome
     }

@@ -111,8 +111,11 @@ impl Transaction<'_> {
             }
         }
         let Some(&token) = tokens.first() else { return Ok(None) };
+        // A session can own a great many nodes: nearly all are told apart by how their names begin.
+        let mark = format!("_c_{}-", request.uuid);
         let of_this = |path: &&NodePath| {
-            form_of(path, request.uuid).is_some()
+            path.name().starts_with(&mark)
+                && form_of(path, request.uuid).is_some()
                 && self.tree.get(path).is_some_and(|node| FencingToken::from(node.czxid) == token)
         };
         if tokens.iter().any(|other| *other != token) || session.ephemerals.iter().filter(of_this).count() > known.len()
@@ -368,8 +371,12 @@ fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
     }
 }
 
-/// A lock below another lock must not read as a request in that one's queue: its directory would stand there for ever.
+/// A lock below another lock must not read as a request in that one's queue: its directory would stand there for ever. Nor is there
+/// anything below what reads as the kept place of a dead holder.
 fn check_parts(lock: &LockName) -> Result<(), Refusal> {
+    if let Some(part) = lock.as_str().split('/').find(|part| is_delay(part)) {
+        return Err(bad(format!("'{part}' reads as the kept place of a dead holder; choose another name")));
+    }
     let inner = lock.as_str().split('/').skip(1).find(|part| parse_request(part).is_some());
     match inner {
         None => Ok(()),

@@ -44,19 +44,26 @@ impl Session {
 /// What was asked under a request id, and what was answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Remembered {
-    /// Orders the memory by age.
+    /// Whether a lock was asked for. Such a request is found by its node as well, and lock after lock is asked for: these answers
+    /// must not push out the others.
+    pub(crate) of_lock: bool,
+    /// Orders those of its kind by age.
     pub(crate) age: u64,
     /// Of the op that was asked for.
     pub(crate) fingerprint: [u8; 32],
     /// What it was told.
-    pub(crate) answer: Result<Reply, Refusal>,
+    pub(crate) answer: Answer,
 }
 
-/// The replies of a session's recent requests, oldest first out.
+type Answer = Result<Reply, Refusal>;
+
+/// The replies of a session's recent requests, those for locks apart from the others; of either kind the oldest go first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Memory {
     pub(crate) answers: OrdMap<RequestId, Arc<Remembered>>,
-    pub(crate) by_age: OrdMap<u64, RequestId>,
+    pub(crate) by_age: OrdMap<(bool, u64), RequestId>,
+    /// How many of them are for locks.
+    pub(crate) of_locks: usize,
 }
 
 impl Memory {
@@ -64,25 +71,37 @@ impl Memory {
     pub(crate) fn forget(&mut self, acknowledged: &[RequestId]) {
         for id in acknowledged {
             if let Some(gone) = self.answers.remove(id) {
-                self.by_age.remove(&gone.age);
+                self.by_age.remove(&(gone.of_lock, gone.age));
+                self.of_locks -= usize::from(gone.of_lock);
             }
         }
     }
 
+    /// How many answers to requests for locks, or to others, are remembered.
+    pub(crate) fn count(&self, of_lock: bool) -> usize {
+        if of_lock { self.of_locks } else { self.answers.len() - self.of_locks }
+    }
+
+    fn of_kind(&self, of_lock: bool) -> impl DoubleEndedIterator<Item = (&(bool, u64), &RequestId)> {
+        self.by_age.range((of_lock, 0)..=(of_lock, u64::MAX))
+    }
+
     /// Remembers a new answer, and forgets the oldest when that makes too many.
-    pub(crate) fn remember(&mut self, id: RequestId, fingerprint: [u8; 32], answer: Result<Reply, Refusal>) {
+    pub(crate) fn remember(&mut self, id: RequestId, of_lock: bool, fingerprint: [u8; 32], answer: Answer) {
         // Ages only have to be in order: one past the youngest will do, and a snapshot needs no counter.
-        let age = self.by_age.get_max().map_or(0, |(age, _)| age + 1);
-        self.restore(id, Remembered { age, fingerprint, answer });
-        while self.answers.len() > MAX_REMEMBERED_REPLIES {
-            let Some((_, oldest)) = self.by_age.get_min().copied() else { break };
+        let age = self.of_kind(of_lock).next_back().map_or(0, |((_, age), _)| age + 1);
+        self.restore(id, Remembered { of_lock, age, fingerprint, answer });
+        while self.count(of_lock) > MAX_REMEMBERED_REPLIES {
+            let Some(oldest) = self.of_kind(of_lock).next().map(|(_, id)| *id) else { break };
             self.forget(&[oldest]);
         }
     }
 
     /// Puts an entry in as it was.
     pub(crate) fn restore(&mut self, id: RequestId, entry: Remembered) {
-        self.by_age.insert(entry.age, id);
+        self.forget(&[id]);
+        self.by_age.insert((entry.of_lock, entry.age), id);
+        self.of_locks += usize::from(entry.of_lock);
         self.answers.insert(id, Arc::new(entry));
     }
 }

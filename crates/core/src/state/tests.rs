@@ -69,6 +69,20 @@ fn the_oldest_replies_are_forgotten_first() {
     bench.state.validate().unwrap();
 }
 
+/// A program that goes on taking locks while one of its changes is unanswered may ask for that change again (promise P9).
+#[test]
+fn answers_to_requests_for_locks_do_not_push_out_others() {
+    let mut bench = Bench::new();
+    let unanswered = 1_000_000;
+    let first = bench.ask_as(unanswered, vec![], create("/n-", true)).unwrap();
+    for id in 0..=MAX_REMEMBERED_REPLIES as u128 {
+        bench.ask_as(id, vec![], acquire(&format!("l{id}"), id, LockMode::Exclusive)).unwrap();
+    }
+    assert_eq!(bench.ask_as(unanswered, vec![], create("/n-", true)), Ok(first));
+    assert_eq!(bench.state.session(bench.session).unwrap().remembered_count(), MAX_REMEMBERED_REPLIES + 1);
+    bench.state.validate().unwrap();
+}
+
 #[test]
 fn memory_starts_anew_when_all_is_acknowledged() {
     let mut bench = Bench::new();

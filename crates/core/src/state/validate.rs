@@ -161,9 +161,14 @@ impl State {
             ensure!(owner == Some(id), "it lists {path}, which is owned by {owner:?}");
         }
         let memory = &session.memory;
-        ensure!(memory.answers.len() <= MAX_REMEMBERED_REPLIES, "it remembers {} replies", memory.answers.len());
+        for of_lock in [false, true] {
+            let count = memory.answers.values().filter(|answer| answer.of_lock == of_lock).count();
+            ensure!(count == memory.count(of_lock), "it counts {} replies, not {count}", memory.count(of_lock));
+            ensure!(count <= MAX_REMEMBERED_REPLIES, "it remembers {count} replies");
+        }
         let by_age: BTreeSet<_> = memory.by_age.iter().map(|(age, id)| (*age, *id)).collect();
-        let answers: BTreeSet<_> = memory.answers.iter().map(|(id, answer)| (answer.age, *id)).collect();
+        let answers: BTreeSet<_> =
+            memory.answers.iter().map(|(id, answer)| ((answer.of_lock, answer.age), *id)).collect();
         ensure!(by_age == answers, "its memory is not in order");
         Ok(())
     }

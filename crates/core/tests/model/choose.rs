@@ -21,7 +21,18 @@ const NAMES: [&str; 11] = [
     "_c_00000000-0000-0000-0000-000000000002-delay-900-__READ__",
     "delay-500-7-lock-",
 ];
-const LOCKS: [&str; 8] = ["l", "m", "l/m", "s", "t", "l/lock-0000000002", "a", "lock-0000000002"];
+const LOCKS: [&str; 10] = [
+    "l",
+    "m",
+    "l/m",
+    "s",
+    "t",
+    "l/lock-0000000002",
+    "a",
+    "lock-0000000002",
+    "delay-500-7-lock-0000000001",
+    "delay-500-7-lock-0000000001/x",
+];
 const GATES: [&str; 5] = ["g", "g", "h", "d/g", "g/h"];
 
 fn pick<T: Clone>(from: &[T], by: u16) -> Option<T> {

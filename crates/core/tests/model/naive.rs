@@ -215,12 +215,18 @@ impl Model {
         if let Some((_, asked, answer)) = self.memory.entry(id.0).or_default().iter().find(|(k, ..)| *k == key.id) {
             return if asked == op { answer.clone() } else { Err(Refusal::RequestMismatch) };
         }
+        let before = self.zxid;
         let answer = self.act(session, op);
+        if matches!(op, Op::GateBegin { .. }) && answer.is_ok() && self.zxid == before {
+            return answer;
+        }
         let memory = self.memory.entry(id.0).or_default();
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
-        if memory.len() > MAX_REMEMBERED_REPLIES {
-            drop(memory.remove(0));
+        let of_lock = |asked: &Op| matches!(asked, Op::Acquire { .. });
+        if memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op)).count() > MAX_REMEMBERED_REPLIES {
+            let oldest = memory.iter().position(|(_, asked, _)| of_lock(asked) == of_lock(op)).unwrap();
+            drop(memory.remove(oldest));
         }
         answer
     }

@@ -119,7 +119,9 @@ impl Model {
         check_locks(locks)?;
         let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
         let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| read_name(part).is_some());
-        if label.len() > MAX_LABEL_BYTES || wrong_permits || delay_ms > MAX_DELAY_MS || locks.iter().any(inner) {
+        let below_delay = |lock: &LockName| lock.as_str().split('/').any(is_delay);
+        let wrong_name = locks.iter().any(|lock| inner(lock) || below_delay(lock));
+        if label.len() > MAX_LABEL_BYTES || wrong_permits || delay_ms > MAX_DELAY_MS || wrong_name {
             return bad();
         }
         let wish = match mode {
