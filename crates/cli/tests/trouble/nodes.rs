@@ -30,24 +30,25 @@ async fn a_node_that_dies_takes_no_session_and_no_place_along() {
     elsewhere.client().lock("nothing").await.unwrap();
     let cases = TRANSPORTS.map(|transport| under_a_dying_node(&dev, transport));
     // All of them stand at the first node when it goes.
-    let (standing, mut go_on): (Vec<_>, Vec<_>) = futures::future::join_all(cases).await.into_iter().unzip();
-    assert!(standing.into_iter().all(|stands| stands));
+    let cases = futures::future::join_all(cases).await;
+    cases.iter().for_each(|case| case.stands_at(&dev.endpoints[0]));
     kill(dev.pids[0], Signal::SIGKILL).unwrap();
     let killed = Moment::now();
-    futures::future::join_all(go_on.drain(..).map(|case| case.after(killed))).await;
+    futures::future::join_all(cases.into_iter().map(|case| case.after(killed))).await;
 }
 
-/// A holder and two who wait, the first of them at the node that dies.
+/// A holder and two who wait, all of them at the node that dies.
 struct Standing {
     lock: String,
     holder: Session,
     guard: lockkeeper_client::locks::Guard,
+    waiter: Session,
     waits: tokio::task::JoinHandle<Result<lockkeeper_client::locks::Guard, Error>>,
     last: Session,
     waits_last: tokio::task::JoinHandle<Result<lockkeeper_client::locks::Guard, Error>>,
 }
 
-async fn under_a_dying_node(dev: &Dev, transport: Transport) -> (bool, Standing) {
+async fn under_a_dying_node(dev: &Dev, transport: Transport) -> Standing {
     let lock = lock_name("dying node", transport);
     let ttl = Duration::from_secs(4);
     let holder = session(&client(&dev.endpoints), ttl, transport).await;
@@ -65,10 +66,17 @@ async fn under_a_dying_node(dev: &Dev, transport: Transport) -> (bool, Standing)
         async move { lock.lock().await }
     });
     until_crowd_is(&asking, &lock, (1, 2)).await;
-    (true, Standing { lock, holder, guard, waits, last, waits_last })
+    Standing { lock, holder, guard, waiter, waits, last, waits_last }
 }
 
 impl Standing {
+    /// Nothing is shown by the death of a node that none of them speaks with.
+    fn stands_at(&self, endpoint: &str) {
+        for session in [&self.holder, &self.waiter, &self.last] {
+            assert_eq!(session.client().preferred().as_str(), endpoint, "of {}", self.lock);
+        }
+    }
+
     async fn after(self, killed: Moment) {
         renewed_after(&self.holder, killed).await;
         assert!(!self.guard.is_lost());
