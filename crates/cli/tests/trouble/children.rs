@@ -10,7 +10,7 @@ use lockkeeper_client::{Session, Transport};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-use crate::parties::{TRANSPORTS, client, session};
+use crate::parties::{TRANSPORTS, client, session, until_crowd_is};
 use crate::support::{Dev, Killed};
 
 const ROLE: &str = "LOCKKEEPER_TEST_ROLE";
@@ -203,7 +203,7 @@ fn leave(told: &Told) {
     // A wait that is dropped so.
     let waiting = runtime.block_on(async { told.session().await.lock(lock("in-a-task")) });
     let waits = runtime.spawn(async move { drop(waiting.lock().await) });
-    runtime.block_on(async { sleep(Duration::from_millis(100)).await });
+    runtime.block_on(until_crowd_is(&client(&told.endpoints), &lock("in-a-task"), (1, 1)));
     assert!(!waits.is_finished());
     drop(runtime);
 
