@@ -114,12 +114,14 @@ pub(super) fn gate_help() -> String {
         "\
 Of all who ask for the same KEY, one runs CMD. What CMD prints to standard output is passed on and stored as the result, at
 most 64 KiB; whoever asks later is given that and exit code 0, until --keep has passed. While CMD is at work others are told so,
-or wait for the result (--wait). If CMD fails, the gate opens again, and the next may try; so it does if CMD is killed, if
-its host vanishes (--ttl), or when CMD has taken longer than --pending (then it is killed first).
+or wait for the result (--wait). If CMD fails, the gate opens again, and the next may try; so it does if CMD is killed by a
+signal, if its host vanishes (--ttl), or when CMD has taken longer than --pending (then it is killed first).
+
+A CMD that failed or was killed may have done half of its work, and the gate does not stay shut for that. So what CMD does
+must be safe to repeat: LOCKKEEPER_TOKEN, larger for each next run, lets the resource tell the runs apart and refuse an older one.
 
 Another CMD under the same KEY is refused: --fingerprint says what is one and the same operation. Without it a hash of CMD
-and its arguments does. A fencing token guards against the one case that is left, a CMD that goes on after lockkeeper could
-kill it no more.
+and its arguments does. The token also guards against a CMD that goes on after lockkeeper could kill it no more.
 
 CMD runs in a process group of its own with
   LOCKKEEPER_GATE   the key

@@ -124,6 +124,8 @@ impl Hold for Gate {
                 let finish = Finish { token: held.token, result, keep_ms: Some(millis(self.keep)) };
                 session.client().gate_finish(&self.key, &finish).await
             }
+            // Killed by a signal too, though half of the work may be done: the gate cannot stay shut without the session, which
+            // ends with this process. The help says that CMD must be safe to repeat.
             _ => session.client().gate_fail(&self.key, held.token).await,
         };
         match settled {
