@@ -234,8 +234,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Whose session holds it. Its grant is on the way to it: were its connection to go now, the grant might have been answered into
-    /// it, and nobody but the session's end would free it. No other grant can be on the way before this one is released.
+    /// Whose session holds it: it is not made to die, as its grant may be on the way to it. No other grant can be on the way before
+    /// this one is released.
+    ///
+    /// Before holders were spared, one of three runs at seed 9419741452050784728 called a grant lost; not reproduced since. The likely
+    /// cause, read from the code and not proven: a grant answered into a connection that goes at that moment is freed by nothing but
+    /// the session's end.
     async fn holder_now(&self, cluster: &Cluster) -> Result<Option<u64>, Failed> {
         let view = cluster.api(1).lock(self.lock).await.map_err(setup)?.value;
         Ok(view.holders.first().and_then(|holder| holder.session_id))
