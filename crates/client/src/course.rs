@@ -3,6 +3,9 @@
 //! A try that was not sent, or was answered with a transient code, certainly changed nothing. A try that was sent and not
 //! answered may have: it is repeated only if the request is safe to repeat (it reads, or its session and request id make
 //! the cluster give the first answer again), and it is reported as unknown otherwise.
+//!
+//! A request id is acknowledged, so that the cluster may forget it, only if no try under it is open: what a frozen node or a slow
+//! network still holds may reach the cluster at any time, and must then find its id remembered (promise P9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,15 +85,23 @@ enum Next {
 }
 
 impl<'a> Course<'a> {
-    /// A course that goes over the session's stream where there is one, unless it is to be `plain`.
-    pub(crate) fn new(client: &'a Client, ask: &'a Ask, request_id: Option<Uuid>, plain: bool) -> Self {
+    /// A course that goes over the session's stream where there is one, unless it is to be `plain`. `earlier` says why it may have
+    /// taken place already, where an earlier course under the same request id has ended without knowing.
+    pub(crate) fn new(
+        client: &'a Client,
+        ask: &'a Ask,
+        request_id: Option<Uuid>,
+        earlier: Option<String>,
+        plain: bool,
+    ) -> Self {
         let may_repeat = match ask.repeat {
             Repeat::Freely | Repeat::Idempotent => true,
             Repeat::ByRequestId => request_id.is_some(),
             Repeat::Never => false,
         };
         let give_up_at = Instant::now() + client.options.patience + ask.wait;
-        Self { client, ask, request_id, may_repeat, give_up_at, tries: Tries::default(), pause: FIRST_PAUSE, plain }
+        let tries = Tries { open: earlier, ..Tries::default() };
+        Self { client, ask, request_id, may_repeat, give_up_at, tries, pause: FIRST_PAUSE, plain }
     }
 
     pub(crate) async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
@@ -98,7 +109,7 @@ impl<'a> Course<'a> {
             let stream = self.client.stream.as_ref().filter(|_| !self.plain);
             let next = match stream {
                 Some(hub) => {
-                    let asked = hub.ask(self.ask, self.request_id, self.give_up_at).await;
+                    let asked = hub.ask(self.ask, self.request_id, self.tries.open.is_some(), self.give_up_at).await;
                     self.after_stream(hub, asked)
                 }
                 None => {
@@ -165,7 +176,7 @@ impl<'a> Course<'a> {
             Outcome::Answered(bytes) => {
                 // The stream's driver has noted that already.
                 if self.plain || self.client.stream.is_none() {
-                    self.client.answered(self.request_id);
+                    self.acknowledge();
                 }
                 Next::Done(Ok((endpoint, bytes)))
             }
@@ -189,6 +200,13 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// The cluster may forget the answer, now that it has come, unless a try is on its way that must find it.
+    fn acknowledge(&self) {
+        if self.tries.open.is_none() {
+            self.client.answered(self.request_id);
+        }
+    }
+
     fn after_problem(
         &mut self,
         place: usize,
@@ -199,7 +217,7 @@ impl<'a> Course<'a> {
         let transient = problem.code.is_transient();
         let open = problem.code == Code::UnknownOutcome && self.may_repeat;
         if !transient && !open {
-            self.client.answered(self.request_id);
+            self.acknowledge();
             return Next::Done(Err(refusal(problem, self.ask.as_session && self.client.identity.is_some())));
         }
         if !transient {

@@ -117,7 +117,7 @@ impl Client {
     /// Asks until there is an answer, a refusal, or no patience left: over the session's stream where there is one, and over HTTP
     /// otherwise.
     pub(crate) async fn call<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, Error> {
-        let (endpoint, bytes) = self.call_under(ask, self.request_id(ask)).await?;
+        let (endpoint, bytes) = self.call_under(ask, self.request_id(ask), None).await?;
         decode(&endpoint, &bytes)
     }
 
@@ -126,8 +126,13 @@ impl Client {
         (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4)
     }
 
-    async fn call_under(&self, ask: &Ask, request_id: Option<Uuid>) -> Result<(Endpoint, Bytes), Error> {
-        Course::new(self, ask, request_id, !self.is_streamed(ask)).run().await
+    async fn call_under(
+        &self,
+        ask: &Ask,
+        request_id: Option<Uuid>,
+        earlier: Option<String>,
+    ) -> Result<(Endpoint, Bytes), Error> {
+        Course::new(self, ask, request_id, earlier, !self.is_streamed(ask)).run().await
     }
 
     fn is_streamed(&self, ask: &Ask) -> bool {
@@ -144,7 +149,7 @@ impl Client {
             _ => Err(ask),
         };
         if let Err(ask) = left {
-            self.spawn(move |client| async move { client.see_to(&ask, request_id).await });
+            self.spawn(move |client| async move { client.see_to(&ask, request_id, None).await });
         }
     }
 
@@ -157,14 +162,17 @@ impl Client {
     }
 
     /// Has a request carried out of which nobody waits to hear. What the session owns outlives an outage that is shorter than its
-    /// timeout, so this does too: it goes on until the cluster has decided.
-    pub(crate) async fn see_to(&self, ask: &Ask, request_id: Option<Uuid>) {
+    /// timeout, so this does too: it goes on until the cluster has decided. `earlier` says why it may have taken place already.
+    pub(crate) async fn see_to(&self, ask: &Ask, request_id: Option<Uuid>, mut earlier: Option<String>) {
         let give_up_at = Instant::now() + LONGEST_OUTAGE;
-        while let Err(error) = self.call_under(ask, request_id).await {
+        while let Err(error) = self.call_under(ask, request_id, earlier.clone()).await {
             tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
             let is_open = matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. });
             if !is_open || Instant::now() >= give_up_at {
                 return;
+            }
+            if let Error::UnknownOutcome(why) = error {
+                earlier = Some(why);
             }
             sleep(PAUSE_IN_OUTAGE.mul_f64(jitter())).await;
         }

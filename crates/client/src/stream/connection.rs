@@ -295,7 +295,9 @@ impl<'a> Connection<'a> {
         let Some(request) = self.hub.inner.lock().table.remove(id) else { return Ok(()) };
         let reply = match status {
             ..400 => {
-                self.hub.client.answered(request.request_id);
+                if !request.open {
+                    self.hub.client.answered(request.request_id);
+                }
                 let text: Box<str> = body.into();
                 Reply::Answered { place: self.place, bytes: Bytes::from(text.into_string()) }
             }

@@ -117,7 +117,8 @@ mod tests {
         let ask =
             Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(&serde_json::json!({"a": 1})).unwrap();
         let id = Uuid::new_v4();
-        let asked = Request { ask, request_id: Some(id), listener: Listener::Nobody, sent: false, ever_sent: false };
+        let listener = Listener::Nobody;
+        let asked = Request { ask, request_id: Some(id), listener, sent: false, ever_sent: false, open: false };
         let written = request(7, &asked, &[id]).unwrap();
         let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
         assert_eq!((read.id, read.method.as_str(), read.path.as_str()), (7, "POST", "/v1/txn"));

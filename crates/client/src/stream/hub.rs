@@ -207,8 +207,9 @@ impl Hub {
         matches!(*self.phase.borrow(), Phase::Connecting | Phase::Up { .. })
     }
 
-    /// Asks and waits for what comes of it. Dropped before that, it takes the request back.
-    pub(crate) async fn ask(&self, ask: &Ask, request_id: Option<Uuid>, give_up_at: Instant) -> Asked {
+    /// Asks and waits for what comes of it. Dropped before that, it takes the request back. `open` is whether an earlier sending
+    /// under the same request id has found no end.
+    pub(crate) async fn ask(&self, ask: &Ask, request_id: Option<Uuid>, open: bool, give_up_at: Instant) -> Asked {
         let (tell, answer) = oneshot::channel();
         let id = {
             let mut inner = self.inner.lock();
@@ -220,7 +221,12 @@ impl Hub {
                 return Asked::Reply(Reply::Elsewhere);
             }
             match inner.table.submit(ask.clone(), request_id, Listener::Caller(tell)) {
-                Ok(id) => id,
+                Ok(id) => {
+                    if open {
+                        inner.table.note_open(id);
+                    }
+                    id
+                }
                 Err(Full::Waits) => return Asked::Reply(Reply::Elsewhere),
                 Err(Full::Requests) => {
                     let why = "this session asks too much at a time; wait for answers before asking on";
@@ -256,7 +262,7 @@ impl Hub {
 
     /// Answers a request. One that nobody waits for is seen to where it could not be served.
     pub(super) fn conclude(self: &Arc<Self>, request: Request, reply: Reply) {
-        let Request { ask, request_id, listener, .. } = request;
+        let Request { ask, request_id, listener, ever_sent, .. } = request;
         match listener {
             // A caller that has gone in this moment does not mind; what it was granted is its own affair.
             Listener::Caller(tell) => return drop(tell.send(reply)),
@@ -269,10 +275,11 @@ impl Hub {
             Reply::Answered { .. } | Reply::Over(_) | Reply::Impossible(_) | Reply::NotLockkeeper { .. } => false,
         };
         if again {
+            let earlier = ever_sent.then(|| "it was sent over the session's stream".to_owned());
             let client = self.client.clone().over(self.clone());
             client.spawn(move |client| async move {
                 sleep(PAUSE_OF_POSTED).await;
-                client.see_to(&ask, request_id).await;
+                client.see_to(&ask, request_id, earlier).await;
             });
         } else if !matches!(reply, Reply::Answered { .. }) {
             tracing::debug!(?reply, target = ask.target, "a request that nobody waits for came to nothing");

@@ -44,6 +44,8 @@ pub(super) struct Request {
     pub(super) sent: bool,
     /// On this or an earlier one.
     pub(super) ever_sent: bool,
+    /// It was sent before, over a connection that has gone or another way, and that sending may still reach the cluster.
+    pub(super) open: bool,
 }
 
 /// What to write.
@@ -110,13 +112,18 @@ impl Table {
         }
         let id = self.next_id();
         self.waiting += usize::from(waits);
-        self.requests.insert(id, Request { ask, request_id, listener, sent: false, ever_sent: false });
+        self.requests.insert(id, Request { ask, request_id, listener, sent: false, ever_sent: false, open: false });
         self.queued.push_back(id);
         Ok(id)
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Request> {
         self.requests.get(&id)
+    }
+
+    /// An earlier sending of it has found no end.
+    pub(super) fn note_open(&mut self, id: u64) {
+        self.requests.entry(id).and_modify(|request| request.open = true);
     }
 
     /// Takes a request out: it is answered, or nobody wants to know any more.
@@ -207,7 +214,7 @@ impl Table {
         self.keepalives.clear();
         self.take_if(|request| matches!(request.listener, Listener::Gone));
         for request in self.requests.values_mut() {
-            request.sent = false;
+            request.open |= std::mem::take(&mut request.sent);
         }
         (self.sent, self.remembered) = (0, 0);
         self.queued = self.requests.keys().copied().collect();

@@ -74,6 +74,10 @@ fn after_a_break_all_is_sent_again_in_the_same_order() {
     assert!(kept.try_recv().is_err(), "a keepalive is not sent again: its time would count from too early a moment");
     assert_eq!(all_out(&mut table), [ids[0], ids[2], ids[3], ids[4], late].map(Out::Request));
     assert!(table.get(ids[0]).unwrap().ever_sent);
+    assert!(
+        table.get(ids[0]).unwrap().open && !table.get(late).unwrap().open,
+        "only what went over the lost connection"
+    );
 }
 
 #[test]
