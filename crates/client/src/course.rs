@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
-use crate::stream::{Asked, Hub, Reply};
+use crate::stream::{Asked, Hub, Reply, SENT};
 use crate::transport::{Ask, Outcome, Repeat};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -147,7 +147,12 @@ impl<'a> Course<'a> {
 
     fn after_stream(&mut self, hub: &Arc<Hub>, asked: Asked) -> Next {
         let reply = match asked {
-            Asked::Reply(reply) => reply,
+            Asked::Reply { reply, open } => {
+                if open && self.ask.repeat != Repeat::Freely {
+                    self.tries.open.get_or_insert_with(|| SENT.to_owned());
+                }
+                reply
+            }
             Asked::GaveUp { sent } => {
                 if sent && self.ask.repeat != Repeat::Freely {
                     self.tries.open = Some("no answer came over the session's stream in time".into());

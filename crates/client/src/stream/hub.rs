@@ -24,6 +24,9 @@ use crate::transport::Ask;
 /// Pause before a request that nobody waits for is sent again after the cluster could not serve it.
 const PAUSE_OF_POSTED: Duration = Duration::from_millis(100);
 
+/// Why the outcome of a request is open that was sent and not answered.
+pub(crate) const SENT: &str = "it was sent over the session's stream, which ended before an answer came";
+
 /// What a request comes to.
 #[derive(Debug)]
 pub(crate) enum Reply {
@@ -54,11 +57,27 @@ pub(crate) type Renewal = (Moment, Duration);
 
 /// How asking went.
 pub(crate) enum Asked {
-    Reply(Reply),
-    /// No answer in time. Whether it was ever sent.
-    GaveUp {
-        sent: bool,
+    Reply {
+        reply: Reply,
+        /// Beside what the reply speaks of: whether some sending over the stream has found no end.
+        open: bool,
     },
+    /// No answer in time. Whether it was ever sent.
+    GaveUp { sent: bool },
+}
+
+impl Asked {
+    /// It did not get as far as the stream.
+    fn unsent(reply: Reply) -> Self {
+        Self::Reply { reply, open: false }
+    }
+}
+
+/// What a caller that waits is told; see [`Asked`].
+#[derive(Debug)]
+pub(super) struct Concluded {
+    reply: Reply,
+    open: bool,
 }
 
 /// How the stream stands.
@@ -215,10 +234,10 @@ impl Hub {
             let mut inner = self.inner.lock();
             // Looked at under the table's lock, so that a driver that ends finds this request or this finds that it has ended.
             if let Phase::Over(why) = &*self.phase.borrow() {
-                return Asked::Reply(Reply::Over(why.clone()));
+                return Asked::unsent(Reply::Over(why.clone()));
             }
             if !self.serves() {
-                return Asked::Reply(Reply::Elsewhere);
+                return Asked::unsent(Reply::Elsewhere);
             }
             match inner.table.submit(ask.clone(), request_id, Listener::Caller(tell)) {
                 Ok(id) => {
@@ -227,10 +246,10 @@ impl Hub {
                     }
                     id
                 }
-                Err(Full::Waits) => return Asked::Reply(Reply::Elsewhere),
+                Err(Full::Waits) => return Asked::unsent(Reply::Elsewhere),
                 Err(Full::Requests) => {
                     let why = "this session asks too much at a time; wait for answers before asking on";
-                    return Asked::Reply(Reply::Impossible(Error::refused(Code::Overloaded, why)));
+                    return Asked::unsent(Reply::Impossible(Error::refused(Code::Overloaded, why)));
                 }
             }
         };
@@ -240,7 +259,8 @@ impl Hub {
             Ok(reply) => {
                 caller.answered = true;
                 // Without an answer the request was dropped with the table: nobody drives the stream any more.
-                Asked::Reply(reply.unwrap_or(Reply::Elsewhere))
+                let Concluded { reply, open } = reply.unwrap_or(Concluded { reply: Reply::Elsewhere, open: true });
+                Asked::Reply { reply, open }
             }
             Err(_) => {
                 let sent = self.inner.lock().table.get(id).is_none_or(|request| request.ever_sent);
@@ -262,10 +282,15 @@ impl Hub {
 
     /// Answers a request. One that nobody waits for is seen to where it could not be served.
     pub(super) fn conclude(self: &Arc<Self>, request: Request, reply: Reply) {
-        let Request { ask, request_id, listener, ever_sent, .. } = request;
+        let open = match &reply {
+            // To its last sending this is the end.
+            Reply::Answered { .. } | Reply::Problem { .. } | Reply::Impossible(_) => request.open,
+            Reply::NotLockkeeper { .. } | Reply::Over(_) | Reply::Elsewhere => request.open || request.sent,
+        };
+        let Request { ask, request_id, listener, .. } = request;
         match listener {
             // A caller that has gone in this moment does not mind; what it was granted is its own affair.
-            Listener::Caller(tell) => return drop(tell.send(reply)),
+            Listener::Caller(tell) => return drop(tell.send(Concluded { reply, open })),
             Listener::Gone => return,
             Listener::Nobody => {}
         }
@@ -275,7 +300,10 @@ impl Hub {
             Reply::Answered { .. } | Reply::Over(_) | Reply::Impossible(_) | Reply::NotLockkeeper { .. } => false,
         };
         if again {
-            let earlier = ever_sent.then(|| "it was sent over the session's stream".to_owned());
+            let earlier = match &reply {
+                Reply::Problem { problem, .. } if !problem.code.is_transient() => Some(problem.to_string()),
+                _ => open.then(|| SENT.to_owned()),
+            };
             let client = self.client.clone().over(self.clone());
             client.spawn(move |client| async move {
                 sleep(PAUSE_OF_POSTED).await;

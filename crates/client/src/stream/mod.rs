@@ -18,5 +18,5 @@ mod table;
 mod table_tests;
 mod watches;
 
-pub(crate) use hub::{Asked, Hub, Renewal, Reply};
+pub(crate) use hub::{Asked, Hub, Renewal, Reply, SENT};
 pub(crate) use watches::{Subscription, Told};

@@ -8,7 +8,7 @@ use lockkeeper_api::stream::FromServer;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::hub::Reply;
+use super::hub::Concluded;
 use crate::clock::Moment;
 use crate::transport::Ask;
 
@@ -27,7 +27,7 @@ const MAX_KEEPALIVES: usize = 64;
 /// Who listens for the answer.
 #[derive(Debug)]
 pub(super) enum Listener {
-    Caller(oneshot::Sender<Reply>),
+    Caller(oneshot::Sender<Concluded>),
     /// It was posted: its doing is all that counts.
     Nobody,
     /// The caller has gone. The node answers all the same, and until then has it open.

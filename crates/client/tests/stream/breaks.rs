@@ -173,6 +173,23 @@ async fn nobody_there_is_unreachable_and_what_was_sent_is_unknown() {
 }
 
 #[tokio::test]
+async fn what_was_sent_is_unknown_though_the_next_node_only_says_that_it_cannot_serve() {
+    let first = Node::start(good_but(|event| match event {
+        Event::Frame(_, value) if value.get("request").is_some() => Some(vec![Do::Cut]),
+        _ => None,
+    }))
+    .await;
+    let second = Node::start(good_but(|event| match event {
+        Event::Frame(_, value) => Some(vec![refusal(&value.get("request")?["id"], Code::NoLeader)]),
+        _ => None,
+    }))
+    .await;
+    let session = open_impatient(&[&first.address, &second.address]).await;
+    let error = session.client().create("/a", &Create::default()).await.unwrap_err();
+    assert!(matches!(error, Error::UnknownOutcome(_)), "the first node took it: {error}");
+}
+
+#[tokio::test]
 async fn garbage_is_said_to_be_not_lockkeepers() {
     const BAD_ANSWER: &str = r#"{"answer":{"id":1,"status":500,"body":"<html>"}}"#;
     for garbage in [Do::SayText("<html>"), Do::SayText("{}"), Do::SayText(BAD_ANSWER), Do::Close(1008)] {

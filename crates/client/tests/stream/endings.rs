@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_client::api::locks::Acquire;
 use lockkeeper_client::api::nodes::Create;
 use lockkeeper_client::api::{Code, Problem};
-use lockkeeper_client::{Error, SessionState};
+use lockkeeper_client::{Error, Reading, SessionState};
 use serde_json::json;
 
 use crate::node::*;
@@ -131,6 +131,30 @@ async fn a_client_that_outlives_its_session_goes_on_over_http() {
     assert_eq!(error.code(), Some(Code::LockBusy), "the answer of HTTP: {error}");
     client.create("/a", &Create::default()).await.unwrap();
     assert!(node.seen.borrow().contains(&Event::Http("POST /v1/nodes/a".into())));
+}
+
+#[tokio::test]
+async fn what_was_sent_before_the_stream_ended_may_have_taken_place() {
+    // It takes the request; after that it takes nothing, over the stream or HTTP.
+    let node = Node::start(|event| match event {
+        Event::Frame(_, value) if value["request"]["path"] == "/v1/nodes/a" => vec![],
+        Event::Http(line) if line.contains("/v1/nodes") => vec![problem(Code::NoLeader)],
+        _ => good(event),
+    })
+    .await;
+    let session = open_impatient(&[&node.address]).await;
+    let client = session.client().clone();
+    let asking = tokio::spawn({
+        let client = client.clone();
+        async move { (client.create("/a", &Create::default()).await, client.node("/a", &Reading::default()).await) }
+    });
+    node.until(|seen| !frames(seen, "request").is_empty()).await;
+    drop(session);
+    let (sent, read) = asking.await.unwrap();
+    assert!(matches!(sent, Err(Error::UnknownOutcome(_))), "{sent:?}");
+    assert!(matches!(read, Err(Error::Unreachable { .. })), "a read leaves nothing open: {read:?}");
+    let never_sent = client.create("/a", &Create::default()).await;
+    assert!(matches!(never_sent, Err(Error::Unreachable { .. })), "{never_sent:?}");
 }
 
 #[test]

@@ -308,14 +308,23 @@ fn served(path: &str) -> Value {
     }
 }
 
-pub(crate) fn client(nodes: &[&str]) -> Client {
-    let options = Options {
+fn options() -> Options {
+    Options {
         attempt_timeout: Duration::from_millis(500),
         patience: Duration::from_secs(5),
         liveness_interval: Duration::from_millis(300),
         ..Options::default()
-    };
-    Client::new(nodes, options).unwrap()
+    }
+}
+
+pub(crate) fn client(nodes: &[&str]) -> Client {
+    Client::new(nodes, options()).unwrap()
+}
+
+/// As [`open`], with a client that gives up soon.
+pub(crate) async fn open_impatient(nodes: &[&str]) -> Session {
+    let options = Options { patience: Duration::from_secs(1), ..options() };
+    Session::open(&Client::new(nodes, options).unwrap(), &SessionOptions::default()).await.unwrap()
 }
 
 pub(crate) async fn open(nodes: &[&str]) -> Session {
