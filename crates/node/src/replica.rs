@@ -5,7 +5,9 @@
 //!
 //! Lock order: `state`, then any one of the others at a time. Nothing here waits.
 
+use std::any::Any;
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use lockkeeper_consensus::{Committed, LogPosition, Machine};
@@ -110,15 +112,21 @@ impl Replica {
         self.delay_end_ms.subscribe()
     }
 
+    /// Takes a step without which this replica is worse than gone: should it panic, the process is told to end.
+    ///
+    /// The panic goes on, which ends the task that applies: going on would apply later entries to a state with a hole, and keep it in a
+    /// snapshot. Nobody else would notice, for a lock that was held does not remember that its holder panicked.
+    fn step<T>(&self, what: impl FnOnce() -> String, step: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+            self.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
+            resume_unwind(panic)
+        })
+    }
+
     fn apply_one(&self, entry: &Committed) {
         let mut batch = match Batch::decode(&entry.payload) {
             Ok(batch) => batch,
-            Err(error) => {
-                let why = format!("the log entry at {} cannot be read: {error}", entry.position);
-                (self.fatal)(why.clone());
-                // Going on would apply later entries to a state with a hole, and keep it in a snapshot. This ends the task that applies.
-                panic!("{why}");
-            }
+            Err(error) => panic!("it cannot be read: {error}"),
         };
         batch.clock_ms = entry.clock_ms;
         let began = self.clock.now();
@@ -245,7 +253,7 @@ impl Replica {
 impl Machine for Replica {
     fn apply(&self, entries: &[Committed]) {
         for entry in entries {
-            self.apply_one(entry);
+            self.step(|| format!("the log entry at {} cannot be applied", entry.position), || self.apply_one(entry));
         }
     }
 
@@ -263,14 +271,23 @@ impl Machine for Replica {
             Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
             Err(error) => return Err(format!("the snapshot at {position} cannot be used: {error}")),
         }
-        let mut state = self.state.write();
-        *state = restored;
-        self.jump(&state);
-        let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
-        drop(state);
-        self.publish(zxid, delay_end_ms);
+        let jump = || {
+            let mut state = self.state.write();
+            *state = restored;
+            self.jump(&state);
+            let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
+            drop(state);
+            self.publish(zxid, delay_end_ms);
+        };
+        self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
         Ok(())
     }
+}
+
+/// What a panic said, in one line.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.
@@ -312,20 +329,28 @@ fn held_to_the_end(state: &State, path: &NodePath) -> bool {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
+    use async_trait::async_trait;
     use bytes::Bytes;
     use tokio::sync::mpsc;
+
+    use lockkeeper_core::Origin;
 
     use super::*;
     use crate::clock::SystemClock;
 
     fn replica() -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
+        replica_with(Arc::new(SystemClock::default()))
+    }
+
+    fn replica_with(clock: Arc<dyn Clock>) -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
         let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
         let (told, heard) = mpsc::unbounded_channel();
         let fatal = Arc::new(move |why| told.send(why).unwrap());
-        (Replica::new(&config, Arc::new(SystemClock::default()), fatal), heard)
+        (Replica::new(&config, clock, fatal), heard)
     }
 
     #[tokio::test]
@@ -338,6 +363,39 @@ mod tests {
             "later entries must not be applied"
         );
         assert!(heard.recv().await.unwrap().contains("cannot be read"));
+    }
+
+    /// Panics when it is looked at for the last time.
+    struct Mine(AtomicU32);
+
+    #[async_trait]
+    impl Clock for Mine {
+        fn now(&self) -> Duration {
+            assert_ne!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "a planted\ndefect");
+            Duration::ZERO
+        }
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+        async fn sleep_until(&self, _: Duration) {}
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_applying_ends_the_node_and_the_applying() {
+        for looks in [1, 2] {
+            let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
+            let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+            let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+            let payload = Batch { origin, clock_ms: 1, commands: vec![open] }.encode().into();
+            let position = LogPosition { term: 1, index: 7 };
+            let entry = Committed { position, clock_ms: 1, payload };
+            let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));
+            assert!(applied.is_err(), "later entries must not be applied");
+            let told = heard.try_recv().unwrap();
+            assert!(told.contains(&position.to_string()) && told.contains("a planted defect"), "{told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
+            assert!(heard.try_recv().is_err(), "it is told once");
+        }
     }
 
     #[tokio::test]
