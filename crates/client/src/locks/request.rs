@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockkeeper_api::locks::{Acquire, Mode, Release};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 /// One kind of request; the same for every wait of a handle.
@@ -83,6 +83,15 @@ impl Patience {
             Self::Try => Duration::ZERO,
             Self::Until(at) => at.saturating_duration_since(Instant::now()).min(longest),
             Self::Endless => longest,
+        }
+    }
+
+    /// Completes when it is over.
+    pub(crate) async fn ended(self) {
+        match self {
+            Self::Try => {}
+            Self::Until(at) => sleep_until(at).await,
+            Self::Endless => std::future::pending().await,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::locks::Release;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -44,16 +45,47 @@ pub(super) fn take_back(session: Session, request: Request, request_id: Uuid) {
 
 /// Asks again under the same id without waiting. The answer is either that it holds, and then it is released; or that it is out
 /// of the queue. The replicated order puts this behind whatever an earlier try may still have done.
-async fn taken_back(session: &Session, request: &Request, request_id: Uuid) {
+pub(super) async fn taken_back(session: &Session, request: &Request, request_id: Uuid) {
     let ask = request.acquire(request_id, Duration::ZERO);
     let mut pause = FIRST_PAUSE;
     while !session.left().is_zero() {
-        match session.client().acquire(&request.first, &ask).await {
+        let error = match session.client().acquire(&request.first, &ask).await {
             Ok(held) => return give_back(session, request, held.token),
+            Err(Error::Refused(problem)) if problem.code == Code::NotQueued && !request.also.is_empty() => {
+                match remove_parts(session, request, request_id).await {
+                    Ok(()) | Err(Error::Refused(_) | Error::Lost(_)) => return,
+                    Err(error) => error,
+                }
+            }
             Err(Error::Refused(_) | Error::Lost(_)) => return,
-            Err(error) => tracing::debug!(%error, lock = request.first, %request_id, "not taken back yet"),
-        }
+            Err(error) => error,
+        };
+        tracing::debug!(%error, lock = request.first, %request_id, "not taken back yet");
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Takes what is left of a request for several locks out of their queues, once it cannot hold as a whole any more: one of the locks was
+/// broken by force, and the others would stay with a session that lives on. Which are left only the queues themselves tell, and
+/// to remove the node is right whether it holds or waits.
+async fn remove_parts(session: &Session, request: &Request, request_id: Uuid) -> Result<(), Error> {
+    let client = session.client();
+    let of_this = format!("_c_{request_id}-");
+    let unless_gone = |error: Error| if error.code() == Some(Code::NoNode) { Ok(()) } else { Err(error) };
+    for lock in request.names() {
+        let directory = format!("/locks/{lock}");
+        let children = match client.children(&directory).await {
+            Err(error) => {
+                unless_gone(error)?;
+                continue;
+            }
+            Ok(children) => children,
+        };
+        for part in children.iter().filter(|name| name.starts_with(&of_this)) {
+            client.delete(&format!("{directory}/{part}"), None).await.map(drop).or_else(unless_gone)?;
+            tracing::debug!(lock, part, "what was left of a joint request is taken back");
+        }
+    }
+    Ok(())
 }

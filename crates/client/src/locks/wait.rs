@@ -62,8 +62,10 @@ async fn obtain_in_pieces(
             }
             // Out of the queue: the wait is over, or somebody took the request out.
             Err(Error::Refused(problem)) if matches!(problem.code, Code::LockBusy | Code::NotQueued) => {
-                asked.open = false;
-                if patience.is_over() {
+                // Of several locks only one may be gone. The others would stand in the way of whoever asks anew.
+                let in_part = problem.code == Code::NotQueued && !request.also.is_empty();
+                asked.open = in_part && !asked.taken_back(patience).await?;
+                if asked.open || patience.is_over() {
                     return Ok(None);
                 }
                 tracing::debug!(lock = request.first, %problem, "asking anew");
@@ -88,6 +90,16 @@ impl Asked<'_> {
     async fn ask(&self, wait: Duration) -> Result<Acquired, Error> {
         let acquire = self.request.acquire(self.request_id, wait);
         self.session.client().acquire(&self.request.first, &acquire).await
+    }
+
+    /// Takes it back, as long as there is patience: whether that is done.
+    async fn taken_back(&self, patience: Patience) -> Result<bool, Error> {
+        tokio::select! {
+            biased;
+            because = session_lost(self.session.state()) => Err(Error::Lost(because)),
+            () = settle::taken_back(self.session, self.request, self.request_id) => Ok(true),
+            () = patience.ended() => Ok(false),
+        }
     }
 
     /// The cluster's last word on this request. A wait that is longer than one call is handed from call to call.

@@ -39,6 +39,56 @@ async fn a_grant_whose_answer_was_lost_is_taken_back() {
     }
 }
 
+/// The lost answer was that both are held; then one was broken by force. The other must not be left to stand in its own way.
+#[tokio::test]
+async fn a_multi_lock_that_lost_a_part_before_it_was_told_does_not_wait_for_itself() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        for broken in ["a", "b"] {
+            let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+            let session = session_through(&proxy, transport).await;
+            session.lock("warm").lock().await.unwrap().release().await.unwrap();
+            proxy.mute(true);
+            let lock = session.multi_lock(["a", "b"]);
+            let waiting = tokio::spawn(async move { lock.lock().await });
+            setting.until("a", 1, 0).await;
+            let token = setting.client.lock(broken).await.unwrap().holders[0].token;
+            setting.client.force_release(broken, token).await.unwrap();
+            proxy.mute(false);
+            proxy.cut();
+            let guard = soon(waiting).await.unwrap().unwrap();
+            assert!(guard.token() > token, "{transport:?}, {broken}");
+            setting.until("a", 1, 0).await;
+            setting.until("b", 1, 0).await;
+            guard.release().await.unwrap();
+            setting.until("a", 0, 0).await;
+            setting.until("b", 0, 0).await;
+        }
+    }
+}
+
+/// The same for one who does not wait any more: what is left goes in the background.
+#[tokio::test]
+async fn what_is_left_of_a_multi_lock_is_taken_back() {
+    let setting = Setting::new().await;
+    for transport in TRANSPORTS {
+        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
+        let session = session_through(&proxy, transport).await;
+        session.lock("warm").lock().await.unwrap().release().await.unwrap();
+        proxy.mute(true);
+        let answer = session.multi_lock(["a", "b"]).try_lock().await;
+        assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
+        setting.until("a", 1, 0).await;
+        let token = setting.client.lock("a").await.unwrap().holders[0].token;
+        setting.client.force_release("a", token).await.unwrap();
+        setting.until("b", 1, 0).await;
+        proxy.mute(false);
+        proxy.cut();
+        setting.until("b", 0, 0).await;
+        assert!(!session.left().is_zero());
+    }
+}
+
 /// Likewise if its caller has gone in the meantime.
 #[tokio::test]
 async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
