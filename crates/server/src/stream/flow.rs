@@ -30,7 +30,7 @@ use super::frame::{self, Incoming};
 use super::grants::Grants;
 use super::request::{self, Finished, Open};
 use super::watches::Watches;
-use super::{GRACE, HIGH_WATER_BYTES, MAX_OPEN, MAX_WATCHES, Session};
+use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
 use crate::failure::{Failure, compacted};
 use crate::routes::kind_out;
 
@@ -188,10 +188,12 @@ impl Flow {
         }
     }
 
-    /// Reads what has arrived, as long as there is room for more work. True if anything was read.
+    /// Reads what has arrived, whatever is at work: keepalives and cancels must get through. True if anything was read.
     fn take_in(&mut self, context: &mut Context<'_>) -> Result<bool, Why> {
         let mut any = false;
-        while self.ending.is_none() && self.open.len() + self.done.len() < MAX_OPEN {
+        let were_full = self.is_full();
+        // What is sent at once counts as unflushed. And what is done already may make room before any request is refused.
+        while self.ending.is_none() && self.unflushed_bytes < HIGH_WATER_BYTES && (were_full || !self.is_full()) {
             let Poll::Ready(read) = self.socket.poll_next_unpin(context) else { break };
             any = true;
             match read {
@@ -204,6 +206,16 @@ impl Flow {
             self.mention();
         }
         Ok(any)
+    }
+
+    /// As many requests are at work, or done and not written, as a stream may have.
+    fn is_full(&self) -> bool {
+        self.ids.len() >= MAX_OPEN
+    }
+
+    /// Keepalives at work, or done and not written: all that is no request.
+    fn keepalives(&self) -> usize {
+        (self.open.len() + self.done.len()).saturating_sub(self.ids.len())
     }
 
     fn broken(&self, error: SocketError) -> Why {
@@ -244,6 +256,10 @@ impl Flow {
                     let detail = format!("request id {} belongs to a request that is not answered yet", request.id);
                     return Err(Why::BadMessage(detail));
                 }
+                if self.is_full() {
+                    // It reveals nothing, so it waits for no event.
+                    return self.write(request::refused_text(request.id, &too_many()));
+                }
                 let begun = request::begin(&self.session, &request);
                 if let Some(parting) = &begun.parts_with {
                     self.grants.part(&self.hearing, parting);
@@ -253,7 +269,15 @@ impl Flow {
             }
             Incoming::Keepalive(number) => {
                 figures().keepalives.increment(1);
-                self.open.push(request::keepalive(&self.session, number));
+                if self.keepalives() < MAX_KEEPALIVES {
+                    self.open.push(request::keepalive(&self.session, number));
+                } else {
+                    let detail = format!(
+                        "{MAX_KEEPALIVES} keepalives of this stream are not confirmed yet; send one every third of the timeout"
+                    );
+                    let problem = Failure::new(Code::Overloaded, detail).retry_after(1_000).into_problem();
+                    self.send(&FromServer::NotConfirmed { number, problem: Box::new(problem) });
+                }
             }
             Incoming::Cancel(id) => {
                 figures().other.increment(1);
@@ -411,6 +435,13 @@ impl Flow {
         };
         flushed.map_err(|error| Why::Broken(error.to_string()))
     }
+}
+
+fn too_many() -> Failure {
+    let detail = format!(
+        "{MAX_OPEN} requests of this stream are not answered yet; nothing was carried out; ask again when some are, or over HTTP"
+    );
+    Failure::new(Code::Overloaded, detail).retry_after(100)
 }
 
 fn watched(id: u64, item: WatchItem) -> FromServer {

@@ -29,8 +29,11 @@ use crate::app::Shared;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
 
-/// Most requests and keepalives of a stream at work at a time; more are read when some of these are done.
+/// Most requests of a stream that are not answered yet; more are refused. Reading goes on all the same: behind them may come a
+/// keepalive, or the cancel that makes room.
 const MAX_OPEN: usize = 1_024;
+/// Most keepalives of a stream that are not answered yet.
+const MAX_KEEPALIVES: usize = 256;
 /// Most watches of a stream.
 const MAX_WATCHES: usize = 1_024;
 /// Once so much is written and not flushed, nothing more is taken in before it is.

@@ -101,7 +101,7 @@ pub(super) fn begin(session: &Arc<Session>, request: &Request<'_>) -> Begun {
 }
 
 fn refused(id: u64, failure: Failure) -> Finished {
-    Finished::Answer { id, text: problem(id, &failure), effect: Effect::None }
+    Finished::Answer { id, text: refused_text(id, &failure), effect: Effect::None }
 }
 
 fn begin_right(session: &Arc<Session>, request: &Request<'_>) -> Result<Begun, Failure> {
@@ -260,7 +260,8 @@ async fn carry_out<T: Serialize>(
     finished
 }
 
-fn problem(id: u64, failure: &Failure) -> Vec<u8> {
+/// The answer to a request that was refused.
+pub(super) fn refused_text(id: u64, failure: &Failure) -> Vec<u8> {
     frame::answer(id, failure.status(), failure.zxid().map(|zxid| zxid.0), |text| frame::json(text, failure.problem()))
 }
 
@@ -312,7 +313,10 @@ fn http_request(
 
 async fn answer_of(id: u64, response: Response) -> Vec<u8> {
     if response.extensions().get::<Endless>().is_some() {
-        return problem(id, &Failure::bad_request("what has no end cannot be asked for on a stream; use plain HTTP"));
+        return refused_text(
+            id,
+            &Failure::bad_request("what has no end cannot be asked for on a stream; use plain HTTP"),
+        );
     }
     let (parts, body) = response.into_parts();
     let zxid = parts.headers.get(ZXID_HEADER).and_then(|zxid| zxid.to_str().ok()).and_then(|zxid| zxid.parse().ok());
@@ -321,9 +325,10 @@ async fn answer_of(id: u64, response: Response) -> Vec<u8> {
         Ok(bytes) if json || bytes.is_empty() => {
             frame::answer(id, parts.status.as_u16(), zxid, |text| text.extend_from_slice(&bytes))
         }
-        Ok::<Bytes, _>(_) => {
-            problem(id, &Failure::bad_request("the answer is not JSON and does not fit on a stream; use plain HTTP"))
-        }
-        Err(error) => problem(id, &Failure::new(Code::Internal, format!("the answer broke off: {error}"))),
+        Ok::<Bytes, _>(_) => refused_text(
+            id,
+            &Failure::bad_request("the answer is not JSON and does not fit on a stream; use plain HTTP"),
+        ),
+        Err(error) => refused_text(id, &Failure::new(Code::Internal, format!("the answer broke off: {error}"))),
     }
 }

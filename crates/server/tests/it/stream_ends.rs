@@ -215,8 +215,46 @@ async fn a_node_that_goes_answers_its_streams_and_says_so() {
     drop(directory);
 }
 
+/// As many waiting lock requests as a stream takes, on one whose session would soon be over without keepalives.
 #[tokio::test]
-async fn more_than_a_stream_takes_waits_its_turn_and_too_many_watches_are_refused() {
+async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
+    let node = Cluster::start(1).await;
+    let (holder, session) = (node.session(60_000).await, node.session(1_500).await);
+    node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let wait = json!({ "wait_ms": 60_000 });
+    let mut ids = Vec::new();
+    for number in 0..1_024 {
+        ids.push(wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await);
+        if number % 256 == 0 {
+            wire.send(json!({ "keepalive": number })).await;
+        }
+    }
+    let refused = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
+    let answer = wire.answer(refused).await;
+    assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(429), &json!("overloaded")));
+    // Longer than the session lives by itself.
+    for number in 5_000..5_010 {
+        wire.send(json!({ "keepalive": number })).await;
+        while wire.kind("alive").await["number"] != number {}
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    wire.send(json!({ "cancel": ids[7] })).await;
+    assert_eq!(wire.answer(ids[7]).await["body"]["code"], "cancelled");
+    // There is room for one again, and for no more than that.
+    let again = wire.ask("POST", "/v1/locks/a/acquire", wait.clone()).await;
+    let refused = wire.ask("POST", "/v1/locks/a/acquire", wait).await;
+    assert_eq!(wire.answer(refused).await["status"], 429);
+    assert!(!wire.seen.iter().any(|message| message["answer"]["id"] == again), "{:?}", wire.seen);
+    assert!(!wire.seen.iter().any(|message| message.get("answer").is_some()), "a place was lost");
+    eventually("all of them wait", async || {
+        node.get("/v1/locks/a").await.json::<lockkeeper_api::locks::Lock>().waiting == 1_024
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_than_a_stream_takes_is_refused_and_so_are_too_many_watches() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
     let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
@@ -224,9 +262,15 @@ async fn more_than_a_stream_takes_waits_its_turn_and_too_many_watches_are_refuse
     for _ in 0..1_500 {
         ids.push(wire.ask("GET", "/v1/nodes/", Value::Null).await);
     }
+    let mut done = 0;
     for id in ids {
-        assert_eq!(wire.answer(id).await["status"], 200);
+        let answer = wire.answer(id).await;
+        match answer["status"].as_u64() {
+            Some(200) => done += 1,
+            _ => assert_eq!(answer["body"]["code"], "overloaded", "{answer}"),
+        }
     }
+    assert!(done >= 1_024, "{done}");
     for id in 0..1_025 {
         wire.send(json!({ "watch": { "id": id, "path": format!("/{id}") } })).await;
     }
