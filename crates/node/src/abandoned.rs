@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, FencingToken, LockName, Op, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_core::{Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::engine::Engine;
@@ -30,6 +30,8 @@ enum Progress {
     MakingMine(FencingToken, Submission),
     /// In the queues and this one's, as long as its nodes have these versions.
     Mine(FencingToken, Vec<i32>),
+    /// Part of it has gone, so nobody can hold by the rest, whoever looks after it.
+    Broken(FencingToken),
 }
 
 /// Looks after one request. Dropped unsettled, it takes the request back.
@@ -80,13 +82,41 @@ impl Claim {
         }
     }
 
+    /// Takes out of the queues what is left of a request of which part has gone. Nobody else would: whoever looked after it may be gone
+    /// too, and the rest would come to hold, and do so for as long as the session lives.
+    pub(crate) async fn clear(&mut self, token: FencingToken) -> Result<(), NodeError> {
+        self.progress = Progress::Broken(token);
+        let done = self.engine.proposer.propose(withdrawal(self.session, &self.locks, token)).await?;
+        self.settle();
+        match done.outcome.reply {
+            // Refused, there is nothing left: no part, or no session.
+            Ok(Reply::Withdrawn | Reply::Released) | Err(_) => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Takes out of the queues what is left of a request of which part has gone. Nobody else would: whoever looked after it may be gone
+    /// too, and the rest would come to hold, and do so for as long as the session lives.
+    pub(crate) async fn clear(&mut self, token: FencingToken) -> Result<(), NodeError> {
+        self.progress = Progress::Broken(token);
+        let done = self.engine.proposer.propose(withdrawal(self.session, &self.locks, token)).await?;
+        self.settle();
+        match done.outcome.reply {
+            // Refused, there is nothing left: no part, or no session.
+            Ok(Reply::Withdrawn | Reply::Released) | Err(_) => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+        }
+    }
+
     /// What became of what was handed over last. If that is not known, it stays to be taken back.
     async fn outcome(&mut self) -> Completion {
         match &mut self.progress {
             Progress::Entering(submission) | Progress::MakingMine(_, submission) => {
                 self.engine.proposer.await_outcome(submission).await
             }
-            Progress::Settled | Progress::Mine(..) => Err(NodeError::UnknownOutcome("nothing was handed over".into())),
+            Progress::Settled | Progress::Mine(..) | Progress::Broken(_) => {
+                Err(NodeError::UnknownOutcome("nothing was handed over".into()))
+            }
         }
     }
 
@@ -118,6 +148,10 @@ impl Drop for Claim {
 async fn take_back(engine: &Engine, progress: Progress, session: SessionId, locks: Vec<LockName>) {
     let (token, versions) = match progress {
         Progress::Settled => return,
+        Progress::Broken(token) => {
+            propose_until_decided(engine, || withdrawal(session, &locks, token)).await;
+            return;
+        }
         Progress::Mine(token, versions) => (token, versions),
         Progress::Entering(mut submission) => match submission.outcome().await {
             Ok(done) if done.fresh() => match queued_under(&done.outcome) {
@@ -159,6 +193,16 @@ async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -
 
 fn claim(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
     let op = Op::Claim { locks: locks.to_vec(), token };
+    Command::Do { session: Some(session), request: None, op }
+}
+
+fn withdrawal(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
+    let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
+    Command::Do { session: Some(session), request: None, op }
+}
+
+fn withdrawal(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
+    let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
     Command::Do { session: Some(session), request: None, op }
 }
 

@@ -101,12 +101,22 @@ impl Engine {
         };
         let done = claim.enter(Command::Do { session: Some(session), request, op }).await?;
         let fresh = done.fresh();
-        let entered = reply_of(done)?;
+        let entered = match reply_of(done) {
+            // This very request, and part of it has gone.
+            Err(NodeError::Refused(Refusal::NotQueued { lock, token })) => {
+                claim.clear(token).await.map_err(after_entry)?;
+                return Err(Refusal::NotQueued { lock, token }.into());
+            }
+            entered => entered?,
+        };
         let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
         let queued = Queued { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms };
         // A request that was made before may have been given up by another node, whose withdrawal is still under way. Making it
         // this one's first decides between the two.
         if !fresh && !claim.make_mine(token).await.map_err(after_entry)? {
+            if queued.locks.len() > 1 {
+                claim.clear(token).await.map_err(after_entry)?;
+            }
             return self.gone(&queued);
         }
         self.wait_for(&queued, until).await.map_err(after_entry)

@@ -136,6 +136,96 @@ async fn a_retried_set_finds_all_of_its_nodes() {
     cluster.finish().await;
 }
 
+/// The node of a waiting set is killed and part of the set is broken: nobody looks after the rest until its caller asks again.
+async fn a_retry_of_a_broken_set(with_memory: bool) {
+    let mut cluster = Cluster::of_three().await;
+    let asked_at = cluster.but(cluster.leader().await)[0];
+    let others = cluster.but(asked_at);
+    let (a, b, c) = (
+        session(cluster.at(others[0]), 60_000).await,
+        session(cluster.at(others[1]), 60_000).await,
+        session(cluster.at(others[1]), 60_000).await,
+    );
+    let l = granted(cluster.at(others[0]).acquire(caller(a), ask("l", 0)).await);
+    let (id, wanted) = (request_id(), ask_for(&["l", "m"], 30_000));
+    let who = || if with_memory { keyed(b, id) } else { caller(b) };
+    let (node, first, by) = (cluster.at(asked_at).clone(), wanted.clone(), who());
+    let set = tokio::spawn(async move { node.acquire(by, first).await });
+    until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let killed = cluster.kill(asked_at);
+    set.abort();
+    cluster.leader().await;
+    let token = requests(cluster.at(others[0]), "m").await[0].1;
+    cluster.at(others[0]).force_release(lock("m"), token, "root").await.unwrap();
+    assert_eq!(standing(cluster.at(others[0]), &["l", "m"]).await, 2, "the rest waits for l still");
+    let again = cluster.at(others[1]).acquire(who(), wanted).await;
+    if with_memory {
+        assert_eq!(again.unwrap().value, Acquired::Gone);
+    } else {
+        assert!(matches!(again, Err(NodeError::Refused(Refusal::NotQueued { .. }))), "{again:?}");
+    }
+    assert_eq!(requests(cluster.at(others[1]), "l").await, [(a.session, l.token)], "by the answer the rest has gone");
+    release(cluster.at(others[0]), a, "l", l.token).await;
+    granted(cluster.at(others[0]).acquire(caller(c), ask_for(&["l", "m"], 0)).await);
+    Cluster::bury(killed).await;
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_retry_of_a_broken_set_leaves_nothing_behind() {
+    a_retry_of_a_broken_set(false).await;
+}
+
+#[tokio::test]
+async fn a_retry_of_a_broken_set_whose_first_answer_is_remembered_leaves_nothing_behind() {
+    a_retry_of_a_broken_set(true).await;
+}
+
+/// The node of a waiting set is killed and part of the set is broken: nobody looks after the rest until its caller asks again.
+async fn a_retry_of_a_broken_set(with_memory: bool) {
+    let mut cluster = Cluster::of_three().await;
+    let asked_at = cluster.but(cluster.leader().await)[0];
+    let others = cluster.but(asked_at);
+    let (a, b, c) = (
+        session(cluster.at(others[0]), 60_000).await,
+        session(cluster.at(others[1]), 60_000).await,
+        session(cluster.at(others[1]), 60_000).await,
+    );
+    let l = granted(cluster.at(others[0]).acquire(caller(a), ask("l", 0)).await);
+    let (id, wanted) = (request_id(), ask_for(&["l", "m"], 30_000));
+    let who = || if with_memory { keyed(b, id) } else { caller(b) };
+    let (node, first, by) = (cluster.at(asked_at).clone(), wanted.clone(), who());
+    let set = tokio::spawn(async move { node.acquire(by, first).await });
+    until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let killed = cluster.kill(asked_at);
+    set.abort();
+    cluster.leader().await;
+    let token = requests(cluster.at(others[0]), "m").await[0].1;
+    cluster.at(others[0]).force_release(lock("m"), token, "root").await.unwrap();
+    assert_eq!(standing(cluster.at(others[0]), &["l", "m"]).await, 2, "the rest waits for l still");
+    let again = cluster.at(others[1]).acquire(who(), wanted).await;
+    if with_memory {
+        assert_eq!(again.unwrap().value, Acquired::Gone);
+    } else {
+        assert!(matches!(again, Err(NodeError::Refused(Refusal::NotQueued { .. }))), "{again:?}");
+    }
+    assert_eq!(requests(cluster.at(others[1]), "l").await, [(a.session, l.token)], "by the answer the rest has gone");
+    release(cluster.at(others[0]), a, "l", l.token).await;
+    granted(cluster.at(others[0]).acquire(caller(c), ask_for(&["l", "m"], 0)).await);
+    Cluster::bury(killed).await;
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn a_retry_of_a_broken_set_leaves_nothing_behind() {
+    a_retry_of_a_broken_set(false).await;
+}
+
+#[tokio::test]
+async fn a_retry_of_a_broken_set_whose_first_answer_is_remembered_leaves_nothing_behind() {
+    a_retry_of_a_broken_set(true).await;
+}
+
 #[tokio::test]
 async fn random_sets_never_wait_for_each_other_in_a_circle() {
     let cluster = Cluster::of_three().await;
