@@ -7,6 +7,7 @@ mod children;
 mod nodes;
 mod parties;
 mod process;
+mod requests;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;
