@@ -186,6 +186,8 @@ impl<'a> Course<'a> {
                 Next::Done(Ok((endpoint, bytes)))
             }
             Outcome::NotLockkeeper(why) => {
+                // Whoever asks next, or this anew, has more hope elsewhere.
+                self.client.endpoints.move_on_from(place);
                 Next::Done(Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }))
             }
             Outcome::Problem(problem) => self.after_problem(place, endpoint, stream, *problem),

@@ -39,7 +39,8 @@ pub enum Error {
     /// The session is over, and with it every lock it held; or the one lock was taken from it by force.
     #[error("the session is lost, or a lock of it: {0}")]
     Lost(String),
-    /// The answer is not one that Lockkeeper gives; something else listens there, or it speaks another version.
+    /// The answer is not one that Lockkeeper gives; something else listens there, or it speaks another version. Of a change that
+    /// was asked for nothing is known: what gave this answer may stand before a cluster that has carried it out.
     #[error("{endpoint} gave an answer that is not Lockkeeper's: {why}")]
     NotLockkeeper {
         /// Who answered.

@@ -121,6 +121,12 @@ impl Client {
         decode(&endpoint, &bytes)
     }
 
+    /// The same under an id that the caller keeps, to ask again what became of it.
+    pub(crate) async fn call_as<T: DeserializeOwned>(&self, ask: &Ask, request_id: Uuid) -> Result<T, Error> {
+        let (endpoint, bytes) = self.call_under(ask, Some(request_id), None).await?;
+        decode(&endpoint, &bytes)
+    }
+
     /// A new request id, for requests that are repeated under one.
     fn request_id(&self, ask: &Ask) -> Option<Uuid> {
         (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4)
@@ -167,12 +173,15 @@ impl Client {
         let give_up_at = Instant::now() + LONGEST_OUTAGE;
         while let Err(error) = self.call_under(ask, request_id, earlier.clone()).await {
             tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
-            let is_open = matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. });
-            if !is_open || Instant::now() >= give_up_at {
+            if Instant::now() >= give_up_at {
                 return;
             }
-            if let Error::UnknownOutcome(why) = error {
-                earlier = Some(why);
+            match error {
+                Error::UnknownOutcome(why) => earlier = Some(why),
+                // A proxy's page says nothing about the cluster, nor about what became of the request behind it.
+                Error::NotLockkeeper { .. } => earlier = Some(error.to_string()),
+                Error::Unreachable { .. } => {}
+                Error::Refused(_) | Error::Lost(_) => return,
             }
             sleep(PAUSE_IN_OUTAGE.mul_f64(jitter())).await;
         }

@@ -296,8 +296,9 @@ impl Hub {
         }
         let again = match &reply {
             Reply::Problem { problem, .. } => problem.code.is_transient() || problem.code == Code::UnknownOutcome,
-            Reply::Elsewhere => true,
-            Reply::Answered { .. } | Reply::Over(_) | Reply::Impossible(_) | Reply::NotLockkeeper { .. } => false,
+            // One page from something in between says nothing about the cluster.
+            Reply::Elsewhere | Reply::NotLockkeeper { .. } => true,
+            Reply::Answered { .. } | Reply::Over(_) | Reply::Impossible(_) => false,
         };
         if again {
             let earlier = match &reply {

@@ -1,5 +1,6 @@
 //! How streams end: the session's end, the last handle's, the runtime's; and what is told of grants.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_client::api::locks::Acquire;
@@ -114,6 +115,34 @@ async fn what_was_dropped_last_is_still_said() {
         Event::Upgrade(_) => false,
     };
     node.until(|seen| seen.iter().any(released)).await;
+}
+
+/// A page that something between the client and the cluster shows now and then.
+#[tokio::test]
+async fn a_page_that_is_not_lockkeepers_does_not_end_what_was_dropped() {
+    let is_release = |event: &Event| match event {
+        Event::Frame(_, value) => value["request"]["path"] == "/v1/locks/a/release",
+        Event::Http(line) => line.contains("/release"),
+        Event::Upgrade(_) => false,
+    };
+    for has_streams in [true, false] {
+        let pages = AtomicUsize::new(0);
+        let node = Node::start(move |event| match event {
+            Event::Upgrade(_) if !has_streams => vec![problem(Code::NotFound)],
+            event if is_release(event) && pages.fetch_add(1, Ordering::SeqCst) < 2 => match event {
+                Event::Frame(_, value) => {
+                    let id = &value["request"]["id"];
+                    vec![Do::Say(json!({"answer": {"id": id, "status": 502, "body": "<html>Bad Gateway</html>"}}))]
+                }
+                _ => vec![Do::Json(502, json!("<html>Bad Gateway</html>"))],
+            },
+            _ => good(event),
+        })
+        .await;
+        let session = open(&[&node.address]).await;
+        drop(session.lock("a").lock().await.unwrap());
+        node.until(|seen| seen.iter().filter(|event| is_release(event)).count() == 3).await;
+    }
 }
 
 #[tokio::test]
