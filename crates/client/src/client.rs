@@ -1,5 +1,6 @@
 //! The client's handle: endpoints, connections, options, and on whose behalf it speaks.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,23 +39,30 @@ impl Default for Options {
     }
 }
 
-/// Request ids whose answers have arrived, to be told to the cluster with the next change so that it may forget them.
-/// Telling is a courtesy: what does not fit is dropped, the session's own bound takes care of it.
-const MAX_ACKNOWLEDGEMENTS: usize = 32;
+/// Request ids whose answers have arrived, to be told to the cluster with the next change so that it may forget them. The cluster
+/// remembers 256 answers of a session and takes as many ids at a time. When more than this wait to be told, the oldest are dropped:
+/// their answers are the ones that the cluster has forgotten, or is about to forget, by itself.
+const MAX_ACKNOWLEDGEMENTS: usize = 240;
+/// Told at a time in a header. A server may be set to take no more than 4 KiB of headers; what is left goes with the next change.
+pub(crate) const MAX_ACKNOWLEDGED_IN_HEADER: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Acknowledgements(Mutex<Vec<Uuid>>);
+pub(crate) struct Acknowledgements(Mutex<VecDeque<Uuid>>);
 
 impl Acknowledgements {
     pub(crate) fn answered(&self, id: Uuid) {
         let mut ids = self.0.lock();
-        if ids.len() < MAX_ACKNOWLEDGEMENTS {
-            ids.push(id);
+        if ids.len() == MAX_ACKNOWLEDGEMENTS {
+            ids.pop_front();
         }
+        ids.push_back(id);
     }
 
-    pub(crate) fn take(&self) -> Vec<Uuid> {
-        std::mem::take(&mut *self.0.lock())
+    /// The oldest, up to so many.
+    pub(crate) fn take(&self, most: usize) -> Vec<Uuid> {
+        let mut ids = self.0.lock();
+        let count = ids.len().min(most);
+        ids.drain(..count).collect()
     }
 }
 
@@ -140,6 +148,13 @@ impl Client {
         Self { stream: Some(stream), ..self }
     }
 
+    /// The same client, which does not tell the cluster what it was answered: a try of an earlier call that is still on its way
+    /// somewhere must go on finding that answer.
+    pub(crate) fn unacknowledging(&self) -> Self {
+        let identity = self.identity.clone().map(|identity| Identity { acknowledgements: Arc::default(), ..identity });
+        Self { identity, stream: None, ..self.clone() }
+    }
+
     pub(crate) fn answered(&self, request_id: Option<Uuid>) {
         if let (Some(identity), Some(id)) = (&self.identity, request_id) {
             identity.acknowledgements.answered(id);
@@ -150,5 +165,20 @@ impl Client {
         let missing =
             || Error::refused(lockkeeper_api::Code::SessionRequired, "this call needs a client with a session");
         self.identity.as_ref().map(|identity| identity.credential).ok_or_else(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_are_bounded_and_the_oldest_go_first() {
+        let told = Acknowledgements::default();
+        let ids: Vec<Uuid> = (0..MAX_ACKNOWLEDGEMENTS + 10).map(|_| Uuid::new_v4()).collect();
+        ids.iter().for_each(|id| told.answered(*id));
+        assert_eq!(told.take(64), ids[10..74]);
+        assert_eq!(told.take(usize::MAX), ids[74..], "what did not fit goes with the next");
+        assert!(told.take(1).is_empty());
     }
 }

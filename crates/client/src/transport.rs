@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::client::Client;
+use crate::client::{Client, MAX_ACKNOWLEDGED_IN_HEADER};
 use crate::course::{Course, jitter, refusal};
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
@@ -221,7 +221,7 @@ impl Client {
             request = request.header(SESSION_HEADER, identity.credential.to_string());
             if let Some(id) = request_id {
                 request = request.header(REQUEST_ID_HEADER, id.to_string());
-                let done = identity.acknowledgements.take();
+                let done = identity.acknowledgements.take(MAX_ACKNOWLEDGED_IN_HEADER);
                 if !done.is_empty() {
                     let list: Vec<String> = done.iter().map(Uuid::to_string).collect();
                     request = request.header(ACKNOWLEDGE_HEADER, list.join(","));

@@ -184,7 +184,7 @@ impl<'a> Connection<'a> {
                 Out::Request(id) => {
                     let Some(request) = inner.table.get(id) else { continue };
                     let done = match (&self.hub.client.identity, request.request_id) {
-                        (Some(identity), Some(_)) => identity.acknowledgements.take(),
+                        (Some(identity), Some(_)) => identity.acknowledgements.take(usize::MAX),
                         _ => Vec::new(),
                     };
                     let text = frames::request(id, request, &done);
