@@ -81,6 +81,29 @@ struct Shared {
     locks: crate::locks::Registry,
 }
 
+impl Shared {
+    /// Lost for good, and for the first reason that is given.
+    fn tell_lost(&self, because: &str) {
+        self.state.send_if_modified(|state| {
+            let news = !matches!(state, SessionState::Lost { .. });
+            if news {
+                *state = SessionState::Lost { because: because.to_owned() };
+            }
+            news
+        });
+    }
+}
+
+/// Says that the session is lost however its keeper ends: with the runtime on which it was opened, too, while others on another
+/// runtime wait to hear of it.
+struct LastWord(Arc<Shared>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.tell_lost("nobody renews it any more: it was dropped, or the runtime on which it was opened has ended");
+    }
+}
+
 /// An open session; clones are the same session. When the last is dropped, the keepalives stop and it expires;
 /// [`close`](Session::close) ends it at once.
 #[derive(Clone, Debug)]
@@ -113,7 +136,7 @@ impl Drop for Keeper {
 }
 
 impl Session {
-    /// Opens a session and begins to keep it alive on the current runtime.
+    /// Opens a session and begins to keep it alive on the current runtime. When that runtime ends, the session is lost.
     ///
     /// # Errors
     /// See [`Error`].
@@ -138,7 +161,7 @@ impl Session {
             renewed: watch::Sender::new(lease.lost_at()),
             locks: crate::locks::Registry::default(),
         });
-        let keeper = Arc::new(Keeper { task: tokio::spawn(keep(shared.clone())), stream });
+        let keeper = Arc::new(Keeper { task: tokio::spawn(keep(LastWord(shared.clone()))), stream });
         Ok(Self { shared, credential, keeper })
     }
 
@@ -225,14 +248,9 @@ impl Session {
     /// # Errors
     /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
     pub async fn close(&self) -> Result<(), Error> {
+        // Said before the keeper can say that it was stopped.
+        self.shared.tell_lost("it was closed");
         self.keeper.task.abort();
-        self.shared.state.send_if_modified(|state| {
-            let news = !matches!(state, SessionState::Lost { .. });
-            if news {
-                *state = SessionState::Lost { because: "it was closed".into() };
-            }
-            news
-        });
         let closed = self.shared.client.close_session().await;
         self.keeper.stop();
         match closed {
@@ -243,13 +261,14 @@ impl Session {
 }
 
 /// The keeper: renews, and says what it finds, until the session is lost.
-async fn keep(shared: Arc<Shared>) {
+async fn keep(last_word: LastWord) {
+    let shared = &last_word.0;
     let mut told = shared.client.stream.as_ref().map(|stream| stream.renewals());
     let because = loop {
         // The handshake of a stream counts, and so does an answer that came over it after its round had been given up.
         let renewal = told.as_mut().and_then(|told| *told.borrow_and_update());
         if let Some((sent, timeout)) = renewal {
-            renew(&shared, sent, timeout);
+            renew(shared, sent, timeout);
         }
         let now = Moment::now();
         let lease = *shared.lease.lock();
@@ -258,13 +277,13 @@ async fn keep(shared: Arc<Shared>) {
             let timeout_ms = lease.timeout().as_millis();
             break format!("no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further");
         }
-        tell_if_failing(&shared, &lease, now);
+        tell_if_failing(shared, &lease, now);
         let until_renewal = now.until(lease.renew_at());
         if !until_renewal.is_zero() {
             tokio::select! {
                 () = sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)) => continue,
                 () = renewed(&mut told) => continue,
-                because = told_over(&shared) => break because,
+                because = told_over(shared) => break because,
             }
         }
         // A round is cut short to tell of trouble and to look at the clock; it is begun again at once.
@@ -276,11 +295,11 @@ async fn keep(shared: Arc<Shared>) {
             biased;
             attempted = attempt => attempted,
             () = renewed(&mut told) => continue,
-            because = told_over(&shared) => break because,
+            because = told_over(shared) => break because,
         };
         match attempted {
             Ok(Round::Acknowledged { sent, timeout }) => {
-                if !renew(&shared, sent, timeout) {
+                if !renew(shared, sent, timeout) {
                     // What began when the old deadline had passed cannot be taken back.
                     break "a keepalive was acknowledged too late".into();
                 }
@@ -293,7 +312,7 @@ async fn keep(shared: Arc<Shared>) {
             Err(_) => {}
         }
     };
-    shared.state.send_replace(SessionState::Lost { because });
+    shared.tell_lost(&because);
 }
 
 /// A keepalive that was sent then is acknowledged. False if that came after the session was lost without it.
@@ -310,9 +329,12 @@ fn renew(shared: &Shared, sent: Moment, timeout: Duration) -> bool {
     if before != after {
         shared.renewed.send_replace(after);
         shared.state.send_if_modified(|state| {
-            let changed = *state != SessionState::Connected;
-            *state = SessionState::Connected;
-            changed
+            // What is lost stays lost: it may have been closed in this moment.
+            let news = matches!(state, SessionState::RenewalFailing { .. });
+            if news {
+                *state = SessionState::Connected;
+            }
+            news
         });
     }
     true

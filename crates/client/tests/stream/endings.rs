@@ -201,9 +201,36 @@ fn a_runtime_may_end_while_requests_and_guards_are_about() {
         });
         drop(runtime);
         drop(guard);
-        assert!(session.left() > Duration::ZERO, "its clock runs on, with nobody to renew it");
+        assert!(session.left().is_zero(), "nobody renews it any more");
         // A call from another runtime finds that nobody drives the stream any more.
         outside.block_on(async { session.client().create("/b", &Create::default()).await }).unwrap();
         drop(session);
     }
+}
+
+#[test]
+fn the_end_of_the_sessions_runtime_stops_work_on_another() {
+    let outside = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outside.block_on(Node::start(good));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (session, guard) = runtime.block_on(async {
+        let session = open(&[&node.address]).await;
+        let guard = session.lock("a").lock().await.unwrap();
+        (session, guard)
+    });
+    let (begin, begun) = tokio::sync::oneshot::channel();
+    let working = outside.spawn(async move {
+        let work = async {
+            begin.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        guard.run(work).await
+    });
+    outside.block_on(begun).unwrap();
+    drop(runtime);
+    let ended = outside.block_on(async { tokio::time::timeout(Duration::from_secs(10), working).await });
+    let error = ended.expect("stopped").unwrap().unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+    assert!(outside.block_on(session.lost()).contains("runtime"));
+    assert!(matches!(*session.state().borrow(), SessionState::Lost { .. }));
 }
