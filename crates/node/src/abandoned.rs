@@ -95,19 +95,6 @@ impl Claim {
         }
     }
 
-    /// Takes out of the queues what is left of a request of which part has gone. Nobody else would: whoever looked after it may be gone
-    /// too, and the rest would come to hold, and do so for as long as the session lives.
-    pub(crate) async fn clear(&mut self, token: FencingToken) -> Result<(), NodeError> {
-        self.progress = Progress::Broken(token);
-        let done = self.engine.proposer.propose(withdrawal(self.session, &self.locks, token)).await?;
-        self.settle();
-        match done.outcome.reply {
-            // Refused, there is nothing left: no part, or no session.
-            Ok(Reply::Withdrawn | Reply::Released) | Err(_) => Ok(()),
-            Ok(other) => Err(unexpected(&other)),
-        }
-    }
-
     /// What became of what was handed over last. If that is not known, it stays to be taken back.
     async fn outcome(&mut self) -> Completion {
         match &mut self.progress {
@@ -193,11 +180,6 @@ async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -
 
 fn claim(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
     let op = Op::Claim { locks: locks.to_vec(), token };
-    Command::Do { session: Some(session), request: None, op }
-}
-
-fn withdrawal(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
-    let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
     Command::Do { session: Some(session), request: None, op }
 }
 
