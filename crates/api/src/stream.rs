@@ -17,7 +17,8 @@ pub enum FromClient {
     /// Ask something.
     Request(Request),
     /// Give up a lock request that is not answered yet. It is answered all the same: with what came of it, if that was on its way
-    /// already, or with problem `cancelled`, and then it leaves the queue. Requests of other kinds go on to their answer.
+    /// already; with problem `cancelled` once it is decided that nothing is or will be held by it; or with `unknown_outcome` if that
+    /// could not be decided. Requests of other kinds go on to their answer.
     Cancel(u64),
     /// A sign of life. Answered with [`FromServer::Alive`] and the same number.
     Keepalive(u64),

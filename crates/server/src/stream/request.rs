@@ -169,9 +169,13 @@ fn begin_on_lock(
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
             let waits = ask.wait_ms > 0;
-            let app = session.app.clone();
+            let (app, drawn) = (session.app.clone(), holding::draw());
+            let given_up = {
+                let (app, lock, asking, ask) = (app.clone(), lock.clone(), asking.clone(), ask.clone());
+                async move { holding::take_no_longer(&app, lock, asking, ask, drawn).await }.boxed()
+            };
             let work = async move {
-                let (reply, grant) = holding::take(&app, lock, asking, ask).await?;
+                let (reply, grant) = holding::take(&app, lock, asking, ask, drawn).await?;
                 Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
             };
             let work = carry_out(session, id, "/v1/locks/{name}/acquire", work.boxed());
@@ -179,7 +183,7 @@ fn begin_on_lock(
             let work = async move {
                 match work.await {
                     Ok(finished) => finished,
-                    Err(Aborted) => refused(id, cancelled()),
+                    Err(Aborted) => refused(id, withdrawn(given_up).await),
                 }
             };
             Ok(Begun { open: Open { waits, work: work.boxed() }, cancel: Some(cancel), parts_with: None })
@@ -228,8 +232,19 @@ where
     Begun { parts_with: Some(parting), ..Begun::plain(work) }
 }
 
-fn cancelled() -> Failure {
-    Failure::new(Code::Cancelled, "the client gave the request up; it holds nothing by it and leaves the queue")
+/// The answer to a request that was given up, once it is decided that nothing came of it.
+async fn withdrawn(given_up: BoxFuture<'static, Result<(), Failure>>) -> Failure {
+    // A task of its own: a stream that breaks meanwhile must not stop it between a grant and its release.
+    match tokio::spawn(given_up).await {
+        Ok(Ok(())) => Failure::new(
+            Code::Cancelled,
+            "the client gave the request up; it holds nothing by it and has left the queue",
+        ),
+        Ok(Err(failure)) => failure,
+        Err(error) => {
+            Failure::new(Code::UnknownOutcome, format!("giving the request up broke off ({error}); ask again"))
+        }
+    }
 }
 
 /// Does what the observing layer of the router does, around work that does not pass through it. The work comes in a box of its own:

@@ -177,7 +177,8 @@ async fn what_is_cancelled_leaves_the_queue() {
     waits.send(json!({ "cancel": id })).await;
     let answer = waits.answer(id).await;
     assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(499), &json!("cancelled")));
-    waiting(&node, "a", 0).await;
+    // At once: the answer came when that was decided.
+    assert_eq!(node.get("/v1/locks/a").await.json::<Lock>().waiting, 0);
     release(&mut holds, "a", token).await;
     nobody(&node, "a").await;
     // One that is not open, and one of another kind.
@@ -185,6 +186,49 @@ async fn what_is_cancelled_leaves_the_queue() {
     let id = waits.ask("POST", "/v1/nodes/a", json!({})).await;
     waits.send(json!({ "cancel": id })).await;
     assert_eq!(waits.answer(id).await["status"], 201);
+}
+
+/// Each with and without a name of the client's, and whether it has entered the queue, or even holds, by then or not.
+#[tokio::test]
+async fn nothing_is_held_by_what_is_cancelled_at_once() {
+    let node = Cluster::start(3).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    let mut cancelled = 0;
+    for turn in 0..40_u64 {
+        let request_id = Uuid::new_v4().to_string();
+        let name = (turn % 2 == 0).then_some(request_id.as_str());
+        let id = wire.ask_as(name, "POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+        for _ in 0..turn {
+            tokio::task::yield_now().await;
+        }
+        wire.send(json!({ "cancel": id })).await;
+        let answer = wire.answer(id).await;
+        match answer["status"].as_u64() {
+            Some(499) => cancelled += 1,
+            _ => release(&mut wire, "a", answer["body"]["token"].as_u64().unwrap_or_else(|| panic!("{answer}"))).await,
+        }
+        let shown = wire.get("GET", "/v1/locks/a", json!(null)).await;
+        assert_eq!((&shown["holders"], &shown["queue"]), (&json!([]), &json!([])), "turn {turn}");
+    }
+    assert!(cancelled > 0, "all of them were answered before");
+}
+
+#[tokio::test]
+async fn a_cancel_that_nobody_can_decide_is_not_confirmed() {
+    let mut node = Cluster::start(3).await;
+    let (holder, waiter) = (node.session(60_000).await, node.session(60_000).await);
+    let (mut holds, _) = Wire::greeted(&node, &holder.credential).await;
+    let (mut waits, _) = Wire::greeted(&node, &waiter.credential).await;
+    acquire(&mut holds, "a").await;
+    let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
+    waiting(&node, "a", 1).await;
+    while node.nodes.len() > 1 {
+        node.nodes.pop().unwrap().stop().await.unwrap();
+    }
+    waits.send(json!({ "cancel": id })).await;
+    let answer = waits.answer(id).await;
+    assert_eq!((&answer["status"], &answer["body"]["code"]), (&json!(504), &json!("unknown_outcome")));
 }
 
 /// A holder, one who waits on a stream of its own, and one who waits behind that.

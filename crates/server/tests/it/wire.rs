@@ -36,6 +36,8 @@ impl Wire {
             request.headers_mut().insert("lockkeeper-session", credential.parse().unwrap());
         }
         let socket = TcpStream::connect(node.client).await.unwrap();
+        // What is sent behind something else must not wait for that to be acknowledged.
+        socket.set_nodelay(true).unwrap();
         match tokio_tungstenite::client_async(request, socket).await {
             Ok((socket, response)) => {
                 assert_eq!(response.status().as_u16(), 101);
