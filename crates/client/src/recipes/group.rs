@@ -73,7 +73,8 @@ impl Group {
         let create = Create { data, kind: Kind::Ephemeral, ..Create::default() };
         let client = self.session.client();
         let node = OwnedNode::new(&self.session, path.clone());
-        match place::create(client, &path, &create).await {
+        let mut open = None;
+        match place::create_as(client, &path, &create, &mut open).await {
             Ok(_) => Ok(Membership { node }),
             Err(error) if error.code() == Some(Code::NodeExists) => {
                 // Not this handle's to remove, even if it is the same session's.
@@ -86,7 +87,10 @@ impl Group {
                 };
                 Err(RecipeError::Taken { path, owner })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                node.not_made(open);
+                Err(error.into())
+            }
         }
     }
 

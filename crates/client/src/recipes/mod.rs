@@ -17,8 +17,10 @@ mod alive;
 mod barrier;
 mod cache;
 mod cell;
+mod change;
 mod counter;
 mod delivery;
+mod departed;
 mod double_barrier;
 mod election;
 mod error;
@@ -48,6 +50,8 @@ pub use leadership::Leadership;
 pub use persistent::{PersistentNode, PersistentState};
 pub use queue::Queue;
 pub use txn::{Committed, Transaction, TxnError};
+
+pub(crate) use departed::Parties;
 
 use crate::session::Session;
 use place::Place;

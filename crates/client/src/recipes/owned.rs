@@ -7,17 +7,21 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockkeeper_api::Code;
+use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
+use super::change::{Change, is_open};
+use super::departed::Trace;
 use super::error::RecipeError;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// How long a node is tried to be removed while the cluster cannot be reached; the pause between two tries.
-const LONGEST_OUTAGE: Duration = Duration::from_secs(600);
+/// How long a node is tried to be removed while the cluster cannot be reached (no session outlives this in silence); the pause between
+/// two tries.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
@@ -43,11 +47,30 @@ pub(crate) fn in_background(client: &Client, work: impl Future<Output = ()> + Se
 pub(crate) struct OwnedNode {
     session: Session,
     path: Option<String>,
+    /// What was to make it, and may or may not have.
+    undecided: Option<Change>,
+    /// There for as long as the node may be.
+    trace: Option<Trace>,
 }
 
 impl OwnedNode {
     pub(crate) fn new(session: &Session, path: String) -> Self {
-        Self { session: session.clone(), path: Some(path) }
+        Self { session: session.clone(), path: Some(path), undecided: None, trace: None }
+    }
+
+    /// With something that is to be dropped when the node is certainly gone.
+    pub(crate) fn traced(mut self, trace: Trace) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
+    /// Making it failed. If that leaves a change open, it is found out in the background what became of it, and undone; if not, the
+    /// node is not there, or somebody else's.
+    pub(crate) fn not_made(mut self, open: Option<Change>) {
+        match open {
+            Some(change) => self.undecided = Some(change),
+            None => self.forget(),
+        }
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -84,13 +107,22 @@ impl Drop for OwnedNode {
     fn drop(&mut self) {
         let Some(path) = self.path.take() else { return };
         let (client, session_id) = (self.session.client().clone(), self.session.id());
+        let undecided = self.undecided.take().map(|change| (change, self.session.clone()));
+        let trace = self.trace.take();
         in_background(self.session.client(), async move {
+            let _until_it_is_gone = trace;
+            if let Some((change, session)) = undecided {
+                // A read would not do: what is still on its way would come behind it.
+                if let Err(error) = change.decided::<IgnoredAny>(&session).await {
+                    tracing::debug!(%error, path, "a node never came to be");
+                    return;
+                }
+            }
             // A session outlives an outage that is shorter than its timeout, so this does too.
             let give_up_at = Instant::now() + LONGEST_OUTAGE;
             while let Err(error) = remove_if_owned(&client, session_id, &path).await {
                 tracing::debug!(%error, path, "a node could not be removed");
-                let is_open = matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. });
-                if !is_open || Instant::now() >= give_up_at {
+                if !is_open(&error) || Instant::now() >= give_up_at {
                     return;
                 }
                 sleep(PAUSE).await;

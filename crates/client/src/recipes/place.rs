@@ -6,9 +6,11 @@
 use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Changed, Create, Kind};
 
+use super::change::Change;
 use super::error::RecipeError;
 use crate::client::Client;
 use crate::error::Error;
+use crate::routes::create_ask;
 
 /// Longest path, in bytes; the server's own bound.
 const MAX_PATH_BYTES: usize = 1024;
@@ -120,9 +122,23 @@ pub(crate) async fn make_directories(client: &Client, directory: &str) -> Result
 
 /// Creates a node, and the directories above it where they are missing.
 pub(crate) async fn create(client: &Client, path: &str, create: &Create) -> Result<Changed, Error> {
+    create_as(client, path, create, &mut None).await
+}
+
+/// The same. After an error `open` has the creation that may still take place, if there is one.
+pub(crate) async fn create_as(
+    client: &Client,
+    path: &str,
+    create: &Create,
+    open: &mut Option<Change>,
+) -> Result<Changed, Error> {
     let mut makings = 0;
     loop {
-        match client.create(path, create).await {
+        let done = open.insert(Change::new(create_ask(path, create)?)).ask(client).await;
+        if !matches!(done, Err(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) {
+            *open = None;
+        }
+        match done {
             Err(error) if error.code() == Some(Code::NoNode) && makings < MAX_MAKINGS => {
                 makings += 1;
                 make_directories(client, parent(path)).await?;

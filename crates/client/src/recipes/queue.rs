@@ -9,18 +9,20 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use lockkeeper_api::nodes::{Create, Kind, Txn, TxnOp};
+use lockkeeper_api::nodes::{Create, Kind, Txn, TxnDone, TxnOp};
 use lockkeeper_api::watch::{Change, ChangeKind};
 use lockkeeper_api::{Code, Data};
 
 use super::alive::while_alive;
+use super::change::Change as Asked;
 use super::delivery::Delivery;
 use super::error::{RecipeError, refused_operation};
 use super::follow::{Follow, bytes_of, look};
 use super::owned::{OwnedNode, to_its_end};
 use super::place::{Place, make_directories};
 use crate::client::Client;
-use crate::routes::Reading;
+use crate::error::Error;
+use crate::routes::{Reading, txn_ask};
 use crate::session::Session;
 
 /// Largest item, in bytes: each taking writes it once.
@@ -237,10 +239,16 @@ impl Queue {
         let data = bytes_of(&node)?;
         // From here on it is cleaned up, whatever comes of the transaction.
         let claim = OwnedNode::new(&self.session, claim);
-        let mut done = self.client().txn(&txn).await;
+        let mut asked = Asked::new(txn_ask(&txn)?);
+        let mut done = asked.ask::<TxnDone>(self.client()).await;
         if done.as_ref().err().and_then(refused_operation) == Some((0, Code::NoNode)) {
-            self.prepare().await?;
-            done = self.client().txn(&txn).await;
+            if let Err(error) = self.prepare().await {
+                claim.forget();
+                return Err(error);
+            }
+            // Under another id: the first was refused for good.
+            asked = Asked::new(txn_ask(&txn)?);
+            done = asked.ask(self.client()).await;
         }
         match done {
             Ok(_) => Ok(Some(Delivery { claim, item, version, data })),
@@ -249,7 +257,11 @@ impl Queue {
                 claim.forget();
                 Ok(None)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                let open = matches!(error, Error::UnknownOutcome(_) | Error::NotLockkeeper { .. });
+                claim.not_made(open.then_some(asked));
+                Err(error.into())
+            }
         }
     }
 

@@ -8,6 +8,17 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::transport::{Ask, Repeat};
 
+/// For [`Client::create`].
+pub(crate) fn create_ask(path: &str, create: &Create) -> Result<Ask, Error> {
+    let target = format!("/v1/nodes{}", node_path(path)?);
+    Ask::new(Method::POST, target, Repeat::ByRequestId).json(create)
+}
+
+/// For [`Client::txn`].
+pub(crate) fn txn_ask(txn: &Txn) -> Result<Ask, Error> {
+    Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(txn)
+}
+
 impl Client {
     /// Reads a node.
     ///
@@ -44,8 +55,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn create(&self, path: &str, create: &Create) -> Result<Changed, Error> {
-        let target = format!("/v1/nodes{}", node_path(path)?);
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(create)?).await
+        self.call(&create_ask(path, create)?).await
     }
 
     /// Sets a node's data, if it has that version.
@@ -71,6 +81,6 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn txn(&self, txn: &Txn) -> Result<TxnDone, Error> {
-        self.call(&Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(txn)?).await
+        self.call(&txn_ask(txn)?).await
     }
 }

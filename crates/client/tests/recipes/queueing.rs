@@ -7,8 +7,11 @@ use std::time::Duration;
 use lockkeeper_client::api::Data;
 use lockkeeper_client::api::nodes::{Kind, TxnOp};
 use lockkeeper_client::recipes::{Queue, RecipeError};
+use lockkeeper_client::{Error, Transport};
 
-use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::support::{
+    Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
+};
 
 fn text(data: &[u8]) -> String {
     String::from_utf8(data.to_vec()).unwrap()
@@ -200,4 +203,27 @@ async fn dropping_a_take_anywhere_loses_nothing() {
     assert_eq!(taken.data(), b"precious");
     taken.ack().await.unwrap();
     until("no claim is left", async || names(session.client(), "/queues/f/claims").await.is_empty()).await;
+}
+
+/// Its taker has given up, and a look would not have seen it yet.
+#[tokio::test]
+async fn a_claim_that_comes_late_does_not_keep_the_item() {
+    let cluster = cluster().await;
+    let (session, wire) = (session(&cluster).await, Wire::to(&cluster.endpoints()[0]).await);
+    let late = session_through(&wire, Transport::Http).await;
+    let (queue, taking) = (session.queue("/queues/g").unwrap(), late.queue("/queues/g").unwrap());
+    let name = queue.put(b"item").await.unwrap();
+    wire.hold("POST /v1/txn");
+    let answer = taking.try_take().await;
+    assert!(matches!(answer, Err(RecipeError::Client(Error::UnknownOutcome(_)))), "{answer:?}");
+    wire.mend();
+    let item = format!("/queues/g/items/{name}");
+    let version = async || session.client().node(&item, &Default::default()).await.unwrap().stat.version;
+    let claims = async || names(session.client(), "/queues/g/claims").await;
+    until("it is decided and given back", async || version().await == 1 && claims().await.is_empty()).await;
+    soon("the late claim", wire.let_go()).await;
+    assert!(claims().await.is_empty() && !late.left().is_zero());
+    let taken = soon("the item", queue.take()).await.unwrap();
+    assert_eq!((taken.data(), taken.attempt()), (&b"item"[..], 2));
+    taken.ack().await.unwrap();
 }
