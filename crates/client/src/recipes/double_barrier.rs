@@ -7,17 +7,17 @@
 use std::collections::BTreeSet;
 
 use lockkeeper_api::Data;
-use lockkeeper_api::nodes::{Create, Kind, Txn, TxnOp};
+use lockkeeper_api::nodes::{Changed, Create, Kind, Txn, TxnOp};
 use lockkeeper_api::watch::ChangeKind;
 use rand::seq::IndexedRandom;
 use uuid::Uuid;
 
 use super::alive::while_alive;
+use super::departed::{Presence, Trace};
 use super::error::{RecipeError, refused_operation};
 use super::follow::{Follow, Seen, bytes_of, look};
 use super::owned::{OwnedNode, to_its_end};
 use super::place::{self, Place, make_directories};
-use crate::error::Error;
 use crate::routes::Reading;
 use crate::session::Session;
 
@@ -89,30 +89,38 @@ impl DoubleBarrier {
     /// Waits until all parties are there. Dropping the future takes this one away again; if the round had opened at that moment, the
     /// others see it as having left.
     ///
+    /// Entering goes on through an outage that the session outlives. A party that has gone is not there twice when it comes again: entering
+    /// waits until what this session left behind here is gone.
+    ///
     /// # Errors
     /// [`RecipeError::Mismatch`] if others state another N; otherwise see [`RecipeError`].
     pub async fn enter(&self) -> Result<Entered, RecipeError> {
-        let arriving = self.clone();
-        let own = while_alive(&self.session, to_its_end(async move { arriving.arrive().await })).await?;
-        let members = while_alive(&self.session, self.wait_for_round(own.name())).await?;
-        Ok(Entered { barrier: self.clone(), own, members })
+        let parties = &self.session.lock_registry().parties;
+        let entering = async {
+            // One party with two nodes would count as two.
+            parties.no_ghosts(self.path()).await;
+            let (presence, trace) = parties.arrive(self.path());
+            let arriving = self.clone();
+            let own = to_its_end(async move { arriving.arrive(trace).await }).await?;
+            let members = self.wait_for_round(own.name()).await?;
+            Ok(Entered { barrier: self.clone(), members, presence, own })
+        };
+        while_alive(&self.session, entering).await
     }
 
-    async fn arrive(self) -> Result<OwnedNode, RecipeError> {
+    /// Makes this party's node. Where the answer is missing it goes on until there is one: a node that may be there would count.
+    async fn arrive(self, trace: Trace) -> Result<OwnedNode, RecipeError> {
         let prefix = format!("{}/{}-", self.directory(), Uuid::new_v4().simple());
         let create = Create { kind: Kind::Ephemeral, sequential: true, ..Create::default() };
-        match place::create(self.session.client(), &prefix, &create).await {
-            Ok(made) => Ok(OwnedNode::new(&self.session, made.path)),
-            Err(error @ (Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) => {
-                // It may stand there under a number that nobody told: it is looked for by the rest of its name.
-                let names = self.present().await.map(|(names, _)| names).unwrap_or_default();
-                let path_of = |name: String| format!("{}/{name}", self.directory());
-                let own = names.into_iter().map(path_of).find(|path| path.starts_with(&prefix));
-                drop(own.map(|path| OwnedNode::new(&self.session, path)));
-                Err(error.into())
-            }
-            Err(error) => Err(error.into()),
-        }
+        let mut open = None;
+        let made = match place::create_as(self.session.client(), &prefix, &create, &mut open).await {
+            Err(error) => match open {
+                Some(change) => change.decided::<Changed>(&self.session).await?,
+                None => return Err(error.into()),
+            },
+            Ok(made) => made,
+        };
+        Ok(OwnedNode::new(&self.session, made.path).traced(trace))
     }
 
     async fn wait_for_round(&self, own: &str) -> Result<BTreeSet<String>, RecipeError> {
@@ -202,8 +210,10 @@ impl DoubleBarrier {
 #[must_use = "who drops this has left"]
 pub struct Entered {
     barrier: DoubleBarrier,
-    own: OwnedNode,
     members: BTreeSet<String>,
+    /// Goes before the node does.
+    presence: Presence,
+    own: OwnedNode,
 }
 
 impl Entered {
@@ -217,7 +227,8 @@ impl Entered {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn leave(self) -> Result<(), RecipeError> {
-        let Self { barrier, own, members } = self;
+        let Self { barrier, members, presence, own } = self;
+        drop(presence);
         let wait = async {
             to_its_end(own.remove()).await?;
             loop {

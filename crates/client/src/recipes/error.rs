@@ -105,7 +105,7 @@ impl RecipeError {
 
     /// Whether the change may have taken place all the same.
     pub fn is_unknown(&self) -> bool {
-        matches!(self, Self::Client(Error::UnknownOutcome(_)))
+        matches!(self, Self::Client(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. }))
     }
 }
 

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use lockkeeper_client::Transport;
 use lockkeeper_client::recipes::{DoubleBarrier, Entered, RecipeError};
 use tokio::task::JoinHandle;
 
-use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::support::{
+    Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
+};
 
 #[tokio::test]
 async fn a_barrier_holds_until_it_is_removed() {
@@ -209,4 +212,40 @@ async fn meeting_ends_with_the_session() {
     two.close().await.unwrap();
     assert!(is_lost(&soon("the end of leaving", leaving).await.unwrap()));
     drop(stays);
+}
+
+/// Its node was made and nobody heard of it; it gives up, and comes again.
+#[tokio::test]
+async fn a_party_that_enters_again_after_an_outage_counts_once() {
+    let cluster = cluster().await;
+    let looking = client(&cluster);
+    for (transport, path) in [(Transport::Stream, "/meetings/g"), (Transport::Http, "/meetings/h")] {
+        let wire = Wire::to(&cluster.endpoints()[0]).await;
+        let (one, two) = (session_through(&wire, transport).await, session(&cluster).await);
+        let parties = format!("{path}/parties");
+        let there = async || names(&looking, &parties).await;
+        let other = two.double_barrier(path, 2).unwrap();
+        let first = enter(&other);
+        until("the directories are there", async || there().await.len() == 1).await;
+        first.abort();
+        until("it has left", async || there().await.is_empty()).await;
+
+        wire.mute();
+        let gives_up = enter(&one.double_barrier(path, 2).unwrap());
+        until("its node is there", async || there().await.len() == 1).await;
+        let ghost = there().await;
+        gives_up.abort();
+        assert!(gives_up.await.unwrap_err().is_cancelled());
+        // Through another handle, too.
+        let again = enter(&one.double_barrier(path, 2).unwrap());
+        wire.cut();
+        wire.mend();
+        until("it stands there anew", async || !there().await.is_empty() && there().await != ghost).await;
+        assert_eq!(there().await.len(), 1, "{transport:?}");
+        let mark = looking.node(path, &Default::default()).await.unwrap().stat.version;
+        assert!(mark == 0 && !again.is_finished(), "{transport:?}: the round opened for one party");
+        let last = soon("the round", enter(&other)).await.unwrap().unwrap();
+        let entered = soon("the round", again).await.unwrap().unwrap();
+        assert_eq!((entered.parties(), last.parties()), (2, 2));
+    }
 }
