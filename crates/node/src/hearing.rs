@@ -2,13 +2,16 @@
 //!
 //! Filled under the lock under which the state changes, like the watch table: what an answer could reveal has been told before it is
 //! given. It never waits for a listener. Each lock and each session is told of once, so nothing more can be waiting than was asked for.
+//!
+//! A downgrade gives a lock's node another name. That is no loss: the node is followed, and told of by the name under which it is kept.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
-use lockkeeper_core::{FencingToken, LockRequest, NodePath, SessionId, Standing, State, Zxid};
+use lockkeeper_core::{FencingToken, LockName, LockRequest, NodePath, SessionId, Standing, State, Zxid};
 use parking_lot::Mutex;
 
 use crate::replica::Replica;
@@ -18,7 +21,7 @@ use crate::replica::Replica;
 pub enum Told {
     /// The node of a lock that was [kept](Hearing::keep) has gone.
     LockGone {
-        /// The node.
+        /// The node, by the name under which it was kept.
         path: NodePath,
         /// When.
         zxid: Zxid,
@@ -43,10 +46,19 @@ impl Queue {
     }
 }
 
+/// A lock whose loss is to be told.
+#[derive(Debug)]
+struct Kept {
+    token: FencingToken,
+    /// Where its node is now.
+    at: NodePath,
+}
+
 #[derive(Debug)]
 struct Listener {
     session: SessionId,
-    kept: HashSet<NodePath>,
+    /// By the names that the listener knows.
+    kept: HashMap<NodePath, Kept>,
     queue: Arc<Queue>,
 }
 
@@ -54,7 +66,8 @@ struct Listener {
 #[derive(Debug, Default)]
 pub(crate) struct HearingTable {
     listeners: BTreeMap<u64, Listener>,
-    at: HashMap<NodePath, Vec<u64>>,
+    /// Who keeps the node that is there now, and by which name.
+    at: HashMap<NodePath, Vec<(u64, NodePath)>>,
     of: HashMap<SessionId, Vec<u64>>,
     next_id: u64,
 }
@@ -65,35 +78,56 @@ impl HearingTable {
         self.next_id += 1;
         let queue = Arc::new(Queue::default());
         self.of.entry(session).or_default().push(id);
-        self.listeners.insert(id, Listener { session, kept: HashSet::new(), queue: queue.clone() });
+        self.listeners.insert(id, Listener { session, kept: HashMap::new(), queue: queue.clone() });
         (id, queue)
     }
 
-    fn keep(&mut self, id: u64, path: NodePath) {
+    /// Keeps a lock under this name, wherever its node is now; tells at once if it is lost.
+    fn keep(&mut self, id: u64, state: &State, path: NodePath, token: FencingToken) {
         let Some(listener) = self.listeners.get_mut(&id) else { return };
-        if listener.kept.insert(path.clone()) {
-            self.at.entry(path).or_default().push(id);
+        if listener.kept.contains_key(&path) {
+            return;
+        }
+        match now_at(state, listener.session, &path, token) {
+            Some(at) => {
+                listener.kept.insert(path.clone(), Kept { token, at: at.clone() });
+                self.at.entry(at).or_default().push((id, path));
+            }
+            None => listener.queue.tell(Told::LockGone { path, zxid: state.zxid() }),
         }
     }
 
     fn forget(&mut self, id: u64, path: &NodePath) {
-        if self.listeners.get_mut(&id).is_some_and(|listener| listener.kept.remove(path)) {
-            unlink(&mut self.at, path, id);
+        if let Some(kept) = self.listeners.get_mut(&id).and_then(|listener| listener.kept.remove(path)) {
+            unlink(&mut self.at, &kept.at, &(id, path.clone()));
         }
     }
 
     fn remove(&mut self, id: u64) {
         let Some(listener) = self.listeners.remove(&id) else { return };
-        listener.kept.iter().for_each(|path| unlink(&mut self.at, path, id));
-        unlink(&mut self.of, &listener.session, id);
+        unlink(&mut self.of, &listener.session, &id);
+        self.unlink_kept(id, listener.kept);
     }
 
-    /// A node has gone.
-    pub(crate) fn gone(&mut self, path: &NodePath, zxid: Zxid) {
-        for id in self.at.remove(path).unwrap_or_default() {
+    fn unlink_kept(&mut self, id: u64, kept: HashMap<NodePath, Kept>) {
+        kept.into_iter().for_each(|(path, kept)| unlink(&mut self.at, &kept.at, &(id, path)));
+    }
+
+    /// A node has gone: lost, unless it stands under another name by now.
+    pub(crate) fn gone(&mut self, state: &State, gone: &NodePath, zxid: Zxid) {
+        for (id, path) in self.at.remove(gone).unwrap_or_default() {
             let Some(listener) = self.listeners.get_mut(&id) else { continue };
-            listener.kept.remove(path);
-            listener.queue.tell(Told::LockGone { path: path.clone(), zxid });
+            let Some(kept) = listener.kept.get_mut(&path) else { continue };
+            match now_at(state, listener.session, gone, kept.token) {
+                Some(at) => {
+                    kept.at = at.clone();
+                    self.at.entry(at).or_default().push((id, path));
+                }
+                None => {
+                    listener.kept.remove(&path);
+                    listener.queue.tell(Told::LockGone { path, zxid });
+                }
+            }
         }
     }
 
@@ -101,7 +135,7 @@ impl HearingTable {
     pub(crate) fn ended(&mut self, session: SessionId, zxid: Zxid) {
         for id in self.of.remove(&session).unwrap_or_default() {
             let Some(listener) = self.listeners.remove(&id) else { continue };
-            listener.kept.iter().for_each(|path| unlink(&mut self.at, path, id));
+            self.unlink_kept(id, listener.kept);
             listener.queue.tell(Told::SessionEnded { zxid });
         }
     }
@@ -112,15 +146,23 @@ impl HearingTable {
         let over: Vec<SessionId> = self.of.keys().filter(|of| state.session(**of).is_none()).copied().collect();
         over.into_iter().for_each(|session| self.ended(session, zxid));
         let holds = |path: &NodePath| matches!(state.standing(path), Standing::Holds { .. });
-        let lost: Vec<NodePath> = self.at.keys().filter(|path| !holds(path)).cloned().collect();
-        lost.iter().for_each(|path| self.gone(path, zxid));
+        let gone: Vec<NodePath> = self.at.keys().filter(|path| !holds(path)).cloned().collect();
+        gone.iter().for_each(|path| self.gone(state, path, zxid));
     }
 }
 
-fn unlink<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<u64>>, key: &K, id: u64) {
-    if let Some(ids) = index.get_mut(key) {
-        ids.retain(|other| *other != id);
-        if ids.is_empty() {
+/// Where the node is by which the session holds: at `path`, or in the same queue under another name.
+fn now_at(state: &State, session: SessionId, path: &NodePath, token: FencingToken) -> Option<NodePath> {
+    match state.standing(path) {
+        Standing::Holds { token: holds } if holds == token => Some(path.clone()),
+        _ => state.held_by_token(session, &LockName::of_directory(&path.parent()?)?, token),
+    }
+}
+
+fn unlink<K: Hash + Eq, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.retain(|other| other != value);
+        if values.is_empty() {
             index.remove(key);
         }
     }
@@ -146,7 +188,7 @@ impl Hearing {
         let mut table = replica.hearing.lock();
         let (id, queue) = table.add(session);
         let held: Vec<LockRequest> = state.held_by(session).collect();
-        held.iter().for_each(|request| table.keep(id, request.path.clone()));
+        held.iter().for_each(|request| table.keep(id, state, request.path.clone(), request.token));
         Self { id, held, replica: replica.clone(), queue }
     }
 
@@ -158,10 +200,7 @@ impl Hearing {
     /// Listens for the loss of a lock that was granted. Should it be lost already, that is told at once.
     pub fn keep(&self, path: NodePath, token: FencingToken) {
         let state = self.replica.state.read();
-        match state.standing(&path) {
-            Standing::Holds { token: holds } if holds == token => self.replica.hearing.lock().keep(self.id, path),
-            _ => self.queue.tell(Told::LockGone { path, zxid: state.zxid() }),
-        }
+        self.replica.hearing.lock().keep(self.id, &state, path, token);
     }
 
     /// Listens no more for the loss of a lock: it is being given back.
@@ -188,55 +227,142 @@ impl Drop for Hearing {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_core::{Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Term};
+
     use super::*;
 
-    fn path(text: &str) -> NodePath {
-        NodePath::parse(text).expect("valid")
+    /// A state, and all that was done to it.
+    #[derive(Default)]
+    struct Held {
+        state: State,
+        sequence: u64,
+    }
+
+    impl Held {
+        fn apply(&mut self, command: Command) -> Reply {
+            self.sequence += 1;
+            let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+            let batch = Batch { origin, clock_ms: self.sequence, commands: vec![command] };
+            self.state.apply(Term(1), &batch).remove(0).reply.unwrap()
+        }
+
+        fn open(&mut self) -> SessionId {
+            let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+            let Reply::SessionOpened { session, .. } = self.apply(open) else { panic!("not opened") };
+            session
+        }
+
+        fn lock(&mut self, session: SessionId, name: &str) -> (NodePath, FencingToken) {
+            let (locks, uuid) = (vec![LockName::parse(name).unwrap()], RequestId(self.sequence.into()));
+            let op = Op::Acquire { locks, mode: LockMode::Write, delay_ms: 0, uuid, label: "test".into() };
+            let Reply::Queued { mut paths, token, held: true } = self.by(session, op) else { panic!("not held") };
+            (paths.remove(0), token)
+        }
+
+        fn downgrade(&mut self, session: SessionId, name: &str, token: FencingToken) -> NodePath {
+            let op = Op::Downgrade { lock: LockName::parse(name).unwrap(), token };
+            let Reply::Downgraded { path } = self.by(session, op) else { panic!("not downgraded") };
+            path
+        }
+
+        fn release(&mut self, session: SessionId, name: &str, token: FencingToken) {
+            self.by(session, Op::Release { locks: vec![LockName::parse(name).unwrap()], token });
+        }
+
+        fn by(&mut self, session: SessionId, op: Op) -> Reply {
+            self.apply(Command::Do { session: Some(session), request: None, op })
+        }
     }
 
     fn told(queue: &Queue) -> Vec<Told> {
         queue.told.lock().drain(..).collect()
     }
 
+    fn is_empty(table: &HearingTable) -> bool {
+        table.listeners.is_empty() && table.at.is_empty() && table.of.is_empty()
+    }
+
     #[test]
     fn a_loss_is_told_once_to_those_who_keep_the_lock() {
-        let mut table = HearingTable::default();
-        let (one, hears_one) = table.add(SessionId(1));
-        let (two, hears_two) = table.add(SessionId(2));
-        table.keep(one, path("/a"));
-        table.keep(one, path("/a"));
-        table.keep(two, path("/b"));
-        table.gone(&path("/a"), Zxid(7));
-        table.gone(&path("/a"), Zxid(8));
-        assert_eq!(told(&hears_one), [Told::LockGone { path: path("/a"), zxid: Zxid(7) }]);
-        table.forget(two, &path("/b"));
-        table.gone(&path("/b"), Zxid(9));
+        let (mut held, mut table) = (Held::default(), HearingTable::default());
+        let (one, two) = (held.open(), held.open());
+        let ((a, a_token), (b, b_token)) = (held.lock(one, "a"), held.lock(two, "b"));
+        let ((id_one, hears_one), (id_two, hears_two)) = (table.add(one), table.add(two));
+        table.keep(id_one, &held.state, a.clone(), a_token);
+        table.keep(id_one, &held.state, a.clone(), a_token);
+        table.keep(id_two, &held.state, b.clone(), b_token);
+        held.release(one, "a", a_token);
+        table.gone(&held.state, &a, Zxid(7));
+        table.gone(&held.state, &a, Zxid(8));
+        assert_eq!(told(&hears_one), [Told::LockGone { path: a.clone(), zxid: Zxid(7) }]);
+        table.forget(id_two, &b);
+        held.release(two, "b", b_token);
+        table.gone(&held.state, &b, Zxid(9));
         assert_eq!(told(&hears_two), []);
-        table.remove(one);
-        table.remove(two);
-        assert!(table.listeners.is_empty() && table.at.is_empty() && table.of.is_empty());
+        table.keep(id_one, &held.state, a.clone(), a_token);
+        assert_eq!(told(&hears_one), [Told::LockGone { path: a, zxid: held.state.zxid() }], "lost before it was kept");
+        table.remove(id_one);
+        table.remove(id_two);
+        assert!(is_empty(&table));
     }
 
     #[test]
     fn the_end_of_a_session_is_told_to_all_its_listeners_and_nothing_is_left_behind() {
-        let mut table = HearingTable::default();
-        let (one, hears_one) = table.add(SessionId(1));
-        let (_, hears_two) = table.add(SessionId(1));
-        table.keep(one, path("/a"));
-        table.ended(SessionId(1), Zxid(3));
-        table.gone(&path("/a"), Zxid(3));
+        let (mut held, mut table) = (Held::default(), HearingTable::default());
+        let session = held.open();
+        let (a, token) = held.lock(session, "a");
+        let (one, hears_one) = table.add(session);
+        let (_, hears_two) = table.add(session);
+        table.keep(one, &held.state, a.clone(), token);
+        held.apply(Command::CloseSession { session });
+        table.ended(session, Zxid(3));
+        table.gone(&held.state, &a, Zxid(3));
         for hears in [hears_one, hears_two] {
             assert_eq!(told(&hears), [Told::SessionEnded { zxid: Zxid(3) }]);
         }
-        table.keep(one, path("/b"));
-        assert!(table.listeners.is_empty() && table.at.is_empty() && table.of.is_empty());
+        table.keep(one, &held.state, a, token);
+        assert!(is_empty(&table));
+    }
+
+    #[test]
+    fn a_downgrade_is_no_loss_and_the_loss_after_it_is_told_by_the_name_that_is_known() {
+        let (mut held, mut table) = (Held::default(), HearingTable::default());
+        let session = held.open();
+        let (id, hears) = table.add(session);
+        for jumps in [false, true] {
+            let (writer, token) = held.lock(session, "a");
+            table.keep(id, &held.state, writer.clone(), token);
+            let reader = held.downgrade(session, "a", token);
+            let mut follow = |state: &State, gone: &NodePath| match jumps {
+                true => table.look_at_all(state),
+                false => table.gone(state, gone, state.zxid()),
+            };
+            follow(&held.state, &writer);
+            assert_eq!(told(&hears), []);
+            held.release(session, "a", token);
+            follow(&held.state, &reader);
+            assert_eq!(told(&hears), [Told::LockGone { path: writer, zxid: held.state.zxid() }]);
+        }
+        // What is given back under the name that is known is no loss either, nor is one that was downgraded before it was kept.
+        let (writer, token) = held.lock(session, "a");
+        let reader = held.downgrade(session, "a", token);
+        table.keep(id, &held.state, writer.clone(), token);
+        assert_eq!(told(&hears), []);
+        table.forget(id, &writer);
+        held.release(session, "a", token);
+        table.gone(&held.state, &reader, held.state.zxid());
+        assert_eq!(told(&hears), []);
+        table.remove(id);
+        assert!(is_empty(&table));
     }
 
     #[test]
     fn a_jump_of_the_state_is_looked_into() {
-        let mut table = HearingTable::default();
-        let (one, hears) = table.add(SessionId(1));
-        table.keep(one, path("/locks/a/_c_x"));
+        let (mut held, mut table) = (Held::default(), HearingTable::default());
+        let session = held.open();
+        let (a, token) = held.lock(session, "a");
+        let (one, hears) = table.add(session);
+        table.keep(one, &held.state, a, token);
         table.look_at_all(&State::new());
         assert_eq!(told(&hears), [Told::SessionEnded { zxid: Zxid(0) }]);
         assert!(table.at.is_empty());

@@ -153,7 +153,7 @@ impl Replica {
             for event in &outcome.events {
                 match event {
                     Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
-                        self.hearing.lock().gone(path, *zxid);
+                        self.hearing.lock().gone(state, path, *zxid);
                         self.wake_waiters(state, path);
                     }
                     Event::Node { .. } => {}

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use futures::future::join_all;
 use lockkeeper_core::{FencingToken, GateKey, GateStanding, LockMode, Op, Refusal, Reply};
-use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError};
+use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError, Told};
 
 /// How many requests stand in these queues, as the leader knows it.
 async fn standing(node: &Node, names: &[&str]) -> usize {
@@ -181,51 +181,6 @@ async fn a_retry_of_a_broken_set_whose_first_answer_is_remembered_leaves_nothing
     a_retry_of_a_broken_set(true).await;
 }
 
-/// The node of a waiting set is killed and part of the set is broken: nobody looks after the rest until its caller asks again.
-async fn a_retry_of_a_broken_set(with_memory: bool) {
-    let mut cluster = Cluster::of_three().await;
-    let asked_at = cluster.but(cluster.leader().await)[0];
-    let others = cluster.but(asked_at);
-    let (a, b, c) = (
-        session(cluster.at(others[0]), 60_000).await,
-        session(cluster.at(others[1]), 60_000).await,
-        session(cluster.at(others[1]), 60_000).await,
-    );
-    let l = granted(cluster.at(others[0]).acquire(caller(a), ask("l", 0)).await);
-    let (id, wanted) = (request_id(), ask_for(&["l", "m"], 30_000));
-    let who = || if with_memory { keyed(b, id) } else { caller(b) };
-    let (node, first, by) = (cluster.at(asked_at).clone(), wanted.clone(), who());
-    let set = tokio::spawn(async move { node.acquire(by, first).await });
-    until("the set to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let killed = cluster.kill(asked_at);
-    set.abort();
-    cluster.leader().await;
-    let token = requests(cluster.at(others[0]), "m").await[0].1;
-    cluster.at(others[0]).force_release(lock("m"), token, "root").await.unwrap();
-    assert_eq!(standing(cluster.at(others[0]), &["l", "m"]).await, 2, "the rest waits for l still");
-    let again = cluster.at(others[1]).acquire(who(), wanted).await;
-    if with_memory {
-        assert_eq!(again.unwrap().value, Acquired::Gone);
-    } else {
-        assert!(matches!(again, Err(NodeError::Refused(Refusal::NotQueued { .. }))), "{again:?}");
-    }
-    assert_eq!(requests(cluster.at(others[1]), "l").await, [(a.session, l.token)], "by the answer the rest has gone");
-    release(cluster.at(others[0]), a, "l", l.token).await;
-    granted(cluster.at(others[0]).acquire(caller(c), ask_for(&["l", "m"], 0)).await);
-    Cluster::bury(killed).await;
-    cluster.finish().await;
-}
-
-#[tokio::test]
-async fn a_retry_of_a_broken_set_leaves_nothing_behind() {
-    a_retry_of_a_broken_set(false).await;
-}
-
-#[tokio::test]
-async fn a_retry_of_a_broken_set_whose_first_answer_is_remembered_leaves_nothing_behind() {
-    a_retry_of_a_broken_set(true).await;
-}
-
 #[tokio::test]
 async fn random_sets_never_wait_for_each_other_in_a_circle() {
     let cluster = Cluster::of_three().await;
@@ -336,6 +291,8 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     let writing =
         tokio::spawn(async move { granted(writer.acquire(caller(c), in_mode(LockMode::Write, 30_000)).await) });
     until("the writer to wait", || (waiting(&cluster) == 2).then_some(())).await;
+    let mut hearing = cluster.at(1).hear(a.session).await.unwrap().value;
+    let held = hearing.take_held().remove(0).path;
     let downgrade = Op::Downgrade { lock: lock("rw"), token: grant.token };
     let done = cluster.at(2).execute(caller(a), downgrade).await.unwrap().value;
     assert!(matches!(&done, Reply::Downgraded { path } if path.name().contains("__READ__")), "{done:?}");
@@ -343,7 +300,12 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     for token in [grant.token, read.token] {
         assert!(cluster.at(3).verify(&lock("rw"), token).await.unwrap().value);
     }
+    cluster.at(1).read(Consistency::Linearizable, |_| ()).await.unwrap();
+    let context = &mut std::task::Context::from_waker(futures::task::noop_waker_ref());
+    assert!(hearing.poll_told(context).is_pending(), "it has another name, and is held still");
     release(cluster.at(1), a, "rw", grant.token).await;
+    let told = std::future::poll_fn(|context| hearing.poll_told(context)).await;
+    assert!(matches!(&told, Told::LockGone { path, .. } if *path == held), "{told:?}");
     assert!(!writing.is_finished());
     release(cluster.at(1), b, "rw", read.token).await;
     writing.await.unwrap();

@@ -274,6 +274,13 @@ impl State {
         self.request_at(path)
     }
 
+    /// The node by which a session holds a lock with this token, whatever its name is by now: a downgrade gives it another.
+    pub fn held_by_token(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<NodePath> {
+        let directory = lock.directory();
+        let mut found = self.tree.requests(&directory, token);
+        found.find(|found| found.held && found.owner == Some(session)).map(|found| found.path)
+    }
+
     /// What a session holds, in order of the lock's names.
     pub fn held_by(&self, session: SessionId) -> impl Iterator<Item = LockRequest> {
         let own = self.session(session).into_iter().flat_map(|session| session.ephemerals.iter());
