@@ -75,6 +75,8 @@ impl Watches {
     /// Hands what the watches have to `tell`, until that says that it is enough. True if all of it was handed over.
     pub(super) fn drain(&mut self, context: &mut Context<'_>, mut tell: impl FnMut(u64, WatchItem) -> bool) -> bool {
         if self.all.is_empty() {
+            // Rung by watches that have been removed: nobody else would take those away.
+            self.bell.rung.lock().clear();
             return true;
         }
         self.bell.stream.register(context.waker());
@@ -118,5 +120,21 @@ impl One {
         let Self { items, waker, .. } = self;
         let polled = poll_fn(|context| Pin::new(&mut *items).poll_next(context));
         pin!(tokio::task::coop::unconstrained(polled)).poll(&mut Context::from_waker(waker))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_removed_watches_have_rung_for_is_not_kept() {
+        let mut watches = Watches::default();
+        for id in 0..100 {
+            let bell = watches.bell.clone();
+            Arc::new(Ringer { id, bell, has_rung: AtomicBool::new(false) }).wake_by_ref();
+        }
+        assert!(watches.drain(&mut Context::from_waker(Waker::noop()), |_, _| true));
+        assert!(watches.bell.rung.lock().is_empty());
     }
 }
