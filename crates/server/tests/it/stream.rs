@@ -283,15 +283,15 @@ async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() 
 #[tokio::test]
 async fn a_broken_connection_that_nobody_comes_back_for_leaves_no_orphan() {
     let node = Cluster::start(1).await;
-    // Waiting.
-    let mut first = queue(&node, 1_000).await;
+    // Waiting, in a session that lives on by itself for longer than the test takes.
+    let mut first = queue(&node, 60_000).await;
     drop(first.broken);
     waiting(&node, "a", 1).await;
-    // Granted while nobody looked: given back, although the session lives.
     release(&mut first.holder, "a", first.token).await;
     let token = first.behind.answer(first.behind_id).await["body"]["token"].as_u64().unwrap();
     release(&mut first.behind, "a", token).await;
     nobody(&node, "a").await;
+    // Granted while nobody looked: given back, although the session lives.
     let mut second = queue(&node, 1_000).await;
     drop(second.broken);
     release(&mut second.holder, "a", second.token).await;
