@@ -52,6 +52,8 @@ pub(super) struct Flow {
     open: FuturesUnordered<Open>,
     /// The requests at work, and how those are given up that can be.
     ids: HashMap<u64, Option<AbortHandle>>,
+    /// Heard of, and not written: the events of watches before it go first.
+    lost: Vec<FromServer>,
     /// Done, and not written: an event may have to go first.
     done: Vec<Finished>,
     done_bytes: usize,
@@ -84,6 +86,7 @@ impl Flow {
             watches: Watches::default(),
             open: FuturesUnordered::new(),
             ids: HashMap::new(),
+            lost: Vec::new(),
             done: Vec::new(),
             done_bytes: 0,
             unflushed_bytes: 0,
@@ -140,8 +143,11 @@ impl Flow {
             let finished = self.finish(context);
             let unflushed = self.unflushed_bytes;
             self.listen(context);
-            // While an event is held back, so are the answers that may reveal it.
+            // While an event is held back, so is what may reveal it: losses, and answers, which may reveal losses as well.
             if self.drain_watches(context) {
+                for lost in std::mem::take(&mut self.lost) {
+                    self.send(&lost);
+                }
                 self.write_answers()?;
             }
             let told = self.unflushed_bytes > unflushed;
@@ -354,7 +360,7 @@ impl Flow {
                 Told::LockGone { path, zxid } => {
                     if let Some(lost) = self.grants.gone(&path, zxid) {
                         figures().losses.increment(1);
-                        self.send(&lost);
+                        self.lost.push(lost);
                     }
                 }
                 Told::SessionEnded { zxid } => self.end_session(Some(zxid)),

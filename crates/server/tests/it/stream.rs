@@ -367,6 +367,23 @@ async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
 }
 
 #[tokio::test]
+async fn the_loss_of_a_lock_comes_after_the_changes_up_to_it() {
+    let node = Cluster::start(1).await;
+    let session = node.session(20_000).await;
+    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    wire.send(json!({ "watch": { "id": 1, "path": "/locks", "recursive": true } })).await;
+    wire.kind("watching").await;
+    for _ in 0..20 {
+        let token = acquire(&mut wire, "a").await;
+        node.call(Method::DELETE, &format!("/v1/locks/a/holders/{token}"), None, None).await;
+        let lost = wire.kind("lock_lost").await;
+        // The node of the lock went in the same transaction.
+        assert!(wire.seen.iter().any(|message| message["changes"]["zxid"] == lost["zxid"]), "{lost}: {:?}", wire.seen);
+        wire.seen.clear();
+    }
+}
+
+#[tokio::test]
 async fn a_release_that_failed_leaves_the_lock_listened_for() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
