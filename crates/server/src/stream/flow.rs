@@ -126,7 +126,11 @@ impl Flow {
             tracing::debug!(session = %self.session.credential.session, why = why.describe(), "a stream ended");
         }
         ended(why.word());
-        let Self { session, open, socket, .. } = self;
+        let Self { session, open, done, socket, .. } = self;
+        // A client that is done has no use for what was granted and not written. Any other may ask again, and be told that it holds.
+        if matches!(why, Why::Left) {
+            request::give_back(&session, done);
+        }
         // Those that are not kept leave their queues by being dropped.
         if why.may_return() {
             hold_places(&session, open);

@@ -14,7 +14,7 @@ use futures::future::{AbortHandle, Aborted, BoxFuture, abortable};
 use lockkeeper_api::locks::{Acquire, Release, Token};
 use lockkeeper_api::{Code, ZXID_HEADER};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
-use lockkeeper_core::{LockName, NodePath, RequestId, RequestKey};
+use lockkeeper_core::{FencingToken, LockName, NodePath, Op, RequestId, RequestKey};
 use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -230,6 +230,24 @@ where
         finished => finished,
     });
     Begun { parts_with: Some(parting), ..Begun::plain(work) }
+}
+
+/// Gives back the locks whose grants were never written.
+pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
+    for finished in done {
+        let Finished::Answer { effect: Effect::Granted { token, paths }, .. } = finished else { continue };
+        let directories = paths.iter().filter_map(NodePath::parent);
+        let locks: Vec<LockName> = directories.filter_map(|directory| LockName::of_directory(&directory)).collect();
+        let session = session.clone();
+        tokio::spawn(async move {
+            let caller = Caller { credential: Some(session.credential), request: None };
+            let op = Op::Release { locks, token: FencingToken(token) };
+            // If this fails the session owns them until it ends or releases them; `hello` names them.
+            if let Err(error) = session.app.node.execute(caller, op).await {
+                tracing::debug!(%error, session = %session.credential.session, token, "a grant that nobody took is left");
+            }
+        });
+    }
 }
 
 /// The answer to a request that was given up, once it is decided that nothing came of it.
