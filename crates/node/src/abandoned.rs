@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use lockkeeper_core::{Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::engine::Engine;
 use crate::error::NodeError;
@@ -34,6 +34,10 @@ enum Progress {
     Broken(FencingToken),
 }
 
+/// Said to whoever waits for a request to be taken back, if this node goes down before that is decided.
+#[derive(Debug)]
+pub struct Undecided;
+
 /// Looks after one request. Dropped unsettled, it takes the request back.
 pub(crate) struct Claim {
     engine: Arc<Engine>,
@@ -41,6 +45,8 @@ pub(crate) struct Claim {
     permit: Option<OwnedSemaphorePermit>,
     locks: Vec<LockName>,
     session: SessionId,
+    /// Dropped once there is nothing left to take back.
+    last_word: Option<oneshot::Sender<Undecided>>,
 }
 
 impl Claim {
@@ -49,8 +55,9 @@ impl Claim {
         permit: OwnedSemaphorePermit,
         session: SessionId,
         locks: Vec<LockName>,
+        last_word: Option<oneshot::Sender<Undecided>>,
     ) -> Self {
-        Self { engine: engine.clone(), progress: Progress::Settled, permit: Some(permit), locks, session }
+        Self { engine: engine.clone(), progress: Progress::Settled, permit: Some(permit), locks, session, last_word }
     }
 
     /// Enters the queues.
@@ -116,15 +123,24 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let progress = std::mem::take(&mut self.progress);
-        if matches!(progress, Progress::Settled) || self.engine.stop.is_cancelled() {
+        if matches!(progress, Progress::Settled) {
             return;
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let last_word = self.last_word.take();
+        let undecided = move || last_word.map_or(Ok(()), |last_word| last_word.send(Undecided));
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| !self.engine.stop.is_cancelled());
+        let Some(runtime) = runtime else {
+            // Nobody may be listening.
+            let _ = undecided();
+            return;
+        };
         let (engine, session, permit) = (self.engine.clone(), self.session, self.permit.take());
         let locks = std::mem::take(&mut self.locks);
         runtime.spawn(async move {
             let stop = engine.stop.clone();
-            stop.run_until_cancelled(take_back(&engine, progress, session, locks)).await;
+            if stop.run_until_cancelled(take_back(&engine, progress, session, locks)).await.is_none() {
+                let _ = undecided();
+            }
             // As many withdrawals under way as requests are allowed, and no more.
             drop(permit);
         });

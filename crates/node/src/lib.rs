@@ -31,6 +31,7 @@ mod tracker;
 mod waiters;
 mod watches;
 
+pub use abandoned::Undecided;
 pub use clock::{Clock, SystemClock};
 pub use config::NodeConfig;
 pub use error::NodeError;

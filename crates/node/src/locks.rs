@@ -14,7 +14,7 @@ use lockkeeper_core::{
 };
 use tokio::sync::oneshot;
 
-use crate::abandoned::Claim;
+use crate::abandoned::{Claim, Undecided};
 use crate::engine::{Engine, InCustody, reply_of};
 use crate::error::NodeError;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
@@ -61,8 +61,13 @@ impl Drop for Waiting {
 }
 
 impl Engine {
-    /// Asks for a lock and waits for it. Dropping the future takes the request back.
-    pub(crate) async fn acquire(self: &Arc<Self>, caller: Caller, ask: Acquire) -> Result<At<Acquired>, NodeError> {
+    /// Asks for a lock and waits for it. Dropping the future takes the request back, and `last_word` is dropped once that is done.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        caller: Caller,
+        ask: Acquire,
+        last_word: Option<oneshot::Sender<Undecided>>,
+    ) -> Result<At<Acquired>, NodeError> {
         self.refuse_when_closing()?;
         let credential = caller.credential.ok_or(Refusal::SessionRequired)?;
         let timeout_ms = self.authorise(&credential).await?;
@@ -70,7 +75,7 @@ impl Engine {
         let began = self.replica.clock.now();
         let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
         let permit = self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded())?;
-        let mut claim = Claim::new(self, permit, credential.session, ask.locks.clone());
+        let mut claim = Claim::new(self, permit, credential.session, ask.locks.clone(), last_word);
         let acquired = self.enter_and_wait(&mut claim, credential.session, caller.request, &ask, began + wait).await;
         if claim_is_settled(&acquired, &ask) {
             claim.settle();

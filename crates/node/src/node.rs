@@ -8,7 +8,9 @@ use lockkeeper_consensus::{Consensus, PeerKind, ServeError, StartError, Transpor
 use lockkeeper_core::{FencingToken, LockName, Op, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{Opened, SnapshotStore, Store};
 use rand::RngCore;
+use tokio::sync::oneshot;
 
+use crate::abandoned::Undecided;
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::duties::Door;
@@ -126,7 +128,22 @@ impl Node {
     /// # Errors
     /// See [`NodeError`].
     pub async fn acquire(&self, caller: Caller, acquire: Acquire) -> Result<At<Acquired>, NodeError> {
-        self.engine.acquire(caller, acquire).await
+        self.engine.acquire(caller, acquire, None).await
+    }
+
+    /// Like [`acquire`](Self::acquire), for callers that want to know when a request they gave up is out of their hands: `last_word` is
+    /// dropped once nothing is left of it for this call to take back. A call that has asked again under the same request id meanwhile
+    /// looks after it from then on, and is not disturbed.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn acquire_with_last_word(
+        &self,
+        caller: Caller,
+        acquire: Acquire,
+        last_word: oneshot::Sender<Undecided>,
+    ) -> Result<At<Acquired>, NodeError> {
+        self.engine.acquire(caller, acquire, Some(last_word)).await
     }
 
     /// Takes a lock from its holder. The front door has made sure that `by` may; the audit log says who it was.

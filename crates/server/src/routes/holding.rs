@@ -8,9 +8,10 @@ use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Releas
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
-    FencingToken, LockMode, LockName, NodePath, Op, Refusal, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+    FencingToken, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
-use lockkeeper_node::{At, Caller, Credential, Grant, Node, NodeError};
+use lockkeeper_node::{Caller, Credential, Grant, Node, Undecided};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::locks::holder_views;
@@ -84,7 +85,7 @@ fn together(lock: &LockName, also: &[String]) -> Result<Vec<LockName>, Failure> 
 }
 
 /// A name for a request whose client did not draw one.
-pub(crate) fn draw() -> RequestId {
+fn draw() -> RequestId {
     RequestId(Uuid::new_v4().as_u128())
 }
 
@@ -184,7 +185,7 @@ pub(super) async fn acquire(
     asking: Asking,
     Json(ask): Json<Acquire>,
 ) -> Answer<Acquired> {
-    take(&app, lock, asking, ask, draw()).await.map(|(reply, _)| reply)
+    take(&app, lock, asking, ask, None).await.map(|(reply, _)| reply)
 }
 
 fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
@@ -198,54 +199,23 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
     }
 }
 
-/// Sees to it that nothing is held by a request that was begun with the same arguments and dropped, and says so only once that is
-/// decided: the same request, asked again without a wait, is this one's to withdraw or to release. Dropping this may leave a grant
-/// that was about to be released.
-pub(crate) async fn take_no_longer(
-    app: &Shared,
-    lock: LockName,
-    asking: Asking,
-    mut ask: Acquire,
-    drawn: RequestId,
-) -> Result<(), Failure> {
-    ask.wait_ms = 0;
-    let wanted = wanted(lock, &asking, &ask, drawn)?;
-    let caller = owner(app, asking, &ask, &wanted.label).await?.caller;
-    let releasing = Caller { credential: caller.credential, request: None };
-    let decided = match app.node.acquire(caller, request_for(&wanted, &ask)).await {
-        Ok(At { value: lockkeeper_node::Acquired::Held(grant), .. }) => {
-            let op = Op::Release { locks: wanted.locks.clone(), token: grant.token };
-            app.node.execute(releasing, op).await.map(drop)
-        }
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
-    };
-    match decided {
-        Ok(()) => Ok(()),
-        Err(error @ NodeError::Refused(Refusal::SessionExpired(_))) => Err(error.into()),
-        // Not in the queue, or not held any more.
-        Err(NodeError::Refused(_)) => Ok(()),
-        Err(error) => {
-            let why = format!("the request was given up, but whether it has left the queue is not known: {error}");
-            Err(NodeError::UnknownOutcome(why).into())
-        }
-    }
-}
-
-/// Acquires, and gives the grant beside the reply. `drawn` names the request if the client did not.
+/// Acquires, and gives the grant beside the reply. Dropped, it takes the request back, and then drops `last_word`.
 pub(crate) async fn take(
     app: &Shared,
     lock: LockName,
     asking: Asking,
     ask: Acquire,
-    drawn: RequestId,
+    last_word: Option<oneshot::Sender<Undecided>>,
 ) -> Result<(Reply<Acquired>, Grant), Failure> {
-    let wanted = wanted(lock, &asking, &ask, drawn)?;
+    let wanted = wanted(lock, &asking, &ask, draw())?;
     let mut owner = owner(app, asking, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
         let _patient = (ask.wait_ms > 0).then(|| app.load.wait());
-        app.node.acquire(owner.caller.clone(), request).await?
+        match last_word {
+            Some(last_word) => app.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
+            None => app.node.acquire(owner.caller.clone(), request).await?,
+        }
     };
     let zxid = answer.zxid;
     match answer.value {

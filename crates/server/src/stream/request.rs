@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, header};
@@ -15,9 +15,11 @@ use lockkeeper_api::locks::{Acquire, Release, Token};
 use lockkeeper_api::{Code, ZXID_HEADER};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Op, RequestId, RequestKey};
-use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError};
+use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError, Undecided};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::Session;
 use super::frame::{self, Request};
@@ -28,6 +30,9 @@ use crate::http::paths;
 use crate::observe;
 use crate::reply::Reply;
 use crate::routes::holding;
+
+/// How long a request that was given up may take to leave the queue before its client is told that this is not known.
+const LONGEST_WITHDRAWAL: Duration = Duration::from_secs(10);
 
 /// What an answer means for the locks that the stream listens for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -169,19 +174,18 @@ fn begin_on_lock(
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
             let waits = ask.wait_ms > 0;
-            let (app, drawn) = (session.app.clone(), holding::draw());
-            let given_up = {
-                let (app, lock, asking, ask) = (app.clone(), lock.clone(), asking.clone(), ask.clone());
-                async move { holding::take_no_longer(&app, lock, asking, ask, drawn).await }.boxed()
-            };
+            let app = session.app.clone();
+            let (last_word, given_up) = oneshot::channel();
             let work = async move {
-                let (reply, grant) = holding::take(&app, lock, asking, ask, drawn).await?;
+                let (reply, grant) = holding::take(&app, lock, asking, ask, Some(last_word)).await?;
                 Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
             };
             let work = carry_out(session, id, "/v1/locks/{name}/acquire", work.boxed());
             let (work, cancel) = abortable(work);
             let work = async move {
-                match work.await {
+                // By the time it is known how the work ended, it has been dropped: its request is being taken back.
+                let ended = work.await;
+                match ended {
                     Ok(finished) => finished,
                     Err(Aborted) => refused(id, withdrawn(given_up).await),
                 }
@@ -251,17 +255,17 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
 }
 
 /// The answer to a request that was given up, once it is decided that nothing came of it.
-async fn withdrawn(given_up: BoxFuture<'static, Result<(), Failure>>) -> Failure {
-    // A task of its own: a stream that breaks meanwhile must not stop it between a grant and its release.
-    match tokio::spawn(given_up).await {
-        Ok(Ok(())) => Failure::new(
+async fn withdrawn(given_up: oneshot::Receiver<Undecided>) -> Failure {
+    match timeout(LONGEST_WITHDRAWAL, given_up).await {
+        // Dropped: there is nothing left to take back.
+        Ok(Err(_)) => Failure::new(
             Code::Cancelled,
             "the client gave the request up; it holds nothing by it and has left the queue",
         ),
-        Ok(Err(failure)) => failure,
-        Err(error) => {
-            Failure::new(Code::UnknownOutcome, format!("giving the request up broke off ({error}); ask again"))
-        }
+        Ok(Ok(Undecided)) | Err(_) => Failure::new(
+            Code::UnknownOutcome,
+            "the request was given up, but whether it has left the queue is not known yet; ask again under the same request id",
+        ),
     }
 }
 
