@@ -12,7 +12,7 @@ use super::hub::Concluded;
 use crate::clock::Moment;
 use crate::transport::Ask;
 
-/// Open requests on one stream. The server stops reading at 1,024, and a keepalive must always get through.
+/// Open requests on one stream. The server refuses more than 1,024, and a keepalive must always get through.
 pub(crate) const MAX_SENT: usize = 1_000;
 /// Of these, requests that wait in a queue; the rest stays free for those that end waits. More waits go over HTTP.
 pub(crate) const MAX_WAITING: usize = 768;
