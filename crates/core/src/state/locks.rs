@@ -189,17 +189,20 @@ impl Transaction<'_> {
     ) -> Result<Reply, Refusal> {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(locks)?;
-        let own =
-            |lock: &LockName| self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
-        let found: Vec<Found> = locks.iter().filter_map(own).collect();
+        let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_request(session, lock, token)).collect();
+        if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
+            return Ok(Reply::HeldInstead);
+        }
+        self.leave(&found, locks, token)
+    }
+
+    /// Takes what was found of a request out of its queues.
+    fn leave(&mut self, found: &[Found], locks: &[LockName], token: FencingToken) -> Result<Reply, Refusal> {
         if found.is_empty() {
             return Err(not_queued(locks, token));
         }
-        let held = found.len() == locks.len() && found.iter().all(|found| found.held);
-        if held && if_holding == IfHolding::Keep {
-            return Ok(Reply::HeldInstead);
-        }
-        for request in &found {
+        let held = hold_as_a_whole(found, locks);
+        for request in found {
             self.remove(&request.path);
         }
         Ok(if held { Reply::Released } else { Reply::Withdrawn })
@@ -215,7 +218,7 @@ impl Transaction<'_> {
         let session = session.ok_or(Refusal::SessionRequired)?;
         check_locks(locks)?;
         let own = |lock: &LockName| {
-            let found = self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session));
+            let found = self.own_request(session, lock, token);
             found.map(|found| found.path).ok_or_else(|| Refusal::NotQueued { lock: lock.clone().into(), token })
         };
         let paths = locks.iter().map(own).collect::<Result<Vec<_>, _>>()?;
@@ -255,14 +258,7 @@ impl Transaction<'_> {
             self.tree.requests(&lock.directory(), token).find(is_meant)
         };
         let found: Vec<Found> = locks.iter().zip(versions).filter_map(unclaimed).collect();
-        if found.is_empty() {
-            return Err(not_queued(locks, token));
-        }
-        let held = found.len() == locks.len() && found.iter().all(|found| found.held);
-        for request in &found {
-            self.remove(&request.path);
-        }
-        Ok(if held { Reply::Released } else { Reply::Withdrawn })
+        self.leave(&found, locks, token)
     }
 
     /// Gives locks back.
@@ -323,11 +319,21 @@ impl Transaction<'_> {
         held.map(|_| Reply::Checked).ok_or_else(|| not_held(lock, token))
     }
 
+    /// The session's request with this token, waiting or holding.
+    fn own_request(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Option<Found> {
+        self.tree.requests(&lock.directory(), token).find(|found| found.owner == Some(session))
+    }
+
     fn own_holder(&self, session: SessionId, lock: &LockName, token: FencingToken) -> Result<Found, Refusal> {
         let is_own = |found: &Found| found.held && found.owner == Some(session);
         let own = self.tree.requests(&lock.directory(), token).find(is_own);
         own.ok_or_else(|| not_held(lock, token))
     }
+}
+
+/// Whether a request holds: each part of it is there, and holds.
+fn hold_as_a_whole(found: &[Found], locks: &[LockName]) -> bool {
+    found.len() == locks.len() && found.iter().all(|found| found.held)
 }
 
 fn not_queued(locks: &[LockName], token: FencingToken) -> Refusal {
