@@ -10,7 +10,8 @@ use std::time::Duration;
 use clap::Args;
 use lockkeeper_client::Session;
 
-use super::{Common, failed, join};
+use super::turn::{Asked, ask, is_lost, let_go};
+use super::{Common, join};
 use crate::record::{What, boot_us, tell};
 
 /// See the module's text.
@@ -54,34 +55,21 @@ async fn one(common: Common, work: Contend, client: u32, until_us: u64) -> Resul
         }
         session = common.renew(client, session).await?;
         let lock = session.lock(&work.lock);
-        tell(client, What::Asking);
-        // When the time is over the wait is dropped, which takes the request out of the queue.
-        let guard = match tokio::time::timeout(left, lock.lock()).await {
-            Ok(Ok(guard)) => guard,
-            Ok(Err(error)) => {
-                failed(client, "lock", &error).await;
-                continue;
-            }
-            Err(_) => {
-                tell(client, What::GaveUp);
-                return Ok(session);
-            }
+        let guard = match ask(client, "lock", left, vec![work.lock.clone()], lock.lock()).await {
+            Asked::Granted(guard) => guard,
+            Asked::Failed => continue,
+            Asked::Over => return Ok(session),
         };
         let token = guard.token();
-        tell(client, What::Granted { locks: vec![work.lock.clone()], token });
         let value = read(&work.counter)?;
         tokio::time::sleep(Duration::from_micros(work.hold_us)).await;
-        if guard.is_lost() {
-            tell(client, What::Lost { token, why: guard.lost().await });
+        if is_lost(client, &guard).await {
             continue;
         }
         append(&work.tokens, token)?;
         write(&work.counter, value + 1)?;
         tell(client, What::Wrote { token, value: value + 1, accepted: true });
-        tell(client, What::Letting { token });
-        if let Err(error) = guard.release().await {
-            failed(client, "release", &error).await;
-        }
+        let_go(client, guard).await;
         if work.think_ms > 0 {
             tokio::time::sleep(Duration::from_millis(work.think_ms)).await;
         }

@@ -11,6 +11,7 @@ mod permits;
 mod several;
 mod share;
 mod store;
+mod turn;
 
 pub use gate::result_of;
 pub use store::Store;

@@ -9,8 +9,9 @@ use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::{Error, Session};
 use rand::Rng as _;
 
+use super::turn::{Asked, ask, is_lost, let_go};
 use super::{Common, failed, join};
-use crate::record::{What, boot_us, tell};
+use crate::record::boot_us;
 
 /// See the module's text.
 #[derive(Args, Clone)]
@@ -50,31 +51,19 @@ async fn one(common: Common, work: Permits, client: u32, until_us: u64) -> Resul
         }
         session = common.renew(client, session).await?;
         let semaphore = session.semaphore(&work.lock, work.permits);
-        tell(client, What::Asking);
-        let guard = match tokio::time::timeout(left, semaphore.acquire()).await {
-            Ok(Ok(guard)) => guard,
-            Ok(Err(error)) => {
-                failed(client, "acquire", &error).await;
-                continue;
-            }
-            Err(_) => {
-                tell(client, What::GaveUp);
-                return Ok(session);
-            }
+        let guard = match ask(client, "acquire", left, vec![work.lock.clone()], semaphore.acquire()).await {
+            Asked::Granted(guard) => guard,
+            Asked::Failed => continue,
+            Asked::Over => return Ok(session),
         };
         let token = guard.token();
-        tell(client, What::Granted { locks: vec![work.lock.clone()], token });
         if let Err(error) = stay(&session, &work, token, client).await {
             failed(client, "stay inside", &error).await;
         }
-        if guard.is_lost() {
-            tell(client, What::Lost { token, why: guard.lost().await });
+        if is_lost(client, &guard).await {
             continue;
         }
-        tell(client, What::Letting { token });
-        if let Err(error) = guard.release().await {
-            failed(client, "release", &error).await;
-        }
+        let_go(client, guard).await;
     }
 }
 

@@ -9,8 +9,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
+use super::turn::{Asked, ask, is_lost, let_go};
 use super::{Common, failed, join};
-use crate::record::{What, boot_us, tell};
+use crate::record::boot_us;
 
 /// See the module's text.
 #[derive(Args, Clone)]
@@ -60,32 +61,20 @@ async fn one(common: Common, work: Several, client: u32, until_us: u64) -> Resul
         // In the order in which they were drawn: it is the library that brings them into one order.
         let names: Vec<String> = all.choose_multiple(&mut random, work.together).cloned().collect();
         let several = session.multi_lock(names.clone());
-        tell(client, What::Asking);
-        let guard = match tokio::time::timeout(left, several.lock()).await {
-            Ok(Ok(guard)) => guard,
-            Ok(Err(error)) => {
-                failed(client, "lock", &error).await;
-                continue;
-            }
-            Err(_) => {
-                tell(client, What::GaveUp);
-                return Ok(session);
-            }
+        let guard = match ask(client, "lock", left, names, several.lock()).await {
+            Asked::Granted(guard) => guard,
+            Asked::Failed => continue,
+            Asked::Over => return Ok(session),
         };
         let token = guard.token();
-        tell(client, What::Granted { locks: names, token });
         let hold_ms = random.random_range(0..=work.hold_ms);
         if let Err(error) = stay(&session, &work, token, hold_ms).await {
             failed(client, "stay inside", &error).await;
         }
-        if guard.is_lost() {
-            tell(client, What::Lost { token, why: guard.lost().await });
+        if is_lost(client, &guard).await {
             continue;
         }
-        tell(client, What::Letting { token });
-        if let Err(error) = guard.release().await {
-            failed(client, "release", &error).await;
-        }
+        let_go(client, guard).await;
     }
 }
 
