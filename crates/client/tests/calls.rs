@@ -13,6 +13,10 @@ use lockkeeper_client::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+#[path = "support/http.rs"]
+mod http;
+use http::read_request;
+
 /// What an endpoint does with a request.
 #[derive(Clone)]
 enum Answer {
@@ -81,24 +85,6 @@ async fn serve(
         };
         if stream.write_all(text.as_bytes()).await.is_err() {
             return;
-        }
-    }
-}
-
-async fn read_request(stream: &mut TcpStream) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.lines().find_map(|l| l.strip_prefix("content-length: ")?.parse().ok()).unwrap_or(0);
-            if body.len() >= length {
-                return Some(text);
-            }
-        }
-        match stream.read(&mut piece).await {
-            Ok(count) if count > 0 => bytes.extend_from_slice(&piece[..count]),
-            _ => return None,
         }
     }
 }

@@ -4,6 +4,8 @@
 
 mod breaks;
 mod endings;
+#[path = "../support/http.rs"]
+mod http;
 mod lease;
 mod node;
 mod requests;
