@@ -213,6 +213,17 @@ impl Session {
         Moment::now().until(self.lost_at())
     }
 
+    /// Why it is not to be relied on any more, if that is so. Looks at the clock, not only at what its tasks had the time to notice.
+    pub(crate) fn loss(&self) -> Option<String> {
+        if !self.left().is_zero() {
+            return None;
+        }
+        match &*self.shared.state.borrow() {
+            SessionState::Lost { because } => Some(because.clone()),
+            _ => Some("the session was not renewed in time".into()),
+        }
+    }
+
     /// Completes when it is lost, with the reason.
     pub async fn lost(&self) -> String {
         let mut state = self.state();

@@ -16,8 +16,6 @@ use super::settle;
 use crate::error::Error;
 use crate::session::{Session, SessionState};
 
-const OUT_OF_TIME: &str = "the session was not renewed in time";
-
 /// See the module's text.
 pub(crate) struct Grant {
     session: Session,
@@ -57,13 +55,7 @@ impl Grant {
         if let Some(because) = self.taken.clone().now_or_never() {
             return Some(because);
         }
-        if !self.session.left().is_zero() {
-            return None;
-        }
-        match &*self.session.state().borrow() {
-            SessionState::Lost { because } => Some(because.clone()),
-            _ => Some(OUT_OF_TIME.into()),
-        }
+        self.session.loss()
     }
 
     pub(crate) fn remaining(&self) -> Duration {

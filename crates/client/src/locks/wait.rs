@@ -46,12 +46,7 @@ async fn obtain_in_pieces(
 ) -> Result<Option<Grant>, Error> {
     loop {
         let mut asked = Asked { session, request, request_id: Uuid::new_v4(), open: true };
-        let answer = tokio::select! {
-            biased;
-            because = session_lost(session.state()) => Err(Error::Lost(because)),
-            answer = asked.answer(patience, rhythm) => answer,
-        };
-        match answer {
+        match unless_lost(session, asked.answer(patience, rhythm)).await {
             Ok(acquired) => {
                 asked.open = false;
                 let grant = Grant::new(session, request, &acquired);
@@ -78,6 +73,20 @@ async fn obtain_in_pieces(
     }
 }
 
+/// What comes of it, unless the session is lost first. Whoever was frozen finds an answer and the end of the session in the same
+/// moment: the end is the news. Only a grant is passed on as it is, for it is to be given back.
+async fn unless_lost<T>(session: &Session, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = tokio::select! {
+        biased;
+        because = session_lost(session.state()) => Err(Error::Lost(because)),
+        answer = work => answer,
+    };
+    match (answer, session.loss()) {
+        (Err(_), Some(because)) => Err(Error::Lost(because)),
+        (answer, _) => answer,
+    }
+}
+
 /// A request that the cluster may know of. Dropped while that is open, it is taken back.
 struct Asked<'a> {
     session: &'a Session,
@@ -94,12 +103,14 @@ impl Asked<'_> {
 
     /// Takes it back, as long as there is patience: whether that is done.
     async fn taken_back(&self, patience: Patience) -> Result<bool, Error> {
-        tokio::select! {
-            biased;
-            because = session_lost(self.session.state()) => Err(Error::Lost(because)),
-            () = settle::taken_back(self.session, self.request, self.request_id) => Ok(true),
-            () = patience.ended() => Ok(false),
-        }
+        unless_lost(self.session, async {
+            tokio::select! {
+                biased;
+                () = settle::taken_back(self.session, self.request, self.request_id) => Ok(true),
+                () = patience.ended() => Ok(false),
+            }
+        })
+        .await
     }
 
     /// The cluster's last word on this request. A wait that is longer than one call is handed from call to call.

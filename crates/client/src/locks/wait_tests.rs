@@ -1,5 +1,6 @@
 //! A wait that takes several calls keeps its place, against a real cluster.
 
+use lockkeeper_api::Problem;
 use lockkeeper_api::locks::Mode;
 use lockkeeper_server::local::Cluster;
 use tokio::time::{Instant, timeout};
@@ -85,4 +86,19 @@ async fn a_long_wait_ends_in_time_and_can_be_broken_off() {
     assert!(timeout(broken_off, obtain_in_pieces(&session, &request, Patience::Endless, FAST)).await.is_err());
     until(&client, &[]).await;
     assert_eq!(client.lock("a").await.unwrap().holders.len(), 1);
+}
+
+/// The answer that the wait is over and the end of the session are found in the same moment, before any task could say so.
+#[tokio::test]
+async fn a_waiter_that_was_frozen_is_told_of_its_session_not_of_its_patience() {
+    let cluster = Cluster::start(1).await.unwrap();
+    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
+    let brief = SessionOptions { timeout: Duration::from_secs(1), ..SessionOptions::default() };
+    let session = Session::open(&client, &brief).await.unwrap();
+    let answered =
+        || async { Err::<(), _>(Error::Refused(Box::new(Problem::new(Code::LockBusy, "the wait is over")))) };
+    assert!(matches!(unless_lost(&session, answered()).await, Err(Error::Refused(_))));
+    // Nothing of this runtime runs.
+    std::thread::sleep(brief.timeout);
+    assert!(matches!(unless_lost(&session, answered()).await, Err(Error::Lost(_))));
 }
