@@ -1,0 +1,80 @@
+//! The bugs that can be planted. Each one breaks a promise in a way that somebody has really shipped or could.
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// One planted bug.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Bug { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl Bug {
+            /// All of them, in the order of this page.
+            pub const ALL: &[Bug] = &[$(Bug::$variant),+];
+
+            /// Its name on command lines and in reports.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Bug::$variant => $name),+ }
+            }
+
+            /// What it does wrong, in a sentence.
+            #[must_use]
+            pub const fn about(self) -> &'static str {
+                match self { $(Bug::$variant => concat!($($doc),+)),+ }
+            }
+        }
+    };
+}
+
+bugs! {
+    /// The store completes what is queued before the barrier has made it durable.
+    AckBeforeBarrier = "ack-before-barrier",
+    /// The barrier is sled's own `flush` alone, which does not sync the file on Linux.
+    BareFlush = "bare-flush",
+    /// A vote is kept in memory and never written.
+    VoteNotPersisted = "vote-not-persisted",
+    /// Linearizable reads are answered from the local replica at once.
+    SkipReadIndex = "skip-read-index",
+    /// The leader hands out a read index without asking a quorum whether it still leads.
+    ReadIndexWithoutQuorum = "read-index-without-quorum",
+    /// A keepalive is acknowledged without a quorum round.
+    KeepaliveWithoutQuorum = "keepalive-without-quorum",
+    /// An expiry proposed by a leader that has lost its term takes effect.
+    ExpireByDeposedLeader = "expire-by-deposed-leader",
+    /// A new leader goes on with old timers instead of starting each session's anew.
+    KeepOldTimers = "keep-old-timers",
+    /// Restoring a snapshot counts tokens again from what is left in the tree.
+    ResetTokensAtRestore = "reset-tokens-at-restore",
+    /// A snapshot leaves out which requests have been answered.
+    ForgetRequestsAtSnapshot = "forget-requests-at-snapshot",
+    /// A batch that is sent again is applied again.
+    ApplyBatchTwice = "apply-batch-twice",
+    /// The ephemerals of an ended session go one after the other, not with it.
+    EphemeralsOneByOne = "ephemerals-one-by-one",
+    /// A release looks at every waiter instead of the next.
+    WakeAllWaiters = "wake-all-waiters",
+    /// An exclusive request holds beside one other.
+    TwoHolders = "two-holders",
+    /// A newcomer stands before the one who waited longest.
+    GrantOutOfOrder = "grant-out-of-order",
+    /// A waiter whose patience ended stays in the queue.
+    LeaveWithdrawnInQueue = "leave-withdrawn-in-queue",
+    /// The lock-delay of a session that died is not observed.
+    NoLockDelay = "no-lock-delay",
+    /// A gate lets everyone in, whatever its limit.
+    GateLetsAllIn = "gate-lets-all-in",
+    /// Guards of a transaction are not looked at.
+    SkipTxnGuards = "skip-txn-guards",
+    /// The client library forgets a watch when its connection is made anew.
+    DropWatchAtReconnect = "drop-watch-at-reconnect",
+    /// A replica that installed a snapshot does not look again at its watches.
+    ForgetWatchesAtInstall = "forget-watches-at-install",
+    /// The client library counts a lease from the answer, not from when the keepalive was sent.
+    LeaseFromAnswer = "lease-from-answer",
+}
+
+impl std::fmt::Display for Bug {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
