@@ -5,16 +5,23 @@
 //! the client library that is on trial, it runs in processes of its own ([`workers`], [`work`]), which tell what they are told
 //! ([`record`]); [`ledger`] gathers what the log did, and the functions of [`judge`] compare the two. Nothing in this crate decides by sleeping that something must have happened by now: it waits for a condition, with a bound.
 
+pub mod check;
 pub mod cluster;
+pub mod disk;
+pub mod history;
 pub mod http;
 pub mod judge;
 pub mod ledger;
+pub mod nemesis;
+pub mod net;
 pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod proofs;
 pub mod proxy;
 pub mod record;
+pub mod report;
+pub mod run;
 pub mod sampler;
 pub mod sse;
 pub mod stats;
@@ -23,3 +30,4 @@ pub mod tokens;
 pub mod verdict;
 pub mod work;
 pub mod workers;
+pub mod workload;

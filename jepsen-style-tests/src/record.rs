@@ -7,6 +7,7 @@ use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
 
 use nix::time::{ClockId, clock_gettime};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Microseconds since the machine started.
@@ -184,7 +185,12 @@ pub fn tell(client: u32, what: What) {
 
 /// Tells a line with a stamp that was taken before.
 pub fn tell_at(at_us: u64, client: u32, what: What) {
-    let Ok(mut line) = serde_json::to_vec(&Record { at_us, client, what }) else { return };
+    tell_line(&Record { at_us, client, what });
+}
+
+/// Tells a line of any form.
+pub fn tell_line(of: &impl Serialize) {
+    let Ok(mut line) = serde_json::to_vec(of) else { return };
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
     if out.write_all(&line).and_then(|()| out.flush()).is_err() {
@@ -196,7 +202,7 @@ pub fn tell_at(at_us: u64, client: u32, what: What) {
 ///
 /// # Errors
 /// The file cannot be read, or a line in the middle is not a record.
-pub fn read(path: &Path) -> std::io::Result<Vec<Record>> {
+pub fn read<T: DeserializeOwned>(path: &Path) -> std::io::Result<Vec<T>> {
     read_from(path, 0).map(|(records, _)| records)
 }
 
@@ -204,7 +210,7 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Record>> {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_from(path: &Path, place: u64) -> std::io::Result<(Vec<Record>, u64)> {
+pub fn read_from<T: DeserializeOwned>(path: &Path, place: u64) -> std::io::Result<(Vec<T>, u64)> {
     let mut file = std::fs::File::open(path)?;
     file.seek(std::io::SeekFrom::Start(place))?;
     let mut bytes = Vec::new();
@@ -214,7 +220,7 @@ pub fn read_from(path: &Path, place: u64) -> std::io::Result<(Vec<Record>, u64)>
     Ok((records, place + whole as u64))
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<Record>, String> {
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<T>, String> {
     let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     lines
         .map(|line| serde_json::from_slice(line).map_err(|error| format!("{error}: {}", String::from_utf8_lossy(line))))
@@ -242,11 +248,11 @@ mod tests {
         let path = dir.path().join("history");
         let read_back = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            read(&path)
+            read::<Record>(&path)
         };
         assert_eq!(read_back(&bytes).unwrap(), all);
         assert_eq!(read_back(&bytes[..bytes.len() - 4]).unwrap(), all[..2]);
-        let (_, place) = read_from(&path, 0).unwrap();
+        let (_, place) = read_from::<Record>(&path, 0).unwrap();
         std::fs::write(&path, &bytes).unwrap();
         assert_eq!(read_from(&path, place).unwrap(), (all[2..].to_vec(), bytes.len() as u64));
         assert_eq!(read_back(b"{\"at").unwrap(), []);

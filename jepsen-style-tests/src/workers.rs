@@ -56,6 +56,14 @@ impl Worker {
         Ok(record::read(&self.history)?)
     }
 
+    /// The events that clients of a workload have told so far.
+    ///
+    /// # Errors
+    /// The history cannot be read.
+    pub fn events(&self) -> Result<Vec<crate::history::Event>, Failed> {
+        Ok(record::read(&self.history)?)
+    }
+
     /// Waits until it has told something that `wanted` picks; gives the first such thing.
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use lockkeeper_jepsen::proofs::{Context, PROOFS, Proof};
-use lockkeeper_jepsen::story::Story;
-use lockkeeper_jepsen::verdict::{Failed, Outcome};
+use jepsen_style_tests::proofs::{Context, PROOFS, Proof};
+use jepsen_style_tests::story::Story;
+use jepsen_style_tests::verdict::{Failed, Outcome};
 
 /// Checks a promise of Lockkeeper against real processes on loopback.
 #[derive(Parser)]

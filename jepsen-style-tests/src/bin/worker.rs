@@ -1,9 +1,9 @@
-//! `worker`: the client processes of the proofs. See `lockkeeper_jepsen::work`.
+//! `worker`: the client processes of the proofs. See `jepsen_style_tests::work`.
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use lockkeeper_jepsen::work::{Arguments, run};
+use jepsen_style_tests::work::{Arguments, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -4,6 +4,7 @@
 //! until SIGTERM, closes them and ends. It is killed and stopped from outside at any moment, except where a workload stops itself
 //! (`hold`) because the place between two instructions matters.
 
+mod clients;
 mod contend;
 mod gate;
 mod hold;
@@ -50,6 +51,8 @@ struct Common {
 
 #[derive(Subcommand)]
 enum Work {
+    /// Clients of a workload of the fault suite.
+    Clients(clients::Clients),
     /// Clients that increment a counter in a file under one lock.
     Contend(contend::Contend),
     /// One client that takes a lock and then does as it is told: for pauses, deaths and delays.
@@ -71,6 +74,7 @@ enum Work {
 pub async fn run(arguments: Arguments) -> Result<(), String> {
     let Arguments { common, work } = arguments;
     let sessions = match work {
+        Work::Clients(work) => return clients::run(&common, work).await,
         Work::Contend(work) => contend::run(&common, work).await?,
         Work::Hold(work) => hold::run(&common, work).await?,
         Work::Permits(work) => permits::run(&common, work).await?,

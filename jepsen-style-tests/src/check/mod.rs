@@ -1,0 +1,54 @@
+//! Judges of what was recorded: pure, each fed in its unit tests with histories that it must not pass.
+
+use serde::{Deserialize, Serialize};
+
+/// What a checker found. *Unknown* is not a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing contradicts the claim, and there was enough to contradict it with.
+    Valid,
+    /// Could not be decided: too little happened, or the search did not end.
+    Unknown,
+    /// The claim is broken.
+    Invalid,
+}
+
+/// The word of one checker on one run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Check {
+    /// Which checker.
+    pub name: String,
+    /// The promise it speaks of, as `P1`; several with spaces between.
+    pub promises: String,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// What it looked at, or what is wrong, in a sentence with figures.
+    pub detail: String,
+    /// The fewest events that show the contradiction, as lines for people; empty unless invalid.
+    pub counterexample: Vec<String>,
+    /// The moment of the contradiction on the boot clock, for the timeline around it.
+    pub at_us: Option<u64>,
+}
+
+impl Check {
+    /// Holds.
+    pub fn valid(name: &str, promises: &str, detail: impl Into<String>) -> Self {
+        Self::with(name, promises, Verdict::Valid, detail)
+    }
+
+    /// Cannot be said.
+    pub fn unknown(name: &str, promises: &str, detail: impl Into<String>) -> Self {
+        Self::with(name, promises, Verdict::Unknown, detail)
+    }
+
+    /// Broken: these lines show how.
+    pub fn invalid(name: &str, promises: &str, detail: impl Into<String>, counterexample: Vec<String>) -> Self {
+        Self { counterexample, ..Self::with(name, promises, Verdict::Invalid, detail) }
+    }
+
+    fn with(name: &str, promises: &str, verdict: Verdict, detail: impl Into<String>) -> Self {
+        let (counterexample, at_us) = (Vec::new(), None);
+        Self { name: name.into(), promises: promises.into(), verdict, detail: detail.into(), counterexample, at_us }
+    }
+}

@@ -1,0 +1,181 @@
+//! What clients asked and what came of it: one [`Event`] a line, told by the process that did it as it did it.
+//!
+//! An operation is two events with the same number: its invocation, and its completion. A completion says *ok*, *fail* (certainly not
+//! carried out) or *info* (nobody knows); an operation without a completion is *info* too. Stamps are microseconds of the boot clock, which all processes of
+//! a machine share. Nothing here judges.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The operation is about to be asked for.
+    Invoke,
+    /// It was carried out, and this is the answer.
+    Ok,
+    /// It was certainly not carried out and will not be.
+    Fail,
+    /// Nobody knows whether it was, or will be, carried out.
+    Info,
+    /// Not part of an operation: something the client was told or saw (its session is lost, a watch event).
+    Told,
+}
+
+/// One line of a history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in microseconds of the boot clock: before the request was handed over, or after the answer was there.
+    pub at_us: u64,
+    /// The client; one that was killed does not come back under its number.
+    pub client: u32,
+    /// Number of the operation, unique among those of its client; 0 in a [`Kind::Told`].
+    pub op: u64,
+    /// What this event is.
+    pub kind: Kind,
+    /// Name of the operation, or of what was told.
+    pub what: String,
+    /// Arguments in an invocation, the answer in an *ok*, the reason in the others. Each workload has types for its own.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub value: Value,
+    /// The point in the replicated order at which it was carried out, or at which the answer is true.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zxid: Option<u64>,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// Carried out.
+    Ok,
+    /// Certainly not carried out.
+    Fail,
+    /// Unknown.
+    Info,
+}
+
+/// An operation, put together from its events.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// Who asked.
+    pub client: u32,
+    /// Its number at that client.
+    pub op: u64,
+    /// Its name.
+    pub what: String,
+    /// When it was asked for.
+    pub invoked_us: u64,
+    /// When the answer came; none while it is open.
+    pub completed_us: Option<u64>,
+    /// How it ended.
+    pub ended: Ended,
+    /// The arguments.
+    pub input: Value,
+    /// The answer, or the reason.
+    pub output: Value,
+    /// Its point in the replicated order, where the answer names one.
+    pub zxid: Option<u64>,
+}
+
+impl Op {
+    /// Its arguments as the workload's type.
+    ///
+    /// # Errors
+    /// They are of another form: a defect of the suite.
+    pub fn asked<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        T::deserialize(&self.input)
+    }
+
+    /// Its answer as the workload's type, if it was carried out.
+    ///
+    /// # Errors
+    /// It is of another form: a defect of the suite.
+    pub fn answer<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
+        (self.ended == Ended::Ok).then(|| T::deserialize(&self.output)).transpose()
+    }
+}
+
+/// All that the clients told, by time.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+impl History {
+    /// Sorts what was told by time; what one client told at one moment stays in its order.
+    pub fn new(mut events: Vec<Event>) -> Self {
+        events.sort_by_key(|event| event.at_us);
+        Self { events }
+    }
+
+    /// Every event, by time.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The operations, by the time of their invocation.
+    pub fn ops(&self) -> Vec<Op> {
+        let mut ops: Vec<Op> = Vec::new();
+        let mut open: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+        for event in &self.events {
+            let key = (event.client, event.op);
+            let ended = match event.kind {
+                Kind::Told => continue,
+                Kind::Invoke => {
+                    open.insert(key, ops.len());
+                    ops.push(Op {
+                        client: event.client,
+                        op: event.op,
+                        what: event.what.clone(),
+                        invoked_us: event.at_us,
+                        completed_us: None,
+                        ended: Ended::Info,
+                        input: event.value.clone(),
+                        output: Value::Null,
+                        zxid: None,
+                    });
+                    continue;
+                }
+                Kind::Ok => Ended::Ok,
+                Kind::Fail => Ended::Fail,
+                Kind::Info => Ended::Info,
+            };
+            if let Some(op) = open.remove(&key).and_then(|at| ops.get_mut(at)) {
+                (op.completed_us, op.ended, op.output, op.zxid) =
+                    (Some(event.at_us), ended, event.value.clone(), event.zxid);
+            }
+        }
+        ops
+    }
+
+    /// What was told beside the operations, by time.
+    pub fn told(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(|event| event.kind == Kind::Told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(at_us: u64, op: u64, kind: Kind) -> Event {
+        Event { at_us, client: 1, op, kind, what: "acquire".into(), value: Value::from(at_us), zxid: Some(at_us) }
+    }
+
+    #[test]
+    fn invocations_and_completions_find_each_other() {
+        let told = Event { op: 0, ..event(25, 0, Kind::Told) };
+        let events = vec![event(30, 1, Kind::Ok), event(10, 1, Kind::Invoke), event(20, 2, Kind::Invoke), told];
+        let history = History::new(events);
+        let ops = history.ops();
+        assert_eq!(ops.iter().map(|op| (op.op, op.ended)).collect::<Vec<_>>(), [(1, Ended::Ok), (2, Ended::Info)]);
+        assert_eq!((ops[0].asked::<u64>().unwrap(), ops[0].answer::<u64>().unwrap()), (10, Some(30)));
+        assert_eq!((ops[1].completed_us, ops[1].answer::<u64>().unwrap()), (None, None));
+        assert_eq!(history.told().count(), 1);
+    }
+}

@@ -1,0 +1,99 @@
+//! Faults: each is put on, lasts longer than the sessions' timeout, is taken off, and must show that it bit.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::Cluster;
+use crate::net::FaultNet;
+use crate::verdict::Failed;
+use crate::workers::Worker;
+
+/// What a nemesis may lay hands on.
+pub struct Stage {
+    /// The nodes.
+    pub cluster: Cluster,
+    /// The network that all of them and the clients use.
+    pub net: Arc<dyn FaultNet>,
+    /// The client processes. One that was killed is to be replaced by [`Stage::replace_worker`].
+    pub workers: Vec<Worker>,
+    /// Makes a fresh worker with client numbers of its own.
+    pub new_worker: Box<dyn FnMut() -> Result<Worker, Failed> + Send>,
+    /// The timeout of the clients' sessions.
+    pub ttl: Duration,
+    /// A directory for the nemesis.
+    pub dir: PathBuf,
+}
+
+impl fmt::Debug for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stage").field("workers", &self.workers.len()).field("net", &self.net).finish_non_exhaustive()
+    }
+}
+
+/// What was done, when, and how it is known to have bitten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultRecord {
+    /// Which nemesis.
+    pub nemesis: String,
+    /// What it did, for people: "node 2 (the leader) cut off".
+    pub what: String,
+    /// When it had been put on, in microseconds of the boot clock.
+    pub began_us: u64,
+    /// When it had been taken off.
+    pub ended_us: u64,
+    /// What shows that it bit: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
+    pub evidence: Vec<String>,
+    /// Whether it did. One that did not makes the run unknown.
+    pub bit: bool,
+    /// Whether it stops clients that hold something for longer than their session lives.
+    pub stops_holders: bool,
+}
+
+/// One kind of fault.
+#[async_trait]
+pub trait Nemesis: Send {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for `--list`.
+    fn about(&self) -> &'static str;
+
+    /// What this machine or this set-up lacks for it: then it is reported as skipped, never as passed.
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        let _ = stage;
+        None
+    }
+
+    /// Settings it needs of the cluster before it starts (the faulty binary, a tracer, a small disk).
+    fn prepares(&self, options: &mut crate::cluster::Options) {
+        let _ = options;
+    }
+
+    /// Puts the fault on; says what was done.
+    ///
+    /// # Errors
+    /// The harness failed.
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed>;
+
+    /// Takes it off, whole: after this the cluster is able to heal. Gives the evidence; empty if it did not bite.
+    ///
+    /// # Errors
+    /// The harness failed, or the cluster did what it must not (a damaged node that serves).
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed>;
+
+    /// Whether it stops clients that hold something for longer than their session lives.
+    fn stops_holders(&self) -> bool {
+        false
+    }
+}
+
+/// Every nemesis, `none` among them; `all` is made of the others by the runner.
+pub fn all() -> Vec<Box<dyn Nemesis>> {
+    Vec::new()
+}

@@ -1,0 +1,83 @@
+//! The network between nodes, and between clients and nodes, on which faults can be put: one link for each direction.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::verdict::Failed;
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A node.
+    Node(u64),
+    /// All clients.
+    Clients,
+}
+
+/// Which of a node's two front doors a link leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// For peers.
+    Peer,
+    /// For clients.
+    Client,
+}
+
+/// What a link does to what goes over it, in its one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LinkFault {
+    /// Nothing.
+    None,
+    /// Nothing passes; what was sent arrives once healed, as after a partition.
+    Cut,
+    /// Connections are reset, and new ones refused or reset.
+    Reset,
+    /// Each way takes longer by `delay` and up to `jitter` more, and passes so many bytes a second (0: no bound).
+    Slow {
+        /// Added to every way.
+        delay: Duration,
+        /// Up to so much more, by chance.
+        jitter: Duration,
+        /// Bytes a second; 0 for no bound.
+        bytes_per_s: u64,
+    },
+}
+
+/// What a link has done since it was made: the evidence that a fault bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// Bytes that passed.
+    pub bytes: u64,
+    /// Bytes, or packets, that were held back or dropped by a fault.
+    pub held: u64,
+    /// Connections that were reset or refused by a fault.
+    pub reset: u64,
+}
+
+/// A network on which faults can be put.
+#[async_trait]
+pub trait FaultNet: Send + Sync + fmt::Debug {
+    /// `proxy` or `netns`.
+    fn backend(&self) -> &'static str;
+
+    /// The address at which `from` is to reach a door of node `to`: goes into the configuration of `from`.
+    fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr;
+
+    /// The address on which a node itself is to listen.
+    fn listens(&self, node: u64, door: Door) -> SocketAddr;
+
+    /// Words before a node's command line, where it must be started in a place of its own.
+    fn wrap(&self, node: u64) -> Vec<String>;
+
+    /// Puts a fault on the link from one place to a node (both doors), or takes it off. One-way faults: what `from` sends. Exact: once this has returned it is so.
+    async fn set(&self, from: Place, to: u64, fault: LinkFault) -> Result<(), Failed>;
+
+    /// Takes every fault off.
+    async fn heal(&self) -> Result<(), Failed>;
+
+    /// What the link did.
+    async fn passed(&self, from: Place, to: u64) -> Passed;
+}

@@ -1,0 +1,1 @@
+//! One run from its beginning to its verdict, and many of them as a matrix.

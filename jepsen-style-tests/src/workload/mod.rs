@@ -1,0 +1,171 @@
+//! What the clients do, and what must be true of what they were told. One module a workload.
+//!
+//! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::check::Check;
+use crate::history::{Event, History, Kind};
+use crate::judge::queue;
+use crate::nemesis::FaultRecord;
+use crate::record::boot_us;
+
+/// What a client is told of its task.
+#[derive(Clone, Debug)]
+pub struct ClientContext {
+    /// Where the cluster is reached: through the fault network.
+    pub endpoints: Vec<String>,
+    /// Its number, unique in the run.
+    pub client: u32,
+    /// How many clients there are at a time.
+    pub clients: u32,
+    /// Where all its chance comes from.
+    pub seed: u64,
+    /// The timeout of its sessions.
+    pub ttl: Duration,
+    /// A directory that all clients of the run share, for stores that are fenced (or not).
+    pub shared: PathBuf,
+    /// Cancelled when it is to end: it lets go of what it holds, closes its session and returns.
+    pub stop: CancellationToken,
+    /// Tells what it does.
+    pub teller: Teller,
+}
+
+/// Writes a client's events as JSON lines to standard output, each in one piece.
+#[derive(Clone, Debug)]
+pub struct Teller {
+    client: u32,
+    next: Arc<AtomicU64>,
+}
+
+/// An operation that was begun and must be ended in one of three ways. Dropped without, it stays open: unknown.
+#[derive(Debug)]
+#[must_use]
+pub struct Begun {
+    teller: Teller,
+    op: u64,
+    what: String,
+}
+
+impl Teller {
+    /// Of this client.
+    pub fn new(client: u32) -> Self {
+        Self { client, next: Arc::new(AtomicU64::new(1)) }
+    }
+
+    /// Tells that an operation is about to be asked for. Call it before the request is handed over.
+    pub fn begin(&self, what: &str, arguments: &impl Serialize) -> Begun {
+        let op = self.next.fetch_add(1, Ordering::Relaxed);
+        self.write(op, Kind::Invoke, what, value(arguments), None);
+        Begun { teller: self.clone(), op, what: what.to_owned() }
+    }
+
+    /// Tells something that is no operation.
+    pub fn told(&self, what: &str, of: &impl Serialize, zxid: Option<u64>) {
+        self.write(0, Kind::Told, what, value(of), zxid);
+    }
+
+    fn write(&self, op: u64, kind: Kind, what: &str, value: Value, zxid: Option<u64>) {
+        let event = Event { at_us: boot_us(), client: self.client, op, kind, what: what.to_owned(), value, zxid };
+        crate::record::tell_line(&event);
+    }
+}
+
+impl Begun {
+    /// Carried out, with this answer.
+    pub fn ok(self, answer: &impl Serialize, zxid: Option<u64>) {
+        self.teller.write(self.op, Kind::Ok, &self.what, value(answer), zxid);
+    }
+
+    /// Certainly not carried out.
+    pub fn fail(self, why: &str) {
+        self.teller.write(self.op, Kind::Fail, &self.what, Value::from(why), None);
+    }
+
+    /// Nobody knows.
+    pub fn info(self, why: &str) {
+        self.teller.write(self.op, Kind::Info, &self.what, Value::from(why), None);
+    }
+}
+
+fn value(of: &impl Serialize) -> Value {
+    // Our own plain types; one that has no JSON form shows as its error, and its checker says unknown.
+    serde_json::to_value(of).unwrap_or_else(|error| Value::from(error.to_string()))
+}
+
+/// What there is after a run, for the checkers.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// What the clients told.
+    pub history: History,
+    /// What the watches of all nodes told of the tree, in the replicated order.
+    pub log: std::collections::BTreeSet<queue::Event>,
+    /// When the first node told of a transaction: by zxid, on the boot clock.
+    pub seen_us: std::collections::BTreeMap<u64, u64>,
+    /// What was done to the cluster and its clients.
+    pub faults: Vec<FaultRecord>,
+    /// The directory that the clients shared.
+    pub shared: PathBuf,
+    /// The timeout of the sessions.
+    pub ttl: Duration,
+    /// How many clients there were at a time.
+    pub clients: u32,
+}
+
+/// Whether a run is to be valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Under every fault.
+    Valid,
+    /// The control: it must come out invalid under faults that stop a holder, and says nothing under others.
+    InvalidWhenStopped,
+}
+
+/// One workload.
+#[async_trait]
+pub trait Workload: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for `--list`.
+    fn about(&self) -> &'static str;
+
+    /// The promises it can falsify, as `P1 P2`.
+    fn promises(&self) -> &'static str;
+
+    /// Whether its runs are to be valid.
+    fn expected(&self) -> Expected {
+        Expected::Valid
+    }
+
+    /// What one client does until it is told to stop.
+    ///
+    /// # Errors
+    /// What it could not do, for people; faults are no errors, it goes on.
+    async fn client(&self, context: ClientContext) -> Result<(), String>;
+
+    /// What is read once all is healed and the clients have stopped, as one more client.
+    ///
+    /// # Errors
+    /// It cannot be read: the run is unknown.
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let _ = context;
+        Ok(())
+    }
+
+    /// What is to be said of what was recorded. Pure but for reading the shared directory.
+    fn check(&self, run: &Recorded) -> Vec<Check>;
+}
+
+/// Every workload.
+pub fn all() -> Vec<Box<dyn Workload>> {
+    Vec::new()
+}
