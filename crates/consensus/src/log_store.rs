@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 
+use lockkeeper_planted::{Bug, planted};
 use lockkeeper_store::{Record, Store, StoreError};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
@@ -89,6 +90,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        if planted(Bug::VoteNotPersisted) {
+            return Ok(());
+        }
         let (complete, wait) = completion();
         self.store.save_vote(codec::encode_vote(vote), complete);
         wait.await

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use lockkeeper_consensus::{BarrierError, Leadership, PeerService, ServiceError};
 use lockkeeper_core::limits::MAX_BULK;
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
+use lockkeeper_planted::{Bug, planted};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -62,7 +63,7 @@ impl Duties {
     /// Notes signs of life, and says what is certain of these sessions once a quorum has confirmed this leader.
     pub(crate) async fn hear(&self, group: &Group) -> Result<GroupAnswer, NodeError> {
         let term = self.note(&group.sessions).ok_or_else(NodeError::no_leader)?;
-        if self.confirm().await? != term {
+        if !planted(Bug::KeepaliveWithoutQuorum) && self.confirm().await? != term {
             return Err(NodeError::no_leader());
         }
         let state = self.replica.state.read();
@@ -114,7 +115,8 @@ impl Duties {
     async fn take_up(&self) -> Option<u64> {
         let leadership = *self.leadership.borrow();
         if !leadership.leading {
-            return None;
+            let old_record = || self.replica.leading.lock().as_ref().map(|leading| leading.term);
+            return old_record().filter(|_| planted(Bug::ExpireByDeposedLeader));
         }
         if self.replica.leading.lock().as_ref().is_some_and(|leading| leading.term == leadership.term) {
             return Some(leadership.term);
@@ -175,7 +177,7 @@ impl Duties {
 
     fn leads_in(&self, term: u64) -> bool {
         let leadership = self.leadership.borrow();
-        leadership.leading && leadership.term == term
+        leadership.leading && leadership.term == term || planted(Bug::ExpireByDeposedLeader)
     }
 
     /// Reaps now and then, and at once when a lock delay is over: somebody waits for that.

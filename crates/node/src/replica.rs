@@ -15,6 +15,7 @@ use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
     Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Outcome, Reply, SessionId, State, Term, Zxid,
 };
+use lockkeeper_planted::{Bug, planted};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -230,7 +231,9 @@ impl Replica {
 
     /// The state has jumped: everything that moves in step with it is brought there.
     fn jump(&self, state: &State) {
-        self.watches.lock().start_over(state.zxid());
+        if !planted(Bug::ForgetWatchesAtInstall) {
+            self.watches.lock().start_over(state.zxid());
+        }
         self.waiters.lock().look_at_all(|path| state.standing(path));
         self.hearing.lock().look_at_all(state);
         self.custody.lock().keep_only(|session| state.session(session).is_some());

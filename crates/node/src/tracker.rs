@@ -10,6 +10,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use lockkeeper_core::SessionId;
+use lockkeeper_planted::{Bug, planted};
 
 /// What the leader knows of one session.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,7 @@ pub(crate) struct SessionTracker {
 impl SessionTracker {
     /// A new leader's record: every timer starts in full.
     pub(crate) fn restart(sessions: impl Iterator<Item = (SessionId, u32)>, now_ms: u64) -> Self {
+        let now_ms = if planted(Bug::NoGraceForNewLeader) { 0 } else { now_ms };
         let mut tracker = Self::default();
         for (session, timeout_ms) in sessions {
             tracker.opened(session, timeout_ms, now_ms);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{NodePath, Standing};
+use lockkeeper_planted::{Bug, planted};
 use tokio::sync::oneshot;
 
 /// What a waiter is told, once.
@@ -120,6 +121,11 @@ impl WaiterTable {
     pub(crate) fn deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
         for id in self.at.get(path).cloned().unwrap_or_default() {
             self.tell(id, Verdict::Gone);
+        }
+        if planted(Bug::WakeAllWaiters) {
+            let all = self.len();
+            self.look_at_all(standing);
+            return all;
         }
         let behind = self.behind.get(path).cloned().unwrap_or_default();
         for id in &behind {

@@ -39,10 +39,10 @@ bugs! {
     ReadIndexWithoutQuorum = "read-index-without-quorum",
     /// A keepalive is acknowledged without a quorum round.
     KeepaliveWithoutQuorum = "keepalive-without-quorum",
-    /// An expiry proposed by a leader that has lost its term takes effect.
+    /// A leader that has lost its term goes on expiring sessions by its own record.
     ExpireByDeposedLeader = "expire-by-deposed-leader",
-    /// A new leader goes on with old timers instead of starting each session's anew.
-    KeepOldTimers = "keep-old-timers",
+    /// A new leader counts every session as silent from the start of its clock.
+    NoGraceForNewLeader = "no-grace-for-new-leader",
     /// Restoring a snapshot counts tokens again from what is left in the tree.
     ResetTokensAtRestore = "reset-tokens-at-restore",
     /// A snapshot leaves out which requests have been answered.
@@ -53,15 +53,15 @@ bugs! {
     EphemeralsOneByOne = "ephemerals-one-by-one",
     /// A release looks at every waiter instead of the next.
     WakeAllWaiters = "wake-all-waiters",
-    /// An exclusive request holds beside one other.
+    /// An exclusive request overlooks its predecessor and holds beside it.
     TwoHolders = "two-holders",
-    /// A newcomer stands before the one who waited longest.
+    /// A newcomer shares the place of the last waiter, and may stand before it.
     GrantOutOfOrder = "grant-out-of-order",
     /// A waiter whose patience ended stays in the queue.
     LeaveWithdrawnInQueue = "leave-withdrawn-in-queue",
     /// The lock-delay of a session that died is not observed.
     NoLockDelay = "no-lock-delay",
-    /// A gate lets everyone in, whatever its limit.
+    /// A gate in progress lets the next one in as well.
     GateLetsAllIn = "gate-lets-all-in",
     /// Guards of a transaction are not looked at.
     SkipTxnGuards = "skip-txn-guards",

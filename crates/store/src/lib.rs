@@ -4,7 +4,8 @@
 //! the next open. This crate must never acknowledge before the barrier, retry after a failed sync, repair damage silently, or know what
 //! the payloads mean. It alone names sled; it never names the consensus library.
 //!
-//! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; [`trace`] checks a system-call
+//! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; both behind
+//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`trace`] checks a system-call
 //! trace of a running process against the promise.
 
 mod barrier;
@@ -18,6 +19,7 @@ mod queue;
 mod recent;
 mod scan;
 mod snapshots;
+mod storage;
 mod store;
 
 pub mod trace;
@@ -27,5 +29,6 @@ mod writer;
 
 pub use error::{FatalError, OpenError, SnapshotError, StoreError};
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
+pub use storage::{Done, LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;
 pub use types::{Barrier, Bounds, FatalHook, FreeSpace, Identity, LogPosition, Opened, Options, Record};

@@ -4,11 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::error::StoreError;
+use crate::storage::Done;
 use crate::types::{LogPosition, Record};
 
-/// Told once, after the barrier or on failure.
-pub(crate) type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// One thing to make durable.
 pub(crate) enum Work {

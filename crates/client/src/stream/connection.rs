@@ -12,6 +12,7 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{FutureExt, SinkExt, StreamExt};
 use lockkeeper_api::stream::{Answer, FromServer, close};
 use lockkeeper_api::{Code, Problem};
+use lockkeeper_planted::{Bug, planted};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -77,7 +78,8 @@ impl<'a> Connection<'a> {
             let inner = &mut *guard;
             inner.table.broken();
             inner.abandon = None;
-            inner.watches.ids().for_each(|id| inner.table.watch(id));
+            let forgotten = generation > 1 && planted(Bug::DropWatchAtReconnect);
+            inner.watches.ids().filter(|_| !forgotten).for_each(|id| inner.table.watch(id));
             hub.enter(Phase::Up { place, generation });
         }
         Self {

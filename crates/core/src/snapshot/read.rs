@@ -4,6 +4,8 @@
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
+use lockkeeper_planted::{Bug, planted};
+
 use super::record::{Head, NodeRecord, Record, SessionRecord};
 use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, UNRELEASED, VERSION};
 use crate::command::{NodeKind, Origin};
@@ -244,6 +246,9 @@ impl Builder {
         };
         if found != self.head || self.nodes == 0 {
             return Err(damaged(format!("it says {:?} and has {found:?}", self.head)));
+        }
+        if planted(Bug::ResetTokensAtRestore) {
+            self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
         }
         Ok(self.state)
     }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use lockkeeper_planted::{Bug, planted};
+
 use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::command::{Batch, Command, Op, Origin, RequestKey};
-use crate::event::SessionEnd;
+use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
     MAX_BULK, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
@@ -23,7 +25,7 @@ impl State {
         let origin = batch.origin;
         if let Some(applied) = self.origins.get(&origin.node) {
             let (seen, new) = (rank(applied.origin), rank(origin));
-            if new == seen {
+            if new == seen && !planted(Bug::ApplyBatchTwice) {
                 return applied.outcomes.to_vec();
             }
             if new < seen {
@@ -53,7 +55,9 @@ impl State {
                 t.end_session(*session, SessionEnd::Closed)?;
                 Ok(Reply::SessionClosed)
             }),
-            Command::ExpireSessions { term, seen, sessions } => self.expire(entry_term == *term, *seen, sessions),
+            Command::ExpireSessions { term, seen, sessions } => {
+                self.expire(entry_term == *term || planted(Bug::ExpireByDeposedLeader), *seen, sessions)
+            }
             Command::Reap { paths } => self.reap(paths),
             Command::Do { session, request, op } => self.perform(*session, request.as_ref(), op),
         }
@@ -70,6 +74,9 @@ impl State {
             if self.sessions.get(&session).is_some_and(|session| session.acted > seen) {
                 continue;
             }
+            if planted(Bug::EphemeralsOneByOne) {
+                events.extend(self.remove_one_by_one(session));
+            }
             let outcome = self.transact(|t| {
                 t.end_session(session, SessionEnd::Expired)?;
                 Ok(Reply::SessionClosed)
@@ -81,6 +88,18 @@ impl State {
         }
         let changed = !ended.is_empty();
         Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
+    }
+
+    /// What the planted bug of that name does before a session ends.
+    fn remove_one_by_one(&mut self, session: SessionId) -> Vec<Event> {
+        let Some(session) = self.sessions.get(&session).cloned() else { return Vec::new() };
+        let remove = |path| {
+            self.transact(|t| {
+                t.remove(path);
+                Ok(Reply::Deleted)
+            })
+        };
+        session.ephemerals().map(remove).flat_map(|outcome| outcome.events).collect()
     }
 
     /// Removes those candidates whose time has come, each in a transaction of its own.

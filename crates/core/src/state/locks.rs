@@ -11,6 +11,8 @@ use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
+use lockkeeper_planted::{Bug, planted};
+
 use crate::acl::AclEntry;
 use crate::command::{IfHolding, NodeKind};
 use crate::ids::{FencingToken, RequestId, SessionId};
@@ -192,6 +194,9 @@ impl Transaction<'_> {
         let found: Vec<Found> = locks.iter().filter_map(|lock| self.own_request(session, lock, token)).collect();
         if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
             return Ok(Reply::HeldInstead);
+        }
+        if planted(Bug::LeaveWithdrawnInQueue) && !hold_as_a_whole(&found, locks) {
+            return Ok(Reply::Withdrawn);
         }
         self.leave(&found, locks, token)
     }

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
+use lockkeeper_planted::{Bug, planted};
 
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
@@ -85,7 +86,8 @@ impl Queue {
         let before = (Bound::Unbounded, Bound::Excluded(place));
         match mode {
             LockMode::Exclusive | LockMode::Write => {
-                self.places.range::<_, Place>(before).next_back().map(|(place, _)| Blocker::Request(place))
+                let overlooked = usize::from(planted(Bug::TwoHolders));
+                self.places.range::<_, Place>(before).rev().nth(overlooked).map(|(place, _)| Blocker::Request(place))
             }
             LockMode::Shared => self.barriers.range::<_, Place>(before).next_back().map(Blocker::Request),
             LockMode::Permit(permits) => {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use lockkeeper_planted::{Bug, planted};
 
 use super::State;
 use super::session::Session;
@@ -141,8 +142,8 @@ impl Transaction<'_> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
         let delayed = match cause {
-            SessionEnd::Expired => self.to_be_delayed(&session),
-            SessionEnd::Closed => Vec::new(),
+            SessionEnd::Expired if !planted(Bug::NoLockDelay) => self.to_be_delayed(&session),
+            SessionEnd::Expired | SessionEnd::Closed => Vec::new(),
         };
         for path in &session.ephemerals {
             self.remove(path);
