@@ -7,6 +7,8 @@
 //! same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
 
 mod app;
+#[cfg(feature = "planted")]
+mod clock_control;
 pub mod config;
 mod error;
 mod extract;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{HttpTransport, PeerBook, PeerGate, PeerIdentity};
-use lockkeeper_node::{Node, NodeConfig, Parts, SystemClock};
+use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerBook, PeerGate, PeerIdentity};
+use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Shared;
+#[cfg(feature = "planted")]
+use crate::clock_control::clock;
 use crate::config::{Checked, Config};
 use crate::error::ServeError;
 use crate::http::connection::Bounds;
@@ -246,16 +248,23 @@ async fn start_node(
     let sealing = fate.clone();
     let parts = Parts {
         config: node_config(config, checked),
-        store: store.clone(),
+        store: Arc::new(store.clone()),
         opened,
-        snapshots,
+        snapshots: Arc::new(snapshots),
+        blocking: Arc::new(BlockingPool),
         transport: Arc::new(transport),
-        clock: Arc::new(SystemClock::new()),
+        clock: clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?,
         random: Box::new(OsRng.unwrap_err()),
         fatal: Arc::new(move |why| sealing.seal(why)),
     };
     let node = Node::start(parts).await.map_err(|error| ServeError::Start(error.to_string()))?;
     Ok((node, PeerGate::new(book)))
+}
+
+/// The machine's; it cannot fail, but that of a node on trial can.
+#[cfg(not(feature = "planted"))]
+fn clock() -> std::io::Result<Arc<dyn lockkeeper_node::Clock>> {
+    Ok(Arc::new(lockkeeper_node::SystemClock::new()))
 }
 
 fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
