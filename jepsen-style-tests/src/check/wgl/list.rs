@@ -1,0 +1,57 @@
+//! A list to which things are appended, and which is read whole: each read tells the whole past.
+
+use super::Model;
+
+/// What is asked of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListAsk {
+    /// To append this.
+    Append(u64),
+    /// To show all.
+    Read,
+}
+
+/// What a list answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListAnswer {
+    /// It was appended.
+    Appended,
+    /// All of it.
+    All(Vec<u64>),
+}
+
+/// A list, empty at first.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AppendList;
+
+impl Model for AppendList {
+    type State = Vec<u64>;
+    type Input = ListAsk;
+    type Output = ListAnswer;
+
+    fn init(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn step(&self, state: &Vec<u64>, input: &ListAsk, output: Option<&ListAnswer>) -> Option<Vec<u64>> {
+        match (input, output) {
+            (ListAsk::Append(value), Some(ListAnswer::Appended) | None) => {
+                let mut next = Vec::with_capacity(state.len() + 1);
+                next.extend_from_slice(state);
+                next.push(*value);
+                Some(next)
+            }
+            (ListAsk::Read, Some(ListAnswer::All(all))) => (all == state).then(|| state.clone()),
+            (ListAsk::Read, None) => Some(state.clone()),
+            _ => None,
+        }
+    }
+
+    fn only_looks(&self, input: &ListAsk) -> bool {
+        matches!(input, ListAsk::Read)
+    }
+
+    fn weight(&self, state: &Vec<u64>) -> usize {
+        size_of_val(state) + 8 * state.len()
+    }
+}

@@ -1,0 +1,112 @@
+//! An exclusive lock that knows its owner and hands out rising tokens.
+
+use super::Model;
+
+/// What is asked of a lock, or happens to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockAsk {
+    /// To hold it.
+    Acquire {
+        /// For whom: a session, or a client.
+        owner: u64,
+    },
+    /// To give it back.
+    Release {
+        /// Who.
+        owner: u64,
+        /// Under which token.
+        token: u64,
+    },
+    /// Whether it is held under this token.
+    Verify {
+        /// The token.
+        token: u64,
+    },
+    /// The owner's session ends and with it all it holds. Put one into the history for each session that was not closed by a release:
+    /// invoked at its last sign of life, done when it was seen to be gone, open if that was never seen. And close that owner's
+    /// requests of unknown outcome at the same moment ([`super::Operation::closed_at`]), or the search explodes.
+    SessionEnds {
+        /// Whose.
+        owner: u64,
+    },
+}
+
+/// What a lock answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockAnswer {
+    /// It is yours.
+    Granted {
+        /// The fencing token.
+        token: u64,
+    },
+    /// Somebody else held it (for a request that only tried).
+    Busy,
+    /// It was given back; or the session is over.
+    Done,
+    /// It was not held under that token by that owner.
+    NotHeld,
+    /// The answer to `Verify`.
+    Held(bool),
+}
+
+/// An exclusive lock: one owner at a time, each grant under a larger token.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mutex;
+
+/// Who holds, and what was granted so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// Owner, and token where the owner was told.
+    pub holder: Option<(u64, Option<u64>)>,
+    /// The largest token that was told.
+    pub largest: u64,
+}
+
+impl Model for Mutex {
+    type State = Held;
+    type Input = LockAsk;
+    type Output = LockAnswer;
+
+    fn init(&self) -> Held {
+        Held::default()
+    }
+
+    fn step(&self, state: &Held, input: &LockAsk, output: Option<&LockAnswer>) -> Option<Held> {
+        let Held { holder, largest } = *state;
+        let free = Held { holder: None, largest };
+        match (*input, output.copied()) {
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => {
+                (holder.is_none() && token > largest).then_some(Held { holder: Some((owner, Some(token))), largest: token })
+            }
+            (LockAsk::Acquire { owner }, None) => {
+                holder.is_none().then_some(Held { holder: Some((owner, None)), largest })
+            }
+            (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => holder.is_some().then(|| state.clone()),
+            (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => {
+                is(holder, owner, token).then_some(free)
+            }
+            (LockAsk::Release { owner, token }, Some(LockAnswer::NotHeld)) => {
+                // Of a grant that nobody was told of the token is not known, so this may be true of it.
+                (holder != Some((owner, Some(token)))).then(|| state.clone())
+            }
+            (LockAsk::Verify { .. }, None) => Some(state.clone()),
+            (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => match holder {
+                Some((_, Some(now))) => (held == (now == token)).then(|| state.clone()),
+                Some((_, None)) => Some(state.clone()),
+                None => (!held).then(|| state.clone()),
+            },
+            (LockAsk::SessionEnds { owner }, _) => {
+                Some(if holder.is_some_and(|(by, _)| by == owner) { free } else { state.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    fn only_looks(&self, input: &LockAsk) -> bool {
+        matches!(input, LockAsk::Verify { .. })
+    }
+}
+
+fn is(holder: Option<(u64, Option<u64>)>, owner: u64, token: u64) -> bool {
+    holder.is_some_and(|(by, under)| by == owner && under.is_none_or(|under| under == token))
+}

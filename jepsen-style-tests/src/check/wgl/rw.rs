@@ -1,0 +1,134 @@
+//! A lock that readers share and a writer has alone.
+
+use super::lock::LockAnswer;
+use super::semaphore::{End, Grant, end, verify};
+use super::Model;
+
+/// What is asked of a reader-writer lock, or happens to it. As [`LockAsk`](super::LockAsk), with modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RwAsk {
+    /// To hold it.
+    Acquire {
+        /// For whom.
+        owner: u64,
+        /// Together with other readers.
+        shared: bool,
+    },
+    /// To give it back.
+    Release {
+        /// Who.
+        owner: u64,
+        /// Under which token.
+        token: u64,
+    },
+    /// To go on as a reader under the same token.
+    Downgrade {
+        /// Who.
+        owner: u64,
+        /// Under which token.
+        token: u64,
+    },
+    /// Whether it is held under this token.
+    Verify {
+        /// The token.
+        token: u64,
+    },
+    /// The owner's session ends and with it all it holds.
+    SessionEnds {
+        /// Whose.
+        owner: u64,
+    },
+}
+
+/// A reader-writer lock: any number of readers, or one writer; each grant under a larger token.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RwLock;
+
+/// Who holds, and what was granted so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RwHeld {
+    /// The writer.
+    pub writer: Option<Grant>,
+    /// The readers, in order.
+    pub readers: Vec<Grant>,
+    /// The largest token that was told.
+    pub largest: u64,
+}
+
+impl RwHeld {
+    fn granted(&self, owner: u64, shared: bool, token: Option<u64>) -> Option<Self> {
+        let rises = token.is_none_or(|token| token > self.largest);
+        if self.writer.is_some() || !rises || (!shared && !self.readers.is_empty()) {
+            return None;
+        }
+        let mut next = Self { largest: token.unwrap_or(self.largest), ..self.clone() };
+        let grant = Grant { owner, token };
+        if shared {
+            let at = next.readers.partition_point(|reader| *reader < grant);
+            next.readers.insert(at, grant);
+        } else {
+            next.writer = Some(grant);
+        }
+        Some(next)
+    }
+
+    fn without(&self, which: End) -> Option<Self> {
+        let mut writers: Vec<Grant> = self.writer.into_iter().collect();
+        let mut next = self.clone();
+        let gone = end(&mut writers, which) | end(&mut next.readers, which);
+        next.writer = writers.pop();
+        gone.then_some(next)
+    }
+
+    fn all(&self) -> Vec<Grant> {
+        self.readers.iter().copied().chain(self.writer).collect()
+    }
+}
+
+impl Model for RwLock {
+    type State = RwHeld;
+    type Input = RwAsk;
+    type Output = LockAnswer;
+
+    fn init(&self) -> RwHeld {
+        RwHeld::default()
+    }
+
+    fn step(&self, state: &RwHeld, input: &RwAsk, output: Option<&LockAnswer>) -> Option<RwHeld> {
+        match (*input, output.copied()) {
+            (RwAsk::Acquire { owner, shared }, Some(LockAnswer::Granted { token })) => {
+                state.granted(owner, shared, Some(token))
+            }
+            (RwAsk::Acquire { owner, shared }, None) => state.granted(owner, shared, None),
+            (RwAsk::Acquire { shared, .. }, Some(LockAnswer::Busy)) => {
+                // A reader may also have found a writer waiting before it, which holds nothing.
+                (shared || !state.all().is_empty()).then(|| state.clone())
+            }
+            (RwAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => state.without(End::Of { owner, token }),
+            (RwAsk::Release { owner, token } | RwAsk::Downgrade { owner, token }, Some(LockAnswer::NotHeld)) => {
+                (!state.all().contains(&Grant { owner, token: Some(token) })).then(|| state.clone())
+            }
+            (RwAsk::Downgrade { owner, token }, Some(LockAnswer::Done) | None) => {
+                let writer = state.writer.filter(|writer| writer.is(owner, token))?;
+                let mut next = RwHeld { writer: None, ..state.clone() };
+                let at = next.readers.partition_point(|reader| *reader < writer);
+                next.readers.insert(at, writer);
+                Some(next)
+            }
+            (RwAsk::Verify { .. }, None) => Some(state.clone()),
+            (RwAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
+                verify(&state.all(), token, held).then(|| state.clone())
+            }
+            (RwAsk::SessionEnds { owner }, _) => Some(state.without(End::All { owner }).unwrap_or_else(|| state.clone())),
+            _ => None,
+        }
+    }
+
+    fn only_looks(&self, input: &RwAsk) -> bool {
+        matches!(input, RwAsk::Verify { .. })
+    }
+
+    fn weight(&self, state: &RwHeld) -> usize {
+        size_of_val(state) + size_of_val(state.readers.as_slice())
+    }
+}

@@ -1,0 +1,123 @@
+//! A semaphore: so many may hold at a time.
+
+use super::Model;
+use super::lock::{LockAnswer, LockAsk};
+
+/// A grant that was not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Grant {
+    /// Whose.
+    pub owner: u64,
+    /// Under which token, where the owner was told.
+    pub token: Option<u64>,
+}
+
+impl Grant {
+    pub(super) fn is(&self, owner: u64, token: u64) -> bool {
+        self.owner == owner && self.token.is_none_or(|under| under == token)
+    }
+}
+
+/// What ends.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    /// One grant.
+    Of { owner: u64, token: u64 },
+    /// All of an owner.
+    All { owner: u64 },
+}
+
+/// Takes out what ends; whether there was something.
+pub(super) fn end(grants: &mut Vec<Grant>, which: End) -> bool {
+    let count = grants.len();
+    match which {
+        End::Of { owner, token } => {
+            // One of which the token is known goes before one of which it is not.
+            let exactly = grants.iter().position(|grant| *grant == Grant { owner, token: Some(token) });
+            if let Some(at) = exactly.or_else(|| grants.iter().position(|grant| grant.is(owner, token))) {
+                grants.remove(at);
+            }
+        }
+        End::All { owner } => grants.retain(|grant| grant.owner != owner),
+    }
+    grants.len() < count
+}
+
+/// Whether that answer to `Verify` may be true.
+pub(super) fn verify(grants: &[Grant], token: u64, held: bool) -> bool {
+    if grants.iter().any(|grant| grant.token == Some(token)) {
+        return held;
+    }
+    !held || grants.iter().any(|grant| grant.token.is_none())
+}
+
+/// A semaphore with so many permits; each grant under a larger token. Asked as a [`Mutex`](super::Mutex).
+#[derive(Clone, Copy, Debug)]
+pub struct Semaphore {
+    /// How many may hold at a time.
+    pub permits: usize,
+}
+
+/// Who holds, and what was granted so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Permits {
+    /// The holders, in order.
+    pub holders: Vec<Grant>,
+    /// The largest token that was told.
+    pub largest: u64,
+}
+
+impl Semaphore {
+    fn granted(&self, state: &Permits, owner: u64, token: Option<u64>) -> Option<Permits> {
+        if state.holders.len() >= self.permits || token.is_some_and(|token| token <= state.largest) {
+            return None;
+        }
+        let mut next = Permits { largest: token.unwrap_or(state.largest), ..state.clone() };
+        let grant = Grant { owner, token };
+        let at = next.holders.partition_point(|holder| *holder < grant);
+        next.holders.insert(at, grant);
+        Some(next)
+    }
+}
+
+impl Model for Semaphore {
+    type State = Permits;
+    type Input = LockAsk;
+    type Output = LockAnswer;
+
+    fn init(&self) -> Permits {
+        Permits::default()
+    }
+
+    fn step(&self, state: &Permits, input: &LockAsk, output: Option<&LockAnswer>) -> Option<Permits> {
+        let without = |which| {
+            let mut next = state.clone();
+            end(&mut next.holders, which).then_some(next)
+        };
+        match (*input, output.copied()) {
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => self.granted(state, owner, Some(token)),
+            (LockAsk::Acquire { owner }, None) => self.granted(state, owner, None),
+            (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => {
+                (state.holders.len() >= self.permits).then(|| state.clone())
+            }
+            (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => without(End::Of { owner, token }),
+            (LockAsk::Release { owner, token }, Some(LockAnswer::NotHeld)) => {
+                (!state.holders.contains(&Grant { owner, token: Some(token) })).then(|| state.clone())
+            }
+            (LockAsk::Verify { .. }, None) => Some(state.clone()),
+            (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
+                verify(&state.holders, token, held).then(|| state.clone())
+            }
+            (LockAsk::SessionEnds { owner }, _) => Some(without(End::All { owner }).unwrap_or_else(|| state.clone())),
+            _ => None,
+        }
+    }
+
+    fn only_looks(&self, input: &LockAsk) -> bool {
+        matches!(input, LockAsk::Verify { .. })
+    }
+
+    fn weight(&self, state: &Permits) -> usize {
+        size_of_val(state) + size_of_val(state.holders.as_slice())
+    }
+}
