@@ -16,8 +16,8 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts, PeerBook, PeerGate,
-    PeerIdentity, PeerKind, PeerService, ServiceError, SnapshotEncoder,
+    BlockingPool, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts, PeerBook,
+    PeerGate, PeerIdentity, PeerKind, PeerService, ServiceError, SnapshotEncoder,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
@@ -84,9 +84,10 @@ async fn node(
     let book = PeerBook::open(&dir, identity, &peers).expect("a peer book");
     let consensus = Consensus::start(Parts {
         config: Config::new("measure", node, peers),
-        store,
+        store: Arc::new(store),
         opened,
-        snapshots,
+        snapshots: Arc::new(snapshots),
+        blocking: Arc::new(BlockingPool),
         machine: Arc::new(Counter(AtomicU64::new(0))),
         service: Arc::new(Silent),
         transport: Arc::new(HttpTransport::new(book.clone()).expect("a transport")),

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_store::{LogPosition, Opened, SnapshotStore, Store};
+use lockkeeper_store::{LogPosition, LogStorage, Opened, SnapshotStorage};
 use openraft::SnapshotPolicy;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::{Blocking, blocking};
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 use crate::inner::Inner;
@@ -38,11 +39,13 @@ pub struct Parts {
     /// Settings.
     pub config: Config,
     /// Log and vote.
-    pub store: Store,
+    pub store: Arc<dyn LogStorage>,
     /// What opening the store found.
     pub opened: Opened,
     /// Snapshot files.
-    pub snapshots: SnapshotStore,
+    pub snapshots: Arc<dyn SnapshotStorage>,
+    /// Where work that blocks is done.
+    pub blocking: Arc<dyn Blocking>,
     /// The state machine; empty when handed over, consensus restores it.
     pub machine: Arc<dyn Machine>,
     /// The layer above, for messages between nodes.
@@ -64,20 +67,19 @@ pub struct Consensus {
 impl Consensus {
     /// Restores the state machine, starts the protocol, and at the first start of a cluster forms it.
     pub async fn start(parts: Parts) -> Result<Consensus, StartError> {
-        let Parts { config, store, opened, snapshots, machine, service, transport, clock_ms, fatal } = parts;
+        let Parts { config, store, opened, snapshots, blocking: place, machine, service, transport, clock_ms, fatal } =
+            parts;
         config.validate().map_err(StartError::Config)?;
         let raft_config = Arc::new(raft_config(&config)?);
         let (applied_sender, applied) = watch::channel(0);
         let replica = {
-            let snapshots = snapshots.clone();
-            tokio::task::spawn_blocking(move || Replica::restore(machine, snapshots, applied_sender))
-                .await
-                .map_err(|error| StartError::Stored(error.to_string()))?
-                .map_err(|error| StartError::Stored(error.to_string()))?
+            let (snapshots, for_replica) = (snapshots.clone(), place.clone());
+            let restore = move || Replica::restore(machine, snapshots, for_replica, applied_sender);
+            blocking(&*place, restore).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
         let peers = Peers::new(config.node, transport, fatal.clone());
-        let network = Network::new(peers.clone());
+        let network = Network::new(peers.clone(), snapshots.clone(), place.clone());
         let raft = Raft::new(config.node, raft_config, network, LogStore::new(store), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
@@ -93,6 +95,7 @@ impl Consensus {
             service,
             clock_ms,
             snapshots,
+            blocking: place,
             leadership,
             members,
             applied,
@@ -162,6 +165,11 @@ impl Consensus {
     /// The state of things.
     pub fn status(&self) -> ConsensusStatus {
         watcher::status_of(self.inner.config.node, &self.inner.raft)
+    }
+
+    /// Has this node take a snapshot of what it has applied, sooner than it would by itself. Returns before that is done.
+    pub async fn take_snapshot(&self) -> Result<(), BarrierError> {
+        self.inner.raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 
     /// Adds a node that receives the log but does not vote; on any node. Changes are made one after another.

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_store::SnapshotWriter;
+use lockkeeper_store::SnapshotSink;
 use openraft::Snapshot;
 use openraft::async_runtime::watch::WatchReceiver;
 use parking_lot::Mutex;
 
+use crate::blocking::blocking;
 use crate::error::ServeError;
 use crate::inner::Inner;
 use crate::replica::{SnapshotData, covered, decode_meta};
@@ -20,7 +21,7 @@ pub(crate) struct Incoming {
     vote: Vote,
     meta: Vec<u8>,
     written: u64,
-    writer: SnapshotWriter,
+    writer: Box<dyn SnapshotSink>,
 }
 
 fn failed(error: impl std::fmt::Display) -> ServeError {
@@ -40,7 +41,8 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
         let position = covered(&decode_meta(&meta).map_err(failed)?);
         // Dropped first: its temporary file goes before the next one comes.
         *slot = None;
-        let writer = blocking(move || snapshots.create(position, &meta).map_err(io::Error::other)).await?;
+        let create = move || snapshots.create(position, &meta).map_err(io::Error::other);
+        let writer = blocking(&*inner.blocking, create).await.map_err(failed)?;
         *slot = Some(Incoming { vote: head.vote, meta: head.meta.clone(), written: 0, writer });
     }
     let fits = slot.as_ref().is_some_and(|incoming| {
@@ -50,12 +52,13 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
         *slot = None;
         return Ok(PieceReply::Restart);
     };
-    let incoming = blocking(move || {
+    let incoming = blocking(&*inner.blocking, move || {
         incoming.writer.write_all(&piece)?;
         incoming.written += piece.len() as u64;
         Ok(incoming)
     })
-    .await?;
+    .await
+    .map_err(failed)?;
     if !head.last {
         *slot = Some(incoming);
         return Ok(PieceReply::Taken { vote: head.vote });
@@ -65,8 +68,4 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
     let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(Mutex::new(incoming.writer)) };
     let response = inner.raft.install_full_snapshot(head.vote, snapshot).await.map_err(failed)?;
     Ok(PieceReply::Taken { vote: response.vote })
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, ServeError> {
-    tokio::task::spawn_blocking(work).await.map_err(failed)?.map_err(failed)
 }

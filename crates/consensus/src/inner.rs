@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkeeper_store::SnapshotStore;
+use lockkeeper_store::SnapshotStorage;
 use openraft::errors::{ForwardReason, ForwardToLeader};
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::Blocking;
 use crate::config::Config;
 use crate::consensus::ClockMs;
 use crate::error::BarrierError;
@@ -31,7 +32,8 @@ pub(crate) struct Inner {
     pub(crate) peers: Peers,
     pub(crate) service: Arc<dyn PeerService>,
     pub(crate) clock_ms: ClockMs,
-    pub(crate) snapshots: SnapshotStore,
+    pub(crate) snapshots: Arc<dyn SnapshotStorage>,
+    pub(crate) blocking: Arc<dyn Blocking>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) members: watch::Receiver<Members>,
     pub(crate) applied: watch::Receiver<u64>,

@@ -4,6 +4,7 @@
 //! ([`Machine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
 //! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
+mod blocking;
 mod codec;
 mod config;
 mod consensus;
@@ -22,6 +23,7 @@ mod peers;
 mod propose;
 mod replica;
 mod rounds;
+mod runtime;
 mod serve;
 mod status;
 #[cfg(test)]
@@ -31,6 +33,7 @@ mod types;
 mod watcher;
 mod wire;
 
+pub use blocking::{Blocking, BlockingPool, Work, blocking};
 pub use config::Config;
 pub use consensus::{ClockMs, Consensus, FatalHook, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
@@ -42,5 +45,6 @@ pub use gate::{
 pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, ServiceError, SnapshotEncoder};
+pub use runtime::seed_this_thread;
 pub use status::{ConsensusStatus, Leadership, Members, ReadIndex};
 pub use transport::{PeerKind, Transport, TransportError};

@@ -4,9 +4,10 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
 use lockkeeper_planted::{Bug, planted};
-use lockkeeper_store::{Record, Store, StoreError};
+use lockkeeper_store::{Done, LogStorage, Record};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
@@ -20,11 +21,11 @@ const READ_BYTES: usize = 2 * 1024 * 1024;
 /// Log and vote. Clones share the store.
 #[derive(Clone)]
 pub(crate) struct LogStore {
-    store: Store,
+    store: Arc<dyn LogStorage>,
 }
 
 impl LogStore {
-    pub(crate) fn new(store: Store) -> LogStore {
+    pub(crate) fn new(store: Arc<dyn LogStorage>) -> LogStore {
         LogStore { store }
     }
 
@@ -35,12 +36,12 @@ impl LogStore {
 }
 
 /// A completion for the store, and the future of its outcome.
-fn completion() -> (impl FnOnce(Result<(), StoreError>) + Send + 'static, impl Future<Output = io::Result<()>>) {
+fn completion() -> (Done, impl Future<Output = io::Result<()>>) {
     let (done, outcome) = oneshot::channel();
-    let complete = move |result: Result<(), StoreError>| {
+    let complete: Done = Box::new(move |result| {
         // The receiver is gone only when openraft has stopped; then nobody acknowledges anything.
         let _ = done.send(result);
-    };
+    });
     let wait = async move {
         match outcome.await {
             Ok(result) => result.map_err(io::Error::other),
@@ -126,7 +127,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let records = entries.into_iter().map(|entry| codec::record_of(&entry)).collect::<io::Result<Vec<Record>>>()?;
-        self.store.append(records, move |result| callback.io_completed(result.map_err(io::Error::other)));
+        self.store.append(records, Box::new(move |result| callback.io_completed(result.map_err(io::Error::other))));
         Ok(())
     }
 
@@ -145,9 +146,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use lockkeeper_store::{Identity, LogPosition, Options};
+    use lockkeeper_store::{Identity, LogPosition, Options, Store};
     use openraft::storage::RaftLogStorage;
 
     use super::*;
@@ -163,7 +162,7 @@ mod tests {
         let (complete, wait) = completion();
         store.append(terms.iter().enumerate().map(record).collect(), complete);
         wait.await.unwrap();
-        (directory, LogStore::new(store))
+        (directory, LogStore::new(Arc::new(store)))
     }
 
     #[tokio::test]

@@ -4,10 +4,12 @@
 //! does not cost the connection.
 
 use std::io::{self, Read};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
+use lockkeeper_store::SnapshotStorage;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
@@ -18,6 +20,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{BasicNode, RPCTypes};
 use serde::de::DeserializeOwned;
 
+use crate::blocking::{Blocking, blocking};
 use crate::peers::Peers;
 use crate::replica::{SnapshotData, encode_meta};
 use crate::transport::{PeerKind, TransportError};
@@ -33,18 +36,21 @@ const PIECE_DEADLINE: Duration = Duration::from_secs(10);
 const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Makes clients.
+#[derive(Clone)]
 pub(crate) struct Network {
     peers: Peers,
+    snapshots: Arc<dyn SnapshotStorage>,
+    blocking: Arc<dyn Blocking>,
 }
 
 impl Network {
-    pub(crate) fn new(peers: Peers) -> Network {
-        Network { peers }
+    pub(crate) fn new(peers: Peers, snapshots: Arc<dyn SnapshotStorage>, blocking: Arc<dyn Blocking>) -> Network {
+        Network { peers, snapshots, blocking }
     }
 
     fn client(&self, target: u64, node: &BasicNode, append: PeerKind) -> PeerClient {
         self.peers.learn(target, &node.addr);
-        PeerClient { peers: self.peers.clone(), target, append }
+        PeerClient { network: self.clone(), target, append }
     }
 }
 
@@ -66,7 +72,7 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
 /// Calls to one peer.
 pub(crate) struct PeerClient {
-    peers: Peers,
+    network: Network,
     target: u64,
     append: PeerKind,
 }
@@ -80,7 +86,7 @@ impl PeerClient {
         deadline: Duration,
     ) -> Result<T, RPCError<TypeConfig>> {
         let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
-        let (peers, target) = (self.peers.clone(), self.target);
+        let (peers, target) = (self.network.peers.clone(), self.target);
         let answer = tokio::spawn(async move { peers.call(target, kind, body, deadline).await })
             .await
             .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
@@ -91,7 +97,7 @@ impl PeerClient {
     fn rpc_error(&self, action: RPCTypes, timeout: Duration, error: &TransportError) -> RPCError<TypeConfig> {
         match error {
             TransportError::TimedOut => {
-                RPCError::Timeout(Timeout { action, id: self.peers.node, target: self.target, timeout })
+                RPCError::Timeout(Timeout { action, id: self.network.peers.node, target: self.target, timeout })
             }
             // Backs off. `Network` would try again at once.
             _ => RPCError::Unreachable(Unreachable::new(error)),
@@ -109,12 +115,13 @@ impl PeerClient {
             return Err(StreamingError::Network(NetworkError::from_string("only a stored snapshot can be sent")));
         };
         let total = file.bytes;
-        let mut reader = file.reader().map_err(|error| StreamingError::Network(NetworkError::new(&error)))?;
+        let mut reader =
+            self.network.snapshots.reader(&file).map_err(|error| StreamingError::Network(NetworkError::new(&error)))?;
+        let place = &*self.network.blocking;
         let mut offset = 0;
         loop {
-            let read = tokio::task::spawn_blocking(move || read_piece(reader)).await;
-            let (piece, back) =
-                read.map_err(|error| broken(&io::Error::other(error)))?.map_err(|error| broken(&error))?;
+            let read = blocking(place, move || read_piece(reader)).await;
+            let (piece, back) = read.map_err(|error| broken(&error))?;
             reader = back;
             let last = offset + piece.len() as u64 >= total;
             if piece.is_empty() && !last {
@@ -122,9 +129,8 @@ impl PeerClient {
             }
             if last {
                 // The end must be reached before the last piece goes out: only then has the file's checksum been checked.
-                let end = tokio::task::spawn_blocking(move || read_piece(reader)).await;
-                let (rest, back) =
-                    end.map_err(|error| broken(&io::Error::other(error)))?.map_err(|error| broken(&error))?;
+                let end = blocking(place, move || read_piece(reader)).await;
+                let (rest, back) = end.map_err(|error| broken(&error))?;
                 reader = back;
                 if !rest.is_empty() {
                     return Err(broken(&io::Error::other("the snapshot's file is longer than it should be")));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use lockkeeper_store::{Finished, LogPosition, Snapshot, SnapshotStore, SnapshotWriter};
+use lockkeeper_store::{Finished, LogPosition, Snapshot, SnapshotSink, SnapshotStorage};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::blocking::{Blocking, blocking};
 use crate::codec::invalid;
 use crate::machine::{Committed, Machine, SnapshotEncoder};
 use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
@@ -28,7 +29,7 @@ const COPY_BUFFER_BYTES: usize = 256 * 1024;
 /// A snapshot's content: a file of ours, or one that has just been received and is not yet durable.
 pub(crate) enum SnapshotData {
     Stored(Snapshot),
-    Received(Mutex<SnapshotWriter>),
+    Received(Mutex<Box<dyn SnapshotSink>>),
 }
 
 /// What openraft wants to know of a snapshot; kept as the metadata of its file.
@@ -56,7 +57,8 @@ pub(crate) fn covered(meta: &SnapshotMeta) -> LogPosition {
 /// The replicated state as openraft sees it.
 pub(crate) struct Replica {
     machine: Arc<dyn Machine>,
-    snapshots: SnapshotStore,
+    snapshots: Arc<dyn SnapshotStorage>,
+    blocking: Arc<dyn Blocking>,
     last_applied: Option<LogId>,
     membership: StoredMembership,
     applied: watch::Sender<u64>,
@@ -66,14 +68,15 @@ impl Replica {
     /// Restores the machine from the latest snapshot, if there is one. Blocks.
     pub(crate) fn restore(
         machine: Arc<dyn Machine>,
-        snapshots: SnapshotStore,
+        snapshots: Arc<dyn SnapshotStorage>,
+        blocking: Arc<dyn Blocking>,
         applied: watch::Sender<u64>,
     ) -> io::Result<Replica> {
-        let mut replica =
-            Replica { machine, snapshots, last_applied: None, membership: StoredMembership::default(), applied };
+        let (last_applied, membership) = (None, StoredMembership::default());
+        let mut replica = Replica { machine, snapshots, blocking, last_applied, membership, applied };
         if let Some(snapshot) = replica.snapshots.latest() {
             let meta = decode_meta(&snapshot.meta)?;
-            restore_machine(&*replica.machine, &snapshot)?;
+            restore_machine(&*replica.machine, &*replica.snapshots, &snapshot)?;
             replica.adopt(meta);
         }
         Ok(replica)
@@ -130,9 +133,9 @@ impl Replica {
     }
 }
 
-fn restore_machine(machine: &dyn Machine, snapshot: &Snapshot) -> io::Result<()> {
+fn restore_machine(machine: &dyn Machine, snapshots: &dyn SnapshotStorage, snapshot: &Snapshot) -> io::Result<()> {
     let started = Instant::now();
-    let mut reader = BufReader::with_capacity(COPY_BUFFER_BYTES, snapshot.reader().map_err(io::Error::other)?);
+    let mut reader = BufReader::with_capacity(COPY_BUFFER_BYTES, snapshots.reader(snapshot).map_err(io::Error::other)?);
     machine
         .restore(snapshot.position, &mut reader)
         .map_err(|what| io::Error::other(format!("snapshot {} cannot be restored: {what}", snapshot.path.display())))?;
@@ -143,7 +146,7 @@ fn restore_machine(machine: &dyn Machine, snapshot: &Snapshot) -> io::Result<()>
 }
 
 /// Makes a snapshot durable under our own directory; gives the one that counts afterwards.
-fn keep(snapshots: &SnapshotStore, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<Snapshot> {
+fn keep(snapshots: &dyn SnapshotStorage, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<Snapshot> {
     let writer = match data {
         SnapshotData::Received(writer) => writer.into_inner(),
         SnapshotData::Stored(snapshot) => {
@@ -151,7 +154,7 @@ fn keep(snapshots: &SnapshotStore, meta: &SnapshotMeta, data: SnapshotData) -> i
                 return Ok(snapshot);
             }
             let mut writer = snapshots.create(covered(meta), &encode_meta(meta)?).map_err(io::Error::other)?;
-            let mut reader = snapshot.reader().map_err(io::Error::other)?;
+            let mut reader = snapshots.reader(&snapshot).map_err(io::Error::other)?;
             copy(&mut reader, &mut writer)?;
             writer
         }
@@ -170,10 +173,6 @@ fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<()> {
         }
         to.write_all(&buffer[..read])?;
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 impl RaftStateMachine<TypeConfig> for Replica {
@@ -201,14 +200,15 @@ impl RaftStateMachine<TypeConfig> for Replica {
             encoder: Mutex::new(Some(self.machine.snapshot())),
             meta: self.meta(),
             snapshots: self.snapshots.clone(),
+            blocking: self.blocking.clone(),
         }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> Result<(), io::Error> {
         let (machine, snapshots, meta) = (self.machine.clone(), self.snapshots.clone(), meta.clone());
-        let kept = blocking(move || {
-            let kept = keep(&snapshots, &meta, snapshot)?;
-            restore_machine(&*machine, &kept)?;
+        let kept = blocking(&*self.blocking, move || {
+            let kept = keep(&*snapshots, &meta, snapshot)?;
+            restore_machine(&*machine, &*snapshots, &kept)?;
             Ok(kept)
         })
         .await?;
@@ -230,7 +230,8 @@ pub(crate) struct Builder {
     /// Behind a lock only because openraft wants a builder that can be shared.
     encoder: Mutex<Option<SnapshotEncoder>>,
     meta: SnapshotMeta,
-    snapshots: SnapshotStore,
+    snapshots: Arc<dyn SnapshotStorage>,
+    blocking: Arc<dyn Blocking>,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
@@ -242,7 +243,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         let encoder = self.encoder.lock().take().ok_or_else(|| io::Error::other("a snapshot builder builds once"))?;
         let (meta, snapshots) = (self.meta.clone(), self.snapshots.clone());
         let started = Instant::now();
-        let kept = blocking(move || {
+        let kept = blocking(&*self.blocking, move || {
             let writer = snapshots.create(covered(&meta), &encode_meta(&meta)?).map_err(io::Error::other)?;
             let mut buffered = BufWriter::with_capacity(COPY_BUFFER_BYTES, writer);
             encoder(&mut buffered)?;

@@ -9,6 +9,7 @@ use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tokio::sync::watch;
 
+use crate::blocking::BlockingPool;
 use crate::log_store::LogStore;
 use crate::machine::{Committed, Machine, SnapshotEncoder};
 use crate::replica::Replica;
@@ -54,8 +55,10 @@ impl StoreBuilder<TypeConfig, LogStore, Replica, Guard> for Builder {
         let identity = Identity { cluster: "suite".into(), node: 1, directory: 1 };
         let (store, _) = Store::open(dir.path(), &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(dir.path(), store.bounds(), &options).unwrap();
-        let replica = Replica::restore(Arc::new(Nothing), snapshots, watch::channel(0).0).unwrap();
-        Ok((Guard { store: Some(store.clone()), _dir: dir }, LogStore::new(store), replica))
+        let replica =
+            Replica::restore(Arc::new(Nothing), Arc::new(snapshots), Arc::new(BlockingPool), watch::channel(0).0)
+                .unwrap();
+        Ok((Guard { store: Some(store.clone()), _dir: dir }, LogStore::new(Arc::new(store)), replica))
     }
 }
 

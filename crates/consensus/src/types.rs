@@ -45,7 +45,7 @@ openraft::declare_raft_types!(
         Node = openraft::BasicNode,
         Term = u64,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
-        AsyncRuntime = openraft_rt_tokio::TokioRuntime,
+        AsyncRuntime = crate::runtime::Runtime,
 );
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, crate::replica::Replica>;

@@ -20,8 +20,8 @@ use axum::serve::ListenerExt;
 use bytes::Bytes;
 use common::{Recorder, clock_ms};
 use lockkeeper_consensus::{
-    Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService,
-    ServiceError, Transport,
+    BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind,
+    PeerService, ServiceError, Transport,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 use nix::sys::signal::{Signal, kill};
@@ -92,9 +92,10 @@ fn process() {
         let commands = Commands::default();
         let consensus = Consensus::start(Parts {
             config: Config::new("processes", node, peers),
-            store,
+            store: Arc::new(store),
             opened,
-            snapshots,
+            snapshots: Arc::new(snapshots),
+            blocking: Arc::new(BlockingPool),
             machine: Arc::new(Recorder::default()),
             service: Arc::new(commands.clone()),
             transport: Arc::new(HttpTransport::new(book.clone()).unwrap()),

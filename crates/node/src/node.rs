@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_consensus::{Consensus, PeerKind, ServeError, StartError, Transport};
+use lockkeeper_consensus::{Blocking, Consensus, PeerKind, ServeError, StartError, Transport, blocking};
 use lockkeeper_core::{FencingToken, LockName, Op, Reply, SessionId, State, Zxid};
-use lockkeeper_store::{Opened, SnapshotStore, Store};
+use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
 
@@ -29,11 +29,13 @@ pub struct Parts {
     /// Settings.
     pub config: NodeConfig,
     /// Log and vote.
-    pub store: Store,
+    pub store: Arc<dyn LogStorage>,
     /// What opening the store found.
     pub opened: Opened,
     /// Snapshot files.
-    pub snapshots: SnapshotStore,
+    pub snapshots: Arc<dyn SnapshotStorage>,
+    /// Where work that blocks is done.
+    pub blocking: Arc<dyn Blocking>,
     /// Calls to peers.
     pub transport: Arc<dyn Transport>,
     /// Time.
@@ -49,6 +51,7 @@ pub struct Parts {
 pub struct Node {
     engine: Arc<Engine>,
     consensus: Consensus,
+    blocking: Arc<dyn Blocking>,
 }
 
 impl Node {
@@ -67,6 +70,7 @@ impl Node {
             store: parts.store,
             opened: parts.opened,
             snapshots: parts.snapshots,
+            blocking: parts.blocking.clone(),
             machine: replica.clone(),
             service: door.clone(),
             transport: parts.transport,
@@ -76,7 +80,7 @@ impl Node {
         .await?;
         let engine =
             Engine::start(parts.config, incarnation, replica, Arc::new(consensus.clone()), &door, parts.random);
-        Ok(Self { engine, consensus })
+        Ok(Self { engine, consensus, blocking: parts.blocking })
     }
 
     /// Opens a session. Its secret is drawn here and shown once.
@@ -222,11 +226,16 @@ impl Node {
         }
     }
 
+    /// This replica's state as it is now: a copy that costs nothing, and as stale as the replica.
+    pub fn state(&self) -> State {
+        self.engine.replica.state_now()
+    }
+
     /// A checksum of the whole state and the point at which it was taken. Computed on another thread, from a copy that costs nothing.
     pub async fn checksum(&self) -> (Zxid, String) {
         let state = self.engine.replica.state_now();
         let zxid = state.zxid();
-        let checksum = tokio::task::spawn_blocking(move || format!("{:016x}", state.checksum())).await;
+        let checksum = blocking(&*self.blocking, move || Ok(format!("{:016x}", state.checksum()))).await;
         (zxid, checksum.unwrap_or_else(|error| format!("not computed: {error}")))
     }
 

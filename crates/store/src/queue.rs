@@ -7,7 +7,6 @@ use bytes::Bytes;
 use crate::storage::Done;
 use crate::types::{LogPosition, Record};
 
-
 /// One thing to make durable.
 pub(crate) enum Work {
     Append(Vec<Record>),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService,
-    ServiceError, SnapshotEncoder, Transport, TransportError,
+    BlockingPool, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate, PeerIdentity,
+    PeerKind, PeerService, ServiceError, SnapshotEncoder, Transport, TransportError,
 };
 use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
@@ -269,9 +269,10 @@ impl Cluster {
         let machine = Arc::new(Recorder::default());
         let consensus = Consensus::start(Parts {
             config,
-            store: store.clone(),
+            store: Arc::new(store.clone()),
             opened,
-            snapshots,
+            snapshots: Arc::new(snapshots),
+            blocking: Arc::new(BlockingPool),
             machine: machine.clone(),
             service: Arc::new(Echo),
             transport: Arc::new(Wire { net: self.net.clone(), from: node, book: book.clone() }),

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lockkeeper_consensus::{Config, PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError};
+use lockkeeper_consensus::{
+    BlockingPool, Config, PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError,
+};
 use lockkeeper_core::{
     AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
 };
@@ -162,9 +164,10 @@ impl Cluster {
         let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
         let node = Node::start(Parts {
             config,
-            store: store.clone(),
+            store: Arc::new(store.clone()),
             opened,
-            snapshots,
+            snapshots: Arc::new(snapshots),
+            blocking: Arc::new(BlockingPool),
             transport: Arc::new(Wire { net: self.net.clone(), from: id, book: book.clone() }),
             clock: Arc::new(SystemClock::new()),
             random: Box::new(rand::rngs::StdRng::seed_from_u64(next_number())),
