@@ -1,7 +1,104 @@
 //! `jepsen-style-tests`: workloads under faults against real processes, their history checked, a report written.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::Parser as _;
+use jepsen_style_tests::report::Report;
+use jepsen_style_tests::run::programs::Programs;
+use jepsen_style_tests::run::screen::Screen;
+use jepsen_style_tests::run::settings::{Arguments, Settings};
+use jepsen_style_tests::verdict::Failed;
+use jepsen_style_tests::{nemesis, run, workload};
+
 fn main() -> ExitCode {
-    ExitCode::from(2)
+    let arguments = Arguments::parse();
+    if arguments.list {
+        list();
+        return ExitCode::SUCCESS;
+    }
+    let done = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failed::from);
+    let done = done.and_then(|runtime| {
+        runtime.block_on(async {
+            tokio::select! {
+                done = tests(&arguments) => done,
+                _ = tokio::signal::ctrl_c() => Err(Failed::CannotRun("interrupted".into())),
+            }
+        })
+    });
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failed) => {
+            eprintln!("jepsen-style-tests: could not run: {failed}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn list() {
+    println!("Workloads (--workload), and the promises that each can falsify:");
+    for workload in workload::all() {
+        println!("  {:<16} {:<12} {}", workload.name(), workload.promises(), workload.about());
+    }
+    println!("Nemeses (--nemesis):");
+    for nemesis in nemesis::all() {
+        println!("  {:<20} {}", nemesis.name(), nemesis.about());
+    }
+    println!("  {:<20} random overlapping combinations of all that this machine can have", "all");
+}
+
+/// Whether all went as it must.
+async fn tests(arguments: &Arguments) -> Result<bool, Failed> {
+    let seed = arguments.seed.unwrap_or_else(rand::random);
+    let runs = arguments.settings(seed).map_err(Failed::CannotRun)?;
+    let programs = Programs::ready(arguments.binary.as_deref())?;
+    let out = arguments.out.clone().unwrap_or_else(|| programs.target().join("jepsen"));
+    let mut passes = true;
+    for settings in &runs {
+        passes &= one(settings, &programs, &out).await?;
+    }
+    Ok(passes)
+}
+
+async fn one(settings: &Settings, programs: &Programs, out: &Path) -> Result<bool, Failed> {
+    let dir = fresh(out, &settings.short_name())?;
+    println!("{} under {}, seed {}", settings.workload, settings.nemesis(), settings.seed);
+    println!("to run it again: {}", settings.command());
+    let screen = Screen::new(false);
+    let ran = run::run(settings, programs, &dir, &screen).await;
+    screen.end();
+    let report = ran?;
+    tell(&report, &dir);
+    Ok(report.outcome.passes())
+}
+
+fn tell(report: &Report, dir: &Path) {
+    for skipped in &report.skipped {
+        println!("  skipped: {} ({})", skipped.nemesis, skipped.why);
+    }
+    for check in &report.checks {
+        println!("  {:<8} {:<38} {}", format!("{:?}", check.verdict).to_lowercase(), check.name, check.detail);
+    }
+    let total = report.total();
+    println!("{}: {} under {}", report.outcome.words(), report.workload, report.nemesis);
+    println!("  {} carried out, {} refused, {} unknown; {} faults", total.ok, total.fail, total.info, report.faults.len());
+    println!("  report: {}", dir.join("index.html").display());
+}
+
+/// A directory that was not there, named after now.
+fn fresh(out: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let now = humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string();
+    let now: String = now.chars().filter(char::is_ascii_digit).collect();
+    let (day, time) = now.split_at(8.min(now.len()));
+    for attempt in 0.. {
+        let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
+        let dir = out.join(format!("{day}-{time}-{name}{again}"));
+        std::fs::create_dir_all(out)?;
+        match std::fs::create_dir(&dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            made => return made.and_then(|()| dir.canonicalize()),
+        }
+    }
+    Err(std::io::Error::other("no name is free"))
 }

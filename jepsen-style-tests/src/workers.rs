@@ -131,6 +131,27 @@ impl Worker {
         }
     }
 
+    /// Tells it to end (SIGTERM) and does not wait; gives what it said of itself if it had ended before.
+    pub fn tell_to_end(&mut self) -> Option<String> {
+        if let Some(status) = self.process.ended() {
+            return Some(format!("worker {} had ended by itself ({status}): {}", self.name, self.last_words()));
+        }
+        self.signal(Signal::SIGTERM);
+        None
+    }
+
+    /// Waits until it has ended, well.
+    ///
+    /// # Errors
+    /// It does not end in time, or complains by its exit code.
+    pub async fn ended(&mut self, within: Duration) -> Result<(), Failed> {
+        match self.process.wait_end(within).await {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => broken(format!("worker {} ended with {status}: {}", self.name, self.last_words())),
+            None => broken(format!("worker {} did not end within {within:?}", self.name)),
+        }
+    }
+
     fn last_words(&self) -> String {
         let log = std::fs::read_to_string(&self.complaints).unwrap_or_default();
         log.lines().last().unwrap_or("it said nothing").to_owned()

@@ -1,1 +1,316 @@
 //! One run from its beginning to its verdict, and many of them as a matrix.
+
+pub mod campaign;
+pub mod generic;
+pub mod made;
+pub mod plan;
+pub mod programs;
+pub mod screen;
+pub mod settings;
+pub mod stage;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::check::Check;
+use crate::history::{Ended, Event, History, Op};
+use crate::ledger::Ledger;
+use crate::nemesis::{FaultRecord, Nemesis, Stage};
+use crate::record::{self, boot_us};
+use crate::report::{Outcome, Recovery, Report, Skipped};
+use crate::verdict::Failed;
+use crate::workload::{Expected, Recorded, Workload};
+
+use campaign::{Campaign, Means};
+use plan::{Deck, Pace};
+use programs::Programs;
+use screen::{Screen, Tally};
+use settings::Settings;
+use stage::{Places, Recruits};
+
+/// How long clients may take to let go of all they have and close their sessions.
+const END_WITHIN: Duration = Duration::from_secs(45);
+/// How long the nodes may take to stand at one zxid.
+const AGREE_WITHIN: Duration = Duration::from_secs(30);
+/// How long after healing clients may go without a single answer.
+const HEAL_WITHIN: Duration = Duration::from_secs(30);
+
+/// Runs one workload under its nemeses, judges it and writes its report into `dir`.
+///
+/// # Errors
+/// It could not be run. What the run shows, good or bad, is in the report.
+pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Report, Failed> {
+    let workload = settings::workload(&settings.workload).map_err(Failed::CannotRun)?;
+    let mut nemeses = settings::made(&settings.nemeses);
+    std::fs::create_dir_all(dir)?;
+    let places = Places::make(dir)?;
+    screen.phase("starting the cluster");
+    let began_us = boot_us();
+    let (mut stage, recruits) = stage::set(settings, &nemeses, programs, &places).await?;
+    let skipped = leave_out(&mut nemeses, &stage);
+    if nemeses.is_empty() && !settings.nemeses.is_empty() {
+        let why: Vec<&str> = skipped.iter().map(|skipped| skipped.why.as_str()).collect();
+        return Err(Failed::CannotRun(why.join("; ")));
+    }
+    let ledger = Ledger::open(&stage.cluster).await?;
+    stage::people(&mut stage, &recruits)?;
+    let following = screen.follow(places.clients.clone(), settings.time);
+    let campaign = fight(settings, &mut stage, &mut nemeses, &places, screen).await;
+    drop(following);
+    let ended = end(settings, stage, &recruits, ledger, campaign, screen).await;
+    screen.phase("checking");
+    let history = History::new(events(&places.clients)?);
+    let asked: Vec<String> = nemeses.iter().map(|nemesis| nemesis.name().to_owned()).collect();
+    let report = judge(settings, workload.as_ref(), &history, ended, &asked, skipped, &places, began_us, programs);
+    crate::report::write(dir, &report, &history)?;
+    Ok(report)
+}
+
+/// Takes out the nemeses that this machine, or this set-up, cannot have.
+fn leave_out(nemeses: &mut Vec<Box<dyn Nemesis>>, stage: &Stage) -> Vec<Skipped> {
+    let mut skipped = Vec::new();
+    nemeses.retain(|nemesis| match nemesis.lacks(stage) {
+        Some(why) => {
+            skipped.push(Skipped { nemesis: nemesis.name().into(), why });
+            false
+        }
+        None => true,
+    });
+    skipped
+}
+
+async fn fight(
+    settings: &Settings,
+    stage: &mut Stage,
+    nemeses: &mut [Box<dyn Nemesis>],
+    places: &Places,
+    screen: &Screen,
+) -> Fought {
+    let names: Vec<&str> = nemeses.iter().map(|nemesis| nemesis.name()).collect();
+    let deck = Deck::new(&names, settings.manner, settings.seed);
+    let pace = Pace::of(settings.time, deck.turns(), settings.ttl);
+    let means = Means { stage, nemeses, deck, pace, time: settings.time, seed: settings.seed, screen };
+    let mut campaign = Campaign::fight(means).await;
+    screen.phase("healing");
+    for healed in [stage.net.heal().await, stage.cluster.all_ready().await] {
+        if let Err(failed) = healed {
+            campaign.checks.push(said("the cluster comes back", "P10", &failed));
+        }
+    }
+    let healed_us = boot_us();
+    campaign.calm(screen, "calm", pace.last_calm).await;
+    wait_for_an_answer(places).await;
+    Fought { campaign, healed_us }
+}
+
+struct Fought {
+    campaign: Campaign,
+    healed_us: u64,
+}
+
+/// Where the last calm was not enough for one answer, the cluster gets some time more before that counts against it.
+async fn wait_for_an_answer(places: &Places) {
+    let (begun, mut tally) = (Instant::now(), Tally::default());
+    tally.look(&places.clients);
+    let before = tally.ended[0];
+    while tally.ended[0] == before && begun.elapsed() < HEAL_WITHIN {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        tally.look(&places.clients);
+    }
+}
+
+/// What there is once all processes have ended.
+struct Over {
+    campaign: Campaign,
+    healed_us: u64,
+    recorded: Recorded,
+    checks: Vec<Check>,
+}
+
+/// Ends the clients, reads what is there, closes the log and compares the nodes.
+async fn end(
+    settings: &Settings,
+    mut stage: Stage,
+    recruits: &Recruits,
+    ledger: Ledger,
+    fought: Fought,
+    screen: &Screen,
+) -> Over {
+    let mut checks = Vec::new();
+    screen.phase("ending the clients");
+    let clients = end_clients(&mut stage).await;
+    checks.push(match clients {
+        Ok(()) => Check::valid("clients ended in good order", "", "each let go of what it held and closed its session"),
+        Err(why) => Check::unknown("clients ended in good order", "", why),
+    });
+    screen.phase("final reads");
+    let read = match recruits.reader() {
+        Ok(mut reader) => reader.ended(END_WITHIN).await,
+        Err(failed) => Err(failed),
+    };
+    checks.push(match read {
+        Ok(()) => Check::valid("final reads", "", "read after the clients had ended"),
+        Err(failed) => Check::unknown("final reads", "", failed.to_string()),
+    });
+    screen.phase("reading the log");
+    let seen_us = ledger.seen_us();
+    let mut recorded = Recorded { ttl: settings.ttl, clients: settings.clients, seen_us, ..Recorded::default() };
+    const WATCHES: &str = "watches of all nodes tell the same";
+    match ledger.close(&stage.cluster).await {
+        Ok(log) => {
+            checks.push(Check::valid(WATCHES, "P8", format!("{} creations and deletions, whole on each node", log.len())));
+            recorded.log = log;
+        }
+        Err(failed) => checks.push(said(WATCHES, "P8", &failed)),
+    }
+    const AGREE: &str = "replicas agree";
+    checks.push(match stage.cluster.agree(AGREE_WITHIN).await {
+        Ok((zxid, checksum)) => Check::valid(AGREE, "P4 P7", format!("all at zxid {zxid} with checksum {checksum}")),
+        Err(failed) => said(AGREE, "P4 P7", &failed),
+    });
+    recorded.faults.clone_from(&fought.campaign.faults);
+    Over { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
+}
+
+async fn end_clients(stage: &mut Stage) -> Result<(), String> {
+    let mut wrong: Vec<String> = stage.workers.iter_mut().filter_map(crate::workers::Worker::tell_to_end).collect();
+    for worker in &mut stage.workers {
+        if let Err(failed) = worker.ended(END_WITHIN).await {
+            wrong.push(failed.to_string());
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+}
+
+fn said(name: &str, promises: &str, failed: &Failed) -> Check {
+    match failed {
+        Failed::Broken(what) => {
+            Check { at_us: Some(boot_us()), ..Check::invalid(name, promises, what.clone(), Vec::new()) }
+        }
+        Failed::CannotRun(why) => Check::unknown(name, promises, why.clone()),
+    }
+}
+
+/// All that clients told, those that were killed among them.
+fn events(clients: &Path) -> Result<Vec<Event>, Failed> {
+    let mut events = Vec::new();
+    for entry in std::fs::read_dir(clients)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            events.extend(record::read::<Event>(&path)?);
+        }
+    }
+    Ok(events)
+}
+
+#[expect(clippy::too_many_arguments, reason = "gathers everything there is, once")]
+fn judge(
+    settings: &Settings,
+    workload: &dyn Workload,
+    history: &History,
+    over: Over,
+    asked: &[String],
+    skipped: Vec<Skipped>,
+    places: &Places,
+    began_us: u64,
+    programs: &Programs,
+) -> Report {
+    let Over { mut campaign, healed_us, mut recorded, mut checks } = over;
+    recorded.history = history.clone();
+    recorded.shared.clone_from(&places.shared);
+    let ops = history.ops();
+    let counts = generic::counts(&ops);
+    checks.append(&mut campaign.checks);
+    checks.extend([generic::bit(&campaign.faults, asked), generic::goes_on(&ops, healed_us), generic::enough(&counts)]);
+    let own = workload.check(&recorded);
+    let outcome = outcome(workload.expected(), &own, &checks, &campaign.faults);
+    let recovery = campaign.faults.iter().map(|fault| recovery(fault, &ops)).collect();
+    Report {
+        workload: settings.workload.clone(),
+        about: workload.about().into(),
+        promises: workload.promises().into(),
+        nemesis: settings.nemesis(),
+        seed: settings.seed,
+        command: settings.command(),
+        made: made::made(programs),
+        nodes: settings.nodes,
+        net: settings.net.name().into(),
+        clients: settings.clients,
+        ttl_ms: u64::try_from(settings.ttl.as_millis()).unwrap_or(u64::MAX),
+        began_us,
+        ended_us: boot_us(),
+        phases: campaign.phases,
+        faults: campaign.faults,
+        skipped,
+        checks: own.into_iter().chain(checks).collect(),
+        counts,
+        recovery,
+        outcome,
+    }
+}
+
+/// What the run came to. Of the control only the checks of its own may be broken, and under faults that stop holders they must be.
+fn outcome(expected: Expected, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
+    let (own, general) = (Outcome::of(own), Outcome::of(general));
+    if expected == Expected::Valid || !general.passes() {
+        return worse(own, general);
+    }
+    let stopped = faults.iter().any(|fault| fault.bit && fault.stops_holders);
+    match (own, stopped) {
+        (Outcome::Invalid, _) => Outcome::CorruptsAsExpected,
+        (_, true) => Outcome::Unknown,
+        (other, false) => other,
+    }
+}
+
+fn worse(one: Outcome, other: Outcome) -> Outcome {
+    let rank = |outcome| match outcome {
+        Outcome::Valid | Outcome::CorruptsAsExpected => 0,
+        Outcome::Unknown => 1,
+        Outcome::Invalid => 2,
+    };
+    if rank(other) > rank(one) { other } else { one }
+}
+
+fn recovery(fault: &FaultRecord, ops: &[Op]) -> Recovery {
+    let after = |from_us: u64| {
+        let answered = ops.iter().filter(|op| op.ended == Ended::Ok && op.invoked_us >= from_us);
+        answered.filter_map(|op| op.completed_us).min().map(|at_us| (at_us - from_us) / 1_000)
+    };
+    Recovery { nemesis: fault.nemesis.clone(), after_on_ms: after(fault.began_us), after_off_ms: after(fault.ended_us) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(stops_holders: bool) -> FaultRecord {
+        FaultRecord {
+            nemesis: "client-pause".into(),
+            what: String::new(),
+            began_us: 1_000,
+            ended_us: 9_000,
+            evidence: vec!["seen".into()],
+            bit: true,
+            stops_holders,
+        }
+    }
+
+    #[test]
+    fn the_control_must_be_corrupted_where_holders_are_stopped() {
+        let valid = [Check::valid("x", "", "")];
+        let invalid = [Check::invalid("x", "", "", Vec::new())];
+        let unknown = [Check::unknown("x", "", "")];
+        let of = |own: &[Check], general: &[Check], stops| {
+            outcome(Expected::InvalidWhenStopped, own, general, &[fault(stops)])
+        };
+        assert_eq!(of(&invalid, &valid, true), Outcome::CorruptsAsExpected);
+        assert_eq!(of(&valid, &valid, true), Outcome::Unknown, "a control that shows nothing is no pass");
+        assert_eq!(of(&valid, &valid, false), Outcome::Valid);
+        assert_eq!(of(&invalid, &invalid, true), Outcome::Invalid);
+        assert_eq!(outcome(Expected::Valid, &invalid, &valid, &[fault(true)]), Outcome::Invalid);
+        assert_eq!(outcome(Expected::Valid, &valid, &unknown, &[]), Outcome::Unknown);
+        assert_eq!(outcome(Expected::Valid, &invalid, &unknown, &[]), Outcome::Invalid);
+        assert_eq!(outcome(Expected::Valid, &[], &valid, &[]), Outcome::Unknown, "nothing checked");
+    }
+}

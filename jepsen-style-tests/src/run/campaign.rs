@@ -1,0 +1,165 @@
+//! The faults of a run, turn by turn: put on, held for longer than a session lives, taken off, and asked whether they bit.
+
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::nemesis::{FaultRecord, Nemesis, Stage};
+use crate::record::boot_us;
+use crate::verdict::Failed;
+
+use super::plan::{Deck, Pace};
+use super::screen::Screen;
+
+/// How long putting a fault on, or taking it off, may take.
+const HAND_WITHIN: Duration = Duration::from_secs(90);
+
+/// A stretch of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    /// What it is.
+    pub name: String,
+    /// When it began, on the boot clock.
+    pub from_us: u64,
+    /// When it ended.
+    pub to_us: u64,
+}
+
+/// What the faults came to.
+#[derive(Debug, Default)]
+pub struct Campaign {
+    /// Each fault that was put on and taken off.
+    pub faults: Vec<FaultRecord>,
+    /// What a nemesis could not do, or found that must not be.
+    pub checks: Vec<Check>,
+    /// The stretches.
+    pub phases: Vec<Phase>,
+}
+
+/// What a campaign is fought with.
+pub struct Means<'a> {
+    /// Nodes, network, clients.
+    pub stage: &'a mut Stage,
+    /// The nemeses, in the order of the deck.
+    pub nemeses: &'a mut [Box<dyn Nemesis>],
+    /// Deals them.
+    pub deck: Deck,
+    /// The lengths of the phases.
+    pub pace: Pace,
+    /// Time under load, all in all.
+    pub time: Duration,
+    /// Where chance within a nemesis comes from.
+    pub seed: u64,
+    /// Where it is told.
+    pub screen: &'a Screen,
+}
+
+struct On {
+    nemesis: usize,
+    what: String,
+    began_us: u64,
+}
+
+impl Campaign {
+    /// Calm, then turns of faults until the time is over and each nemesis had its turn.
+    pub async fn fight(mut means: Means<'_>) -> Self {
+        let mut campaign = Self::default();
+        let mut rng = StdRng::seed_from_u64(means.seed ^ 0x6e65_6d65_7369_73);
+        let begun = Instant::now();
+        campaign.calm(means.screen, "calm", means.pace.first_calm).await;
+        let until = means.time.saturating_sub(means.pace.last_calm);
+        // Where faults take longer than was thought, each still has its turn; but not for ever.
+        let at_most = until.mul_f64(1.5) + Duration::from_secs(10);
+        while begun.elapsed() + means.pace.hold <= until || (!means.deck.dealt_once() && begun.elapsed() < at_most) {
+            let turn = means.deck.deal();
+            if turn.is_empty() {
+                campaign.calm(means.screen, "no faults", until.saturating_sub(begun.elapsed())).await;
+                break;
+            }
+            campaign.turn(&mut means, &turn, &mut rng).await;
+            let calm = means.deck.about(means.pace.calm);
+            campaign.calm(means.screen, "calm", calm).await;
+        }
+        campaign
+    }
+
+    /// A stretch in which nothing is done.
+    pub async fn calm(&mut self, screen: &Screen, name: &str, duration: Duration) {
+        screen.phase(name);
+        let from_us = boot_us();
+        tokio::time::sleep(duration).await;
+        self.phases.push(Phase { name: name.into(), from_us, to_us: boot_us() });
+    }
+
+    async fn turn(&mut self, means: &mut Means<'_>, turn: &[usize], rng: &mut StdRng) {
+        let from_us = boot_us();
+        let mut on = Vec::new();
+        for at in turn {
+            let nemesis = &mut means.nemeses[*at];
+            means.screen.phase(&format!("putting on {}", nemesis.name()));
+            match bounded(nemesis.inject(means.stage, rng)).await {
+                Ok(what) => {
+                    means.screen.say(&format!("  fault on:  {} ({what})", nemesis.name()));
+                    on.push(On { nemesis: *at, what, began_us: boot_us() });
+                }
+                Err(failed) => {
+                    self.trouble(nemesis.name(), "could not be put on", failed, means.screen);
+                    // Whatever part of it is on must come off.
+                    let _ = bounded(nemesis.heal(means.stage)).await;
+                }
+            }
+        }
+        let names: Vec<&str> = on.iter().map(|on| means.nemeses[on.nemesis].name()).collect();
+        let names = names.join(" + ");
+        means.screen.phase(&names);
+        tokio::time::sleep(means.deck.about(means.pace.hold)).await;
+        for fault in on {
+            self.heal(means, fault).await;
+        }
+        self.phases.push(Phase { name: names, from_us, to_us: boot_us() });
+    }
+
+    async fn heal(&mut self, means: &mut Means<'_>, fault: On) {
+        let nemesis = &mut means.nemeses[fault.nemesis];
+        means.screen.phase(&format!("taking off {}", nemesis.name()));
+        let evidence = match bounded(nemesis.heal(means.stage)).await {
+            Ok(evidence) => evidence,
+            Err(failed) => {
+                self.trouble(nemesis.name(), "was put on, and then", failed, means.screen);
+                Vec::new()
+            }
+        };
+        let said = if evidence.is_empty() { "it is not known to have bitten".into() } else { evidence.join("; ") };
+        means.screen.say(&format!("  fault off: {}: {said}", nemesis.name()));
+        self.faults.push(FaultRecord {
+            nemesis: nemesis.name().into(),
+            what: fault.what,
+            began_us: fault.began_us,
+            ended_us: boot_us(),
+            bit: !evidence.is_empty(),
+            evidence,
+            stops_holders: nemesis.stops_holders(),
+        });
+    }
+
+    fn trouble(&mut self, nemesis: &str, when: &str, failed: Failed, screen: &Screen) {
+        screen.say(&format!("  trouble: {nemesis} {when}: {failed}"));
+        let detail = format!("{nemesis} {when}: {failed}");
+        self.checks.push(match failed {
+            Failed::Broken(what) => {
+                Check { at_us: Some(boot_us()), ..Check::invalid("faults and healing", "P10", detail, vec![what]) }
+            }
+            Failed::CannotRun(_) => Check::unknown("faults and healing", "P10", detail),
+        });
+    }
+}
+
+async fn bounded<T>(hand: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    match tokio::time::timeout(HAND_WITHIN, hand).await {
+        Ok(done) => done,
+        Err(_) => Err(Failed::CannotRun(format!("not done within {HAND_WITHIN:?}"))),
+    }
+}

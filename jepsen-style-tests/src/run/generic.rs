@@ -1,0 +1,161 @@
+//! What must be true of every run, whatever its workload: the faults bit, the cluster came back, its replicas agree, and enough happened
+//! for the other checks to mean anything.
+
+use std::collections::BTreeMap;
+
+use crate::check::Check;
+use crate::history::{Ended, Op};
+use crate::nemesis::FaultRecord;
+
+use super::campaign::Campaign;
+use crate::report::Counts;
+
+/// With fewer operations carried out a run says nothing.
+const ENOUGH: u64 = 20;
+/// An operation asked for so often and never carried out says nothing either.
+const OFTEN: u64 = 10;
+
+/// Operations by their name and end.
+pub fn counts(ops: &[Op]) -> BTreeMap<String, Counts> {
+    let mut counts: BTreeMap<String, Counts> = BTreeMap::new();
+    for op in ops {
+        let of = counts.entry(op.what.clone()).or_default();
+        match op.ended {
+            Ended::Ok => of.ok += 1,
+            Ended::Fail => of.fail += 1,
+            Ended::Info => of.info += 1,
+        }
+    }
+    counts
+}
+
+/// Whether there was enough of everything.
+pub fn enough(counts: &BTreeMap<String, Counts>) -> Check {
+    const NAME: &str = "enough happened";
+    let total = counts.values().fold(Counts::default(), |sum, of| sum.and(*of));
+    if total.ok < ENOUGH {
+        return Check::unknown(
+            NAME,
+            "",
+            format!("only {} operations were carried out, {ENOUGH} are the least", total.ok),
+        );
+    }
+    let idle: Vec<&str> = counts
+        .iter()
+        .filter(|(_, of)| of.ok == 0 && of.fail + of.info >= OFTEN)
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !idle.is_empty() {
+        return Check::unknown(NAME, "", format!("never carried out: {}", idle.join(", ")));
+    }
+    Check::valid(
+        NAME,
+        "",
+        format!("{} operations carried out, {} refused, {} unknown", total.ok, total.fail, total.info),
+    )
+}
+
+/// Whether each fault bit.
+pub fn bit(faults: &[FaultRecord], asked: &[String]) -> Check {
+    const NAME: &str = "every fault bit";
+    if asked.is_empty() {
+        return Check::valid(NAME, "", "none was asked for");
+    }
+    let tame: Vec<String> =
+        faults.iter().filter(|fault| !fault.bit).map(|fault| format!("{} ({})", fault.nemesis, fault.what)).collect();
+    let never: Vec<&str> =
+        asked.iter().filter(|name| faults.iter().all(|fault| fault.nemesis != **name)).map(String::as_str).collect();
+    if !never.is_empty() {
+        return Check::unknown(NAME, "", format!("never put on: {}", never.join(", ")));
+    }
+    if !tame.is_empty() {
+        return Check::unknown(NAME, "", format!("no evidence that these bit: {}", tame.join(", ")));
+    }
+    Check::valid(NAME, "", format!("{} faults of {} kinds, each with evidence", faults.len(), asked.len()))
+}
+
+/// Whether clients got something done after the last fault was off.
+pub fn goes_on(ops: &[Op], healed_us: u64) -> Check {
+    const NAME: &str = "goes on after healing";
+    let after = ops.iter().filter(|op| op.ended == Ended::Ok && op.invoked_us >= healed_us);
+    match after.filter_map(|op| op.completed_us).min() {
+        Some(first_us) => Check::valid(
+            NAME,
+            "P10",
+            format!(
+                "first new operation carried out {} ms after the last fault was off",
+                (first_us - healed_us) / 1_000
+            ),
+        ),
+        None => Check {
+            at_us: Some(healed_us),
+            ..Check::invalid(NAME, "P10", "no operation begun after the last fault was off was carried out", Vec::new())
+        },
+    }
+}
+
+/// One check for all that nemeses complained of; valid if there was nothing.
+pub fn troubles(campaign: &mut Campaign) -> Vec<Check> {
+    std::mem::take(&mut campaign.checks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Verdict;
+    use serde_json::Value;
+
+    fn op(what: &str, ended: Ended, invoked_us: u64) -> Op {
+        Op {
+            client: 1,
+            op: 1,
+            what: what.into(),
+            invoked_us,
+            completed_us: Some(invoked_us + 10),
+            ended,
+            input: Value::Null,
+            output: Value::Null,
+            zxid: None,
+        }
+    }
+
+    fn fault(nemesis: &str, bit: bool) -> FaultRecord {
+        FaultRecord {
+            nemesis: nemesis.into(),
+            what: "node 1".into(),
+            began_us: 1,
+            ended_us: 2,
+            evidence: Vec::new(),
+            bit,
+            stops_holders: false,
+        }
+    }
+
+    #[test]
+    fn too_little_is_unknown() {
+        let mut ops: Vec<Op> = (0..19).map(|at| op("acquire", Ended::Ok, at)).collect();
+        assert_eq!(enough(&counts(&ops)).verdict, Verdict::Unknown);
+        ops.push(op("acquire", Ended::Ok, 20));
+        assert_eq!(enough(&counts(&ops)).verdict, Verdict::Valid);
+        ops.extend((0..10).map(|at| op("release", Ended::Info, at)));
+        let check = enough(&counts(&ops));
+        assert_eq!(check.verdict, Verdict::Unknown);
+        assert!(check.detail.contains("release"));
+    }
+
+    #[test]
+    fn a_fault_that_did_not_bite_or_never_came_is_unknown() {
+        let asked = ["kill-one".to_owned(), "pause-one".to_owned()];
+        assert_eq!(bit(&[fault("kill-one", true), fault("pause-one", true)], &asked).verdict, Verdict::Valid);
+        assert_eq!(bit(&[fault("kill-one", true), fault("pause-one", false)], &asked).verdict, Verdict::Unknown);
+        assert!(bit(&[fault("kill-one", true)], &asked).detail.contains("never put on: pause-one"));
+        assert_eq!(bit(&[], &[]).verdict, Verdict::Valid);
+    }
+
+    #[test]
+    fn nothing_after_healing_is_a_broken_promise() {
+        let ops = [op("acquire", Ended::Ok, 100), op("acquire", Ended::Info, 300)];
+        assert_eq!(goes_on(&ops, 200).verdict, Verdict::Invalid);
+        assert_eq!(goes_on(&ops, 100).verdict, Verdict::Valid);
+    }
+}

@@ -1,0 +1,166 @@
+//! Sets the stage of a run: the network, the cluster on it, and the processes of clients.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::cluster::{Cluster, Options};
+use crate::nemesis::{Nemesis, Stage};
+use crate::net::FaultNet;
+use crate::net::proxy::ProxyNet;
+use crate::verdict::Failed;
+use crate::workers::Worker;
+
+use super::programs::Programs;
+use super::settings::{Backend, Settings};
+
+/// At most so many processes of clients: each can be killed and stopped by itself.
+const PROCESSES: u32 = 4;
+
+/// Where the parts of a run lie below its directory.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// The nodes' directories.
+    pub nodes: PathBuf,
+    /// The clients' histories.
+    pub clients: PathBuf,
+    /// What the clients share.
+    pub shared: PathBuf,
+    /// For nemeses.
+    pub nemesis: PathBuf,
+}
+
+impl Places {
+    /// Makes them.
+    ///
+    /// # Errors
+    /// A directory cannot be made.
+    pub fn make(dir: &Path) -> std::io::Result<Self> {
+        let made = |name: &str| {
+            let path = dir.join(name);
+            std::fs::create_dir_all(&path).map(|()| path)
+        };
+        Ok(Self {
+            nodes: made("nodes")?,
+            clients: made("clients")?,
+            shared: made("shared")?,
+            nemesis: made("nemesis")?,
+        })
+    }
+}
+
+/// Numbers clients, so that none comes back under another's.
+#[derive(Clone, Debug)]
+pub struct Recruits {
+    settings: Settings,
+    endpoints: Vec<String>,
+    places: Places,
+    next: Arc<AtomicU32>,
+}
+
+impl Recruits {
+    fn arguments(&self, first: u32, here: u32) -> Vec<String> {
+        let words = [
+            "--ttl-ms".to_owned(),
+            self.settings.ttl.as_millis().to_string(),
+            "clients".into(),
+            "--workload".into(),
+            self.settings.workload.clone(),
+            "--first".into(),
+            first.to_string(),
+            "--here".into(),
+            here.to_string(),
+            "--clients".into(),
+            self.settings.clients.to_string(),
+            "--seed".into(),
+            self.settings.seed.to_string(),
+            "--shared".into(),
+            self.places.shared.display().to_string(),
+        ];
+        words.to_vec()
+    }
+
+    /// A process of so many clients.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn worker(&self, here: u32) -> Result<Worker, Failed> {
+        let first = self.next.fetch_add(here, Ordering::Relaxed);
+        Worker::start(&self.places.clients, &format!("clients-{first}"), &self.endpoints, &self.arguments(first, here))
+    }
+
+    /// The process that reads what is there at the end.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn reader(&self) -> Result<Worker, Failed> {
+        let first = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut arguments = self.arguments(first, 1);
+        arguments.push("--conclude".into());
+        Worker::start(&self.places.clients, "conclude", &self.endpoints, &arguments)
+    }
+
+    /// How many clients each process has.
+    fn shares(&self) -> Vec<u32> {
+        let clients = self.settings.clients;
+        let processes = PROCESSES.min(clients).max(1);
+        (0..processes).map(|at| clients / processes + u32::from(at < clients % processes)).collect()
+    }
+}
+
+/// Starts the network and the cluster; no clients yet.
+///
+/// # Errors
+/// They cannot be started.
+pub async fn set(
+    settings: &Settings,
+    nemeses: &[Box<dyn Nemesis>],
+    programs: &Programs,
+    places: &Places,
+) -> Result<(Stage, Recruits), Failed> {
+    let net = network(settings).await?;
+    let mut options = Options { nodes: settings.nodes, net: Some(Arc::clone(&net)), ..Options::default() };
+    for nemesis in nemeses {
+        nemesis.prepares(&mut options);
+    }
+    let server = match options.program.take() {
+        Some(_) => programs.faulty()?,
+        None => programs.server.clone(),
+    };
+    let cluster = Cluster::start(&server, &places.nodes, options).await?;
+    let endpoints = cluster.endpoints();
+    let recruits =
+        Recruits { settings: settings.clone(), endpoints, places: places.clone(), next: Arc::new(AtomicU32::new(1)) };
+    let shares = recruits.shares();
+    let (again, mut turn) = (recruits.clone(), 0);
+    let stage = Stage {
+        cluster,
+        net,
+        workers: Vec::new(),
+        new_worker: Box::new(move || {
+            turn += 1;
+            again.worker(shares[turn % shares.len()])
+        }),
+        ttl: settings.ttl,
+        dir: places.nemesis.clone(),
+    };
+    Ok((stage, recruits))
+}
+
+/// Starts the clients.
+///
+/// # Errors
+/// A process cannot be started.
+pub fn people(stage: &mut Stage, recruits: &Recruits) -> Result<(), Failed> {
+    for here in recruits.shares() {
+        stage.workers.push(recruits.worker(here)?);
+    }
+    Ok(())
+}
+
+async fn network(settings: &Settings) -> Result<Arc<dyn FaultNet>, Failed> {
+    match settings.net {
+        Backend::Proxy => Ok(Arc::new(ProxyNet::start(settings.nodes).await?)),
+        Backend::Netns => Err(Failed::CannotRun("there is no netns backend yet".into())),
+    }
+}
