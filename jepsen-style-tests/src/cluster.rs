@@ -1,18 +1,21 @@
-//! A cluster of real `lockkeeper serve` processes on loopback, one directory each, reached through link proxies where asked for.
+//! A cluster of real `lockkeeper serve` processes, one directory each, on a network that takes faults where asked for.
+//!
+//! The harness itself ([`Cluster::api`]) asks the nodes past every fault; the clients ([`Cluster::endpoints`]) go through the network.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::cluster::Status;
 use nix::sys::signal::Signal;
 
 use crate::http::{Api, metric_sum, new_client};
-use crate::ports;
+use crate::net::direct::Direct;
+use crate::net::{Door, FaultNet, LinkFault, Place};
 use crate::process::Process;
-use crate::proxy::{Link, LinkState};
+use crate::small_disk::SmallDisk;
 use crate::verdict::{Failed, broken};
 
 /// How long a node, or the cluster, may take to become ready.
@@ -24,35 +27,50 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct Options {
     /// How many nodes.
     pub nodes: u64,
-    /// Peers reach each other through proxies that can be cut.
-    pub proxied: bool,
+    /// The network; plain loopback where there is none. It must have been made for so many founding members.
+    pub net: Option<Arc<dyn FaultNet>>,
     /// Words before the program, for a tracer; `{node}` stands for the node's directory.
     pub wrap: Vec<String>,
-    /// Added to the environment of the processes.
+    /// Added to the environment of the processes; `{node}` in a value stands for the node's directory.
     pub environment: Vec<(String, String)>,
-    /// Lines added to the configuration files.
+    /// Lines added to the configuration files, the first of them to `[storage]`.
     pub extra_config: String,
+    /// Instead of the binary given, the one of this name beside it.
+    pub program: Option<String>,
+    /// Each node's data lie on a disk of its own of so many MiB, which can be filled.
+    pub small_disk_mib: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { nodes: 3, proxied: false, wrap: Vec::new(), environment: Vec::new(), extra_config: String::new() }
+        Self {
+            nodes: 3,
+            net: None,
+            wrap: Vec::new(),
+            environment: Vec::new(),
+            extra_config: String::new(),
+            program: None,
+            small_disk_mib: None,
+        }
     }
 }
 
 struct Node {
     directory: PathBuf,
-    client_port: u16,
     api: Api,
     process: Option<Process>,
+    disk: Option<SmallDisk>,
 }
 
 /// The cluster. Dropping it kills what still runs.
 pub struct Cluster {
     binary: PathBuf,
+    dir: PathBuf,
     options: Options,
+    net: Arc<dyn FaultNet>,
     nodes: BTreeMap<u64, Node>,
-    links: BTreeMap<(u64, u64), Link>,
+    /// Ids are never used again.
+    next_id: u64,
 }
 
 impl Cluster {
@@ -70,36 +88,85 @@ impl Cluster {
     }
 
     async fn lay_out(binary: &Path, dir: &Path, options: Options) -> Result<Self, Failed> {
-        let ids: Vec<u64> = (1..=options.nodes).collect();
-        let take = |count: usize| ports::free(count);
-        let count = ids.len();
-        let all = take(count * 2 + count * count)?;
-        let (client_ports, rest) = all.split_at(count);
-        let (peer_ports, mut proxy_ports) = rest.split_at(count);
-        let mut links = BTreeMap::new();
-        if options.proxied {
-            for from in &ids {
-                for (to, peer_port) in ids.iter().zip(peer_ports) {
-                    if from != to {
-                        let (port, others) = proxy_ports.split_first().ok_or_else(|| std::io::Error::other("ports"))?;
-                        proxy_ports = others;
-                        let target = SocketAddr::from(([127, 0, 0, 1], *peer_port));
-                        links.insert((*from, *to), Link::open(*port, target).await?);
-                    }
-                }
-            }
+        let founders = options.nodes;
+        let net = match &options.net {
+            Some(net) => Arc::clone(net),
+            None => Arc::new(Direct::start(founders)?),
+        };
+        let binary = match &options.program {
+            Some(name) => binary.with_file_name(name),
+            None => binary.to_path_buf(),
+        };
+        let (nodes, next_id) = (BTreeMap::new(), founders + 1);
+        let mut cluster = Self { binary, dir: dir.to_path_buf(), options, net, nodes, next_id };
+        let ids: Vec<u64> = (1..=founders).collect();
+        for id in &ids {
+            cluster.furnish(*id, &ids).await?;
         }
-        let mut nodes = BTreeMap::new();
-        for (at, id) in ids.iter().enumerate() {
-            let directory = dir.join(format!("node{id}"));
-            std::fs::create_dir_all(&directory)?;
-            let reach = |to: u64, port: u16| links.get(&(*id, to)).map_or(port, |link: &Link| link.address().port());
-            let config = configuration(*id, &ids, client_ports, peer_ports, &reach, &directory, &options.extra_config);
-            std::fs::write(directory.join("config.toml"), config)?;
-            let api = Api::new(new_client()?, client_ports[at]);
-            nodes.insert(*id, Node { directory, client_port: client_ports[at], api, process: None });
+        Ok(cluster)
+    }
+
+    /// The directory of a node: its configuration, and its disk where that is one of its own.
+    async fn furnish(&mut self, id: u64, peers: &[u64]) -> Result<(), Failed> {
+        let directory = self.dir.join(format!("node{id}"));
+        std::fs::create_dir_all(&directory)?;
+        let config = self.configuration(id, peers, &directory);
+        std::fs::write(directory.join("config.toml"), config)?;
+        let disk = match self.options.small_disk_mib {
+            Some(mib) => Some(SmallDisk::mount(&directory, mib).await?),
+            None => None,
+        };
+        let api = Api::at_address(new_client()?, self.net.listens(id, Door::Client));
+        self.nodes.insert(id, Node { directory, api, process: None, disk });
+        Ok(())
+    }
+
+    fn configuration(&self, id: u64, peers: &[u64], directory: &Path) -> String {
+        let mut text = format!("[cluster]\nid = \"prove\"\nnode = {id}\n");
+        for peer in peers {
+            let client = self.net.address(Place::Clients, *peer, Door::Client);
+            let address = if *peer == id {
+                self.net.listens(id, Door::Peer)
+            } else {
+                self.net.address(Place::Node(id), *peer, Door::Peer)
+            };
+            // Writing to a String does not fail.
+            let _ = write!(text, "[peers.{peer}]\npeer = \"{address}\"\nclient = \"{client}\"\n");
         }
-        Ok(Self { binary: binary.to_path_buf(), options, nodes, links })
+        let (client, peer) = (self.net.listens(id, Door::Client), self.net.listens(id, Door::Peer));
+        let _ = write!(text, "[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
+        let data = directory.join("data");
+        let extra = &self.options.extra_config;
+        let _ = write!(text, "[storage]\ndirectory = {:?}\n{extra}\n", data.display().to_string());
+        text
+    }
+
+    /// A directory, an address and an id for a node that is to join, in a place of its own or in that of a node which is gone for good.
+    /// It is not started and not yet a member.
+    ///
+    /// # Errors
+    /// Files or ports cannot be had.
+    pub async fn prepare_node(&mut self, in_place_of: Option<u64>) -> Result<u64, Failed> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.net.add_node(id, in_place_of).await?;
+        if let Some(old) = in_place_of {
+            self.forget_node(old);
+        }
+        let mut peers = self.ids();
+        peers.push(id);
+        self.furnish(id, &peers).await?;
+        Ok(id)
+    }
+
+    /// A node that is gone for good: its process is killed if it still runs, and nobody asks it any more. Its files stay.
+    pub fn forget_node(&mut self, id: u64) {
+        self.nodes.remove(&id);
+    }
+
+    /// The network.
+    pub fn net(&self) -> &Arc<dyn FaultNet> {
+        &self.net
     }
 
     /// The node ids.
@@ -122,12 +189,13 @@ impl Cluster {
     /// # Errors
     /// The HTTP client cannot be built.
     pub fn own_api(&self, id: u64) -> Result<Api, Failed> {
-        Ok(Api::new(new_client()?, self.nodes[&id].client_port))
+        Ok(Api::at_address(new_client()?, self.net.listens(id, Door::Client)))
     }
 
-    /// The endpoints as the client library takes them.
+    /// The endpoints as the client library takes them: through the network.
     pub fn endpoints(&self) -> Vec<String> {
-        self.nodes.values().map(|node| node.api.base().to_owned()).collect()
+        let address = |id| self.net.address(Place::Clients, id, Door::Client);
+        self.nodes.keys().map(|id| format!("http://{}", address(*id))).collect()
     }
 
     /// Where a node keeps its files: configuration, log, data.
@@ -142,11 +210,16 @@ impl Cluster {
     pub fn spawn(&mut self, id: u64) -> Result<(), Failed> {
         let Some(node) = self.nodes.get_mut(&id) else { return broken(format!("no node {id}")) };
         let directory = node.directory.display().to_string();
-        let mut argv: Vec<String> = self.options.wrap.iter().map(|word| word.replace("{node}", &directory)).collect();
+        let mut argv = node.disk.as_ref().map(SmallDisk::wrap).unwrap_or_default();
+        argv.extend(self.net.wrap(id));
+        argv.extend(self.options.wrap.iter().map(|word| word.replace("{node}", &directory)));
         argv.push(self.binary.display().to_string());
         argv.extend(["serve".into(), "--config".into(), format!("{directory}/config.toml")]);
         let log = node.directory.join("server.log");
-        node.process = Some(Process::start(&argv, &self.options.environment, &log)?);
+        let environment = self.options.environment.iter();
+        let environment: Vec<_> =
+            environment.map(|(name, value)| (name.clone(), value.replace("{node}", &directory))).collect();
+        node.process = Some(Process::start(&argv, &environment, &log)?);
         Ok(())
     }
 
@@ -297,37 +370,20 @@ impl Cluster {
         Ok(sum)
     }
 
-    /// Cuts or heals every link between `id` and the others, in both directions.
-    pub fn set_links_of(&self, id: u64, state: LinkState) {
-        for ((from, to), link) in &self.links {
-            if *from == id || *to == id {
-                link.set(state);
-            }
+    /// Puts a fault on every link between `id` and the others, in both directions, or takes it off.
+    ///
+    /// # Errors
+    /// The network cannot.
+    pub async fn set_links_of(&self, id: u64, fault: LinkFault) -> Result<(), Failed> {
+        for other in self.ids().into_iter().filter(|other| *other != id) {
+            self.net.set(Place::Node(id), other, fault).await?;
+            self.net.set(Place::Node(other), id, fault).await?;
         }
+        Ok(())
     }
-}
 
-fn configuration(
-    id: u64,
-    ids: &[u64],
-    client_ports: &[u16],
-    peer_ports: &[u16],
-    reach: &dyn Fn(u64, u16) -> u16,
-    directory: &Path,
-    extra: &str,
-) -> String {
-    let mut text = format!("[cluster]\nid = \"prove\"\nnode = {id}\n");
-    for (at, peer) in ids.iter().enumerate() {
-        let (peer_port, client_port) = (reach(*peer, peer_ports[at]), client_ports[at]);
-        // Writing to a String does not fail.
-        let _ =
-            write!(text, "[peers.{peer}]\npeer = \"127.0.0.1:{peer_port}\"\nclient = \"127.0.0.1:{client_port}\"\n");
-        if *peer == id {
-            let own = peer_ports[at];
-            let _ = write!(text, "[listen]\nclient = \"127.0.0.1:{client_port}\"\npeer = \"127.0.0.1:{own}\"\n");
-        }
+    /// The small disk of a node, where it has one.
+    pub fn disk(&self, id: u64) -> Option<&SmallDisk> {
+        self.nodes.get(&id)?.disk.as_ref()
     }
-    let data = directory.join("data");
-    let _ = write!(text, "[storage]\ndirectory = {:?}\n{extra}\n", data.display().to_string());
-    text
 }

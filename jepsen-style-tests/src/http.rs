@@ -1,18 +1,22 @@
 //! A client that hides nothing: one endpoint, one attempt, the moment of sending and of the answer, and what the answer makes certain.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::cluster::{Status, Transfer, Transferred};
+use lockkeeper_api::cluster::{AddMember, Status, Transfer, Transferred};
 use lockkeeper_api::locks::{Acquire, Acquired, Lock, Released, Token, Verified};
 use lockkeeper_api::nodes::{Changed, Create, Node};
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
-use lockkeeper_api::{Code, Problem, SESSION_HEADER, ZXID_HEADER};
+use lockkeeper_api::{Code, Problem, REQUEST_ID_HEADER, SESSION_HEADER, ZXID_HEADER};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use uuid::Uuid;
 
 /// How long a call may take where its caller does not say.
 pub const CALL_WITHIN: Duration = Duration::from_secs(10);
+/// Longer than a change of the membership may take at the leader.
+const MEMBERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// An acknowledged answer.
 #[derive(Clone, Debug)]
@@ -85,11 +89,29 @@ struct Call<'a> {
     method: Method,
     path: String,
     session: Option<&'a str>,
+    request_id: Option<Uuid>,
     within: Duration,
 }
 
 fn call(method: Method, path: String) -> Call<'static> {
-    Call { method, path, session: None, within: CALL_WITHIN }
+    Call { method, path, session: None, request_id: None, within: CALL_WITHIN }
+}
+
+/// A change as a caller may ask for it more than once, at several nodes: the same session and the same request id make it one.
+#[derive(Clone, Debug)]
+pub struct Change<B> {
+    /// POST, PUT or DELETE.
+    pub method: Method,
+    /// Path and query.
+    pub target: String,
+    /// As whom.
+    pub credential: Option<String>,
+    /// Under which id.
+    pub request_id: Option<Uuid>,
+    /// How long to wait for the answer.
+    pub within: Duration,
+    /// What is sent.
+    pub body: Option<B>,
 }
 
 impl<'a> Call<'a> {
@@ -107,7 +129,29 @@ const NO_BODY: Option<&()> = None;
 impl Api {
     /// The API at `127.0.0.1:port`.
     pub fn new(client: reqwest::Client, port: u16) -> Self {
-        Self { client, base: format!("http://127.0.0.1:{port}") }
+        Self::at_address(client, SocketAddr::from(([127, 0, 0, 1], port)))
+    }
+
+    /// The API at that address.
+    pub fn at_address(client: reqwest::Client, address: SocketAddr) -> Self {
+        Self { client, base: format!("http://{address}") }
+    }
+
+    /// The API at a base URL, such as `http://127.0.0.1:7400`.
+    pub fn at(client: reqwest::Client, base: &str) -> Self {
+        Self { client, base: base.trim_end_matches('/').to_owned() }
+    }
+
+    /// Asks for a change, once, here.
+    pub async fn change<B: Serialize, T: DeserializeOwned>(&self, change: &Change<B>) -> Called<T> {
+        let call = Call {
+            method: change.method.clone(),
+            path: change.target.clone(),
+            session: change.credential.as_deref(),
+            request_id: change.request_id,
+            within: change.within,
+        };
+        self.send(call, change.body.as_ref()).await
     }
 
     /// Its base URL.
@@ -124,6 +168,9 @@ impl Api {
         let mut request = self.client.request(call.method, format!("{}{}", self.base, call.path)).timeout(call.within);
         if let Some(session) = call.session {
             request = request.header(SESSION_HEADER, session);
+        }
+        if let Some(id) = call.request_id {
+            request = request.header(REQUEST_ID_HEADER, id.to_string());
         }
         if let Some(body) = body {
             request = request.json(body);
@@ -165,6 +212,23 @@ impl Api {
     /// Has leadership handed to the most advanced follower.
     pub async fn transfer_leadership(&self) -> Called<Transferred> {
         self.send(call(Method::POST, "/v1/cluster/transfer".into()), Some(&Transfer { to: None })).await
+    }
+
+    /// Adds a node as a learner.
+    pub async fn add_member(&self, node_id: u64, peer_address: &str) -> Called<serde_json::Value> {
+        let body = AddMember { node_id, peer_address: peer_address.to_owned() };
+        self.send(call(Method::POST, "/v1/cluster/members".into()).within(MEMBERS_WITHIN), Some(&body)).await
+    }
+
+    /// Makes a learner a voter.
+    pub async fn promote_member(&self, node: u64) -> Called<serde_json::Value> {
+        let path = format!("/v1/cluster/members/{node}/promote");
+        self.send(call(Method::POST, path).within(MEMBERS_WITHIN), NO_BODY).await
+    }
+
+    /// Removes a member.
+    pub async fn remove_member(&self, node: u64) -> Called<serde_json::Value> {
+        self.send(call(Method::DELETE, format!("/v1/cluster/members/{node}")).within(MEMBERS_WITHIN), NO_BODY).await
     }
 
     /// Opens a session.

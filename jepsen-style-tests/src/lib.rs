@@ -1,6 +1,6 @@
 //! Proofs by trial: real `lockkeeper serve` processes on loopback, put under faults, and what their clients saw, checked.
 //!
-//! The harness ([`cluster`], [`process`], [`proxy`]) knows nothing of promises; each module of [`proofs`] tries to falsify one. Clients
+//! The harness ([`cluster`], [`process`], [`net`]) knows nothing of promises; each module of [`proofs`] tries to falsify one. Clients
 //! here ([`http`]) never retry and never guess: an answer is acknowledged, refused, certainly not carried out, or unknown. Where it is
 //! the client library that is on trial, it runs in processes of its own ([`workers`], [`work`]), which tell what they are told
 //! ([`record`]); [`ledger`] gathers what the log did, and the functions of [`judge`] compare the two. Nothing in this crate decides by sleeping that something must have happened by now: it waits for a condition, with a bound.
@@ -18,11 +18,11 @@ pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod proofs;
-pub mod proxy;
 pub mod record;
 pub mod report;
 pub mod run;
 pub mod sampler;
+pub mod small_disk;
 pub mod sse;
 pub mod stats;
 pub mod story;

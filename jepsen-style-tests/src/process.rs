@@ -40,7 +40,7 @@ impl Process {
     ) -> io::Result<Self> {
         let append = |path: &Path| File::options().create(true).append(true).open(path);
         let mut words: Vec<&str> = Vec::new();
-        if has_setpriv() {
+        if has_program("setpriv") {
             words.extend(["setpriv", "--pdeathsig", "KILL", "--"]);
         }
         words.extend(argv.iter().map(String::as_str));
@@ -99,8 +99,9 @@ impl Drop for Process {
     }
 }
 
-fn has_setpriv() -> bool {
-    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("setpriv").is_file()))
+/// Whether there is such a program.
+pub(crate) fn has_program(name: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,10 @@
 //! The network between nodes, and between clients and nodes, on which faults can be put: one link for each direction.
 
+pub mod direct;
+mod link;
+pub mod proxy;
+mod way;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,8 +38,11 @@ pub enum LinkFault {
     None,
     /// Nothing passes; what was sent arrives once healed, as after a partition.
     Cut,
-    /// Connections are reset, and new ones refused or reset.
+    /// Connections that carry anything in this direction are reset, and new ones refused or reset.
     Reset,
+    /// The receiving end has forgotten its connections and the sending end does not know: what it sends vanishes, until it is told by
+    /// a reset when this is healed. No new connections.
+    HalfOpen,
     /// Each way takes longer by `delay` and up to `jitter` more, and passes so many bytes a second (0: no bound).
     Slow {
         /// Added to every way.
@@ -72,12 +80,43 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// Words before a node's command line, where it must be started in a place of its own.
     fn wrap(&self, node: u64) -> Vec<String>;
 
+    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its door for clients, and
+    /// the faults of its clients' links, pass to the new one).
+    ///
+    /// # Errors
+    /// It is there already, or ports cannot be had.
+    async fn add_node(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
+        let _ = (node, in_place_of);
+        Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
+    }
+
     /// Puts a fault on the link from one place to a node (both doors), or takes it off. One-way faults: what `from` sends. Exact: once this has returned it is so.
+    ///
+    /// # Errors
+    /// The backend cannot do this.
     async fn set(&self, from: Place, to: u64, fault: LinkFault) -> Result<(), Failed>;
 
+    /// Puts a fault on what a node sends to the clients, or takes it off.
+    ///
+    /// # Errors
+    /// The backend cannot do this.
+    async fn set_answers(&self, from: u64, fault: LinkFault) -> Result<(), Failed> {
+        let _ = (from, fault);
+        Err(Failed::CannotRun(format!("{} cannot put faults on answers alone", self.backend())))
+    }
+
     /// Takes every fault off.
+    ///
+    /// # Errors
+    /// The harness failed.
     async fn heal(&self) -> Result<(), Failed>;
 
     /// What the link did.
     async fn passed(&self, from: Place, to: u64) -> Passed;
+
+    /// What the link from a node to the clients did.
+    async fn passed_answers(&self, from: u64) -> Passed {
+        let _ = from;
+        Passed::default()
+    }
 }

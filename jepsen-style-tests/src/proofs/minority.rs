@@ -1,6 +1,6 @@
 //! P10 and P11: the leader is cut off from its peers, in turn by silence and by reset connections.
 //!
-//! The cut is exact (see [`crate::proxy`]), so the check needs no allowance: whatever was *sent* to the cut-off node after the cut can
+//! The cut is exact (see [`crate::net::proxy`]), so the check needs no allowance: whatever was *sent* to the cut-off node after the cut can
 //! have found no quorum, and must not be acknowledged before the links heal. Its holder runs the client library, reaches that node
 //! only, and must say that its lock is lost before the other side grants the lock; both moments are read from one monotonic clock.
 
@@ -18,7 +18,8 @@ use uuid::Uuid;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
-use crate::proxy::LinkState;
+use crate::net::LinkFault;
+use crate::net::proxy::ProxyNet;
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -43,13 +44,14 @@ type Attempts = Arc<Mutex<Vec<Attempt>>>;
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
-    let mut cluster =
-        Cluster::start(&context.binary, &context.dir, Options { proxied: true, ..Options::default() }).await?;
+    let net = Arc::new(ProxyNet::start(3).await?);
+    let options = Options { nodes: 3, net: Some(net), ..Options::default() };
+    let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
     let parent = cluster.api(1).create("/minority", &Create::default(), None).await;
     parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
     let (mut attempts, mut leads, mut resumed) = (0, Vec::new(), Vec::new());
     for round in 1..=rounds {
-        let state = if round % 2 == 1 { LinkState::Stalled } else { LinkState::Refused };
+        let state = if round % 2 == 1 { LinkFault::Cut } else { LinkFault::Reset };
         let figures = one_round(context, &mut cluster, round, state)
             .await
             .map_err(|failed| Failed::Broken(format!("round {round} ({state:?}): {failed}")))?;
@@ -73,7 +75,7 @@ struct Figures {
     resumed_after: Duration,
 }
 
-async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: LinkState) -> Result<Figures, Failed> {
+async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: LinkFault) -> Result<Figures, Failed> {
     let (leader, term) = cluster.leader().await?;
     let others: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
     let lock = format!("minority-{round}");
@@ -86,7 +88,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     probes.extend(probe(cluster.own_api(others[1])?, &format!("/minority/{round}-at-other-"), &there, &stop).await?);
     acknowledged_of_each_kind(&here, Instant::now()).await?;
 
-    cluster.set_links_of(leader, state);
+    cluster.set_links_of(leader, state).await?;
     let cut = Instant::now();
     context.story.say(format!("round {round}: node {leader} leads term {term} and is cut off now ({state:?})"));
     let granted = waiter.await.map_err(std::io::Error::other)??;
@@ -94,7 +96,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     tokio::time::sleep(CUT_FOR.saturating_sub(cut.elapsed())).await;
     let lost = holder.lost_at(granted)?;
     let heal = Instant::now();
-    cluster.set_links_of(leader, LinkState::Open);
+    cluster.set_links_of(leader, LinkFault::None).await?;
     stop.store(true, Ordering::SeqCst);
     for probe in probes {
         probe.await.map_err(std::io::Error::other)?;

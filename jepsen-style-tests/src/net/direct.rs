@@ -1,0 +1,86 @@
+//! No faults at all: every node listens on loopback and is reached there. What proofs use that cut nothing.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+
+use async_trait::async_trait;
+
+use super::{Door, FaultNet, LinkFault, Passed, Place};
+use crate::ports;
+use crate::verdict::Failed;
+
+/// Plain loopback.
+#[derive(Debug, Default)]
+pub struct Direct(Mutex<BTreeMap<(u64, Door), SocketAddr>>);
+
+impl Direct {
+    /// Ports for the founding members `1..=nodes`.
+    ///
+    /// # Errors
+    /// Ports cannot be had.
+    pub fn start(nodes: u64) -> Result<Self, Failed> {
+        let net = Self::default();
+        for node in 1..=nodes {
+            net.settle(node, None)?;
+        }
+        Ok(net)
+    }
+
+    fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
+        let ports = ports::free(2)?;
+        let mut listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let inherited = in_place_of.and_then(|old| listens.get(&(old, Door::Client)).copied());
+        listens.insert((node, Door::Peer), SocketAddr::from(([127, 0, 0, 1], ports[0])));
+        listens.insert((node, Door::Client), inherited.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], ports[1]))));
+        Ok(())
+    }
+}
+
+fn no_faults<T>() -> Result<T, Failed> {
+    Err(Failed::CannotRun("this network takes no faults".into()))
+}
+
+#[async_trait]
+impl FaultNet for Direct {
+    fn backend(&self) -> &'static str {
+        "direct"
+    }
+
+    fn address(&self, _: Place, to: u64, door: Door) -> SocketAddr {
+        self.listens(to, door)
+    }
+
+    fn listens(&self, node: u64, door: Door) -> SocketAddr {
+        let listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        listens.get(&(node, door)).copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)))
+    }
+
+    fn wrap(&self, _: u64) -> Vec<String> {
+        Vec::new()
+    }
+
+    async fn add_node(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
+        self.settle(node, in_place_of)
+    }
+
+    async fn set(&self, _: Place, _: u64, _: LinkFault) -> Result<(), Failed> {
+        no_faults()
+    }
+
+    async fn set_answers(&self, _: u64, _: LinkFault) -> Result<(), Failed> {
+        no_faults()
+    }
+
+    async fn heal(&self) -> Result<(), Failed> {
+        Ok(())
+    }
+
+    async fn passed(&self, _: Place, _: u64) -> Passed {
+        Passed::default()
+    }
+
+    async fn passed_answers(&self, _: u64) -> Passed {
+        Passed::default()
+    }
+}

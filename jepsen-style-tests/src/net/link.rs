@@ -1,0 +1,265 @@
+//! A TCP proxy in front of one door: what one place (or whoever names itself) opens to a node goes through here, both ways.
+//!
+//! Bytes that a cut holds are delivered when it heals, as after a real partition, and so is the news that one end has gone: a proxy
+//! cannot drop bytes in the middle of a stream without lying about TCP. A connection comes about only while both directions pass.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::LinkFault;
+use super::way::Way;
+
+const CHUNK: usize = 16 * 1024;
+/// Chunks on their way in one direction of one connection; more is left to the sender's kernel.
+const UNDER_WAY: usize = 64;
+const NAME_WITHIN_BYTES: usize = 8 * 1024;
+/// What every call between peers carries.
+const NAME: &[u8] = b"\r\nlockkeeper-from: ";
+
+/// The two directions of a connection.
+#[derive(Clone)]
+pub(super) struct Pair {
+    /// From who opened it.
+    pub(super) there: Arc<Way>,
+    /// To who opened it.
+    pub(super) back: Arc<Way>,
+}
+
+/// Whose connections come here.
+#[derive(Clone)]
+pub(super) enum Callers {
+    /// One place's only.
+    One(Pair),
+    /// Anybody's: peers that were not told an address of their own. They say in their first request who they are.
+    Named(Arc<dyn Fn(u64) -> Pair + Send + Sync>),
+}
+
+/// A listening proxy; it and its connections end when it is dropped.
+pub(super) struct Link {
+    address: SocketAddr,
+    _end: DropGuard,
+}
+
+impl Link {
+    /// Listens on `port` of 127.0.0.1 and passes on to `target`.
+    pub(super) async fn open(port: u16, target: SocketAddr, callers: Callers) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let address = listener.local_addr()?;
+        let end = CancellationToken::new();
+        tokio::spawn(end.clone().run_until_cancelled_owned(accept(listener, target, callers, end.clone())));
+        Ok(Self { address, _end: end.drop_guard() })
+    }
+
+    /// Where to connect to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn accept(listener: TcpListener, target: SocketAddr, callers: Callers, end: CancellationToken) {
+    loop {
+        match listener.accept().await {
+            Ok((near, _)) => {
+                let serving = serve(near, target, callers.clone());
+                drop(tokio::spawn(end.clone().run_until_cancelled_owned(serving)));
+            }
+            // Out of descriptors, or a connection that went before it was accepted: the listener is still good.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+async fn serve(mut near: TcpStream, target: SocketAddr, callers: Callers) {
+    let mut first = Vec::new();
+    let pair = match callers {
+        Callers::One(pair) => pair,
+        Callers::Named(pair_of) => match named(&mut near, &mut first).await {
+            Some(caller) => pair_of(caller),
+            None => return reset(&near),
+        },
+    };
+    let Some(mut far) = connect(&near, target, &pair).await else { return reset(&near) };
+    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    match converse(&mut near, &mut far, first, &pair).await {
+        End::Orderly => {}
+        End::Reset => {
+            reset(&near);
+            reset(&far);
+        }
+        // The news of an end travels like everything else.
+        End::NearGone => {
+            pair.there.until_passable().await;
+            reset(&far);
+        }
+        End::FarGone => {
+            pair.back.until_passable().await;
+            reset(&near);
+        }
+        End::FarForgot => strand(far, near, &pair.there).await,
+        End::NearForgot => strand(near, far, &pair.back).await,
+    }
+}
+
+enum End {
+    Orderly,
+    Reset,
+    NearGone,
+    FarGone,
+    FarForgot,
+    NearForgot,
+}
+
+async fn converse(near: &mut TcpStream, far: &mut TcpStream, first: Vec<u8>, pair: &Pair) -> End {
+    let (near_read, near_write) = near.split();
+    let (far_read, far_write) = far.split();
+    let there = async {
+        carry(near_read, far_write, first, &pair.there).await.map_err(|end| end.of(End::NearGone, End::FarGone))
+    };
+    let back = async {
+        carry(far_read, near_write, Vec::new(), &pair.back).await.map_err(|end| end.of(End::FarGone, End::NearGone))
+    };
+    let is_reset = |fault| fault == LinkFault::Reset;
+    let is_half_open = |fault| fault == LinkFault::HalfOpen;
+    tokio::select! {
+        () = pair.there.until(is_reset) => { pair.there.count_reset(); End::Reset }
+        () = pair.back.until(is_reset) => { pair.back.count_reset(); End::Reset }
+        () = pair.there.until(is_half_open) => End::FarForgot,
+        () = pair.back.until(is_half_open) => End::NearForgot,
+        both = async { tokio::try_join!(there, back) } => both.err().unwrap_or(End::Orderly),
+    }
+}
+
+/// The name that the caller gives itself; what was read is kept for the node.
+async fn named(near: &mut TcpStream, first: &mut Vec<u8>) -> Option<u64> {
+    while first.len() < NAME_WITHIN_BYTES {
+        if near.read_buf(first).await.ok()? == 0 {
+            return None;
+        }
+        if let Some(at) = first.windows(NAME.len()).position(|window| window.eq_ignore_ascii_case(NAME)) {
+            let rest = &first[at + NAME.len()..];
+            if let Some(end) = rest.iter().position(|byte| *byte == b'\r') {
+                return std::str::from_utf8(&rest[..end]).ok()?.trim().parse().ok();
+            }
+        }
+    }
+    None
+}
+
+/// A connection to the node, once both directions let the greetings pass; none if it is refused or the caller has given up by then.
+async fn connect(near: &TcpStream, target: SocketAddr, pair: &Pair) -> Option<TcpStream> {
+    for way in [&pair.there, &pair.back] {
+        let (due, late) = way.arrival();
+        if late {
+            // One packet at least.
+            way.count_held(1);
+        }
+        way.wait(due).await;
+    }
+    let refused = |fault| fault == LinkFault::Reset;
+    while !(pair.there.is_passable() && pair.back.is_passable()) {
+        tokio::select! {
+            () = pair.there.until(refused) => { pair.there.count_reset(); return None }
+            () = pair.back.until(refused) => { pair.back.count_reset(); return None }
+            () = async { pair.there.until_passable().await; pair.back.until_passable().await } => {}
+        }
+    }
+    let gone =
+        near.ready(Interest::READABLE).now_or_never().and_then(Result::ok).is_some_and(|ready| ready.is_read_closed());
+    if gone {
+        // It gave up before there was a connection: nothing of it ever left.
+        return None;
+    }
+    TcpStream::connect(target).await.ok()
+}
+
+/// One end has forgotten the connection and the other does not know: what that sends vanishes, until healing tells it.
+async fn strand(forgetful: TcpStream, mut unaware: TcpStream, way: &Way) {
+    way.count_reset();
+    reset(&forgetful);
+    drop(forgetful);
+    let mut bytes = vec![0; CHUNK];
+    let vanish = async {
+        while let Ok(count @ 1..) = unaware.read(&mut bytes).await {
+            way.count_held(count);
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = way.until(|fault| fault != LinkFault::HalfOpen) => {}
+        () = vanish => {}
+    }
+    reset(&unaware);
+}
+
+/// Reset instead of an orderly end, as from a process that is gone.
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+enum Gone {
+    Source,
+    Sink,
+}
+
+impl Gone {
+    fn of(self, source: End, sink: End) -> End {
+        match self {
+            Self::Source => source,
+            Self::Sink => sink,
+        }
+    }
+}
+
+struct Chunk {
+    bytes: Vec<u8>,
+    due: Instant,
+    counted: bool,
+}
+
+/// Carries bytes, and the end of them, one way.
+async fn carry(mut source: ReadHalf<'_>, mut sink: WriteHalf<'_>, first: Vec<u8>, way: &Way) -> Result<(), Gone> {
+    let (sender, mut receiver) = mpsc::channel(UNDER_WAY);
+    let reading = async move {
+        let (mut buffer, mut last) = (vec![0; CHUNK], Instant::now());
+        let mut bytes = first;
+        loop {
+            if bytes.is_empty() {
+                let count = source.read(&mut buffer).await.map_err(|_| Gone::Source)?;
+                bytes = buffer[..count].to_vec();
+            }
+            let (due, counted) = way.arrival();
+            last = last.max(due);
+            if counted {
+                way.count_held(bytes.len());
+            }
+            let ended = bytes.is_empty();
+            let chunk = Chunk { bytes: std::mem::take(&mut bytes), due: last, counted };
+            if sender.send(chunk).await.is_err() || ended {
+                return Ok(());
+            }
+        }
+    };
+    let writing = async {
+        while let Some(Chunk { bytes, due, counted }) = receiver.recv().await {
+            way.wait(due).await;
+            if bytes.is_empty() {
+                way.until_passable().await;
+                let _ = sink.shutdown().await;
+                return Ok(());
+            }
+            way.pass(&sink, &bytes, counted).await.map_err(|_| Gone::Sink)?;
+        }
+        Ok(())
+    };
+    tokio::try_join!(reading, writing).map(drop)
+}
