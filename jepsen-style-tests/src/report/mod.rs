@@ -1,6 +1,11 @@
 //! The report of a run or a matrix: one self-contained page, and the raw history beside it.
 
 mod data;
+mod page;
+mod plot;
+#[cfg(test)]
+mod tests;
+mod timeline;
 
 pub use data::{Counts, Made, Outcome, Recovery, Report, Skipped};
 
@@ -19,7 +24,7 @@ pub fn write(dir: &Path, report: &Report, history: &History) -> io::Result<()> {
     lines(&dir.join("history.jsonl"), history.events())?;
     lines(&dir.join("faults.jsonl"), &report.faults)?;
     std::fs::write(dir.join("run.json"), serde_json::to_vec_pretty(report).map_err(io::Error::other)?)?;
-    Ok(())
+    std::fs::write(dir.join("index.html"), page::run(report, history))
 }
 
 fn lines<T: Serialize>(path: &Path, all: &[T]) -> io::Result<()> {
