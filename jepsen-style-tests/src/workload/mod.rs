@@ -2,7 +2,17 @@
 //!
 //! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
 
-use std::path::PathBuf;
+mod counting;
+mod ephemerals;
+mod hand;
+mod lock;
+mod register;
+mod seat;
+pub mod tells;
+mod watches;
+
+use std::any::Any;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -146,6 +156,15 @@ pub trait Workload: Send + Sync {
         Expected::Valid
     }
 
+    /// Makes what must stand in the shared directory before the clients begin. What it gives is kept until the run is over.
+    ///
+    /// # Errors
+    /// It cannot be made: the run cannot be.
+    async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
+        let _ = shared;
+        Ok(Box::new(()))
+    }
+
     /// What one client does until it is told to stop.
     ///
     /// # Errors
@@ -167,5 +186,5 @@ pub trait Workload: Send + Sync {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
-    Vec::new()
+    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(register::Register), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
 }

@@ -1,0 +1,205 @@
+//! What a client has at hand whatever its workload: the library, the nodes one by one, chance, pauses, and the word for how certain a
+//! failure is. It must never call an outcome certain that is not.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use lockkeeper_client::api::Code;
+use lockkeeper_client::api::nodes::Create;
+use lockkeeper_client::recipes::RecipeError;
+use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Begun, ClientContext};
+use crate::http::{Api, Failure, new_client};
+
+/// How long one node is given for an answer. Shorter than a session lives, so that a frozen node does not cost one.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(1);
+/// How long the library goes on over all endpoints.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) struct Hand {
+    pub(super) context: ClientContext,
+    pub(super) rng: StdRng,
+    pub(super) client: Client,
+    /// Its nodes, the one it begins with first, over connections that it has to itself.
+    pub(super) nodes: Vec<Api>,
+}
+
+/// What a failure makes certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sure {
+    /// An answer: this is why not.
+    Refused(Code),
+    /// It did not take place and will not.
+    NotDone,
+    /// Nobody knows.
+    Unknown,
+}
+
+impl Hand {
+    pub(super) fn new(context: ClientContext) -> Result<Self, String> {
+        let options = Options {
+            connect_timeout: ATTEMPT / 2,
+            attempt_timeout: ATTEMPT,
+            patience: PATIENCE,
+            liveness_interval: ATTEMPT / 2,
+        };
+        let client = Client::new(&context.endpoints, options).map_err(|error| error.to_string())?;
+        let connections = new_client().map_err(|error| error.to_string())?;
+        let nodes = client.endpoints().iter().map(|at| Api::at(connections.clone(), at.as_str())).collect();
+        Ok(Self { rng: StdRng::seed_from_u64(context.seed), context, client, nodes })
+    }
+
+    /// Any node.
+    pub(super) fn any(&mut self) -> Api {
+        let first = self.nodes[0].clone();
+        self.nodes.choose(&mut self.rng).cloned().unwrap_or(first)
+    }
+
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        self.rng.random_range(0..100) < percent
+    }
+
+    /// Sleeps for so many milliseconds; false if it is to end.
+    pub(super) async fn think(&mut self, ms: Range<u64>) -> bool {
+        let pause = Duration::from_millis(self.rng.random_range(ms));
+        tokio::select! {
+            () = self.context.stop.cancelled() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
+    }
+
+    /// A session of the library, as soon as the cluster gives one; none if it is to end before.
+    pub(super) async fn session(&mut self) -> Option<Session> {
+        let options = SessionOptions {
+            timeout: self.context.ttl,
+            label: format!("client {}", self.context.client),
+            ..SessionOptions::default()
+        };
+        while !self.context.stop.is_cancelled() {
+            if let Ok(session) = Session::open(&self.client, &options).await {
+                self.context.teller.told("opened", &json!({ "session": session.id() }), None);
+                return Some(session);
+            }
+            self.think(50..100).await;
+        }
+        None
+    }
+
+    /// The same session while it lives, or another.
+    pub(super) async fn renewed(&mut self, session: Session) -> Option<Session> {
+        if session.left().is_zero() { self.session().await } else { Some(session) }
+    }
+
+    /// Makes persistent nodes, each below the one before it, as soon as the cluster does; false if it is to end before.
+    pub(super) async fn prepare(&mut self, paths: &[&str]) -> bool {
+        for path in paths {
+            loop {
+                match self.client.create(path, &Create::default()).await {
+                    Ok(_) => break,
+                    Err(error) if error.code() == Some(Code::NodeExists) => break,
+                    Err(_) if self.think(50..100).await => {}
+                    Err(_) => return false,
+                }
+            }
+        }
+        true
+    }
+}
+
+/// What an error of the library makes certain. A session that is over may have been so only when an unanswered first try had been
+/// carried out.
+pub(super) fn sure(error: &Error) -> Sure {
+    match error {
+        Error::Refused(problem) => of_code(problem.code),
+        Error::Unreachable { .. } => Sure::NotDone,
+        _ => Sure::Unknown,
+    }
+}
+
+/// The same of one attempt at one node, which was the only one.
+pub(super) fn sure_once(failure: &Failure) -> Sure {
+    match failure {
+        Failure::Refused(problem) => of_code(problem.code),
+        Failure::NotDone(_) => Sure::NotDone,
+        Failure::Unknown(_) => Sure::Unknown,
+    }
+}
+
+/// The same of a recipe, which may have done several things: only its own words are certain.
+pub(super) fn sure_recipe(error: &RecipeError) -> Sure {
+    match error {
+        RecipeError::Client(error) => match sure(error) {
+            Sure::NotDone | Sure::Refused(_) => Sure::NotDone,
+            Sure::Unknown => Sure::Unknown,
+        },
+        _ => Sure::NotDone,
+    }
+}
+
+fn of_code(code: Code) -> Sure {
+    match code {
+        Code::UnknownOutcome | Code::Internal => Sure::Unknown,
+        code if code.is_transient() => Sure::NotDone,
+        code => Sure::Refused(code),
+    }
+}
+
+/// Ends an operation in the way that is certain.
+pub(super) fn end<T, E: std::fmt::Display>(
+    begun: Begun,
+    came: Result<(T, Option<u64>), E>,
+    sure: impl FnOnce(&E) -> Sure,
+) -> Option<T>
+where
+    T: Serialize,
+{
+    match came {
+        Ok((answer, zxid)) => {
+            begun.ok(&answer, zxid);
+            Some(answer)
+        }
+        Err(error) => {
+            match sure(&error) {
+                Sure::Unknown => begun.info(&error.to_string()),
+                Sure::Refused(_) | Sure::NotDone => begun.fail(&error.to_string()),
+            }
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_client::api::Problem;
+
+    use super::*;
+
+    fn refused(code: Code) -> Error {
+        Error::Refused(Box::new(Problem::new(code, "because")))
+    }
+
+    #[test]
+    fn nothing_is_certain_that_may_have_happened() {
+        assert_eq!(sure(&refused(Code::BadVersion)), Sure::Refused(Code::BadVersion));
+        assert_eq!(sure(&refused(Code::NoLeader)), Sure::NotDone);
+        assert_eq!(sure(&Error::Unreachable { tried: Vec::new() }), Sure::NotDone);
+        for open in [
+            refused(Code::UnknownOutcome),
+            refused(Code::Internal),
+            Error::UnknownOutcome("no answer".into()),
+            Error::Lost("expired".into()),
+            Error::NotLockkeeper { endpoint: "x".into(), why: "y".into() },
+        ] {
+            assert_eq!(sure(&open), Sure::Unknown, "{open}");
+        }
+        assert_eq!(sure_once(&Failure::Unknown("timeout".into())), Sure::Unknown);
+        assert_eq!(sure_once(&Failure::NotDone("no connection".into())), Sure::NotDone);
+        assert_eq!(sure_recipe(&RecipeError::Client(Error::Lost("gone".into()))), Sure::Unknown);
+    }
+}

@@ -1,0 +1,495 @@
+//! `register`: nodes as registers that are read, written, compared and set by version, created and deleted, through any node. What the
+//! clients are told must be what one register for each key could have told them, in an order that agrees with real time (P7), and a
+//! change that was asked for twice under one request id must have happened once (P9).
+//!
+//! The checker is not told of zxids: it believes no word of the servers about their own order. Keys change every few seconds, so that
+//! what remained unknown on one does not stand in its way for ever.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures::future::join;
+use lockkeeper_client::api::nodes::{Changed, Create, Deleted, Node, SetData};
+use lockkeeper_client::api::{Code, Data};
+use lockkeeper_client::{Client, Error, Reading, Session};
+use rand::Rng as _;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once};
+use super::{Begun, ClientContext, Recorded, Workload};
+use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
+use crate::check::Check;
+use crate::history::{Ended, Op};
+use crate::http::{Called, Change};
+use crate::record::boot_us;
+
+const ROOT: &str = "/registers";
+/// How long a set of keys is in use, in microseconds.
+const WINDOW_US: u64 = 4_000_000;
+const KEYS: u64 = 3;
+
+/// What is asked of a register.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Asked {
+    /// Which.
+    key: String,
+    /// What of it.
+    #[serde(flatten)]
+    call: Call,
+}
+
+/// What can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "call", rename_all = "snake_case")]
+pub(super) enum Call {
+    /// Its value.
+    Read,
+    /// To have this value, whatever it has.
+    Write {
+        /// The new value.
+        value: String,
+    },
+    /// To have this value, if it has that version.
+    CompareAndSet {
+        /// The version.
+        version: i32,
+        /// The new value.
+        value: String,
+    },
+    /// To come to be.
+    Create {
+        /// Its first value.
+        value: String,
+    },
+    /// To go.
+    Delete {
+        /// If it has this version.
+        version: Option<i32>,
+    },
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(super) enum Answer {
+    /// It has this value.
+    Value {
+        /// The value.
+        value: String,
+        /// In this version.
+        version: i32,
+    },
+    /// It was done.
+    Done {
+        /// The version that the register has now; none once it is deleted.
+        version: Option<i32>,
+    },
+    /// It was not done, because of what the register was at that moment.
+    Refused {
+        /// In the server's word.
+        code: Code,
+    },
+    /// It was asked for twice under one request id, and the two answers differ.
+    Torn {
+        /// One of them.
+        first: Box<Answer>,
+        /// The other.
+        second: Box<Answer>,
+    },
+}
+
+/// The workload.
+#[derive(Debug)]
+pub(super) struct Register;
+
+#[async_trait]
+impl Workload for Register {
+    fn name(&self) -> &'static str {
+        "register"
+    }
+
+    fn about(&self) -> &'static str {
+        "nodes as linearizable registers, through any node; some changes asked for twice under one request id"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P4 P7 P9 P10"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut hand = Hand::new(context)?;
+        if !hand.prepare(&[ROOT]).await {
+            return Ok(());
+        }
+        let Some(mut session) = hand.session().await else { return Ok(()) };
+        let mut versions = BTreeMap::new();
+        while hand.think(10..50).await {
+            let asked = choose(&mut hand, &mut versions);
+            let begun = hand.context.teller.begin(name(&asked.call), &asked);
+            let answer = match hand.rng.random_range(0..3) {
+                0 => through_library(session.client(), &asked).await,
+                1 => twice(&mut hand, &session, &asked).await,
+                _ => through_one_node(&mut hand, &asked).await,
+            };
+            if let Told::Ok(Answer::Value { version, .. } | Answer::Done { version: Some(version) }, _) = &answer {
+                versions.insert(asked.key.clone(), *version);
+            }
+            answer.tell(begun);
+            session = match hand.renewed(session).await {
+                Some(session) => session,
+                None => return Ok(()),
+            };
+        }
+        let _ = session.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let hand = Hand::new(context)?;
+        for name in hand.client.children(ROOT).await.map_err(|error| error.to_string())? {
+            let asked = Asked { key: name, call: Call::Read };
+            let begun = hand.context.teller.begin("read", &asked);
+            through_library(&hand.client, &asked).await.tell(begun);
+        }
+        Ok(())
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let ops = run.history.ops();
+        vec![linearizable(&ops), answered_alike(&ops)]
+    }
+}
+
+fn name(call: &Call) -> &'static str {
+    match call {
+        Call::Read => "read",
+        Call::Write { .. } => "write",
+        Call::CompareAndSet { .. } => "compare_and_set",
+        Call::Create { .. } => "create",
+        Call::Delete { .. } => "delete",
+    }
+}
+
+fn choose(hand: &mut Hand, versions: &mut BTreeMap<String, i32>) -> Asked {
+    let key = format!("{}-{}", boot_us() / WINDOW_US, hand.rng.random_range(0..KEYS));
+    let value = format!("{}.{}", hand.context.client, hand.rng.random_range(0..u32::MAX));
+    let known = versions.get(&key).copied();
+    let call = match (hand.rng.random_range(0..100), known) {
+        (0..35, _) => Call::Read,
+        (35..60, Some(version)) => Call::CompareAndSet { version, value },
+        (60..75, _) => Call::Create { value },
+        (75..85, version) => Call::Delete { version },
+        _ => Call::Write { value },
+    };
+    Asked { key, call }
+}
+
+/// How an operation ended, not yet told.
+enum Told {
+    Ok(Answer, Option<u64>),
+    Fail(String),
+    Info(String),
+}
+
+impl Told {
+    fn tell(self, begun: Begun) {
+        match self {
+            Self::Ok(answer, zxid) => begun.ok(&answer, zxid),
+            Self::Fail(why) => begun.fail(&why),
+            Self::Info(why) => begun.info(&why),
+        }
+    }
+
+    fn of(certain: Sure, why: String) -> Self {
+        match certain {
+            Sure::Refused(code) if of_the_register(code) => Self::Ok(Answer::Refused { code }, None),
+            Sure::Refused(_) | Sure::NotDone => Self::Fail(why),
+            Sure::Unknown => Self::Info(why),
+        }
+    }
+
+    fn of_library(came: Result<(Answer, u64), Error>) -> Self {
+        match came {
+            Ok((answer, zxid)) => Self::Ok(answer, Some(zxid)),
+            Err(error) => Self::of(sure(&error), error.to_string()),
+        }
+    }
+
+    fn of_one<T>(came: Called<T>, answer: impl FnOnce(T) -> (Answer, u64)) -> Self {
+        match came {
+            Ok(told) => {
+                let (answer, zxid) = answer(told.value);
+                Self::Ok(answer, Some(zxid))
+            }
+            Err(failure) => Self::of(sure_once(&failure), failure.to_string()),
+        }
+    }
+
+    /// Two ways to ask for one and the same change: one answer is the answer, and an end that is open leaves it open.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Ok(first, zxid), Self::Ok(second, _)) if first == second => Self::Ok(first, zxid),
+            (Self::Ok(first, zxid), Self::Ok(second, _)) => {
+                Self::Ok(Answer::Torn { first: Box::new(first), second: Box::new(second) }, zxid)
+            }
+            (Self::Ok(answer, zxid), _) | (_, Self::Ok(answer, zxid)) => Self::Ok(answer, zxid),
+            (Self::Info(why), _) | (_, Self::Info(why)) => Self::Info(why),
+            (Self::Fail(why), Self::Fail(_)) => Self::Fail(why),
+        }
+    }
+}
+
+/// Refusals that say something of the register; the others say something of the caller.
+fn of_the_register(code: Code) -> bool {
+    matches!(code, Code::NoNode | Code::NodeExists | Code::BadVersion)
+}
+
+fn value_of(node: &Node) -> Answer {
+    Answer::Value { value: node.data.text.clone().unwrap_or_default(), version: node.stat.version }
+}
+
+fn data(value: &str) -> Data {
+    Data::from_bytes(value.as_bytes())
+}
+
+fn path(key: &str) -> String {
+    format!("{ROOT}/{key}")
+}
+
+async fn through_library(client: &Client, asked: &Asked) -> Told {
+    let path = path(&asked.key);
+    let changed = |changed: Changed| (Answer::Done { version: Some(changed.stat.version) }, changed.zxid);
+    Told::of_library(match &asked.call {
+        Call::Read => client.node(&path, &Reading::default()).await.map(|node| (value_of(&node), node.zxid)),
+        Call::Write { value } => client.set(&path, &SetData { data: data(value) }, None).await.map(changed),
+        Call::CompareAndSet { version, value } => {
+            client.set(&path, &SetData { data: data(value) }, Some(*version)).await.map(changed)
+        }
+        Call::Create { value } => {
+            client.create(&path, &Create { data: data(value), ..Create::default() }).await.map(changed)
+        }
+        Call::Delete { version } => {
+            client.delete(&path, *version).await.map(|gone| (Answer::Done { version: None }, gone.zxid))
+        }
+    })
+}
+
+/// One attempt at one node, without a session.
+async fn through_one_node(hand: &mut Hand, asked: &Asked) -> Told {
+    let node = hand.any();
+    match change(asked, None) {
+        None => Told::of_one(node.get(&path(&asked.key), ATTEMPT).await, |node| (value_of(&node), node.zxid)),
+        Some(change) => attempt(&node, &change).await,
+    }
+}
+
+/// The same change under one request id at two nodes: at once, or the second some time after the first.
+async fn twice(hand: &mut Hand, session: &Session, asked: &Asked) -> Told {
+    let Some(change) = change(asked, Some((session.credential().to_string(), Uuid::new_v4()))) else {
+        return through_one_node(hand, asked).await;
+    };
+    let (one, other) = (hand.any(), hand.any());
+    if hand.chance(50) {
+        let (first, second) = join(attempt(&one, &change), attempt(&other, &change)).await;
+        return first.and(second);
+    }
+    let first = attempt(&one, &change).await;
+    hand.think(0..300).await;
+    first.and(attempt(&other, &change).await)
+}
+
+/// The change as it is sent; none for what only reads.
+fn change(asked: &Asked, as_session: Option<(String, Uuid)>) -> Option<Change<serde_json::Value>> {
+    let at = format!("/v1/nodes{}", path(&asked.key));
+    let (method, target, body) = match &asked.call {
+        Call::Read => return None,
+        Call::Write { value } => (Method::PUT, at, Some(set(value))),
+        Call::CompareAndSet { version, value } => (Method::PUT, format!("{at}?version={version}"), Some(set(value))),
+        Call::Create { value } => {
+            let create = Create { data: data(value), ..Create::default() };
+            (Method::POST, at, serde_json::to_value(create).ok())
+        }
+        Call::Delete { version: None } => (Method::DELETE, at, None),
+        Call::Delete { version: Some(version) } => (Method::DELETE, format!("{at}?version={version}"), None),
+    };
+    let (credential, request_id) = as_session.unzip();
+    Some(Change { method, target, credential, request_id, within: ATTEMPT, body })
+}
+
+fn set(value: &str) -> serde_json::Value {
+    serde_json::json!({ "data": data(value) })
+}
+
+async fn attempt(node: &crate::http::Api, change: &Change<serde_json::Value>) -> Told {
+    if change.method == Method::DELETE {
+        let came: Called<Deleted> = node.change(change).await;
+        return Told::of_one(came, |gone| (Answer::Done { version: None }, gone.zxid));
+    }
+    let came: Called<Changed> = node.change(change).await;
+    Told::of_one(came, |changed| (Answer::Done { version: Some(changed.stat.version) }, changed.zxid))
+}
+
+/// Each key by itself, as it is seen from outside.
+fn linearizable(ops: &[Op]) -> Check {
+    const NAME: &str = "linearizable registers";
+    let mut values = Values::default();
+    let mut operations = Vec::new();
+    for op in ops.iter().filter(|op| op.asked::<Asked>().is_ok()) {
+        match operation(op, &mut values) {
+            Ok(Some(operation)) => operations.push(operation),
+            Ok(None) => {}
+            Err(error) => return Check::unknown(NAME, "P7", format!("an answer cannot be read: {error}")),
+        }
+    }
+    let model = wgl::Register { init: None, upsert: false };
+    wgl::judge(NAME, "P4 P7 P9 P10", &model, operations, wgl::Budget::default())
+}
+
+/// Numbers for values.
+#[derive(Default)]
+struct Values(BTreeMap<String, u64>);
+
+impl Values {
+    fn number(&mut self, value: &str) -> u64 {
+        let next = self.0.len() as u64;
+        *self.0.entry(value.to_owned()).or_insert(next)
+    }
+}
+
+type Keyed = (String, OperationOf<wgl::Register>);
+
+/// The operation as the model knows it; none if it certainly did not take place.
+fn operation(op: &Op, values: &mut Values) -> Result<Option<Keyed>, serde_json::Error> {
+    let asked: Asked = op.asked()?;
+    let input = match &asked.call {
+        Call::Read => RegisterAsk::Read,
+        Call::Write { value } => RegisterAsk::Write(values.number(value)),
+        Call::CompareAndSet { version, value } => RegisterAsk::Cas { version: *version, to: values.number(value) },
+        Call::Create { value } => RegisterAsk::Create(values.number(value)),
+        Call::Delete { version } => RegisterAsk::Delete(*version),
+    };
+    let output = op.answer::<Answer>()?.map(|answer| understood(answer, &asked.call, values));
+    Ok(Operation::of(op, input, output).map(|operation| (asked.key, operation)))
+}
+
+fn understood(answer: Answer, call: &Call, values: &mut Values) -> RegisterAnswer {
+    match answer {
+        Answer::Value { value, version } => RegisterAnswer::Value(Some((values.number(&value), version))),
+        Answer::Done { version: None } => RegisterAnswer::Deleted,
+        Answer::Done { version } => RegisterAnswer::Written { version },
+        Answer::Refused { code: Code::NodeExists } => RegisterAnswer::Exists,
+        Answer::Refused { code: Code::BadVersion } => RegisterAnswer::OtherVersion,
+        Answer::Refused { .. } if *call == Call::Read => RegisterAnswer::Value(None),
+        Answer::Refused { .. } => RegisterAnswer::Missing,
+        // That it is torn is for another check to tell; the first answer goes here.
+        Answer::Torn { first, .. } => understood(*first, call, values),
+    }
+}
+
+/// No change that was asked for twice under one request id was answered in two ways.
+fn answered_alike(ops: &[Op]) -> Check {
+    const NAME: &str = "one answer for one request id";
+    let mut changes = 0;
+    for op in ops.iter().filter(|op| op.ended == Ended::Ok && op.what != "read") {
+        match op.answer::<Answer>() {
+            Ok(Some(Answer::Torn { first, second })) => {
+                let line = format!("client {} op {}: {:?} gave {first:?} and {second:?}", op.client, op.op, op.input);
+                let mut check = Check::invalid(NAME, "P9", "one request id got two answers", vec![line]);
+                check.at_us = op.completed_us;
+                return check;
+            }
+            Ok(_) => changes += 1,
+            Err(error) => return Check::unknown(NAME, "P9", format!("an answer cannot be read: {error}")),
+        }
+    }
+    match changes {
+        0 => Check::unknown(NAME, "P9", "no change was answered"),
+        _ => Check::valid(NAME, "P9", format!("{changes} changes were answered, none of them in two ways")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::to_value;
+
+    use super::*;
+    use crate::check::Verdict;
+
+    fn op(from: u64, to: u64, call: Call, answer: Option<Answer>) -> Op {
+        Op {
+            client: 1,
+            op: from,
+            what: name(&call).into(),
+            invoked_us: from,
+            completed_us: Some(to),
+            ended: if answer.is_some() { Ended::Ok } else { Ended::Info },
+            input: to_value(Asked { key: "k".into(), call }).unwrap(),
+            output: to_value(answer).unwrap(),
+            zxid: None,
+        }
+    }
+
+    fn create(value: &str) -> Call {
+        Call::Create { value: value.into() }
+    }
+
+    fn is(value: &str, version: i32) -> Option<Answer> {
+        Some(Answer::Value { value: value.into(), version })
+    }
+
+    fn done(version: i32) -> Option<Answer> {
+        Some(Answer::Done { version: Some(version) })
+    }
+
+    #[test]
+    fn a_register_may_do_what_registers_do() {
+        let swap = Call::CompareAndSet { version: 0, value: "b".into() };
+        let good = [
+            op(1, 2, Call::Read, Some(Answer::Refused { code: Code::NoNode })),
+            op(3, 9, create("a"), done(0)),
+            op(4, 5, Call::Read, is("a", 0)),
+            op(6, 8, swap.clone(), done(1)),
+            op(7, 10, swap, Some(Answer::Refused { code: Code::BadVersion })),
+            op(11, 12, Call::Write { value: "c".into() }, None),
+            op(13, 14, Call::Read, is("b", 1)),
+            op(15, 16, Call::Read, is("c", 2)),
+            op(17, 18, Call::Delete { version: Some(2) }, Some(Answer::Done { version: None })),
+        ];
+        let check = linearizable(&good);
+        assert_eq!(check.verdict, Verdict::Valid, "{check:?}");
+        assert_eq!(answered_alike(&good).verdict, Verdict::Valid);
+    }
+
+    #[test]
+    fn stale_reads_lost_writes_and_doubled_writes_are_caught() {
+        let stale = [op(1, 2, create("a"), done(0)), op(3, 4, Call::Read, Some(Answer::Refused { code: Code::NoNode }))];
+        assert_eq!(linearizable(&stale).verdict, Verdict::Invalid);
+        let write = Call::Write { value: "b".into() };
+        let doubled = [op(1, 2, create("a"), done(0)), op(3, 4, write.clone(), done(1)), op(5, 6, Call::Read, is("b", 2))];
+        assert_eq!(linearizable(&doubled).verdict, Verdict::Invalid);
+        let lost = [op(1, 2, create("a"), done(0)), op(3, 4, write, done(1)), op(5, 6, Call::Read, is("a", 0))];
+        assert_eq!(linearizable(&lost).verdict, Verdict::Invalid);
+    }
+
+    #[test]
+    fn two_answers_to_one_request_and_silence_are_caught() {
+        let (first, second) = (Box::new(Answer::Done { version: Some(1) }), Box::new(Answer::Done { version: Some(2) }));
+        let torn = op(1, 2, Call::Write { value: "b".into() }, Some(Answer::Torn { first, second }));
+        assert_eq!(answered_alike(&[torn]).verdict, Verdict::Invalid);
+        assert_eq!(answered_alike(&[]).verdict, Verdict::Unknown);
+        assert_eq!(linearizable(&[]).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn of_two_ways_the_certain_one_counts() {
+        let ok = |version| Told::Ok(Answer::Done { version: Some(version) }, Some(7));
+        assert!(matches!(ok(1).and(Told::Info("late".into())), Told::Ok(Answer::Done { version: Some(1) }, Some(7))));
+        assert!(matches!(Told::Fail("no".into()).and(ok(1)), Told::Ok(..)));
+        assert!(matches!(ok(1).and(ok(1)), Told::Ok(Answer::Done { .. }, _)));
+        assert!(matches!(ok(1).and(ok(2)), Told::Ok(Answer::Torn { .. }, _)));
+        assert!(matches!(Told::Fail("no".into()).and(Told::Info("late".into())), Told::Info(_)));
+        assert!(matches!(Told::Fail("no".into()).and(Told::Fail("no".into())), Told::Fail(_)));
+    }
+}

@@ -1,0 +1,148 @@
+//! One client's watches, one after the other, each told item by item.
+
+use std::time::Duration;
+
+use lockkeeper_client::api::Code;
+use lockkeeper_client::{Client, Reading, Session, Watch, WatchItem, WatchOptions};
+use rand::Rng as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{BEGUN, BOOKMARK, Begins, COMPACTED, ENDED, Ends, Marks, PARTS, RESUMED, ROOT, Resumes, SEEN, Sees, part};
+use crate::workload::hand::Hand;
+use crate::workload::{ClientContext, Teller};
+
+/// How long a watch may take to come to the end of the log once nobody writes and all is healed.
+const CATCH_UP: Duration = Duration::from_secs(20);
+
+/// Follows the tree until the client has written all it writes, and then to what was the end of the log.
+pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {
+    let mut hand = Hand::new(context)?;
+    let over_stream = hand.context.client.is_multiple_of(2);
+    let mut session: Option<Session> = None;
+    let mut number = 0;
+    while !written.is_cancelled() {
+        if over_stream && session.as_ref().is_none_or(|session| session.left().is_zero()) {
+            session = hand.session().await;
+        }
+        let client = session.as_ref().map_or(&hand.client, Session::client).clone();
+        number += 1;
+        let path = match hand.rng.random_range(0..PARTS + 2) {
+            of if of < PARTS => part(of),
+            _ => ROOT.to_owned(),
+        };
+        one(&mut hand, &client, number, path, &written).await;
+    }
+    match session {
+        Some(session) => session.close().await.map_err(|error| error.to_string()).or(Ok(())),
+        None => Ok(()),
+    }
+}
+
+/// One watch and those that take it up, until its client leaves it, it has come to the end, or history was compacted away.
+async fn one(hand: &mut Hand, client: &Client, watch: u32, path: String, written: &CancellationToken) {
+    // A watch begins where something was read.
+    let Ok(node) = hand.client.node(&path, &Reading::default()).await else {
+        hand.think(50..100).await;
+        return;
+    };
+    let teller = hand.context.teller.clone();
+    teller.told(BEGUN, &Begins { watch, path: path.clone(), from: node.zxid }, None);
+    let leave_at = Instant::now() + Duration::from_millis(hand.rng.random_range(4_000..12_000));
+    let mut position = node.zxid;
+    loop {
+        let mut options = WatchOptions::new(path.clone());
+        (options.recursive, options.from) = (true, Some(position));
+        // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again.
+        options.silence = Duration::from_millis(if hand.chance(50) { 3_000 } else { 40_000 });
+        let mut following = client.watch(options);
+        let pause_at = Instant::now() + Duration::from_millis(hand.rng.random_range(300..3_000));
+        let until = pause_at.min(leave_at);
+        match hear(&teller, watch, &mut following, until, written).await {
+            Heard::Compacted => return teller.told(COMPACTED, &Marks { watch }, None),
+            Heard::Broken => {}
+            Heard::Paused if Instant::now() >= leave_at => return,
+            Heard::Paused => {}
+            Heard::Written => {
+                return catch_up(hand, &teller, watch, following).await;
+            }
+        }
+        position = following.position().unwrap_or(position);
+        drop(following);
+        hand.think(1..200).await;
+        teller.told(RESUMED, &Resumes { watch, from: position }, None);
+    }
+}
+
+enum Heard {
+    Compacted,
+    /// It ended in another error.
+    Broken,
+    Paused,
+    /// The client writes no more.
+    Written,
+}
+
+async fn hear(
+    teller: &Teller,
+    watch: u32,
+    following: &mut Watch,
+    until: Instant,
+    written: &CancellationToken,
+) -> Heard {
+    loop {
+        let item = tokio::select! {
+            biased;
+            () = written.cancelled() => return Heard::Written,
+            () = tokio::time::sleep_until(until) => return Heard::Paused,
+            item = following.next() => item,
+        };
+        match item {
+            Some(Ok(item)) => {
+                tell(teller, watch, &item);
+            }
+            Some(Err(error)) if error.code() == Some(Code::Compacted) => return Heard::Compacted,
+            Some(Err(_)) | None => return Heard::Broken,
+        }
+    }
+}
+
+/// Tells an item, and gives its zxid.
+fn tell(teller: &Teller, watch: u32, item: &WatchItem) -> u64 {
+    match item {
+        WatchItem::Change(change) => {
+            let effect = super::Effect { kind: change.kind.into(), path: change.path.clone() };
+            teller.told(SEEN, &Sees { watch, effect }, Some(change.zxid));
+            change.zxid
+        }
+        WatchItem::Bookmark(zxid) => {
+            teller.told(BOOKMARK, &Marks { watch }, Some(*zxid));
+            *zxid
+        }
+    }
+}
+
+/// Goes on to what is now the end of the log.
+async fn catch_up(hand: &mut Hand, teller: &Teller, watch: u32, mut following: Watch) {
+    let until = Instant::now() + CATCH_UP;
+    let goal = loop {
+        match hand.client.node(ROOT, &Reading::default()).await {
+            Ok(node) => break Some(node.zxid),
+            Err(_) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(_) => break None,
+        }
+    };
+    // Where even a read does not come through, nothing can be said of watches.
+    let Some(goal) = goal else { return };
+    let mut caught_up = following.position().is_some_and(|position| position >= goal);
+    while !caught_up {
+        match tokio::time::timeout_at(until, following.next()).await {
+            Ok(Some(Ok(item))) => caught_up = tell(teller, watch, &item) >= goal,
+            Ok(Some(Err(error))) if error.code() == Some(Code::Compacted) => {
+                return teller.told(COMPACTED, &Marks { watch }, None);
+            }
+            Ok(Some(Err(_)) | None) | Err(_) => break,
+        }
+    }
+    teller.told(ENDED, &Ends { watch, caught_up, goal }, None);
+}

@@ -1,0 +1,192 @@
+//! `watches`: clients change a tree, one node or several at a time, and each follows it, or a part of it, with a watch of the library that is
+//! broken by faults and dropped and taken up again on purpose. Each watch must give, in order and once, exactly what the log has of its
+//! part from where it began (P8), or say `compacted`.
+//!
+//! Half of the watches go over a session's stream, the others over server-sent events without a session.
+
+mod check;
+mod follow;
+
+use async_trait::async_trait;
+use lockkeeper_client::api::Data;
+use lockkeeper_client::api::nodes::{Create, SetData, Txn, TxnOp};
+use lockkeeper_client::api::watch::ChangeKind;
+use lockkeeper_client::{Client, Error};
+use rand::Rng as _;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use super::hand::{Hand, end, sure};
+use super::{ClientContext, Recorded, Workload};
+use crate::check::Check;
+
+const ROOT: &str = "/watched";
+/// Parts of the tree that can be watched by themselves.
+const PARTS: u32 = 3;
+const NODES: u32 = 12;
+
+/// An operation: what it changes where it is carried out.
+const CHANGE: &str = "change";
+// What is told of a watch.
+const BEGUN: &str = "begun";
+const SEEN: &str = "seen";
+const BOOKMARK: &str = "bookmark";
+const RESUMED: &str = "resumed";
+const COMPACTED: &str = "compacted";
+const ENDED: &str = "ended";
+
+/// One change of one node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Effect {
+    kind: Kind,
+    path: String,
+}
+
+/// What a watch says of a node: [`ChangeKind`], ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Created,
+    Deleted,
+    DataChanged,
+    ChildrenChanged,
+}
+
+impl From<ChangeKind> for Kind {
+    fn from(kind: ChangeKind) -> Self {
+        match kind {
+            ChangeKind::Created => Self::Created,
+            ChangeKind::Deleted => Self::Deleted,
+            ChangeKind::DataChanged => Self::DataChanged,
+            ChangeKind::ChildrenChanged => Self::ChildrenChanged,
+        }
+    }
+}
+
+/// Told as `begun`: a watch of a path and all below it, from a zxid on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Begins {
+    watch: u32,
+    path: String,
+    from: u64,
+}
+
+/// Told as `seen`, with its zxid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Sees {
+    watch: u32,
+    #[serde(flatten)]
+    effect: Effect,
+}
+
+/// Told as `resumed`: it was dropped, and a new one was begun where it said that it could be taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Resumes {
+    watch: u32,
+    from: u64,
+}
+
+/// Told as `bookmark` with its zxid, and as `compacted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Marks {
+    watch: u32,
+}
+
+/// Told as `ended`: the client is done with it, and whether it had come as far as the client knew that it must.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Ends {
+    watch: u32,
+    caught_up: bool,
+    /// How far that was.
+    goal: u64,
+}
+
+/// The workload.
+#[derive(Debug)]
+pub(super) struct Watches;
+
+#[async_trait]
+impl Workload for Watches {
+    fn name(&self) -> &'static str {
+        "watches"
+    }
+
+    fn about(&self) -> &'static str {
+        "watches of a changing tree, broken off and taken up again: ordered, complete, unique, or `compacted`"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P8"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut hand = Hand::new(context)?;
+        let parts: Vec<String> = (0..PARTS).map(part).collect();
+        let mut paths = vec![ROOT];
+        paths.extend(parts.iter().map(String::as_str));
+        if !hand.prepare(&paths).await {
+            return Ok(());
+        }
+        let written = CancellationToken::new();
+        let following = tokio::spawn(follow::follow(hand.context.clone(), written.clone()));
+        while hand.think(60..240).await {
+            change(&mut hand).await;
+        }
+        written.cancel();
+        following.await.map_err(|error| error.to_string())?
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        check::all(run)
+    }
+}
+
+fn part(number: u32) -> String {
+    format!("{ROOT}/p{number}")
+}
+
+/// Changes a node, or several in one transaction.
+async fn change(hand: &mut Hand) {
+    let several = hand.chance(30);
+    let mut effects: Vec<Effect> = Vec::new();
+    for _ in 0..if several { hand.rng.random_range(2..5) } else { 1 } {
+        let (of, node) = (hand.rng.random_range(0..PARTS), hand.rng.random_range(0..NODES));
+        let path = format!("{}/n{node}", part(of));
+        let kind = match hand.rng.random_range(0..3) {
+            0 => Kind::Created,
+            1 => Kind::Deleted,
+            _ => Kind::DataChanged,
+        };
+        // Each node once: then what a transaction does to it can be told from the request.
+        if effects.iter().all(|effect| effect.path != path) {
+            effects.push(Effect { kind, path });
+        }
+    }
+    let begun = hand.context.teller.begin(CHANGE, &effects);
+    let came = carry_out(&hand.client, &effects).await;
+    end(begun, came.map(|zxid| ((), Some(zxid))), sure);
+}
+
+async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, Error> {
+    let data = || Data::from_bytes(uuid::Uuid::new_v4().to_string().as_bytes());
+    if let [Effect { kind, path }] = effects {
+        return Ok(match kind {
+            Kind::Created => client.create(path, &Create::default()).await?.zxid,
+            Kind::Deleted => client.delete(path, None).await?.zxid,
+            Kind::DataChanged | Kind::ChildrenChanged => client.set(path, &SetData { data: data() }, None).await?.zxid,
+        });
+    }
+    let operations = effects.iter().map(|Effect { kind, path }| match kind {
+        Kind::Created => TxnOp::Create {
+            path: path.clone(),
+            data: data(),
+            kind: lockkeeper_client::api::nodes::Kind::Persistent,
+            ttl_ms: None,
+            sequential: false,
+            acl: None,
+        },
+        Kind::Deleted => TxnOp::Delete { path: path.clone(), version: None },
+        Kind::DataChanged | Kind::ChildrenChanged => TxnOp::Set { path: path.clone(), data: data(), version: None },
+    });
+    Ok(client.txn(&Txn { operations: operations.collect() }).await?.zxid)
+}
