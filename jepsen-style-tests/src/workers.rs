@@ -131,10 +131,16 @@ impl Worker {
         }
     }
 
+    /// What it said of itself, if it has ended already.
+    pub fn ended_early(&mut self) -> Option<String> {
+        let status = self.process.ended()?;
+        Some(format!("worker {} had ended by itself ({status}): {}", self.name, self.last_words()))
+    }
+
     /// Tells it to end (SIGTERM) and does not wait; gives what it said of itself if it had ended before.
     pub fn tell_to_end(&mut self) -> Option<String> {
-        if let Some(status) = self.process.ended() {
-            return Some(format!("worker {} had ended by itself ({status}): {}", self.name, self.last_words()));
+        if let Some(early) = self.ended_early() {
+            return Some(early);
         }
         self.signal(Signal::SIGTERM);
         None

@@ -1,5 +1,13 @@
 //! Faults: each is put on, lasts longer than the sessions' timeout, is taken off, and must show that it bit.
 
+mod clients;
+mod kills;
+mod observe;
+mod partitions;
+mod pauses;
+mod rolling;
+mod slow_links;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +31,7 @@ pub struct Stage {
     /// The client processes. One that was killed is to be replaced by [`Stage::replace_worker`].
     pub workers: Vec<Worker>,
     /// Makes a fresh worker with client numbers of its own.
-    pub new_worker: Box<dyn FnMut() -> Result<Worker, Failed> + Send>,
+    pub new_worker: Box<dyn FnMut() -> Result<Worker, Failed> + Send + Sync>,
     /// The timeout of the clients' sessions.
     pub ttl: Duration,
     /// A directory for the nemesis.
@@ -33,6 +41,21 @@ pub struct Stage {
 impl fmt::Debug for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stage").field("workers", &self.workers.len()).field("net", &self.net).finish_non_exhaustive()
+    }
+}
+
+impl Stage {
+    /// Ends the process of clients at this place and puts a fresh one there, with client numbers of its own.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn replace_worker(&mut self, at: usize) -> Result<(), Failed> {
+        let fresh = (self.new_worker)()?;
+        match self.workers.get_mut(at) {
+            Some(place) => *place = fresh,
+            None => self.workers.push(fresh),
+        }
+        Ok(())
     }
 }
 
@@ -95,5 +118,6 @@ pub trait Nemesis: Send {
 
 /// Every nemesis, `none` among them; `all` is made of the others by the runner.
 pub fn all() -> Vec<Box<dyn Nemesis>> {
-    Vec::new()
+    let families = [partitions::all(), kills::all(), pauses::all(), clients::all(), slow_links::all(), rolling::all()];
+    families.into_iter().flatten().collect()
 }

@@ -1,0 +1,178 @@
+//! What nemeses see of the cluster: who leads, what links held back, what became of processes. Evidence comes from here, never from what
+//! was intended.
+
+use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+
+use super::Stage;
+use crate::cluster::Cluster;
+use crate::net::{Passed, Place};
+use crate::verdict::{Failed, broken};
+
+const POLL: Duration = Duration::from_millis(20);
+/// Under other faults there may be no leader to be found.
+const LEADER_WITHIN: Duration = Duration::from_secs(2);
+/// A node that works says at once how it is.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
+const ENDED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Who leads, and since which term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lead {
+    pub(super) node: u64,
+    pub(super) term: u64,
+}
+
+/// Who leads, as the nodes say themselves: the one in the highest term. None if none does in time.
+pub(super) async fn lead(cluster: &Cluster, within: Duration) -> Option<Lead> {
+    let begun = Instant::now();
+    loop {
+        let asked = cluster.apis();
+        // A stopped node takes the connection and says nothing.
+        let answers = asked.iter().map(|(_, api)| tokio::time::timeout(ANSWERED_WITHIN, api.status(false)));
+        let answers = futures::future::join_all(answers).await.into_iter().filter_map(|answer| answer.ok()?.ok());
+        let leads = answers.map(|answer| answer.value).filter(|status| status.leading);
+        if let Some(status) = leads.max_by_key(|status| status.term) {
+            return Some(Lead { node: status.node_id, term: status.term });
+        }
+        if begun.elapsed() >= within {
+            return None;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Who leads, or somebody, where nobody does.
+pub(super) async fn leader_or_any(stage: &Stage, rng: &mut StdRng) -> Result<u64, Failed> {
+    match lead(&stage.cluster, LEADER_WITHIN).await {
+        Some(lead) => Ok(lead.node),
+        None => any(stage, rng),
+    }
+}
+
+/// Some node.
+pub(super) fn any(stage: &Stage, rng: &mut StdRng) -> Result<u64, Failed> {
+    match stage.cluster.ids().choose(rng) {
+        Some(node) => Ok(*node),
+        None => broken("the cluster has no nodes"),
+    }
+}
+
+/// `node 2 (the leader)`.
+pub(super) async fn called(cluster: &Cluster, node: u64) -> String {
+    let leads = lead(cluster, Duration::ZERO).await.is_some_and(|lead| lead.node == node);
+    if leads { format!("node {node} (the leader)") } else { format!("node {node}") }
+}
+
+/// What changed in who leads, if anything did: the same node in a later term has lost and won an election.
+pub(super) async fn lead_changed(cluster: &Cluster, before: Option<Lead>) -> Option<String> {
+    let before = before?;
+    let now = lead(cluster, Duration::ZERO).await.filter(|now| now.term > before.term)?;
+    Some(format!("the leader changed from {} (term {}) to {} (term {})", before.node, before.term, now.node, now.term))
+}
+
+/// Waits until the nodes are ready again.
+pub(super) async fn back(cluster: &mut Cluster, nodes: &[u64]) -> Result<String, Failed> {
+    let begun = Instant::now();
+    for node in nodes {
+        cluster.ready(*node).await?;
+    }
+    Ok(format!("ready again {} ms after", begun.elapsed().as_millis()))
+}
+
+/// Kills a node's process with signal 9, and says how it ended.
+pub(super) async fn kill(cluster: &mut Cluster, node: u64) -> Result<Option<String>, Failed> {
+    let Some(process) = cluster.process(node) else { return Ok(None) };
+    let pid = process.pid();
+    process.signal(Signal::SIGKILL);
+    let status = process.wait_end(ENDED_WITHIN).await;
+    cluster.kill(node).await?;
+    match status {
+        Some(status) if status.signal() == Some(Signal::SIGKILL as i32) => {
+            Ok(Some(format!("node {node}'s process {pid} ended by signal 9")))
+        }
+        Some(status) => broken(format!("node {node}'s process {pid} ended by itself before it was killed: {status}")),
+        None => broken(format!("node {node}'s process {pid} did not end when killed")),
+    }
+}
+
+/// The state of a process as the kernel tells it: `T` is stopped. None if there is no such process.
+pub(super) fn state_of(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, which comes before, is in parentheses and may hold anything.
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits until a process that was sent SIGSTOP has stopped.
+pub(super) async fn stopped(pid: i32) -> Result<(), Failed> {
+    let begun = Instant::now();
+    while state_of(pid) != Some('T') {
+        if begun.elapsed() > ENDED_WITHIN {
+            return broken(format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", state_of(pid)));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// A link: from a place to a node, or from a node to the clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Line {
+    To(Place, u64),
+    Answers(u64),
+}
+
+async fn passed(stage: &Stage, line: Line) -> Passed {
+    match line {
+        Line::To(from, to) => stage.net.passed(from, to).await,
+        Line::Answers(from) => stage.net.passed_answers(from).await,
+    }
+}
+
+/// What links had done when a fault came on them.
+pub(super) type Counts = BTreeMap<Line, Passed>;
+
+pub(super) async fn count(stage: &Stage, lines: &[Line]) -> Counts {
+    let mut counts = Counts::new();
+    for line in lines {
+        counts.insert(*line, passed(stage, *line).await);
+    }
+    counts
+}
+
+/// What the links held back or reset since: none if they did not.
+pub(super) async fn held_since(stage: &Stage, before: &Counts) -> Option<String> {
+    let (mut held, mut reset, mut bytes, mut links) = (0, 0, 0, 0);
+    for (line, before) in before {
+        let now = passed(stage, *line).await;
+        held += now.held - before.held;
+        reset += now.reset - before.reset;
+        bytes += now.bytes - before.bytes;
+        links += u32::from(now.held > before.held || now.reset > before.reset);
+    }
+    (links > 0).then(|| {
+        format!(
+            "{links} of {} links held back {held} bytes and reset {reset} connections ({bytes} bytes passed)",
+            before.len()
+        )
+    })
+}
+
+/// The last line of a node's log that speaks of one of these, from a place on.
+pub(super) fn said(directory: &Path, from_byte: u64, words: &[&str]) -> Option<String> {
+    let log = std::fs::read(directory.join("server.log")).ok()?;
+    let text = String::from_utf8_lossy(log.get(usize::try_from(from_byte).ok()?..)?).into_owned();
+    let line = text.lines().rev().find(|line| words.iter().any(|word| line.to_lowercase().contains(word)))?;
+    Some(line.trim().chars().take(300).collect())
+}
+
+/// Where a node's log ends now.
+pub(super) fn log_end(directory: &Path) -> u64 {
+    std::fs::metadata(directory.join("server.log")).map_or(0, |log| log.len())
+}
