@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use jepsen_style_tests::report::Report;
+use jepsen_style_tests::run::End;
+use jepsen_style_tests::run::matrix;
 use jepsen_style_tests::run::programs::Programs;
 use jepsen_style_tests::run::screen::Screen;
 use jepsen_style_tests::run::settings::{Arguments, Settings};
@@ -54,6 +56,10 @@ async fn tests(arguments: &Arguments) -> Result<bool, Failed> {
     let runs = arguments.settings(seed).map_err(Failed::CannotRun)?;
     let programs = Programs::ready(arguments.binary.as_deref())?;
     let out = arguments.out.clone().unwrap_or_else(|| programs.target().join("jepsen"));
+    if arguments.matrix || arguments.slice {
+        let plan = arguments.matrix_plan(&runs).map_err(Failed::CannotRun)?;
+        return many(&plan, &programs, &out).await;
+    }
     let mut passes = true;
     for settings in &runs {
         passes &= one(settings, &programs, &out).await?;
@@ -66,11 +72,31 @@ async fn one(settings: &Settings, programs: &Programs, out: &Path) -> Result<boo
     println!("{} under {}, seed {}", settings.workload, settings.nemesis(), settings.seed);
     println!("to run it again: {}", settings.command());
     let screen = Screen::new(false);
-    let ran = run::run(settings, programs, &dir, &screen).await;
+    let ended = run::run(settings, programs, &dir, &screen).await;
     screen.end();
-    let report = ran?;
-    tell(&report, &dir);
-    Ok(report.outcome.passes())
+    match ended? {
+        End::Reported(report) => {
+            tell(&report, &dir);
+            Ok(report.outcome.passes())
+        }
+        End::Lacking(skipped) => {
+            let why: Vec<String> = skipped.iter().map(|one| format!("{}: {}", one.nemesis, one.why)).collect();
+            Err(Failed::CannotRun(format!("skipped, which is not a pass: {}", why.join("; "))))
+        }
+    }
+}
+
+async fn many(plan: &matrix::Plan, programs: &Programs, out: &Path) -> Result<bool, Failed> {
+    let dir = fresh(out, if plan.slice { "slice" } else { "matrix" })?;
+    println!("{} workloads and {} nemeses, seed {}", plan.workloads.len(), plan.nemeses.len(), plan.like.seed);
+    println!("to run it again: {}", plan.command);
+    let screen = Screen::new(true);
+    let ended = matrix::run(plan, programs, &dir, &screen).await;
+    screen.end();
+    let table = ended?;
+    println!("{}", table.summary());
+    println!("  report: {}\n  table:  {}", dir.join("index.html").display(), dir.join("matrix.md").display());
+    Ok(matrix::passes(&table))
 }
 
 fn tell(report: &Report, dir: &Path) {
@@ -82,7 +108,13 @@ fn tell(report: &Report, dir: &Path) {
     }
     let total = report.total();
     println!("{}: {} under {}", report.outcome.words(), report.workload, report.nemesis);
-    println!("  {} carried out, {} refused, {} unknown; {} faults", total.ok, total.fail, total.info, report.faults.len());
+    println!(
+        "  {} carried out, {} refused, {} unknown; {} faults",
+        total.ok,
+        total.fail,
+        total.info,
+        report.faults.len()
+    );
     println!("  report: {}", dir.join("index.html").display());
 }
 

@@ -1,6 +1,7 @@
 //! The report of a run or a matrix: one self-contained page, and the raw history beside it.
 
 mod data;
+pub mod matrix;
 mod page;
 mod plot;
 #[cfg(test)]

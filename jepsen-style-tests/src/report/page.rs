@@ -250,8 +250,9 @@ fn files() -> Markup {
         ("history.jsonl", "every event that clients told, by the boot clock"),
         ("faults.jsonl", "every fault with its evidence"),
         ("run.json", "this page as data"),
-        ("clients/", "the same events as each process wrote them, and its complaints"),
-        ("nodes/", "configuration and log of each node"),
+        ("clients/", "what the client processes complained of"),
+        ("shared/", "the stores that the clients shared"),
+        ("nodes/", "configuration and log of each node, and its data where something is wrong"),
     ];
     html! {
         h2 { "Beside this page" }

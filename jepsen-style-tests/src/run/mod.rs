@@ -3,6 +3,7 @@
 pub mod campaign;
 pub mod generic;
 pub mod made;
+pub mod matrix;
 pub mod plan;
 pub mod programs;
 pub mod screen;
@@ -35,11 +36,20 @@ const AGREE_WITHIN: Duration = Duration::from_secs(30);
 /// How long after healing clients may go without a single answer.
 const HEAL_WITHIN: Duration = Duration::from_secs(30);
 
+/// How a run ended.
+#[derive(Debug)]
+pub enum End {
+    /// With a report.
+    Reported(Box<Report>),
+    /// Before it began: this machine, or this set-up, can have none of the faults asked for.
+    Lacking(Vec<Skipped>),
+}
+
 /// Runs one workload under its nemeses, judges it and writes its report into `dir`.
 ///
 /// # Errors
 /// It could not be run. What the run shows, good or bad, is in the report.
-pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Report, Failed> {
+pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Result<End, Failed> {
     let workload = settings::workload(&settings.workload).map_err(Failed::CannotRun)?;
     let mut nemeses = settings::made(&settings.nemeses);
     std::fs::create_dir_all(dir)?;
@@ -49,8 +59,7 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let (mut stage, recruits) = stage::set(settings, &nemeses, programs, &places).await?;
     let skipped = leave_out(&mut nemeses, &stage);
     if nemeses.is_empty() && !settings.nemeses.is_empty() {
-        let why: Vec<&str> = skipped.iter().map(|skipped| skipped.why.as_str()).collect();
-        return Err(Failed::CannotRun(why.join("; ")));
+        return Ok(End::Lacking(skipped));
     }
     let ledger = Ledger::open(&stage.cluster).await?;
     stage::people(&mut stage, &recruits)?;
@@ -63,7 +72,8 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let asked: Vec<String> = nemeses.iter().map(|nemesis| nemesis.name().to_owned()).collect();
     let report = judge(settings, workload.as_ref(), &history, ended, &asked, skipped, &places, began_us, programs);
     crate::report::write(dir, &report, &history)?;
-    Ok(report)
+    tidy(&places, report.outcome.passes());
+    Ok(End::Reported(Box::new(report)))
 }
 
 /// Takes out the nemeses that this machine, or this set-up, cannot have.
@@ -158,7 +168,11 @@ async fn end(
     const WATCHES: &str = "watches of all nodes tell the same";
     match ledger.close(&stage.cluster).await {
         Ok(log) => {
-            checks.push(Check::valid(WATCHES, "P8", format!("{} creations and deletions, whole on each node", log.len())));
+            checks.push(Check::valid(
+                WATCHES,
+                "P8",
+                format!("{} creations and deletions, whole on each node", log.len()),
+            ));
             recorded.log = log;
         }
         Err(failed) => checks.push(said(WATCHES, "P8", &failed)),
@@ -170,6 +184,23 @@ async fn end(
     });
     recorded.faults.clone_from(&fought.campaign.faults);
     Over { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
+}
+
+/// What clients wrote is in the history; what nodes stored is evidence only where something is wrong.
+fn tidy(places: &Places, passes: bool) {
+    let within = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    // What cannot be removed stays, and does no harm.
+    for path in within(&places.clients) {
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+    if passes {
+        for node in within(&places.nodes) {
+            let _ = std::fs::remove_dir_all(node.join("data"));
+        }
+        let _ = std::fs::remove_dir_all(&places.nemesis);
+    }
 }
 
 async fn end_clients(stage: &mut Stage) -> Result<(), String> {

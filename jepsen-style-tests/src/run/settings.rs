@@ -8,6 +8,7 @@ use clap::{Parser, ValueEnum};
 use crate::nemesis::{self, Nemesis};
 use crate::workload::{self, Workload};
 
+use super::matrix;
 use super::plan::Manner;
 
 /// Timeout of the clients' sessions: every fault is on for longer.
@@ -169,6 +170,35 @@ impl Arguments {
             ttl: TTL,
         };
         Ok(workloads.iter().map(settings).collect())
+    }
+}
+
+impl Arguments {
+    /// The table that was asked for, like these runs. Without names it has all of them.
+    ///
+    /// # Errors
+    /// As [`Arguments::settings`].
+    pub fn matrix_plan(&self, runs: &[Settings]) -> Result<matrix::Plan, String> {
+        let like = runs.first().ok_or("there is no workload")?;
+        let all = ["all".to_owned()];
+        let given = |of: &[String], left_out: &str| if of == [left_out] { all.to_vec() } else { of.to_vec() };
+        let workloads = workloads(&given(&self.workload, "fenced-lock"))?;
+        let (mut nemeses, _) = nemeses(&given(&self.nemesis, "all"))?;
+        if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
+            nemeses.insert(0, "none".into());
+        }
+        let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 90 });
+        let kind = if self.slice { "--slice" } else { "--matrix" };
+        let command =
+            format!("scripts/jepsen {kind} --nodes {} --net {} --seed {}", self.nodes, self.net.name(), like.seed);
+        Ok(matrix::Plan {
+            like: Settings { time: matrix::CELL_TIME, ..like.clone() },
+            workloads,
+            nemeses,
+            slice: self.slice,
+            within: Duration::from_secs(minutes * 60),
+            command,
+        })
     }
 }
 

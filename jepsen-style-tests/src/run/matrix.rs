@@ -1,0 +1,154 @@
+//! Every workload under every nemesis, in short runs one after the other, each on a cluster of its own; or a slice of that.
+//!
+//! The cells come in an order in which each workload and each nemesis has its turn early, so that what a bound in minutes leaves out is
+//! left out evenly. No cell is tried twice, and one that could not be run is not a pass.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::report::matrix::{Cell, Fate, Matrix, Ran};
+use crate::report::{self, Outcome};
+use crate::verdict::Failed;
+
+use super::plan::Manner;
+use super::programs::Programs;
+use super::screen::Screen;
+use super::settings::Settings;
+use super::{End, made};
+
+/// Time under load in each cell: one turn of its fault, longer than the sessions live, between two calm phases.
+pub const CELL_TIME: Duration = Duration::from_secs(8);
+
+/// What is to be run.
+#[derive(Debug)]
+pub struct Plan {
+    /// The rest of each cell's settings.
+    pub like: Settings,
+    /// The columns.
+    pub workloads: Vec<String>,
+    /// The rows; `none` may be among them.
+    pub nemeses: Vec<String>,
+    /// Only so many cells that each workload and each nemesis is there.
+    pub slice: bool,
+    /// After this no cell is begun.
+    pub within: Duration,
+    /// What does it again.
+    pub command: String,
+}
+
+/// The cells in their order, by workload and nemesis.
+fn order(workloads: usize, nemeses: usize, slice: bool) -> Vec<(usize, usize)> {
+    let longer = workloads.max(nemeses);
+    if workloads == 0 || nemeses == 0 {
+        return Vec::new();
+    }
+    let mut order: Vec<(usize, usize)> = (0..longer).map(|at| (at % workloads, at % nemeses)).collect();
+    if !slice {
+        let mut seen: std::collections::BTreeSet<_> = order.iter().copied().collect();
+        let rest = (0..longer).flat_map(|shift| (0..longer).map(move |at| (at % workloads, (at + shift) % nemeses)));
+        let every = (0..workloads).flat_map(|workload| (0..nemeses).map(move |nemesis| (workload, nemesis)));
+        order.extend(rest.chain(every).filter(|cell| seen.insert(*cell)));
+    }
+    order
+}
+
+/// Runs the cells; after each the table is written anew.
+///
+/// # Errors
+/// The table cannot be written. What a cell came to is in the table.
+pub async fn run(plan: &Plan, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Matrix, Failed> {
+    let begun = Instant::now();
+    let cells = order(plan.workloads.len(), plan.nemeses.len(), plan.slice);
+    let mut matrix = Matrix {
+        made: made::made(programs),
+        command: plan.command.clone(),
+        seed: plan.like.seed,
+        workloads: plan.workloads.clone(),
+        nemeses: plan.nemeses.clone(),
+        cells: Vec::new(),
+        seconds: 0,
+        nodes: plan.like.nodes,
+        net: plan.like.net.name().into(),
+        slice: plan.slice,
+    };
+    let mut lacking: BTreeMap<String, String> = BTreeMap::new();
+    let count = cells.len();
+    for (at, (workload, nemesis)) in cells.into_iter().enumerate() {
+        let (workload, nemesis) = (&plan.workloads[workload], &plan.nemeses[nemesis]);
+        let settings = cell(plan, workload, nemesis, at);
+        let fate = if let Some(why) = lacking.get(nemesis) {
+            Fate::Skipped(why.clone())
+        } else if begun.elapsed() > plan.within {
+            Fate::NotReached
+        } else {
+            screen.phase(&format!("{workload} under {nemesis}"));
+            one(&settings, programs, dir, screen).await
+        };
+        if let Fate::Skipped(why) = &fate {
+            lacking.insert(nemesis.clone(), why.clone());
+        }
+        let cell = Cell { workload: workload.clone(), nemesis: nemesis.clone(), fate };
+        if cell.fate != Fate::NotReached {
+            screen.print(&format!("[{}/{count}, {} min] {}", at + 1, begun.elapsed().as_secs() / 60, cell.line()));
+        }
+        matrix.cells.push(cell);
+        matrix.seconds = begun.elapsed().as_secs();
+        report::matrix::write(dir, &matrix)?;
+    }
+    Ok(matrix)
+}
+
+fn cell(plan: &Plan, workload: &str, nemesis: &str, at: usize) -> Settings {
+    Settings {
+        workload: workload.to_owned(),
+        nemeses: if nemesis == "none" { Vec::new() } else { vec![nemesis.to_owned()] },
+        manner: Manner::InTurn,
+        // Each cell has chance of its own, and can be run again by its own seed.
+        seed: plan.like.seed.wrapping_add(at as u64),
+        ..plan.like.clone()
+    }
+}
+
+async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Fate {
+    let begun = Instant::now();
+    let name = settings.short_name();
+    match super::run(settings, programs, &dir.join(&name), screen).await {
+        Ok(End::Reported(report)) => Fate::Ran(Box::new(Ran::of(&report, &name, begun.elapsed()))),
+        Ok(End::Lacking(skipped)) => {
+            let why: Vec<&str> = skipped.iter().map(|skipped| skipped.why.as_str()).collect();
+            Fate::Skipped(why.join("; "))
+        }
+        Err(failed) => Fate::CouldNotRun(failed.to_string()),
+    }
+}
+
+/// Whether every cell that was run came out as it must.
+pub fn passes(matrix: &Matrix) -> bool {
+    matrix.cells.iter().all(|cell| match &cell.fate {
+        Fate::Ran(ran) => Outcome::passes(ran.outcome),
+        Fate::CouldNotRun(_) => false,
+        Fate::Skipped(_) | Fate::NotReached => true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_cell_once_and_early_turns_for_all() {
+        for (workloads, nemeses) in [(13, 24), (3, 2), (1, 5), (4, 4), (6, 4)] {
+            let all = order(workloads, nemeses, false);
+            let different: BTreeSet<_> = all.iter().collect();
+            assert_eq!((all.len(), different.len()), (workloads * nemeses, workloads * nemeses));
+            let slice = order(workloads, nemeses, true);
+            assert_eq!(slice.len(), workloads.max(nemeses));
+            assert_eq!(all[..slice.len()], slice);
+            assert_eq!(slice.iter().map(|cell| cell.0).collect::<BTreeSet<_>>().len(), workloads);
+            assert_eq!(slice.iter().map(|cell| cell.1).collect::<BTreeSet<_>>().len(), nemeses);
+        }
+        assert!(order(0, 3, false).is_empty());
+    }
+}
