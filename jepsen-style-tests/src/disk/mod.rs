@@ -1,1 +1,170 @@
-//! Disks that lose what was not synced: data directories rebuilt from a trace of system calls.
+//! Disks that lose what was not synced: a node's data directory as it could be after a power cut, rebuilt from a trace of its system
+//! calls (promise P4).
+//!
+//! [`prepare`] makes the nodes of a cluster write such traces (`strace`), from their first start on. After a node was killed, [`lose`]
+//! replays its trace ([`calls`], [`replay`]) and puts in place of its data what a disk need have kept: what was synced, and of the rest
+//! whatever the draw leaves ([`Loss`]), in torn sectors if it comes to that. It never keeps less than was synced: losing that takes a
+//! disk that breaks its promise. `sync_file_range` syncs nothing here, as its manual says; a name counts as synced with its directory.
+
+mod calls;
+mod image;
+mod replay;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+pub use self::replay::Loss;
+use crate::cluster::Options;
+use crate::verdict::Failed;
+
+/// Every call that changes a file, a name, or what of them is durable.
+const CALLS: &str = "trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,renameat,\
+                     renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
+/// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself. Later incarnations of a node
+/// append to the same trace.
+const TRACER: [&str; 11] = ["strace", "-D", "-f", "--seccomp-bpf", "-y", "-A", "-s", "4194304", "-e", CALLS, "-e"];
+const TRACER_END: [&str; 3] = ["signal=none", "-o", "{node}/trace"];
+/// How long a tracer may take to end after the process that it traced.
+const TRACE_ENDS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Makes the nodes write traces. For a cluster that is not started yet, and without a tracer of its own.
+pub fn prepare(options: &mut Options) {
+    options.wrap.extend(TRACER.iter().chain(&TRACER_END).map(ToString::to_string));
+}
+
+/// Whether a trace can be taken on this machine.
+///
+/// # Errors
+/// Says what is missing.
+pub async fn works(dir: &Path) -> Result<(), Failed> {
+    let mut probe = tokio::process::Command::new(TRACER[0]);
+    probe.args(&TRACER[1..]).args([TRACER_END[0], "-o"]).arg(dir.join("probe")).arg("true").kill_on_drop(true);
+    match probe.output().await {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).lines().last().unwrap_or_default().to_owned();
+            Err(Failed::CannotRun(format!("strace may not trace here: {why}")))
+        }
+        Err(error) => Err(Failed::CannotRun(format!("strace is needed and cannot be started: {error}"))),
+    }
+}
+
+/// What a power cut took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Calls that had changed a file and were not synced, and bytes written by them.
+    pub unsynced_writes: u64,
+    /// Bytes of those.
+    pub unsynced_bytes: u64,
+    /// Sectors of them that did not get to the disk.
+    pub sectors: u64,
+    /// Writes of which some sectors did and some did not.
+    pub torn: u64,
+    /// Names made, moved or removed that were not synced, and are as they were before.
+    pub names: u64,
+    /// How it was drawn.
+    pub how: &'static str,
+}
+
+impl Lost {
+    /// Whether the files differ from what a mere `kill -9` leaves.
+    pub fn anything(&self) -> bool {
+        self.sectors + self.names > 0
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { unsynced_writes, unsynced_bytes, sectors, torn, names, how } = self;
+        write!(
+            f,
+            "{how}: of {unsynced_writes} unsynced writes ({unsynced_bytes} bytes) {sectors} sectors and {names} names are lost, \
+             {torn} writes torn"
+        )
+    }
+}
+
+/// Cuts the power of a node: its process has ended, and its data become what the disk kept. Its next trace begins there.
+///
+/// # Errors
+/// The trace cannot be read or understood, or files cannot be written.
+pub async fn lose(node_dir: &Path, rng: &mut StdRng, loss: Loss) -> Result<Lost, Failed> {
+    let files = Files::of(node_dir);
+    ended(&files.trace).await?;
+    let trace = std::fs::read(&files.trace)?;
+    let mut seed = StdRng::from_rng_of(rng);
+    let lost = tokio::task::spawn_blocking(move || rebuild(&files, &trace, &mut seed, loss));
+    lost.await.map_err(std::io::Error::other)?
+}
+
+/// An independent stream of chance for work on another thread.
+trait FromRng {
+    fn from_rng_of(rng: &mut StdRng) -> StdRng;
+}
+
+impl FromRng for StdRng {
+    fn from_rng_of(rng: &mut StdRng) -> StdRng {
+        rand::SeedableRng::seed_from_u64(rng.random())
+    }
+}
+
+/// Where a node has what.
+struct Files {
+    data: PathBuf,
+    trace: PathBuf,
+    /// The data as they were when the trace began; not there if there were none.
+    base: PathBuf,
+    /// The last trace, for whoever looks into a finding.
+    last: PathBuf,
+}
+
+impl Files {
+    fn of(node_dir: &Path) -> Self {
+        let at = |name| node_dir.join(name);
+        Self { data: at("data"), trace: at("trace"), base: at("base"), last: at("trace.last") }
+    }
+}
+
+fn rebuild(files: &Files, trace: &[u8], rng: &mut StdRng, loss: Loss) -> Result<Lost, Failed> {
+    let root = files.data.canonicalize()?;
+    let mut disk = replay::Disk::at(&root, image::read(&files.base)?);
+    disk.replay(trace).map_err(|what| Failed::CannotRun(format!("{}: {what}", files.trace.display())))?;
+    disk.compare(&image::read(&files.data)?)
+        .map_err(|what| Failed::CannotRun(format!("{}: {what}", files.trace.display())))?;
+    let (kept, lost) = disk.cut(rng, loss);
+    image::replace(&files.data, &kept)?;
+    image::replace(&files.base, &kept)?;
+    std::fs::rename(&files.trace, &files.last)?;
+    Ok(lost)
+}
+
+/// Waits until nobody writes the trace any more.
+async fn ended(trace: &Path) -> Result<(), Failed> {
+    let begun = Instant::now();
+    let path = trace.canonicalize()?;
+    while is_open(&path)? {
+        if begun.elapsed() > TRACE_ENDS_WITHIN {
+            return Err(Failed::CannotRun(format!("the trace {} does not come to an end", trace.display())));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Whether any process has this file open.
+fn is_open(path: &Path) -> std::io::Result<bool> {
+    let processes = std::fs::read_dir("/proc")?.flatten().filter(|entry| {
+        let name = entry.file_name();
+        name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let has_it = |process: std::fs::DirEntry| {
+        // Of a process that ends meanwhile, or is another's, nothing can be read.
+        let open = std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        open.into_iter().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target == path))
+    };
+    Ok(processes.into_iter().any(has_it))
+}

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
+use crate::disk::{self, Loss};
 use crate::http::{Api, Failure};
 use crate::tokens::{self, Grant};
 use crate::verdict::{Failed, Outcome, broken};
@@ -75,21 +76,32 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
-    let mut random = context.random(1);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    let figures = many_rounds(context, &mut cluster, rounds, None).await?;
+    Ok(format!("{rounds} rounds, {figures}"))
+}
+
+/// Kills everyone over and over; where a loss is given, the power of all of them fails with that.
+pub(super) async fn many_rounds(
+    context: &Context,
+    cluster: &mut Cluster,
+    rounds: u32,
+    power_cut: Option<Loss>,
+) -> Result<String, Failed> {
+    let mut random = context.random(1);
     let mut all = Totals::default();
-    let sessions = open_sessions(&cluster).await?;
-    create_parent(&cluster, "/kill-all").await?;
+    let sessions = open_sessions(cluster).await?;
+    create_parent(cluster, "/kill-all").await?;
     for round in 1..=rounds {
-        let (seen, how) = one_round(&mut cluster, round, &sessions, &mut random).await?;
+        let (seen, how) = one_round(cluster, round, &sessions, &mut random, power_cut).await?;
         if let Some(surprise) = lock(&seen.surprise).take() {
             return broken(format!("round {round}: {surprise}"));
         }
         let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
         let written = std::mem::take(&mut *lock(&seen.written));
         all.take(&seen, &written);
-        verify(&cluster, &written).await.map_err(|failed| Failed::Broken(format!("round {round}: {failed}")))?;
-        all.names_are_there(&cluster).await?;
+        verify(cluster, &written).await.map_err(|failed| Failed::Broken(format!("round {round}: {failed}")))?;
+        all.names_are_there(cluster).await?;
         tokens::check(&all.grants).map_err(|what| Failed::Broken(format!("round {round}: {what}")))?;
         context.story.say(format!(
             "round {round} of {rounds}: {how}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
@@ -100,7 +112,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         ));
     }
     Ok(format!(
-        "{rounds} rounds, {} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every time",
+        "{} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every time",
         all.names.len(),
         all.unknown,
         all.grants.len()
@@ -157,6 +169,7 @@ async fn one_round(
     round: u32,
     sessions: &[String],
     random: &mut StdRng,
+    power_cut: Option<Loss>,
 ) -> Result<(Arc<Seen>, String), Failed> {
     let parent = format!("/kill-all/round-{round}");
     create_parent(cluster, &parent).await?;
@@ -174,7 +187,7 @@ async fn one_round(
         }
     }
     tokio::time::sleep(Duration::from_millis(random.random_range(200..1_500))).await;
-    let how = kill_everyone(cluster, random).await?;
+    let how = kill_everyone(cluster, random, power_cut).await?;
     cluster.all_ready().await?;
     // The load must find the cluster again before it ends: writes go on after the kill.
     let (before, begun) = (lock(&seen.written).len(), Instant::now());
@@ -192,7 +205,7 @@ async fn one_round(
     Ok((seen, how))
 }
 
-async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng) -> Result<String, Failed> {
+async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng, power_cut: Option<Loss>) -> Result<String, Failed> {
     let mut ids = cluster.ids();
     ids.shuffle(random);
     let together = random.random_bool(0.5);
@@ -205,20 +218,36 @@ async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng) -> Result<Str
     for id in &ids {
         cluster.ended(*id, Duration::from_secs(10)).await?;
     }
+    let mut how = format!("killed {ids:?} {}", if together { "together" } else { "one after the other" });
+    for id in &ids {
+        how.push_str(&fail_power(cluster, *id, random, power_cut).await?);
+    }
     for id in &ids {
         cluster.spawn(*id)?;
     }
-    let mut how = format!("killed {ids:?} {}", if together { "together" } else { "one after the other" });
     if random.random_bool(0.25) {
         let pause = Duration::from_millis(random.random_range(0..600));
         tokio::time::sleep(pause).await;
         for id in &ids {
             cluster.kill(*id).await?;
+            fail_power(cluster, *id, random, power_cut).await?;
             cluster.spawn(*id)?;
         }
         how.push_str(&format!(", and again {} ms into the start", pause.as_millis()));
     }
     Ok(how)
+}
+
+/// What a node that was killed has on its disk, if its power failed with it.
+async fn fail_power(
+    cluster: &Cluster,
+    id: u64,
+    random: &mut StdRng,
+    power_cut: Option<Loss>,
+) -> Result<String, Failed> {
+    let Some(loss) = power_cut else { return Ok(String::new()) };
+    let lost = disk::lose(cluster.directory(id), random, loss).await?;
+    Ok(format!("; node {id}: {lost}"))
 }
 
 async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<Seen>) {

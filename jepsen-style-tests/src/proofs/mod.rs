@@ -9,6 +9,7 @@ mod group_commit;
 mod herd;
 mod kill_all;
 mod kills;
+mod lost_writes;
 mod lock_delay;
 mod minority;
 mod multi_lock;
@@ -78,6 +79,12 @@ pub const PROOFS: &[Proof] = &[
         about: "kill -9 of all three nodes under load: nothing acknowledged is lost, tokens rise, replicas agree (P1, P4)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(kill_all::ROUNDS))),
         run: |context| Box::pin(kill_all::run(context)),
+    },
+    Proof {
+        name: "lost-writes",
+        about: "kill -9 of all nodes, and each disk keeps what was synced: nothing acknowledged is lost; with flush() alone some is (P4)",
+        limit: |context| minutes(6 + 2 * u64::from(context.rounds.unwrap_or(lost_writes::ROUNDS))),
+        run: |context| Box::pin(lost_writes::run(context)),
     },
     Proof {
         name: "synced",

@@ -1,0 +1,59 @@
+//! A directory in memory, and back. Only plain files and directories: a data directory has nothing else.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+/// What a name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    File(Vec<u8>),
+    Directory(BTreeMap<String, Entry>),
+}
+
+/// The directory with all below it; nothing if it is not there.
+pub(super) fn read(path: &Path) -> io::Result<Option<Entry>> {
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(found) if found.is_dir() => {
+            let mut entries = BTreeMap::new();
+            for entry in std::fs::read_dir(path)? {
+                let entry = entry?;
+                if let Some(found) = read(&entry.path())? {
+                    entries.insert(entry.file_name().to_string_lossy().into_owned(), found);
+                }
+            }
+            Ok(Some(Entry::Directory(entries)))
+        }
+        Ok(_) => std::fs::read(path).map(|bytes| Some(Entry::File(bytes))),
+    }
+}
+
+/// Puts this in place of whatever is there; of a directory what is in it, so that it may be a mount point.
+pub(super) fn replace(path: &Path, with: &Option<Entry>) -> io::Result<()> {
+    if let Ok(entries) = std::fs::read_dir(path) {
+        for entry in entries {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+    }
+    match with {
+        Some(entry) => write(path, entry),
+        None if path.is_dir() => std::fs::remove_dir(path),
+        None => Ok(()),
+    }
+}
+
+fn write(path: &Path, entry: &Entry) -> io::Result<()> {
+    match entry {
+        Entry::File(bytes) => std::fs::write(path, bytes),
+        Entry::Directory(entries) => {
+            std::fs::create_dir_all(path)?;
+            entries.iter().try_for_each(|(name, entry)| write(&path.join(name), entry))
+        }
+    }
+}
