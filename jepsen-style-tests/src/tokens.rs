@@ -5,17 +5,17 @@ use std::time::Instant;
 
 /// One acknowledged grant.
 #[derive(Clone, Debug)]
-pub struct Grant {
+pub struct Grant<T = Instant> {
     /// The lock.
     pub lock: String,
     /// Its fencing token.
     pub token: u64,
     /// When the request was sent.
-    pub asked: Instant,
+    pub asked: T,
     /// When the grant was there.
-    pub granted: Instant,
+    pub granted: T,
     /// When the holder began to give it back, or what is known of it as still held.
-    pub released: Option<Instant>,
+    pub released: Option<T>,
 }
 
 /// What is wrong with the grants, if anything.
@@ -23,18 +23,18 @@ pub struct Grant {
 /// # Errors
 /// Two grants of a lock carry the same token, or a grant acknowledged before another was asked for has the larger token, or two
 /// holders overlapped.
-pub fn check(grants: &[Grant]) -> Result<(), String> {
-    let mut locks: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
+pub fn check<T: Copy + Ord>(grants: &[Grant<T>]) -> Result<(), String> {
+    let mut locks: BTreeMap<&str, Vec<&Grant<T>>> = BTreeMap::new();
     for grant in grants {
         locks.entry(&grant.lock).or_default().push(grant);
     }
     locks.into_iter().try_for_each(|(lock, grants)| check_lock(lock, grants))
 }
 
-fn check_lock(lock: &str, mut grants: Vec<&Grant>) -> Result<(), String> {
+fn check_lock<T: Copy + Ord>(lock: &str, mut grants: Vec<&Grant<T>>) -> Result<(), String> {
     grants.sort_by_key(|grant| grant.token);
     // In token order no grant may have been acknowledged before one with a smaller token was even asked for.
-    let mut latest_asked: Option<&Grant> = None;
+    let mut latest_asked: Option<&Grant<T>> = None;
     for grant in &grants {
         if let Some(before) = latest_asked.filter(|before| grant.granted < before.asked) {
             return Err(format!(

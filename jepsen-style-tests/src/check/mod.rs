@@ -1,5 +1,7 @@
 //! Judges of what was recorded: pure, each fed in its unit tests with histories that it must not pass.
 
+pub mod fenced;
+pub mod locks;
 pub mod wgl;
 
 use serde::{Deserialize, Serialize};

@@ -54,6 +54,8 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let mut nemeses = settings::made(&settings.nemeses);
     std::fs::create_dir_all(dir)?;
     let places = Places::make(dir)?;
+    // What it started ends with this.
+    let _prepared = workload.prepare(&places.shared).await.map_err(Failed::CannotRun)?;
     screen.phase("starting the cluster");
     let began_us = boot_us();
     let (mut stage, recruits) = stage::set(settings, &nemeses, programs, &places).await?;

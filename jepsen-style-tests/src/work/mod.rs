@@ -15,7 +15,7 @@ mod store;
 mod turn;
 
 pub use gate::result_of;
-pub use store::Store;
+pub use store::{Open as OpenStore, Store};
 
 use std::time::Duration;
 

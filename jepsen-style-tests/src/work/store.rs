@@ -1,4 +1,4 @@
-//! What holders change: one number, in a real PostgreSQL or in a file, fenced as `lockkeeper_client::fencing` does it, or not at all.
+//! What holders change: numbers, each by itself, in a real PostgreSQL or in a file, fenced as `lockkeeper_client::fencing` does it, or not at all.
 //!
 //! Every write that a store took is also kept in a log, in the order in which the store took them (in PostgreSQL by a trigger). The
 //! proof reads that log: it is the resource's word, not the worker's.
@@ -48,6 +48,8 @@ pub struct Open {
     inner: Inner,
     /// Whether it checks tokens. Without, it still writes down which came.
     fenced: bool,
+    /// Which number.
+    row: i32,
 }
 
 enum Inner {
@@ -58,14 +60,17 @@ enum Inner {
 const TABLES: &str = "
     DROP TABLE IF EXISTS number, taken;
     CREATE TABLE number (id int PRIMARY KEY, value bigint NOT NULL);
-    CREATE TABLE taken (place bigserial PRIMARY KEY, value bigint NOT NULL, token bigint NOT NULL);
+    CREATE TABLE taken (place bigserial PRIMARY KEY, id int NOT NULL, value bigint NOT NULL, token bigint NOT NULL);
     CREATE OR REPLACE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
-        $$ BEGIN INSERT INTO taken (value, token) VALUES (NEW.value, NEW.fence); RETURN NULL; END $$;
-    CREATE TRIGGER note AFTER UPDATE ON number FOR EACH ROW EXECUTE FUNCTION note();
-    INSERT INTO number VALUES (1, 0)";
+        $$ BEGIN INSERT INTO taken (id, value, token) VALUES (NEW.id, NEW.value, NEW.fence); RETURN NULL; END $$;
+    CREATE TRIGGER note AFTER UPDATE OF value ON number FOR EACH ROW EXECUTE FUNCTION note();
+    INSERT INTO number SELECT row, 0 FROM generate_series(1, 16) AS row";
 
 /// The fenced statement without its condition: the negative control.
 const BARE: &str = "UPDATE number SET value = $3, fence = $1 WHERE id = $2";
+
+/// A fenced look: from here on no smaller token writes. Without it a late write could still fall between a reading and its writing.
+const READ_UNDER: &str = "UPDATE number SET fence = $1 WHERE id = $2 AND fence <= $1 RETURNING value";
 
 const ROW: i32 = 1;
 
@@ -79,25 +84,42 @@ fn told(error: &tokio_postgres::Error) -> String {
 }
 
 impl Store {
-    /// Connects.
+    /// Which kind it is.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Postgres(_) => "PostgreSQL",
+            Self::File(_) => "a file",
+        }
+    }
+
+    /// Connects, to change the first number.
     ///
     /// # Errors
     /// The database does not answer.
     pub async fn open(&self, fenced: bool) -> Result<Open, String> {
+        self.open_row(fenced, ROW).await
+    }
+
+    /// Connects, to change that number, from 1 to 16.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn open_row(&self, fenced: bool, row: i32) -> Result<Open, String> {
         let inner = match self {
-            Self::File(path) => Inner::File(path.clone()),
+            Self::File(path) if row == ROW => Inner::File(path.clone()),
+            Self::File(path) => Inner::File(PathBuf::from(format!("{}-{row}", path.display()))),
             Self::Postgres(connection) => {
                 let (client, driver) = tokio_postgres::connect(connection, NoTls).await.map_err(|e| told(&e))?;
                 tokio::spawn(driver);
                 Inner::Postgres(client)
             }
         };
-        Ok(Open { inner, fenced })
+        Ok(Open { inner, fenced, row })
     }
 }
 
 impl Open {
-    /// Begins anew at 0.
+    /// Begins anew at 0: the number in a file, all of them in a database.
     ///
     /// # Errors
     /// The store's.
@@ -120,10 +142,41 @@ impl Open {
     pub async fn read(&self) -> Result<i64, String> {
         match &self.inner {
             Inner::Postgres(client) => {
-                let row = client.query_one("SELECT value FROM number WHERE id = $1", &[&ROW]).await;
+                let row = client.query_one("SELECT value FROM number WHERE id = $1", &[&self.row]).await;
                 row.map(|row| row.get(0)).map_err(|error| told(&error))
             }
             Inner::File(_) => Ok(self.taken().await?.last().map_or(0, |taken| taken.0)),
+        }
+    }
+
+    /// The number as a holder reads it: in a fenced store, no smaller token writes from then on. None if a larger one has been there.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn read_under(&self, token: u64) -> Result<Option<i64>, String> {
+        if !self.fenced {
+            return self.read().await.map(Some);
+        }
+        match &self.inner {
+            Inner::Postgres(client) => {
+                let shown = parameter(token).map_err(|error| error.to_string())?;
+                let row = client.query_opt(READ_UNDER, &[&shown, &self.row]).await;
+                row.map(|row| row.map(|row| row.get(0))).map_err(|error| told(&error))
+            }
+            Inner::File(path) => {
+                let mut seen = Vec::new();
+                let same = |old: Option<&[u8]>| {
+                    seen = old.unwrap_or_default().to_vec();
+                    seen.clone()
+                };
+                match FencedFile::new(path).update(token, same) {
+                    Err(FileError::Stale(_)) => return Ok(None),
+                    done => done.map_err(|error| error.to_string())?,
+                }
+                let lines = lines(&String::from_utf8_lossy(&seen));
+                let lines = lines.ok_or_else(|| format!("{}: not lines of two numbers", path.display()))?;
+                Ok(Some(lines.last().map_or(0, |taken| taken.0)))
+            }
         }
     }
 
@@ -138,7 +191,8 @@ impl Open {
                     if self.fenced { table()?.update(&["value"]) } else { Ok::<_, SqlError>(BARE.to_owned()) };
                 let statement = statement.map_err(|error| error.to_string())?;
                 let shown = parameter(token).map_err(|error| error.to_string())?;
-                let rows = client.execute(&statement, &[&shown, &ROW, &value]).await.map_err(|error| told(&error))?;
+                let rows =
+                    client.execute(&statement, &[&shown, &self.row, &value]).await.map_err(|error| told(&error))?;
                 Ok(accepted(rows, token).is_ok())
             }
             Inner::File(path) => {
@@ -165,7 +219,8 @@ impl Open {
     pub async fn taken(&self) -> Result<Vec<Taken>, String> {
         match &self.inner {
             Inner::Postgres(client) => {
-                let rows = client.query("SELECT value, token FROM taken ORDER BY place", &[]).await;
+                let rows =
+                    client.query("SELECT value, token FROM taken WHERE id = $1 ORDER BY place", &[&self.row]).await;
                 Ok(rows.map_err(|error| told(&error))?.iter().map(|row| (row.get(0), row.get(1))).collect())
             }
             Inner::File(path) => {
@@ -204,6 +259,12 @@ mod tests {
         assert_eq!(fenced.write(9, 5).await, Ok(false));
         assert_eq!(fenced.read().await, Ok(3));
         assert_eq!(fenced.taken().await.unwrap(), [(1, 5), (2, 5), (3, 7)]);
+        assert_eq!((fenced.read_under(6).await, fenced.read_under(9).await), (Ok(None), Ok(Some(3))));
+        assert_eq!(fenced.write(4, 8).await, Ok(false), "who reads with a token keeps smaller ones from writing");
+        assert_eq!(fenced.taken().await.unwrap().len(), 3, "reading leaves no trace");
+        let other = store.open_row(true, 2).await.unwrap();
+        assert_eq!((other.read_under(1).await, other.write(1, 1).await), (Ok(Some(0)), Ok(true)));
+        assert_eq!((other.taken().await.unwrap(), fenced.read().await), (vec![(1, 1)], Ok(3)));
         let bare = store.open(false).await.unwrap();
         bare.reset().await.unwrap();
         assert_eq!((bare.write(1, 7).await, bare.write(1, 5).await), (Ok(true), Ok(true)), "nobody checks");

@@ -3,11 +3,17 @@
 //! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
 
 mod counting;
+mod append;
+mod election;
 mod ephemerals;
 mod hand;
 mod lock;
+mod lock_delay;
+mod multi_lock;
 mod register;
+mod rw_lock;
 mod seat;
+mod semaphore;
 pub mod tells;
 mod watches;
 
@@ -186,5 +192,5 @@ pub trait Workload: Send + Sync {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(register::Register), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
+    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
 }

@@ -21,6 +21,8 @@ pub(crate) struct Grant {
     session: Session,
     request: Request,
     token: u64,
+    /// Where in the replicated order the answer stood.
+    zxid: u64,
     /// Completes when the cluster tells that the lock was taken away.
     taken: Shared<BoxFuture<'static, String>>,
     /// Whether it is still to be given back.
@@ -29,15 +31,19 @@ pub(crate) struct Grant {
 
 impl Grant {
     pub(crate) fn new(session: &Session, request: &Request, acquired: &Acquired) -> Self {
-        let token = acquired.token;
+        let (token, zxid) = (acquired.token, acquired.zxid);
         let told = request.names().map(|name| session.watch_grant(name, token).boxed());
         let taken = select_all(told).map(|(because, ..)| because).boxed().shared();
         tracing::debug!(lock = request.first, token, session = session.id(), "granted");
-        Self { session: session.clone(), request: request.clone(), token, taken, owed: true }
+        Self { session: session.clone(), request: request.clone(), token, zxid, taken, owed: true }
     }
 
     pub(crate) fn token(&self) -> u64 {
         self.token
+    }
+
+    pub(crate) fn zxid(&self) -> u64 {
+        self.zxid
     }
 
     /// The locks, in the order of their names.

@@ -131,6 +131,11 @@ impl<K> Guard<K> {
         self.held.grant.token()
     }
 
+    /// The point of the cluster's order at which it was known to hold, for those who compare what several were told.
+    pub fn zxid(&self) -> u64 {
+        self.held.grant.zxid()
+    }
+
     /// The lock; the first in the order of their names where several are held together.
     pub fn name(&self) -> &str {
         self.held.grant.name()

@@ -1,0 +1,273 @@
+//! What clients were told, against each other on the clock that all processes of the machine share. A stamp of an invocation is older than
+//! what it asks for, one of an answer younger than what it says; so whatever is found here is so, however late a process was to tell.
+
+use std::collections::BTreeMap;
+
+use super::Queues;
+use super::told::{Hold, Told};
+use crate::check::Check;
+use crate::history::Ended;
+use crate::tokens;
+
+/// Tokens are unique for each lock, and no grant that was told before another was asked for has the larger one.
+pub fn tokens_rise(told: &Told) -> Check {
+    const NAME: &str = "tokens unique and rising";
+    const PROMISES: &str = "P1";
+    let one_lock = |hold: &Hold, lock: &String| tokens::Grant {
+        lock: lock.clone(),
+        token: hold.token,
+        asked: hold.asked_us,
+        granted: hold.granted_us,
+        released: None,
+    };
+    let grants: Vec<tokens::Grant<u64>> =
+        told.holds.iter().flat_map(|hold| hold.asks.locks.iter().map(|lock| one_lock(hold, lock))).collect();
+    match tokens::check(&grants) {
+        Ok(()) => Check::valid(NAME, PROMISES, format!("{} grants", grants.len())),
+        Err(why) => {
+            let of = |hold: &&Hold| why.contains(&format!("token {} ", hold.token));
+            let lines = told.holds.iter().filter(of).map(Hold::line).collect();
+            Check::invalid(NAME, PROMISES, why, lines)
+        }
+    }
+}
+
+/// Two grants that exclude each other were held at the same moment: from when a client was told, to the last moment at which its own guard,
+/// the cluster, or an acknowledged release says that it still held. What a holder that was stopped did after its guard had run out is
+/// only counted: that is for the resource to refuse.
+pub fn never_both(told: &Told) -> Check {
+    const NAME: &str = "no more holders than allowed, by the clock";
+    const PROMISES: &str = "P1 P11";
+    let mut sure: BTreeMap<u64, (u64, &'static str)> = BTreeMap::new();
+    let mut still = |token: u64, at_us: u64, who: &'static str| {
+        let last = sure.entry(token).or_default();
+        *last = (*last).max((at_us, who));
+    };
+    for look in told.looks.iter().filter(|look| look.yes == Some(false)) {
+        still(look.under.token, look.asked_us, "its guard said that it is not lost");
+    }
+    for verify in told.verifies.iter().filter(|verify| verify.yes == Some(true)) {
+        still(verify.under.token, verify.asked_us, "the cluster said that it holds");
+    }
+    for hold in &told.holds {
+        for change in hold.released.iter().chain(&hold.downgraded).filter(|change| change.ended == Ended::Ok) {
+            still(hold.token, change.asked_us, "it had not been given back");
+        }
+    }
+    let mut lines = Lines::default();
+    for hold in &told.holds {
+        if let Some((until_us, _)) = sure.get(&hold.token) {
+            lines.add(hold, *until_us);
+        }
+    }
+    if let Some((earlier, later)) = lines.too_many().first() {
+        let (until_us, why) = sure.get(&earlier.token).copied().unwrap_or_default();
+        let detail = format!(
+            "token {} was told, and {} us later token {} still held: {why}",
+            later.token,
+            until_us.saturating_sub(later.granted_us),
+            earlier.token
+        );
+        let proof = format!("{until_us} us: of token {}: {why}", earlier.token);
+        let shown = vec![earlier.line(), later.line(), proof];
+        return Check { at_us: Some(later.granted_us), ..Check::invalid(NAME, PROMISES, detail, shown) };
+    }
+    let mut believed = Lines::default();
+    for hold in &told.holds {
+        believed.add(hold, hold.released.map_or(hold.granted_us, |change| change.asked_us));
+    }
+    let detail = format!(
+        "{} guards asked, none said that it holds when another had been told; {} times a holder that was stopped or slow came to give back \
+         what another had by then",
+        told.looks.len(),
+        believed.too_many().len()
+    );
+    Check::valid(NAME, PROMISES, detail)
+}
+
+/// Who held what from when until when.
+#[derive(Default)]
+struct Lines<'a> {
+    locks: BTreeMap<&'a str, Vec<Stay<'a>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Stay<'a> {
+    from_us: u64,
+    until_us: u64,
+    alone: bool,
+    hold: &'a Hold,
+}
+
+impl<'a> Lines<'a> {
+    fn add(&mut self, hold: &'a Hold, until_us: u64) {
+        let reader_from = hold.downgraded.map_or(u64::MAX, |change| change.asked_us);
+        let alone =
+            Stay { from_us: hold.granted_us, until_us: until_us.min(reader_from), alone: hold.is_alone(), hold };
+        // Whether or not it has become a reader, it holds at least as one.
+        let shared = Stay { from_us: reader_from.max(hold.granted_us), until_us, alone: false, hold };
+        for lock in &hold.asks.locks {
+            let stays = self.locks.entry(lock).or_default();
+            stays.extend([alone, shared].into_iter().filter(|stay| stay.from_us < stay.until_us));
+        }
+    }
+
+    /// Pairs of which one came while there was no room beside the other.
+    fn too_many(&self) -> Vec<(&'a Hold, &'a Hold)> {
+        let mut found = Vec::new();
+        for stays in self.locks.values() {
+            let mut in_order = stays.clone();
+            in_order.sort_by_key(|stay| stay.from_us);
+            let mut inside: Vec<Stay<'_>> = Vec::new();
+            for stay in in_order {
+                inside.retain(|other| other.until_us > stay.from_us && other.hold.token != stay.hold.token);
+                let room = match stay.hold.asks.permits {
+                    Some(permits) => inside.len() < usize::from(permits),
+                    None => inside.is_empty() || !stay.alone && inside.iter().all(|other| !other.alone),
+                };
+                // The one that ends last shows it best.
+                if let (false, Some(other)) = (room, inside.iter().max_by_key(|other| (other.alone, other.until_us))) {
+                    found.push((other.hold, stay.hold));
+                }
+                inside.push(stay);
+            }
+        }
+        found
+    }
+}
+
+/// A session whose holder did not end it was not ended before its keeper was told that it is sure: the log shows the end of what it held,
+/// and the first watch that told of that did so after. The client's guard counts a margin less, so it said lost before.
+pub fn not_ended_early(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
+    const NAME: &str = "no session ended early";
+    const PROMISES: &str = "P5 P11";
+    let (mut expired, mut told_first, mut closest_us) = (0_usize, 0_usize, u64::MAX);
+    for hold in told.holds.iter().filter(|hold| hold.released.is_none_or(|change| change.ended == Ended::Fail)) {
+        let session = told.session_of(hold);
+        if session.closing_us.is_some() || session.until_us == 0 {
+            continue;
+        }
+        let place = hold.asks.locks.first().and_then(|lock| queues.get(lock));
+        let place = place.and_then(|places| places.iter().find(|place| place.token == hold.token));
+        let Some(seen) = place.and_then(super::Place::owner_gone).and_then(|gone| seen_us.get(&gone)) else { continue };
+        expired += 1;
+        told_first += usize::from(session.lost_us.is_some_and(|lost| lost < *seen));
+        if *seen < session.until_us {
+            let early = session.until_us - seen;
+            let detail =
+                format!("the session of token {} was ended at least {early} us before it could be", hold.token);
+            let sure = format!(
+                "{} us: until then its keeper was sure of it; {seen} us: the log shows its end",
+                session.until_us
+            );
+            return Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, vec![hold.line(), sure]) };
+        }
+        closest_us = closest_us.min(seen - session.until_us);
+    }
+    let closest =
+        if expired == 0 { String::new() } else { format!(", the soonest {} ms after it could be", closest_us / 1_000) };
+    let detail = format!(
+        "{expired} sessions ended while they held{closest}; {told_first} clients told it first, the others were stopped or dead"
+    );
+    Check::valid(NAME, PROMISES, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_client::api::locks::Mode;
+
+    use super::super::Place;
+    use super::super::told::{Answered, Change, SessionLife};
+    use super::*;
+    use crate::check::Verdict;
+    use crate::workload::tells::{Asks, Under};
+
+    fn hold(token: u64, mode: Mode, granted_us: u64, released_us: u64) -> Hold {
+        let permits = (mode == Mode::Permit).then_some(2);
+        Hold {
+            client: 1,
+            asks: Asks { locks: vec!["l".into()], mode, wait_ms: 1, session: token, permits, delay_ms: 0 },
+            token,
+            zxid: Some(token),
+            asked_us: granted_us - 5,
+            granted_us,
+            released: (released_us > 0).then_some(Change { asked_us: released_us, ended: Ended::Ok, zxid: None }),
+            downgraded: None,
+        }
+    }
+
+    fn told(holds: &[Hold]) -> Told {
+        Told { holds: holds.to_vec(), ..Told::default() }
+    }
+
+    fn not_lost(token: u64, asked_us: u64) -> Answered {
+        let under = Under { locks: vec!["l".into()], token, session: token };
+        Answered { client: 1, under, asked_us, ended: Ended::Ok, yes: Some(false), zxid: None }
+    }
+
+    #[test]
+    fn tokens_that_fall_are_found() {
+        use Mode::Exclusive;
+        assert_eq!(
+            tokens_rise(&told(&[hold(5, Exclusive, 10, 20), hold(9, Exclusive, 30, 40)])).verdict,
+            Verdict::Valid
+        );
+        let fell = tokens_rise(&told(&[hold(9, Exclusive, 10, 20), hold(5, Exclusive, 30, 40)]));
+        assert_eq!((fell.verdict, fell.counterexample.len()), (Verdict::Invalid, 2));
+    }
+
+    #[test]
+    fn nobody_holds_beside_an_exclusive_holder() {
+        use Mode::Exclusive;
+        let judged = |told: &Told| never_both(told).verdict;
+        assert_eq!(judged(&told(&[hold(5, Exclusive, 10, 20), hold(9, Exclusive, 20, 40)])), Verdict::Valid);
+        assert_eq!(judged(&told(&[hold(5, Exclusive, 10, 20), hold(9, Exclusive, 19, 40)])), Verdict::Invalid);
+        // Whoever was stopped and is not given back is no proof; that its guard says it holds is.
+        let mut stopped = told(&[hold(5, Exclusive, 10, 0), hold(9, Exclusive, 20, 40)]);
+        assert_eq!(judged(&stopped), Verdict::Valid);
+        stopped.looks.push(not_lost(5, 20));
+        assert_eq!(judged(&stopped), Verdict::Valid);
+        stopped.looks.push(not_lost(5, 21));
+        assert_eq!(judged(&stopped), Verdict::Invalid, "the guard kept silent");
+        let mut refused = told(&[hold(5, Exclusive, 10, 30), hold(9, Exclusive, 20, 40)]);
+        refused.holds[0].released = Some(Change { asked_us: 30, ended: Ended::Fail, zxid: None });
+        let counted = never_both(&refused);
+        assert!(counted.verdict == Verdict::Valid && counted.detail.contains("; 1 times"), "{counted:?}");
+    }
+
+    #[test]
+    fn readers_share_and_permits_are_counted() {
+        use Mode::{Permit, Shared, Write};
+        let judged = |holds: &[Hold]| never_both(&told(holds)).verdict;
+        assert_eq!(judged(&[hold(5, Shared, 10, 30), hold(6, Shared, 15, 40)]), Verdict::Valid);
+        assert_eq!(judged(&[hold(5, Shared, 10, 30), hold(6, Write, 15, 40)]), Verdict::Invalid);
+        assert_eq!(judged(&[hold(5, Write, 10, 30), hold(6, Shared, 15, 40)]), Verdict::Invalid);
+        let mut down = hold(5, Write, 10, 30);
+        down.downgraded = Some(Change { asked_us: 14, ended: Ended::Ok, zxid: None });
+        assert_eq!(judged(&[down.clone(), hold(6, Shared, 15, 40)]), Verdict::Valid);
+        assert_eq!(judged(&[down, hold(6, Write, 15, 40)]), Verdict::Invalid);
+        let permits = [hold(5, Permit, 10, 30), hold(6, Permit, 11, 30), hold(7, Permit, 30, 40)];
+        assert_eq!(judged(&permits), Verdict::Valid);
+        assert_eq!(judged(&[permits[0].clone(), permits[1].clone(), hold(7, Permit, 29, 40)]), Verdict::Invalid);
+    }
+
+    #[test]
+    fn a_session_that_ends_too_soon_is_found() {
+        let mut one = told(&[hold(5, Mode::Exclusive, 10, 0)]);
+        one.sessions.insert(5, SessionLife { until_us: 2_000, lost_us: Some(1_800), ..SessionLife::default() });
+        let place = Place {
+            token: 5,
+            mode: lockkeeper_core::lock::LockMode::Exclusive,
+            delay_ms: 0,
+            reader_from: None,
+            kept_from: None,
+            gone: Some(8),
+        };
+        let queues = Queues::from([("l".to_owned(), vec![place])]);
+        let judged = |told: &Told, seen| not_ended_early(told, &queues, &BTreeMap::from([(8, seen)])).verdict;
+        assert_eq!(judged(&one, 2_000), Verdict::Valid);
+        assert_eq!(judged(&one, 1_999), Verdict::Invalid);
+        one.sessions.entry(5).or_default().closing_us = Some(1_500);
+        assert_eq!(judged(&one, 1_999), Verdict::Valid, "its client closed it");
+    }
+}

@@ -1,0 +1,123 @@
+//! Lock delays: a holder whose session expired leaves its place behind, and nobody holds before the delay has passed.
+
+use std::collections::BTreeMap;
+
+use super::told::{Hold, Told};
+use super::{Place, Queues};
+use crate::check::Check;
+use crate::history::Ended;
+
+const PROMISES: &str = "P1";
+const FEWEST: usize = 3;
+
+fn place_of<'a>(queues: &'a Queues, hold: &Hold) -> Option<(&'a String, &'a Place)> {
+    let (lock, places) = queues.get_key_value(hold.asks.locks.first()?)?;
+    Some((lock, places.iter().find(|place| place.token == hold.token)?))
+}
+
+/// Each holder that died leaves a kept place behind, in the transaction that ended its session; no other does.
+pub(super) fn kept_when_dead(told: &Told, queues: &Queues) -> Check {
+    const NAME: &str = "a dead holder's place is kept";
+    let (mut dead, mut released) = (0, 0);
+    for hold in told.holds.iter().filter(|hold| hold.asks.delay_ms > 0) {
+        let Some((_, place)) = place_of(queues, hold) else { continue };
+        let closed = told.session_of(hold).closing_us.is_some();
+        let wrong = match (hold.released.map(|change| change.ended), place.kept_from, place.gone) {
+            (None | Some(Ended::Fail), None, Some(gone)) if !closed => {
+                Some(format!("its holder died, and it went at {gone} without a delay"))
+            }
+            (Some(Ended::Ok), Some(from), _) => Some(format!("it was given back, and its place kept from {from} on")),
+            (None | Some(Ended::Fail), Some(_), _) => {
+                dead += 1;
+                None
+            }
+            (Some(Ended::Ok), None, _) => {
+                released += 1;
+                None
+            }
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let detail = format!("token {}: {wrong}", hold.token);
+            let lines = vec![hold.line(), format!("{place:?}")];
+            return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+        }
+    }
+    let detail = format!("{dead} holders died and their places were kept; {released} gave back, without a delay");
+    if dead < FEWEST { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
+}
+
+/// By the replicated clock: what a holder made that came after a kept place is not older than the end of the delay; and the delay is as
+/// long as was asked for.
+pub(super) fn not_before_the_delay(told: &Told, queues: &Queues) -> Check {
+    const NAME: &str = "nobody before the delay, by the replicated clock";
+    let mut looked = 0;
+    for kept in &told.kept {
+        let Some(place) =
+            queues.get(&kept.lock).and_then(|places| places.iter().find(|place| place.token == kept.dead))
+        else {
+            continue;
+        };
+        if kept.until_ms != kept.since_ms + u64::from(place.delay_ms) {
+            let detail =
+                format!("the place of token {} is kept from {} until {} ms", kept.dead, kept.since_ms, kept.until_ms);
+            return Check::invalid(NAME, PROMISES, detail, vec![format!("{kept:?}"), format!("{place:?}")]);
+        }
+        let from = place.kept_from.unwrap_or(u64::MAX);
+        let after = told.marks.iter().filter(|(under, _, zxid)| *zxid > from && under.locks.contains(&kept.lock));
+        // Whoever was marked after that and had it before held beside the dead one, which others find.
+        for (under, marked, zxid) in after {
+            looked += 1;
+            if marked.clock_ms < kept.until_ms {
+                let detail = format!(
+                    "token {} held {} ms before the delay of token {} was over",
+                    under.token,
+                    kept.until_ms - marked.clock_ms,
+                    kept.dead
+                );
+                let lines =
+                    vec![format!("{kept:?}"), format!("zxid {zxid}: {under:?} {marked:?}"), format!("{place:?}")];
+                return Check::invalid(NAME, PROMISES, detail, lines);
+            }
+        }
+    }
+    let detail = format!("{} kept places seen, {looked} later holders compared", told.kept.len());
+    if told.kept.len() < FEWEST || looked == 0 {
+        Check::unknown(NAME, PROMISES, detail)
+    } else {
+        Check::valid(NAME, PROMISES, detail)
+    }
+}
+
+/// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. Says nothing where a
+/// node's clock was put wrong.
+pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, clocks_right: bool) -> Check {
+    const NAME: &str = "nobody before the delay, by the clock";
+    if !clocks_right {
+        return Check::valid(
+            NAME,
+            PROMISES,
+            "not compared: the clocks of nodes were put wrong, and delays follow the replicated one",
+        );
+    }
+    let (mut looked, mut soonest_ms) = (0, u64::MAX);
+    for hold in told.holds.iter().filter(|hold| hold.asks.delay_ms > 0) {
+        let Some((_, place)) = place_of(queues, hold) else { continue };
+        let (Some(_), Some(gone)) = (place.kept_from, place.gone) else { continue };
+        let (Some(seen), sure_us) = (seen_us.get(&gone), told.session_of(hold).until_us) else { continue };
+        // The replicated clock counts milliseconds.
+        let soonest_us = sure_us + u64::from(hold.asks.delay_ms - 1) * 1_000;
+        looked += 1;
+        if *seen < soonest_us {
+            let detail = format!("the place of token {} was free {} us too soon", hold.token, soonest_us - seen);
+            return Check {
+                at_us: Some(*seen),
+                ..Check::invalid(NAME, PROMISES, detail, vec![hold.line(), format!("{place:?}")])
+            };
+        }
+        soonest_ms = soonest_ms.min((seen - soonest_us) / 1_000);
+    }
+    let soonest =
+        if looked == 0 { String::new() } else { format!(", the soonest free {soonest_ms} ms after it could be") };
+    Check::valid(NAME, PROMISES, format!("{looked} places{soonest}"))
+}

@@ -1,0 +1,112 @@
+//! The sweeps over runs of locks: what clients were told, against each other on the machine's one clock and against the queues in the log.
+
+mod against_log;
+mod black_box;
+mod clocks;
+mod delays;
+mod places;
+mod progress;
+mod told;
+mod whole;
+
+use std::collections::BTreeMap;
+
+pub use against_log::{granted_in_order, refused_to_others, released_in_log, verified_in_log};
+pub use clocks::{never_both, not_ended_early, tokens_rise};
+pub use places::{Place, holds_after, places};
+pub use progress::{all_gone, enough, goes_on};
+pub use told::{Answered, Change, Hold, SessionLife, Told};
+
+use super::Check;
+use crate::workload::Recorded;
+
+/// The queues of locks, by name.
+pub type Queues = BTreeMap<String, Vec<Place>>;
+
+/// What there is to look at.
+pub(crate) struct Seen {
+    pub(crate) told: Told,
+    pub(crate) queues: Queues,
+}
+
+impl Seen {
+    /// Puts it together.
+    ///
+    /// # Errors
+    /// The word on a run that cannot be read.
+    pub(crate) fn of(run: &Recorded, locks: &[&str]) -> Result<Self, Check> {
+        let told = Told::of(&run.history).map_err(|why| Check::unknown("history", "", why))?;
+        let mut queues = Queues::new();
+        for lock in locks {
+            let places = places(&run.log, lock).map_err(|why| Check::unknown("log", "", format!("{lock}: {why}")))?;
+            queues.insert((*lock).to_owned(), places);
+        }
+        Ok(Self { told, queues })
+    }
+
+    /// The sweeps that every lock workload gets.
+    pub(crate) fn sweeps(&self, run: &Recorded) -> Vec<Check> {
+        let Self { told, queues } = self;
+        vec![
+            tokens_rise(told),
+            never_both(told),
+            granted_in_order(told, queues),
+            released_in_log(told, queues),
+            verified_in_log(told, queues),
+            not_ended_early(told, queues, &run.seen_us),
+            goes_on(told, &run.faults, &run.history),
+            all_gone(&run.history, queues),
+            enough(told, queues),
+        ]
+    }
+}
+
+/// What is looked at, and what is said of it beyond the sweeps.
+fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&Seen) -> Vec<Check>) -> Vec<Check> {
+    let seen = match Seen::of(run, locks) {
+        Ok(seen) => seen,
+        Err(unknown) => return vec![unknown],
+    };
+    let mut checks = seen.sweeps(run);
+    checks.extend(more(&seen));
+    checks
+}
+
+/// All that can be said of exclusive locks.
+pub fn exclusive(run: &Recorded, locks: &[&str]) -> Vec<Check> {
+    judged(run, locks, |seen| {
+        let mut checks = vec![black_box::exclusive(run)];
+        if !seen.told.steals.is_empty() {
+            checks.push(refused_to_others(&seen.told, &seen.queues));
+        }
+        checks
+    })
+}
+
+/// All that can be said of locks with readers.
+pub fn readers_and_writers(run: &Recorded, locks: &[&str]) -> Vec<Check> {
+    judged(run, locks, |_| vec![black_box::readers_and_writers(run)])
+}
+
+/// All that can be said of semaphores.
+pub fn semaphores(run: &Recorded, semaphores: &[(&str, u16)]) -> Vec<Check> {
+    let names: Vec<&str> = semaphores.iter().map(|(name, _)| *name).collect();
+    judged(run, &names, |_| black_box::semaphores(run, semaphores))
+}
+
+/// All that can be said of several locks that are taken together.
+pub fn together(run: &Recorded, locks: &[&str]) -> Vec<Check> {
+    judged(run, locks, |seen| vec![whole::whole(&seen.told, &seen.queues)])
+}
+
+/// All that can be said of locks with a delay.
+pub fn delayed(run: &Recorded, locks: &[&str]) -> Vec<Check> {
+    let clocks_right = !run.faults.iter().any(|fault| fault.nemesis.starts_with("clock-"));
+    judged(run, locks, |Seen { told, queues }| {
+        vec![
+            delays::kept_when_dead(told, queues),
+            delays::not_before_the_delay(told, queues),
+            delays::long_enough(told, queues, &run.seen_us, clocks_right),
+        ]
+    })
+}

@@ -1,0 +1,86 @@
+//! Several locks that are held together: they come whole and go whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Queues;
+use super::told::{Hold, Told};
+use crate::check::Check;
+
+/// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its zxid is the token)
+/// and went in one.
+pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
+    const NAME: &str = "joint locks come and go whole";
+    const PROMISES: &str = "P1 P6";
+    let mut by_token: BTreeMap<u64, BTreeMap<&str, Option<u64>>> = BTreeMap::new();
+    for (lock, places) in queues {
+        for place in places {
+            by_token.entry(place.token).or_default().insert(lock, place.gone);
+        }
+    }
+    for (token, parts) in &by_token {
+        let ends: BTreeSet<Option<u64>> = parts.values().copied().collect();
+        if ends.len() > 1 {
+            return Check::invalid(
+                NAME,
+                PROMISES,
+                format!("the requests of token {token} went one by one"),
+                vec![format!("{parts:?}")],
+            );
+        }
+    }
+    let mut together = 0;
+    for hold in &told.holds {
+        let want: BTreeSet<&str> = hold.asks.locks.iter().map(String::as_str).collect();
+        let have: BTreeSet<&str> = by_token.get(&hold.token).into_iter().flat_map(BTreeMap::keys).copied().collect();
+        if want != have {
+            let detail = format!("token {} was granted for {want:?} and stands in {have:?}", hold.token);
+            return Check {
+                at_us: Some(hold.granted_us),
+                ..Check::invalid(NAME, PROMISES, detail, vec![Hold::line(hold)])
+            };
+        }
+        together += usize::from(want.len() > 1);
+    }
+    Check::valid(NAME, PROMISES, format!("{} requests in the log, {together} joint grants told", by_token.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_client::api::locks::Mode;
+    use lockkeeper_core::lock::LockMode;
+
+    use super::*;
+    use crate::check::Verdict;
+    use crate::check::locks::Place;
+    use crate::workload::tells::Asks;
+
+    fn place(token: u64, gone: u64) -> Place {
+        let mode = LockMode::Exclusive;
+        Place { token, mode, delay_ms: 0, reader_from: None, kept_from: None, gone: Some(gone) }
+    }
+
+    fn granted(token: u64, locks: &[&str]) -> Told {
+        let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
+        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
+        let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
+        let hold = Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None };
+        Told { holds: vec![hold], ..Told::default() }
+    }
+
+    #[test]
+    fn parts_are_found() {
+        let queues = |a: &[(u64, u64)], b: &[(u64, u64)]| {
+            let made = |list: &[(u64, u64)]| list.iter().map(|(token, gone)| place(*token, *gone)).collect();
+            Queues::from([("a".to_owned(), made(a)), ("b".to_owned(), made(b))])
+        };
+        let both = granted(5, &["b", "a"]);
+        assert_eq!(whole(&both, &queues(&[(5, 9)], &[(5, 9), (6, 7)])).verdict, Verdict::Valid);
+        assert_eq!(whole(&both, &queues(&[(5, 9)], &[(5, 8)])).verdict, Verdict::Invalid, "went one by one");
+        assert_eq!(whole(&both, &queues(&[(5, 9)], &[])).verdict, Verdict::Invalid, "came in part");
+        assert_eq!(
+            whole(&granted(5, &["a"]), &queues(&[(5, 9)], &[(5, 9)])).verdict,
+            Verdict::Invalid,
+            "more than asked for"
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! `fenced-lock` and its control `unfenced-lock`: holders add one to a number in a real store, by reading it and writing it, under the
+//! number's lock.
+//!
+//! The fenced ones read and write under their token, which the store checks, and look at their guard before they write; some write late
+//! on purpose, past the guard and after they have given the lock back, so that the fence has something to refuse. The control does
+//! neither, and what it writes while another holds is lost or loses something: under faults that stop a holder, it must show.
+
+use std::any::Any;
+use std::path::Path;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::api::locks::Mode;
+use lockkeeper_client::{Guard, Session};
+use rand::Rng as _;
+
+use super::seat::{Seat, asks, under, view_all};
+use super::tells::{self, Added, Taken, Under};
+use super::{ClientContext, Expected, Recorded, Workload};
+use crate::check::{Check, fenced, locks};
+use crate::postgres::{self, Postgres};
+use crate::work::{OpenStore, Store};
+
+const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number-3"];
+const WAIT_MS: u64 = 1_500;
+const EMPTY_WITHIN: Duration = Duration::from_secs(15);
+/// In the shared directory: where the store is, if it is not the file.
+const STORE_AT: &str = "store";
+
+/// With the fence.
+pub(super) struct Fenced;
+/// Without: the negative control.
+pub(super) struct Unfenced;
+
+#[async_trait]
+impl Workload for Fenced {
+    fn name(&self) -> &'static str {
+        "fenced-lock"
+    }
+
+    fn about(&self) -> &'static str {
+        "numbers in a fenced store (PostgreSQL, or a file), read and written under locks; some writes sent late on purpose"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P4 P5 P11"
+    }
+
+    async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
+        prepare(shared).await
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            fenced_turn(&mut seat, &session).await;
+            seat.hand.think(0..15).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        conclude(context, true).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let mut checks = locks::exclusive(run, &NUMBERS);
+        checks.extend(fenced::checks(&run.history, true));
+        checks
+    }
+}
+
+#[async_trait]
+impl Workload for Unfenced {
+    fn name(&self) -> &'static str {
+        "unfenced-lock"
+    }
+
+    fn about(&self) -> &'static str {
+        "the control: the same numbers without fence and guard; must come out corrupt when holders are stopped"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1"
+    }
+
+    fn expected(&self) -> Expected {
+        Expected::InvalidWhenStopped
+    }
+
+    async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
+        prepare(shared).await
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            unfenced_turn(&mut seat, &session).await;
+            seat.hand.think(0..5).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        conclude(context, false).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        fenced::checks(&run.history, false)
+    }
+}
+
+/// Starts a PostgreSQL where there is one, and makes the numbers. What it gives keeps the server.
+async fn prepare(shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
+    let Some(programs) = postgres::installed() else { return Ok(Box::new(())) };
+    let server = Postgres::start(&programs, shared).await.map_err(|error| error.to_string())?;
+    let store = Store::Postgres(server.url());
+    store.open(true).await?.reset().await?;
+    std::fs::write(shared.join(STORE_AT), store.to_string()).map_err(|error| error.to_string())?;
+    Ok(Box::new(server))
+}
+
+fn store_of(shared: &Path) -> Result<Store, String> {
+    match std::fs::read_to_string(shared.join(STORE_AT)) {
+        Ok(text) => text.parse(),
+        Err(_) => Ok(Store::File(shared.join("number"))),
+    }
+}
+
+/// The row of a lock's number.
+fn row(at: usize) -> i32 {
+    i32::try_from(at).unwrap_or(i32::MAX).saturating_add(1)
+}
+
+/// Reads the store's own list of what it took, and how the queues stand.
+async fn conclude(context: ClientContext, fenced: bool) -> Result<(), String> {
+    let store = store_of(&context.shared)?;
+    let seat = Seat::new(context)?;
+    for (at, lock) in NUMBERS.iter().enumerate() {
+        let begun = seat.teller().begin(tells::TAKEN, lock);
+        let taken = store.open_row(fenced, row(at)).await?.taken().await?;
+        begun.ok(&Taken { store: store.kind().to_owned(), writes: taken }, None);
+    }
+    view_all(&seat.hand.client, seat.teller(), &NUMBERS.map(str::to_owned), EMPTY_WITHIN).await
+}
+
+struct Turn {
+    under: Under,
+    store: OpenStore,
+    guard: Guard,
+}
+
+/// Takes one of the locks and reaches its number.
+async fn begin(seat: &mut Seat, session: &Session, fenced: bool) -> Option<Turn> {
+    let at = seat.hand.rng.random_range(0..NUMBERS.len());
+    let name = NUMBERS[at];
+    let lock = session.lock(name);
+    let asks = asks(name, Mode::Exclusive, WAIT_MS, session);
+    let guard = seat.acquire(&asks, lock.lock_timeout(Duration::from_millis(WAIT_MS))).await?;
+    let under = under(&asks, guard.token());
+    let store = async { store_of(&seat.hand.context.shared)?.open_row(fenced, row(at)).await };
+    match store.await {
+        Ok(store) => Some(Turn { under, store, guard }),
+        Err(why) => {
+            seat.teller().told(tells::STORE_FAILED, &why, None);
+            seat.release(&under, guard).await;
+            None
+        }
+    }
+}
+
+/// Reads as a holder does; none if a larger token has been there.
+async fn read(seat: &Seat, turn: &Turn) -> Option<i64> {
+    let begun = seat.teller().begin(tells::READ, &turn.under);
+    match turn.store.read_under(turn.under.token).await {
+        Ok(Some(value)) => {
+            begun.ok(&value, None);
+            Some(value)
+        }
+        Ok(None) => {
+            begun.fail("the token is stale");
+            None
+        }
+        Err(why) => {
+            begun.info(&why);
+            None
+        }
+    }
+}
+
+async fn write(seat: &Seat, under: &Under, store: &OpenStore, value: i64, late: bool) {
+    let added = Added { lock: under.locks[0].clone(), token: under.token, value, late };
+    let begun = seat.teller().begin(tells::WRITE, &added);
+    match store.write(value, under.token).await {
+        Ok(true) => begun.ok(&true, None),
+        Ok(false) => begun.fail("the token is stale"),
+        Err(why) => begun.info(&why),
+    }
+}
+
+async fn fenced_turn(seat: &mut Seat, session: &Session) {
+    let Some(turn) = begin(seat, session, true).await else { return };
+    let value = if seat.look(&turn.under, &turn.guard) { None } else { read(seat, &turn).await };
+    let longest_ms = if seat.hand.chance(5) { 300 } else { 20 };
+    let stay_ms = seat.hand.rng.random_range(0..longest_ms);
+    tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    let lost = seat.look(&turn.under, &turn.guard);
+    let Turn { under, store, guard } = turn;
+    let Some(value) = value else { return seat.release(&under, guard).await };
+    // What a good program does not do, and a paused one does all the same: it writes although the lock is gone.
+    let late = seat.hand.chance(8) || lost && seat.hand.chance(50);
+    if late {
+        seat.release(&under, guard).await;
+        let pause_ms = seat.hand.rng.random_range(0..100);
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        return write(seat, &under, &store, value + 1, true).await;
+    }
+    if !lost {
+        write(seat, &under, &store, value + 1, false).await;
+    }
+    seat.release(&under, guard).await;
+}
+
+/// Almost all of the time somebody is between reading and writing, which is where a pause is to hit.
+async fn unfenced_turn(seat: &mut Seat, session: &Session) {
+    let Some(turn) = begin(seat, session, false).await else { return };
+    if let Some(value) = read(seat, &turn).await {
+        let stay_ms = seat.hand.rng.random_range(10..60);
+        tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+        write(seat, &turn.under, &turn.store, value + 1, false).await;
+    }
+    seat.release(&turn.under, turn.guard).await;
+}

@@ -1,0 +1,158 @@
+//! `lock`: clients that take one of a few exclusive locks, hold it, and give it back, in every way there is: waiting with a bound, trying,
+//! and breaking a wait off; through guards (even clients) and through plain calls (odd ones). Some try to give back what is another's.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::api::locks::{Acquire, Mode};
+use lockkeeper_client::{Guard, Session};
+use rand::Rng as _;
+use serde_json::Value;
+
+use super::seat::{Seat, asks, end_failed, under, view_all};
+use super::tells::{self, Asks, Granted, Under};
+use super::{ClientContext, Recorded, Workload};
+use crate::check::{Check, locks};
+
+const LOCKS: [&str; 3] = ["jepsen/lock-a", "jepsen/lock-b", "jepsen/lock-c"];
+const LONGEST_WAIT_MS: u64 = 1_500;
+const EMPTY_WITHIN: Duration = Duration::from_secs(15);
+
+pub(super) struct Exclusive;
+
+#[async_trait]
+impl Workload for Exclusive {
+    fn name(&self) -> &'static str {
+        "lock"
+    }
+
+    fn about(&self) -> &'static str {
+        "exclusive locks: waiting, trying, breaking off, giving back one's own and another's"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P4 P5 P11"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let plain = context.client % 2 == 1;
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            let lock = LOCKS[seat.hand.rng.random_range(0..LOCKS.len())];
+            if seat.hand.chance(4) {
+                seat.steal(&session, lock).await;
+            }
+            let settled = if plain {
+                plain_turn(&mut seat, &session, lock).await
+            } else {
+                guarded_turn(&mut seat, &session, lock).await;
+                true
+            };
+            if !settled || seat.hand.chance(1) {
+                seat.close().await;
+            }
+            seat.hand.think(0..25).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let seat = Seat::new(context)?;
+        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        locks::exclusive(run, &LOCKS)
+    }
+}
+
+/// How long to wait: now and then only a try.
+fn patience_ms(seat: &mut Seat) -> u64 {
+    if seat.hand.chance(15) { 0 } else { seat.hand.rng.random_range(50..LONGEST_WAIT_MS) }
+}
+
+async fn guarded_turn(seat: &mut Seat, session: &Session, name: &str) {
+    let lock = session.lock(name);
+    let wait_ms = patience_ms(seat);
+    let asks = asks(name, Mode::Exclusive, wait_ms, session);
+    if seat.hand.chance(5) {
+        return broken_off(seat, &asks, &lock).await;
+    }
+    let wait = async {
+        match wait_ms {
+            0 => lock.try_lock().await,
+            _ => lock.lock_timeout(Duration::from_millis(wait_ms)).await,
+        }
+    };
+    let Some(guard) = seat.acquire(&asks, wait).await else { return };
+    let under = under(&asks, guard.token());
+    hold(seat, &under, || guard.is_lost()).await;
+    if seat.hand.chance(10) {
+        return let_fall(seat, &under, guard);
+    }
+    seat.release(&under, guard).await;
+    if seat.hand.chance(10) {
+        seat.verify(&under).await;
+    }
+}
+
+/// Waits, and goes away while it waits: the library takes the request back.
+async fn broken_off(seat: &Seat, asks: &Asks, lock: &lockkeeper_client::Lock) {
+    let begun = seat.teller().begin(tells::ACQUIRE, asks);
+    match tokio::time::timeout(Duration::from_millis(asks.wait_ms / 20 + 1), lock.lock()).await {
+        Ok(Ok(guard)) => {
+            let under = under(asks, guard.token());
+            begun.ok(&Granted { token: guard.token() }, Some(guard.zxid()));
+            seat.release(&under, guard).await;
+        }
+        Ok(Err(error)) => end_failed(begun, &error),
+        Err(_) => begun.info("broken off"),
+    }
+}
+
+/// Drops the guard: it is given back in the background, and nobody says when.
+fn let_fall(seat: &Seat, under: &Under, guard: Guard) {
+    let begun = seat.teller().begin(tells::RELEASE, under);
+    drop(guard);
+    begun.info("dropped");
+}
+
+/// False if something of it may still be open in the session.
+async fn plain_turn(seat: &mut Seat, session: &Session, name: &str) -> bool {
+    let asks = asks(name, Mode::Exclusive, patience_ms(seat), session);
+    let acquire = Acquire { wait_ms: asks.wait_ms, ..Acquire::default() };
+    let begun = seat.teller().begin(tells::ACQUIRE, &asks);
+    let acquired = match session.client().acquire(name, &acquire).await {
+        Ok(acquired) => acquired,
+        Err(error) => {
+            end_failed(begun, &error);
+            seat.rest().await;
+            return matches!(error, lockkeeper_client::Error::Refused(_));
+        }
+    };
+    begun.ok(&Granted { token: acquired.token }, Some(acquired.zxid));
+    let under = under(&asks, acquired.token);
+    hold(seat, &under, || session.left().is_zero()).await;
+    let begun = seat.teller().begin(tells::RELEASE, &under);
+    match session.client().release(name, acquired.token).await {
+        Ok(released) => begun.ok(&Value::Null, Some(released.zxid)),
+        Err(error) => {
+            end_failed(begun, &error);
+            return false;
+        }
+    }
+    true
+}
+
+/// What a holder does: looks at its guard, stays a while, has its token verified now and then, looks again.
+async fn hold(seat: &mut Seat, under: &Under, is_lost: impl Fn() -> bool) {
+    seat.looked(under, &is_lost);
+    if seat.hand.chance(15) {
+        seat.verify(under).await;
+    }
+    let longest_ms = if seat.hand.chance(5) { 300 } else { 20 };
+    let stay_ms = seat.hand.rng.random_range(0..longest_ms);
+    tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    seat.looked(under, &is_lost);
+}

@@ -1,0 +1,150 @@
+//! `lock-delay`: holders asked for a delay, and some die while they hold (their session is not renewed any more; under `client-kill`
+//! whole processes do). Nobody may be granted the lock before the delay has passed by the replicated clock. A release has none.
+//!
+//! The replicated clock is read where it shows: the end of a kept place in the lock's view, and the time of a node that the next holder
+//! makes.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use lockkeeper_client::api::locks::{Acquire, Mode};
+use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::{Error, Session};
+use rand::Rng as _;
+use serde_json::Value;
+
+use super::seat::{Seat, asks, end_failed, under, view_all};
+use super::tells::{self, Asks, Granted, Kept, Marked, Under};
+use super::{ClientContext, Recorded, Workload};
+use crate::check::{Check, locks};
+
+const LOCKS: [&str; 3] = ["jepsen/quiet-a", "jepsen/quiet-b", "jepsen/quiet-c"];
+const MARKS: &str = "/jepsen-marks";
+const DELAY_MS: u32 = 1_000;
+const LONGEST_WAIT_MS: u64 = 3_000;
+const EMPTY_WITHIN: Duration = Duration::from_secs(20);
+const DIE_PERCENT: u32 = 6;
+
+pub(super) struct Delay;
+
+#[async_trait]
+impl Workload for Delay {
+    fn name(&self) -> &'static str {
+        "lock-delay"
+    }
+
+    fn about(&self) -> &'static str {
+        "holders with a lock delay that die while they hold; nobody before the delay has passed by the replicated clock"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P4 P5 P6 P11"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        if !seat.hand.prepare(&[MARKS]).await {
+            return Ok(());
+        }
+        while let Some(session) = seat.session().await {
+            let name = LOCKS[seat.hand.rng.random_range(0..LOCKS.len())];
+            let after = turn(&mut seat, &session, name).await;
+            drop(session);
+            match after {
+                After::GoOn => {}
+                After::Close => seat.close().await,
+                After::Die(dead) => {
+                    seat.abandon();
+                    watch_place(&seat, &dead).await;
+                }
+            }
+            seat.hand.think(0..25).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let seat = Seat::new(context)?;
+        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        locks::delayed(run, &LOCKS)
+    }
+}
+
+enum After {
+    GoOn,
+    Close,
+    Die(Under),
+}
+
+/// Everything here by plain calls: a guard would give the lock back when it is dropped.
+async fn turn(seat: &mut Seat, session: &Session, name: &str) -> After {
+    let wait_ms = seat.hand.rng.random_range(200..LONGEST_WAIT_MS);
+    let asks = Asks { delay_ms: DELAY_MS, ..asks(name, Mode::Exclusive, wait_ms, session) };
+    let acquire = Acquire { wait_ms, delay_ms: DELAY_MS, ..Acquire::default() };
+    let begun = seat.teller().begin(tells::ACQUIRE, &asks);
+    let acquired = match session.client().acquire(name, &acquire).await {
+        Ok(acquired) => acquired,
+        Err(error) => {
+            end_failed(begun, &error);
+            seat.rest().await;
+            return if matches!(error, Error::Refused(_)) { After::GoOn } else { After::Close };
+        }
+    };
+    begun.ok(&Granted { token: acquired.token }, Some(acquired.zxid));
+    let under = under(&asks, acquired.token);
+    mark(seat, session, &under).await;
+    let stay_ms = seat.hand.rng.random_range(0..30);
+    tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    seat.looked(&under, || session.left().is_zero());
+    if seat.hand.chance(DIE_PERCENT) {
+        return After::Die(under);
+    }
+    let begun = seat.teller().begin(tells::RELEASE, &under);
+    match session.client().release(name, acquired.token).await {
+        Ok(released) => begun.ok(&Value::Null, Some(released.zxid)),
+        Err(error) => {
+            end_failed(begun, &error);
+            return After::Close;
+        }
+    }
+    After::GoOn
+}
+
+/// Reads the replicated clock while holding: it stands in what one makes.
+async fn mark(seat: &Seat, session: &Session, under: &Under) {
+    let begun = seat.teller().begin(tells::MARK, under);
+    let node = Create { kind: Kind::Ephemeral, ..Create::default() };
+    let path = format!("{MARKS}/t{}", under.token);
+    match session.client().create(&path, &node).await {
+        Ok(made) => {
+            begun.ok(&Marked { clock_ms: made.stat.ctime_ms }, Some(made.zxid));
+            // That it goes with the session will do.
+            let _ = session.client().delete(&path, None).await;
+        }
+        Err(error) => end_failed(begun, &error),
+    }
+}
+
+/// Looks until the dead holder's place is seen to be kept, and tells until when; or until it cannot be any more.
+async fn watch_place(seat: &Seat, dead: &Under) {
+    let (Some(lock), begun) = (dead.locks.first(), Instant::now()) else { return };
+    let within = seat.hand.context.ttl * 2 + Duration::from_millis(DELAY_MS.into());
+    while begun.elapsed() < within && !seat.hand.context.stop.is_cancelled() {
+        if let Ok(view) = seat.hand.client.lock(lock).await
+            && let Some(place) = view
+                .holders
+                .iter()
+                .chain(&view.queue)
+                .find(|place| place.delayed_until_ms.is_some() && place.path.contains(&format!("-{}-", dead.token)))
+        {
+            let until_ms = place.delayed_until_ms.unwrap_or_default();
+            let kept = Kept { lock: lock.clone(), dead: dead.token, since_ms: place.since_ms, until_ms };
+            return seat.teller().told(tells::KEPT, &kept, Some(view.zxid));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

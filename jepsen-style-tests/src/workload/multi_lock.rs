@@ -1,0 +1,87 @@
+//! `multi-lock`: each client takes three of seven locks together, drawn at random, over and over; some take one of them alone.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::Session;
+use lockkeeper_client::api::locks::Mode;
+use rand::Rng as _;
+use rand::seq::IndexedRandom as _;
+
+use super::seat::{Seat, asks, under, view_all};
+use super::tells::Asks;
+use super::{ClientContext, Recorded, Workload};
+use crate::check::{Check, locks};
+
+const LOCKS: [&str; 7] = [
+    "jepsen/many-1",
+    "jepsen/many-2",
+    "jepsen/many-3",
+    "jepsen/many-4",
+    "jepsen/many-5",
+    "jepsen/many-6",
+    "jepsen/many-7",
+];
+const TOGETHER: usize = 3;
+const LONGEST_WAIT_MS: u64 = 2_500;
+const EMPTY_WITHIN: Duration = Duration::from_secs(15);
+
+pub(super) struct Several;
+
+#[async_trait]
+impl Workload for Several {
+    fn name(&self) -> &'static str {
+        "multi-lock"
+    }
+
+    fn about(&self) -> &'static str {
+        "three of seven locks together, in random order: no standstill, nothing in part"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P4 P5 P11"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            turn(&mut seat, &session).await;
+            seat.hand.think(0..20).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let seat = Seat::new(context)?;
+        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        locks::together(run, &LOCKS)
+    }
+}
+
+async fn turn(seat: &mut Seat, session: &Session) {
+    let count = if seat.hand.chance(15) { 1 } else { TOGETHER };
+    // In the order in which they were drawn: it is the library that brings them into one order.
+    let names: Vec<String> = LOCKS.choose_multiple(&mut seat.hand.rng, count).map(|name| (*name).to_owned()).collect();
+    let wait_ms = if seat.hand.chance(10) { 0 } else { seat.hand.rng.random_range(100..LONGEST_WAIT_MS) };
+    let asks = Asks { locks: names.clone(), ..asks("", Mode::Exclusive, wait_ms, session) };
+    let several = session.multi_lock(names);
+    let asked = async {
+        match wait_ms {
+            0 => several.try_lock().await,
+            _ => several.lock_timeout(Duration::from_millis(wait_ms)).await,
+        }
+    };
+    let Some(guard) = seat.acquire(&asks, asked).await else { return };
+    let under = under(&asks, guard.token());
+    let stay_ms = seat.hand.rng.random_range(0..15);
+    tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    if seat.hand.chance(10) {
+        seat.verify(&under).await;
+    }
+    seat.look(&under, &guard);
+    seat.release(&under, guard).await;
+}

@@ -1,0 +1,222 @@
+//! A client of locks: one session at a time, which is opened again when it is over, and the telling of what it does with locks.
+//!
+//! It must never begin to tell of something after it was done, and never call an outcome certain that is not.
+
+use std::future::Future;
+use std::time::Duration;
+
+use lockkeeper_client::api::locks::{Mode, Verified};
+use lockkeeper_client::api::nodes::{Create, Kind};
+use lockkeeper_client::locks::Guard;
+use lockkeeper_client::{Client, Error, Session, SessionState, safety_margin};
+use serde_json::Value;
+
+use super::hand::{self, Hand};
+use super::tells::{self, Asks, Ended, Granted, OfSession, Sure, Under, View};
+use super::{ClientContext, Teller};
+use crate::record::boot_us;
+
+pub(super) struct Seat {
+    pub(super) hand: Hand,
+    session: Option<Session>,
+}
+
+impl Seat {
+    pub(super) fn new(context: ClientContext) -> Result<Self, String> {
+        Ok(Self { hand: Hand::new(context)?, session: None })
+    }
+
+    pub(super) fn teller(&self) -> &Teller {
+        &self.hand.context.teller
+    }
+
+    /// The session, or another if that one is over; none if the client is to end.
+    pub(super) async fn session(&mut self) -> Option<Session> {
+        if self.hand.context.stop.is_cancelled() {
+            return None;
+        }
+        if self.session.as_ref().is_none_or(|session| session.left().is_zero()) {
+            self.session = None;
+            if !self.hand.prepare(&[tells::SESSIONS]).await {
+                return None;
+            }
+            let session = self.hand.session().await?;
+            follow(&session, self.teller());
+            // So that the log shows when it ended. Without, that is not known.
+            let node = Create { kind: Kind::Ephemeral, ..Create::default() };
+            let _ = session.client().create(&format!("{}/s{}", tells::SESSIONS, session.id()), &node).await;
+            self.session = Some(session);
+        }
+        self.session.clone()
+    }
+
+    /// Ends the session, with all that may still be open in it.
+    pub(super) async fn close(&mut self) {
+        let Some(session) = self.session.take() else { return };
+        self.teller().told(tells::CLOSING, &OfSession { session: session.id() }, None);
+        // If it fails, the session expires by itself: nothing renews it any more.
+        if session.close().await.is_ok() {
+            self.teller().told(tells::CLOSED, &OfSession { session: session.id() }, None);
+        }
+    }
+
+    /// Stops renewing the session and does nothing else, as a process that dies. Nobody may have a clone of it by then.
+    pub(super) fn abandon(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.teller().told(tells::ABANDONED, &OfSession { session: session.id() }, None);
+        }
+    }
+
+    /// Asks, for as long as `wait` takes, and tells what came of it.
+    pub(super) async fn acquire<K>(
+        &self,
+        asks: &Asks,
+        wait: impl Future<Output = Result<Option<Guard<K>>, Error>>,
+    ) -> Option<Guard<K>> {
+        let begun = self.teller().begin(tells::ACQUIRE, asks);
+        match wait.await {
+            Ok(Some(guard)) => {
+                begun.ok(&Granted { token: guard.token() }, Some(guard.zxid()));
+                return Some(guard);
+            }
+            Ok(None) => begun.fail("not to be had in time"),
+            Err(error) => {
+                end_failed(begun, &error);
+                self.rest().await;
+            }
+        }
+        None
+    }
+
+    /// Gives back, and tells what came of it.
+    pub(super) async fn release<K>(&self, under: &Under, guard: Guard<K>) {
+        let begun = self.teller().begin(tells::RELEASE, under);
+        match guard.release().await {
+            Ok(()) => begun.ok(&Value::Null, None),
+            Err(error) => end_failed(begun, &error),
+        }
+    }
+
+    /// Asks the guard whether it is lost.
+    pub(super) fn look<K>(&self, under: &Under, guard: &Guard<K>) -> bool {
+        self.looked(under, || guard.is_lost())
+    }
+
+    /// Asks somebody else whether it is lost.
+    pub(super) fn looked(&self, under: &Under, is_lost: impl FnOnce() -> bool) -> bool {
+        let begun = self.teller().begin(tells::LOOK, under);
+        let lost = is_lost();
+        begun.ok(&lost, None);
+        lost
+    }
+
+    /// Asks the cluster whether a token holds.
+    pub(super) async fn verify(&self, under: &Under) {
+        let Some(lock) = under.locks.first() else { return };
+        let begun = self.teller().begin(tells::VERIFY, under);
+        match self.hand.client.verify(lock, under.token).await {
+            Ok(Verified { held, zxid, .. }) => begun.ok(&held, Some(zxid)),
+            Err(error) => end_failed(begun, &error),
+        }
+    }
+
+    /// Tries to give back what another session holds, if one does.
+    pub(super) async fn steal(&self, session: &Session, lock: &str) {
+        let Ok(view) = session.client().lock(lock).await else { return };
+        let Some(other) = view.holders.iter().find(|holder| holder.session_id.is_some_and(|id| id != session.id()))
+        else {
+            return;
+        };
+        let under = Under { locks: vec![lock.to_owned()], token: other.token, session: session.id() };
+        let begun = self.teller().begin(tells::STEAL, &under);
+        match session.client().release(lock, other.token).await {
+            Ok(released) => begun.ok(&Value::Null, Some(released.zxid)),
+            Err(error) => end_failed(begun, &error),
+        }
+    }
+
+    /// After a failure, so that the next does not follow at once.
+    pub(super) async fn rest(&self) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Ends an operation that failed in the way that is certain.
+pub(super) fn end_failed(begun: super::Begun, error: &Error) {
+    match hand::sure(error) {
+        hand::Sure::Unknown => begun.info(&error.to_string()),
+        hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
+    }
+}
+
+/// Tells with each acknowledged keepalive until when the session is sure to live, and that it is lost. Has no part of the session, and
+/// so does not keep it alive.
+pub(super) fn follow(session: &Session, teller: &Teller) {
+    let (id, margin, teller) = (session.id(), safety_margin(session.timeout()), teller.clone());
+    let (mut renewals, mut state) = (session.renewals(), session.state());
+    let until_ms = session.expires_at().as_millis();
+    teller.told(tells::SURE, &Sure { session: id, until_ms }, None);
+    tokio::spawn(async move {
+        loop {
+            if let SessionState::Lost { because } = &*state.borrow_and_update() {
+                let ended = Ended { session: id, why: because.clone() };
+                return teller.told(tells::SESSION_LOST, &ended, None);
+            }
+            tokio::select! {
+                changed = state.changed() => if changed.is_err() { return },
+                changed = renewals.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let lost_at = *renewals.borrow_and_update();
+                    let until_ms = (lost_at + margin).as_millis();
+                    teller.told(tells::SURE, &Sure { session: id, until_ms }, None);
+                }
+            }
+        }
+    });
+}
+
+/// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long enough.
+pub(super) async fn view_all(
+    client: &Client,
+    teller: &Teller,
+    locks: &[String],
+    within: Duration,
+) -> Result<(), String> {
+    let until_us = boot_us() + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+    for lock in locks {
+        loop {
+            let begun = teller.begin(tells::VIEW, lock);
+            let in_time = boot_us() < until_us;
+            match client.lock(lock).await {
+                Ok(view) => {
+                    let holders: Vec<u64> = view.holders.iter().map(|holder| holder.token).collect();
+                    let empty = holders.is_empty() && view.waiting == 0;
+                    begun.ok(&View { holders, waiting: view.waiting }, Some(view.zxid));
+                    if empty || !in_time {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    begun.fail(&error.to_string());
+                    if !in_time {
+                        return Err(format!("lock {lock} cannot be looked at: {error}"));
+                    }
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(())
+}
+
+/// What is asked of one lock.
+pub(super) fn asks(lock: &str, mode: Mode, wait_ms: u64, session: &Session) -> Asks {
+    Asks { locks: vec![lock.to_owned()], mode, wait_ms, session: session.id(), permits: None, delay_ms: 0 }
+}
+
+/// What is done under a grant.
+pub(super) fn under(asks: &Asks, token: u64) -> Under {
+    Under { locks: asks.locks.clone(), token, session: asks.session }
+}

@@ -1,0 +1,177 @@
+//! What clients of locks tell: the names of their operations and the types of what goes with them. The checkers of [`crate::check`] read
+//! the same types.
+//!
+//! | operation | asked with | answer |
+//! |---|---|---|
+//! | `acquire` | [`Asks`] | [`Granted`]; `fail` where the wait was over or the cluster refused |
+//! | `release` | [`Under`] | nothing; with the zxid of the release where the call tells it |
+//! | `downgrade` | [`Under`] | nothing |
+//! | `verify` | [`Under`] | whether it holds |
+//! | `steal` | [`Under`], with another's token | nothing; it must fail |
+//! | `look` | [`Under`] | whether the guard says that it is lost. The invocation is stamped before it is asked |
+//! | `view` | a lock's name | [`View`] |
+//!
+//! | `mark` | [`Under`] | [`Marked`]: the replicated clock at a moment at which it held |
+//! | `read`, `write` | [`Under`], [`Added`] | the number; whether the store took it, where `fail` is that it refused |
+//! | `taken` | a lock's name | [`Taken`]: the store's own list |
+//!
+//! Told beside: `opened`, `closing`, `abandoned` ([`OfSession`]), `closed`, `sure` ([`Sure`]), `session_lost` ([`Ended`]), `kept` ([`Kept`]).
+
+use lockkeeper_client::api::locks::Mode;
+use serde::{Deserialize, Serialize};
+
+/// Asks for locks.
+pub const ACQUIRE: &str = "acquire";
+/// Gives them back.
+pub const RELEASE: &str = "release";
+/// Makes a writer a reader.
+pub const DOWNGRADE: &str = "downgrade";
+/// Asks whether a token holds.
+pub const VERIFY: &str = "verify";
+/// Tries to give back what another holds.
+pub const STEAL: &str = "steal";
+/// Asks the guard.
+pub const LOOK: &str = "look";
+/// Looks at a lock's queue.
+pub const VIEW: &str = "view";
+/// Told: a session is open.
+pub const OPENED: &str = "opened";
+/// Told: a session is about to be closed.
+pub const CLOSING: &str = "closing";
+/// Told: it was closed.
+pub const CLOSED: &str = "closed";
+/// Told: nothing renews the session from here on, as if its process had died.
+pub const ABANDONED: &str = "abandoned";
+/// Told: until when the cluster does not end the session, as far as its keeper knows.
+pub const SURE: &str = "sure";
+/// Told: the session is lost.
+pub const SESSION_LOST: &str = "session_lost";
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asks {
+    /// The lock; several are to be held together.
+    pub locks: Vec<String>,
+    /// How.
+    pub mode: Mode,
+    /// How long it waits at most; 0 only tries.
+    pub wait_ms: u64,
+    /// For whom.
+    pub session: u64,
+    /// For permits: how many there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permits: Option<u16>,
+    /// The lock delay, 0 for none.
+    #[serde(default)]
+    pub delay_ms: u32,
+}
+
+/// A grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Under this token.
+    pub token: u64,
+}
+
+/// A token that something is done with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Under {
+    /// The locks.
+    pub locks: Vec<String>,
+    /// The token.
+    pub token: u64,
+    /// Who does it.
+    pub session: u64,
+}
+
+/// Which session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfSession {
+    /// Its number.
+    pub session: u64,
+}
+
+/// How long a session is sure to live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sure {
+    /// Its number.
+    pub session: u64,
+    /// The cluster does not end it before this, in milliseconds of the boot clock.
+    pub until_ms: u64,
+}
+
+/// How a session ended, in its keeper's words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Its number.
+    pub session: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// How a queue stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct View {
+    /// Who holds: tokens.
+    pub holders: Vec<u64>,
+    /// How many wait.
+    pub waiting: u64,
+}
+
+/// Reads the number under a token.
+pub const READ: &str = "read";
+/// Writes it: [`Added`].
+pub const WRITE: &str = "write";
+/// Asks the store for all that it took: [`Taken`].
+pub const TAKEN: &str = "taken";
+/// Told: the store could not be reached.
+pub const STORE_FAILED: &str = "store_failed";
+
+/// A number is written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Added {
+    /// The lock of the number.
+    pub lock: String,
+    /// Under which token.
+    pub token: u64,
+    /// What is written.
+    pub value: i64,
+    /// Whether it is sent on purpose although the lock was given back or lost.
+    pub late: bool,
+}
+
+/// What a store says that it took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Which kind of store.
+    pub store: String,
+    /// Value and token of each write, in the store's own order.
+    pub writes: Vec<(i64, i64)>,
+}
+
+/// Reads the replicated clock under a grant.
+pub const MARK: &str = "mark";
+/// Told: a dead holder's place is seen to be kept.
+pub const KEPT: &str = "kept";
+/// Below this each session has an ephemeral node `s<number>`, so that the log shows when it ended.
+pub const SESSIONS: &str = "/jepsen-sessions";
+
+/// What the replicated clock showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marked {
+    /// In milliseconds since 1970.
+    pub clock_ms: u64,
+}
+
+/// A dead holder's place, as the lock's view shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kept {
+    /// The lock.
+    pub lock: String,
+    /// The dead holder's token.
+    pub dead: u64,
+    /// From when on, in milliseconds since 1970 by the replicated clock.
+    pub since_ms: u64,
+    /// Until when, by the same clock.
+    pub until_ms: u64,
+}
