@@ -1,1 +1,108 @@
-//! (Being built.)
+//! What must hold after every step, as pure functions over what was observed. Nothing here knows tasks, clocks or the product's own
+//! bookkeeping of queues: where a check needs to know who holds a lock, it works that out from the names of nodes by itself.
+//!
+//! Each check takes observations in the order in which they were made and gives the first one that it cannot accept. All times are
+//! true times of the simulated world in microseconds, which no host's clock may bend.
+
+pub mod change;
+pub mod committed;
+pub mod ephemerals;
+pub mod gates;
+pub mod herd;
+pub mod leaders;
+pub mod locks;
+pub mod names;
+pub mod reads;
+pub mod requests;
+pub mod sessions;
+pub mod watches;
+
+#[cfg(test)]
+pub(crate) mod samples;
+
+use std::fmt;
+
+/// What a check says: nothing, or what it cannot accept.
+pub type Checked = Result<(), String>;
+
+/// The checks by the names under which they report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    /// At most one leader in a term.
+    OneLeader,
+    /// Logs that agree on an entry agree on all before it, and a committed entry never changes.
+    LogMatching,
+    /// Replicas that applied the same log are the same, bit by bit.
+    AppliedAgreement,
+    /// The state's own invariants.
+    Invariants,
+    /// Exclusion, tokens, order, withdrawal and delay of locks.
+    Locks,
+    /// Notifications per release.
+    Herd,
+    /// No session ends before its time.
+    SessionEarly,
+    /// The holder is told before anybody else can have the lock.
+    HolderTold,
+    /// Ephemerals go with their session, at one point.
+    Ephemerals,
+    /// Watches are complete, in order, and resumable.
+    Watches,
+    /// A retried request happens once.
+    Retries,
+    /// Reads and writes are linearizable.
+    Linearizable,
+    /// What was acknowledged is there.
+    Durable,
+    /// One run of a gate's operation.
+    Gates,
+    /// The healed cluster works again.
+    Progress,
+    /// A node gave up, or a task panicked.
+    Fatal,
+}
+
+impl Check {
+    /// As reports name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneLeader => "one-leader",
+            Self::LogMatching => "log-matching",
+            Self::AppliedAgreement => "applied-agreement",
+            Self::Invariants => "invariants",
+            Self::Locks => "locks",
+            Self::Herd => "herd",
+            Self::SessionEarly => "session-early",
+            Self::HolderTold => "holder-told",
+            Self::Ephemerals => "ephemerals",
+            Self::Watches => "watches",
+            Self::Retries => "retries",
+            Self::Linearizable => "linearizable",
+            Self::Durable => "durable",
+            Self::Gates => "gates",
+            Self::Progress => "progress",
+            Self::Fatal => "fatal",
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A promise that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Who says so.
+    pub check: Check,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.check, self.what)
+    }
+}

@@ -1,0 +1,195 @@
+//! Promise P6: what a session owned goes when it goes, all at one point in the order; and it owns nothing before or after.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_core::{Command, Event, NodeEventKind, NodeKind, Op, Reply};
+
+use super::Checked;
+use super::change::Change;
+
+/// Who owns what, by what was asked and answered.
+#[derive(Debug, Default)]
+pub struct Ephemerals {
+    owner: BTreeMap<String, u64>,
+    owned: BTreeMap<u64, BTreeSet<String>>,
+    live: BTreeSet<u64>,
+    ended: BTreeMap<u64, u64>,
+}
+
+impl Ephemerals {
+    /// Takes in a command of the log.
+    ///
+    /// # Errors
+    /// If a session ends and something of it stays, or goes at another point, or if one that has ended owns something new.
+    pub fn change(&mut self, change: &Change<'_>) -> Checked {
+        let made = made_by(change);
+        for (zxid, events) in change.transactions() {
+            let mut gone: BTreeSet<&str> = BTreeSet::new();
+            for event in events {
+                match event {
+                    Event::Node { kind: NodeEventKind::Deleted, path, .. } => {
+                        self.remove(path.as_str());
+                        gone.insert(path.as_str());
+                    }
+                    Event::Node { kind: NodeEventKind::Created, path, .. } => {
+                        if let Some(session) = made.as_ref().filter(|made| made.paths.contains(path.as_str())) {
+                            self.add(path.as_str(), session.session, zxid)?;
+                        }
+                    }
+                    Event::Node { .. } => {}
+                    Event::SessionOpened { session, .. } => drop(self.live.insert(session.0)),
+                    Event::SessionEnded { session, .. } => self.end(session.0, zxid)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: &str, session: u64, zxid: u64) -> Checked {
+        if !self.live.contains(&session) {
+            return Err(format!("{path} was made at {zxid} for session {session}, which is not there"));
+        }
+        self.owner.insert(path.to_owned(), session);
+        self.owned.entry(session).or_default().insert(path.to_owned());
+        Ok(())
+    }
+
+    fn remove(&mut self, path: &str) {
+        if let Some(session) = self.owner.remove(path)
+            && let Some(owned) = self.owned.get_mut(&session)
+        {
+            owned.remove(path);
+        }
+    }
+
+    fn end(&mut self, session: u64, zxid: u64) -> Checked {
+        if !self.live.remove(&session) {
+            return Err(format!("session {session} ended at {zxid}, and was not there"));
+        }
+        self.ended.insert(session, zxid);
+        match self.owned.remove(&session).unwrap_or_default().first() {
+            None => Ok(()),
+            Some(left) => Err(format!("session {session} ended at {zxid}, and its ephemeral {left} was still there")),
+        }
+    }
+
+    /// A client was told that this session is no more.
+    ///
+    /// # Errors
+    /// If it is.
+    pub fn told_ended(&self, session: u64) -> Checked {
+        if self.ended.contains_key(&session) {
+            return Ok(());
+        }
+        Err(format!("session {session} was said to have expired, and no log says so"))
+    }
+
+    /// The sessions that live.
+    pub fn live(&self) -> impl Iterator<Item = u64> {
+        self.live.iter().copied()
+    }
+
+    /// What this session owns.
+    pub fn of(&self, session: u64) -> usize {
+        self.owned.get(&session).map_or(0, BTreeSet::len)
+    }
+}
+
+/// A session's new nodes.
+struct Made {
+    session: u64,
+    paths: BTreeSet<String>,
+}
+
+fn made_by(change: &Change<'_>) -> Option<Made> {
+    let Command::Do { session: Some(session), op, .. } = change.command else { return None };
+    let reply = change.outcome.reply.as_ref().ok().filter(|_| change.outcome.changed)?;
+    let mut paths = BTreeSet::new();
+    collect(op, reply, &mut paths);
+    (!paths.is_empty()).then_some(Made { session: session.0, paths })
+}
+
+fn collect(op: &Op, reply: &Reply, paths: &mut BTreeSet<String>) {
+    match (op, reply) {
+        (Op::Create { kind: NodeKind::Ephemeral, .. }, Reply::Created { path, .. })
+        | (_, Reply::Downgraded { path }) => {
+            paths.insert(path.to_string());
+        }
+        (Op::Acquire { .. }, Reply::Queued { paths: queued, .. }) => {
+            paths.extend(queued.iter().map(ToString::to_string));
+        }
+        (Op::GateBegin { key, .. }, Reply::Gate(_)) => drop(paths.insert(key.path().to_string())),
+        (Op::Multi(ops), Reply::Multi(replies)) => {
+            for (op, reply) in ops.iter().zip(replies) {
+                collect(op, reply, paths);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{LockMode, Outcome, Zxid};
+
+    use super::super::samples::{History, change, create};
+    use super::*;
+
+    fn with_three() -> (History, Ephemerals, u64) {
+        let (mut history, mut ephemerals) = (History::default(), Ephemerals::default());
+        let session = history.open();
+        history.run(Some(session), create("/e", "", NodeKind::Ephemeral));
+        history.run(Some(session), create("/f", "", NodeKind::Ephemeral));
+        history.acquire(session, "l", LockMode::Exclusive, 0);
+        history.each(|each| ephemerals.change(each).unwrap());
+        assert_eq!(ephemerals.of(session), 3);
+        (history, ephemerals, session)
+    }
+
+    #[test]
+    fn all_at_one_point_is_right() {
+        let (mut history, mut ephemerals, session) = with_three();
+        history.expire(session);
+        ephemerals.told_ended(session).unwrap_err();
+        history.each(|each| ephemerals.change(each).unwrap());
+        ephemerals.told_ended(session).unwrap();
+    }
+
+    #[test]
+    fn one_by_one_is_refused() {
+        let (mut history, mut ephemerals, session) = with_three();
+        history.expire(session);
+        let (command, mut outcome) = history.last();
+        // The end comes first, and each deletion later under a zxid of its own.
+        outcome.events.reverse();
+        let mut zxid = 100;
+        for event in &mut outcome.events {
+            zxid += 1;
+            match event {
+                Event::Node { zxid: at, .. } | Event::SessionEnded { zxid: at, .. } => *at = Zxid(zxid),
+                Event::SessionOpened { .. } => {}
+            }
+        }
+        ephemerals.change(&change(&command, &outcome, 9)).unwrap_err();
+    }
+
+    #[test]
+    fn one_left_behind_is_refused() {
+        let (mut history, mut ephemerals, session) = with_three();
+        history.expire(session);
+        let (command, outcome) = history.last();
+        let left = |event: &Event| !matches!(event, Event::Node { path, .. } if path.as_str() == "/e");
+        let events = outcome.events.iter().filter(|event| left(event)).cloned().collect();
+        ephemerals.change(&change(&command, &Outcome { events, ..outcome }, 9)).unwrap_err();
+    }
+
+    #[test]
+    fn a_dead_session_owns_nothing_new() {
+        let (mut history, mut ephemerals, session) = with_three();
+        history.run(Some(session), create("/late", "", NodeKind::Ephemeral));
+        let late = history.last();
+        history.expire(session);
+        history.each(|each| ephemerals.change(each).unwrap());
+        ephemerals.change(&change(&late.0, &late.1, 9)).unwrap_err();
+    }
+}

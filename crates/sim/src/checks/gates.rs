@@ -1,0 +1,181 @@
+//! Gates: the operation under one key is begun by one at a time, its token rises, and once it is done its result is what everyone gets
+//! for as long as it is kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockkeeper_core::{Command, Event, GateStanding, Op, Reply};
+
+use super::Checked;
+use super::change::Change;
+
+#[derive(Clone, Debug)]
+enum Standing {
+    Pending { token: u64, session: Option<u64>, until_ms: u64 },
+    Done { token: u64, result: Arc<[u8]>, until_ms: u64 },
+}
+
+/// How each gate stands, worked out from the answers.
+#[derive(Debug, Default)]
+pub struct Gates {
+    standing: BTreeMap<String, Standing>,
+    last_token: BTreeMap<String, u64>,
+}
+
+impl Gates {
+    /// Takes in a command of the log.
+    ///
+    /// # Errors
+    /// If somebody is let in beside another or behind a result, or is given what nobody stored.
+    pub fn change(&mut self, change: &Change<'_>) -> Checked {
+        for event in &change.outcome.events {
+            if let Event::SessionEnded { session, .. } = event {
+                self.standing.retain(
+                    |_, gate| !matches!(gate, Standing::Pending { session: Some(own), .. } if *own == session.0),
+                );
+            }
+        }
+        let Command::Do { session, op, .. } = change.command else { return Ok(()) };
+        let Ok(reply) = &change.outcome.reply else { return Ok(()) };
+        match (op, reply) {
+            (Op::GateBegin { key, .. }, Reply::Gate(told)) if change.outcome.changed => {
+                self.begun(key.as_str(), session.map(|session| session.0), told, change.clock_ms)
+            }
+            (Op::GateBegin { key, .. }, Reply::Gate(told)) => self.asked(key.as_str(), told, change),
+            (Op::GateFinish { key, token, result, keep_ms }, Reply::GateSettled) if change.outcome.changed => {
+                self.settle(key.as_str(), token.0, change.clock_ms)?;
+                let until_ms = change.clock_ms + keep_ms;
+                let done = Standing::Done { token: token.0, result: result.clone(), until_ms };
+                self.standing.insert(key.to_string(), done);
+                Ok(())
+            }
+            (Op::GateFail { key, token }, Reply::GateSettled) if change.outcome.changed => {
+                self.settle(key.as_str(), token.0, change.clock_ms)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn now(&self, key: &str, clock_ms: u64) -> Option<&Standing> {
+        self.standing.get(key).filter(|standing| match standing {
+            Standing::Pending { until_ms, .. } | Standing::Done { until_ms, .. } => *until_ms > clock_ms,
+        })
+    }
+
+    fn begun(&mut self, key: &str, session: Option<u64>, told: &GateStanding, clock_ms: u64) -> Checked {
+        let GateStanding::Proceed { token, until_ms } = told else {
+            return Err(format!("gate {key} was changed by one who was told {told:?}"));
+        };
+        if let Some(other) = self.now(key, clock_ms) {
+            return Err(format!(
+                "gate {key} let in a worker with token {token} at {clock_ms} ms, and stands {other:?}"
+            ));
+        }
+        let last = self.last_token.insert(key.to_owned(), token.0).unwrap_or(0);
+        if token.0 <= last {
+            return Err(format!("gate {key} gave token {token} after {last}"));
+        }
+        let pending = Standing::Pending { token: token.0, session, until_ms: *until_ms };
+        self.standing.insert(key.to_owned(), pending);
+        Ok(())
+    }
+
+    /// Somebody asked and changed nothing: was told how it stands, or what they had been told before.
+    fn asked(&self, key: &str, told: &GateStanding, change: &Change<'_>) -> Checked {
+        let good = match (told, self.now(key, change.clock_ms)) {
+            // A retry of the worker's own request.
+            (GateStanding::Proceed { .. }, _) => true,
+            (GateStanding::InProgress { token, .. }, Some(Standing::Pending { token: own, .. })) => token.0 == *own,
+            (GateStanding::Done { token, result, .. }, Some(Standing::Done { token: own, result: kept, .. })) => {
+                token.0 == *own && result == kept
+            }
+            _ => false,
+        };
+        if good {
+            return Ok(());
+        }
+        Err(format!("gate {key} said {told:?} at {} ms, and stands {:?}", change.clock_ms, self.standing.get(key)))
+    }
+
+    fn settle(&mut self, key: &str, token: u64, clock_ms: u64) -> Checked {
+        match self.now(key, clock_ms) {
+            Some(Standing::Pending { token: own, .. }) if *own == token => {
+                self.standing.remove(key);
+                Ok(())
+            }
+            other => Err(format!("gate {key} was settled with token {token} at {clock_ms} ms, and stood {other:?}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{FencingToken, GateKey};
+
+    use super::super::samples::{History, change, data};
+    use super::*;
+
+    fn begin() -> Op {
+        let key = GateKey::parse("g").unwrap();
+        Op::GateBegin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() }
+    }
+
+    fn finish(token: u64) -> Op {
+        let key = GateKey::parse("g").unwrap();
+        Op::GateFinish { key, token: FencingToken(token), result: data("r"), keep_ms: 50 }
+    }
+
+    #[test]
+    fn one_at_a_time_and_then_the_result_is_right() {
+        let (mut history, mut gates) = (History::default(), Gates::default());
+        let session = history.open();
+        let token = history.run(None, begin());
+        history.run(None, begin());
+        history.run(None, finish(token));
+        history.run(None, begin());
+        history.clock_ms += 60;
+        history.each(|each| gates.change(each).unwrap());
+        let token = history.run(Some(session), begin());
+        history.expire(session);
+        let later = history.run(None, begin());
+        assert!(later > token);
+        history.each(|each| gates.change(each).unwrap());
+    }
+
+    #[test]
+    fn two_workers_at_once_are_refused() {
+        let (mut history, mut gates) = (History::default(), Gates::default());
+        history.run(None, begin());
+        let (command, outcome) = history.last();
+        gates.change(&change(&command, &outcome, 1)).unwrap();
+        gates.change(&change(&command, &outcome, 2)).unwrap_err();
+    }
+
+    #[test]
+    fn a_worker_behind_a_result_is_refused() {
+        let (mut history, mut gates) = (History::default(), Gates::default());
+        let token = history.run(None, begin());
+        let (begun, first) = history.last();
+        history.run(None, finish(token));
+        let (command, outcome) = history.last();
+        gates.change(&change(&begun, &first, 1)).unwrap();
+        gates.change(&change(&command, &outcome, 2)).unwrap();
+        gates.change(&change(&command, &outcome, 2)).unwrap_err();
+        gates.change(&change(&begun, &first, 3)).unwrap_err();
+    }
+
+    #[test]
+    fn a_result_that_nobody_stored_is_refused() {
+        let (mut history, mut gates) = (History::default(), Gates::default());
+        let token = history.run(None, begin());
+        history.run(None, finish(token));
+        history.run(None, begin());
+        let (command, mut outcome) = history.last();
+        history.each(|each| gates.change(each).unwrap());
+        gates.change(&change(&command, &outcome, 3)).unwrap();
+        if let Ok(Reply::Gate(GateStanding::Done { result, .. })) = &mut outcome.reply {
+            *result = data("other");
+        }
+        gates.change(&change(&command, &outcome, 3)).unwrap_err();
+    }
+}

@@ -1,0 +1,423 @@
+//! The lock sweeps (promises P1 and P2): who stands in which queue and who holds, worked out from nothing but the nodes that come and go
+//! and their names, and held against every answer that the replicas and their clients were given.
+//!
+//! A request is known by its token in the queue of its lock. It holds a lock when nobody stands in its way there, and holds as a whole
+//! when it does so in the queue of each of its locks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_core::{
+    Command, Event, FencingToken, IfHolding, LockName, NodeEventKind, Op, Refusal, Reply, SessionEnd,
+};
+
+use super::Checked;
+use super::change::Change;
+use super::names::{self, Name, Room};
+
+/// A place in a queue.
+#[derive(Clone, Debug)]
+struct Place {
+    name: Name,
+    token: u64,
+    session: Option<u64>,
+    /// The replicated clock when it was made.
+    since_ms: u64,
+}
+
+/// By sequence and name, as the queue stands.
+type Queue = BTreeMap<(u64, String), Place>;
+
+/// From when and until when a request held one lock, by zxid: from the first to before the second.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: u64,
+    to: Option<u64>,
+}
+
+/// Who was woken, or might have been, by what went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entitled {
+    /// The uuids of the requests that waited for something that went.
+    pub uuids: Vec<String>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Locks {
+    queues: BTreeMap<String, Queue>,
+    /// The last place given in a queue's present life, and the last token ever given in it.
+    last_sequence: BTreeMap<String, u64>,
+    last_token: BTreeMap<String, u64>,
+    held: BTreeMap<(String, u64), Vec<Span>>,
+    /// Which locks a token asks for.
+    wholes: BTreeMap<u64, BTreeSet<String>>,
+    grants: u64,
+}
+
+impl Locks {
+    /// Takes in a command of the log, and gives those who were waiting for what it removed.
+    ///
+    /// # Errors
+    /// Whatever breaks a rule of the queues, or an answer that does not fit them.
+    pub fn change(&mut self, change: &Change<'_>) -> Result<Entitled, String> {
+        let before = Before::of(self, change.command);
+        let mut entitled = Entitled::default();
+        let session = match change.command {
+            Command::Do { session, .. } => session.map(|session| session.0),
+            _ => None,
+        };
+        for (zxid, events) in change.transactions() {
+            self.transaction(zxid, events, session, change, &mut entitled)?;
+        }
+        if let Command::Do { op, .. } = change.command {
+            self.answer(op, session, &change.outcome.reply, &before, change.outcome.zxid.0, change.outcome.changed)?;
+        }
+        Ok(entitled)
+    }
+
+    fn transaction(
+        &mut self,
+        zxid: u64,
+        events: &[Event],
+        session: Option<u64>,
+        change: &Change<'_>,
+        entitled: &mut Entitled,
+    ) -> Checked {
+        let mut touched = BTreeSet::new();
+        let mut gone: Vec<(String, Place)> = Vec::new();
+        let due = self.delays_due(events);
+        let was = self.waiting_for(events);
+        for event in events {
+            let Event::Node { kind, path, .. } = event else { continue };
+            let path = path.as_str();
+            if *kind == NodeEventKind::Deleted {
+                // A lock's directory begins a new life when it is made again.
+                if let Some(lock) = path.strip_prefix("/locks/") {
+                    self.last_sequence.remove(lock);
+                }
+            }
+            let Some((lock, last)) = names::lock_and_name(path) else { continue };
+            let Some(name) = names::read(last) else { continue };
+            touched.insert(lock.to_owned());
+            match kind {
+                NodeEventKind::Deleted => {
+                    let place = self.queues.get_mut(lock).and_then(|queue| queue.remove(&(name.sequence, last.into())));
+                    let place = place.ok_or_else(|| format!("{path} went at {zxid}, and was not there"))?;
+                    self.may_go(lock, &place, change)?;
+                    gone.push((lock.to_owned(), place));
+                }
+                NodeEventKind::Created => {
+                    // Renamed by a downgrade: it stays the same request.
+                    let same = gone
+                        .iter()
+                        .find(|(of, place)| of == lock && place.name.uuid == name.uuid && name.uuid.is_some());
+                    let place = match same {
+                        Some((_, place)) => Place { name, ..place.clone() },
+                        None => Place { name, token: zxid, session, since_ms: change.clock_ms },
+                    };
+                    self.enter(lock, last, place, same.is_some(), zxid)?;
+                }
+                NodeEventKind::DataChanged | NodeEventKind::ChildrenChanged => {}
+            }
+        }
+        for (lock, token) in due {
+            self.has_delay(&lock, token, zxid)?;
+        }
+        let gained = self.settle(&touched, zxid);
+        entitled.uuids.extend(was);
+        entitled.uuids.extend(gained);
+        Ok(())
+    }
+
+    /// Those whose nearest blocker goes in these events, by the queues as they are before.
+    fn waiting_for(&self, events: &[Event]) -> Vec<String> {
+        let mut waiting = Vec::new();
+        for event in events {
+            let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { continue };
+            let Some((lock, last)) = names::lock_and_name(path.as_str()) else { continue };
+            let (Some(name), Some(queue)) = (names::read(last), self.queues.get(lock)) else { continue };
+            let key = (name.sequence, last.to_owned());
+            let mut behind =
+                queue.range((std::ops::Bound::Excluded(&key), std::ops::Bound::Unbounded)).map(|(_, place)| place);
+            if matches!(name.room, Room::Permits(_)) {
+                continue;
+            }
+            if name.room == Room::Readers {
+                // Only a writer right behind it waits for a reader.
+                waiting.extend(behind.next().filter(|place| place.name.room == Room::Alone));
+            } else {
+                let mut first = true;
+                for place in behind {
+                    let readers = place.name.room == Room::Readers;
+                    if first || readers {
+                        waiting.push(place);
+                    }
+                    if !readers {
+                        break;
+                    }
+                    first = false;
+                }
+            }
+        }
+        waiting.into_iter().filter_map(|place| place.name.uuid.clone()).collect()
+    }
+
+    fn enter(&mut self, lock: &str, last: &str, place: Place, renamed: bool, zxid: u64) -> Checked {
+        let delay = place.name.stands_for.is_some();
+        if !delay && !renamed {
+            let sequence = place.name.sequence;
+            if let Some(before) =
+                self.last_sequence.insert(lock.to_owned(), sequence).filter(|before| *before >= sequence)
+            {
+                return Err(format!("lock {lock} gave place {sequence} at {zxid}, after {before}"));
+            }
+            let token = place.token;
+            if let Some(before) = self.last_token.insert(lock.to_owned(), token).filter(|before| *before >= token) {
+                return Err(format!("lock {lock} gave token {token}, after {before}"));
+            }
+            self.wholes.entry(token).or_default().insert(lock.to_owned());
+        }
+        self.queues.entry(lock.to_owned()).or_default().insert((place.name.sequence, last.to_owned()), place);
+        Ok(())
+    }
+
+    /// A dead holder's place is kept for as long as it had asked for, unless somebody takes it by force.
+    fn may_go(&self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
+        if place.name.stands_for.is_none() {
+            return Ok(());
+        }
+        let forced = matches!(change.command, Command::Do { op: Op::ForceRelease { .. }, .. });
+        let until_ms = place.since_ms + place.name.delay_ms;
+        if forced || change.clock_ms >= until_ms {
+            return Ok(());
+        }
+        Err(format!(
+            "the delay of lock {lock} for token {:?} ended at {} ms, and was to be kept until {until_ms} ms",
+            place.name.stands_for, change.clock_ms
+        ))
+    }
+
+    /// What is held by sessions that expire in these events and must stay closed.
+    fn delays_due(&self, events: &[Event]) -> Vec<(String, u64)> {
+        let mut due = Vec::new();
+        for event in events {
+            let Event::SessionEnded { session, cause: SessionEnd::Expired, .. } = event else { continue };
+            for (lock, queue) in &self.queues {
+                let own = queue.values().filter(|place| place.session == Some(session.0) && place.name.delay_ms > 0);
+                due.extend(own.filter(|place| self.holds_whole(place.token)).map(|place| (lock.clone(), place.token)));
+            }
+        }
+        due
+    }
+
+    fn has_delay(&self, lock: &str, token: u64, zxid: u64) -> Checked {
+        let kept =
+            self.queues.get(lock).is_some_and(|queue| queue.values().any(|place| place.name.stands_for == Some(token)));
+        if kept {
+            return Ok(());
+        }
+        Err(format!("the holder of lock {lock} with token {token} expired at {zxid}, and its place is not kept"))
+    }
+
+    /// Works out who holds these locks now. Gives the uuids of those who have only just got a permit.
+    fn settle(&mut self, touched: &BTreeSet<String>, zxid: u64) -> Vec<String> {
+        let mut gained = Vec::new();
+        for lock in touched {
+            let queue = self.queues.get(lock);
+            let now: Vec<&Place> = queue.map(holders).unwrap_or_default();
+            let tokens: BTreeSet<u64> = now.iter().map(|place| place.token).collect();
+            let of_this_lock = self.held.range_mut((lock.clone(), 0)..=(lock.clone(), u64::MAX));
+            for ((_, token), spans) in of_this_lock {
+                if let Some(open) = spans.last_mut().filter(|span| span.to.is_none())
+                    && !tokens.contains(token)
+                {
+                    open.to = Some(zxid);
+                }
+            }
+            for place in now {
+                let spans = self.held.entry((lock.clone(), place.token)).or_default();
+                if spans.last().is_none_or(|last| last.to.is_some()) {
+                    spans.push(Span { from: zxid, to: None });
+                    self.grants += 1;
+                    // Everyone else was waiting for one that went.
+                    gained.extend(place.name.uuid.clone().filter(|_| matches!(place.name.room, Room::Permits(_))));
+                }
+            }
+            if queue.is_some_and(BTreeMap::is_empty) {
+                self.queues.remove(lock);
+            }
+        }
+        gained
+    }
+
+    fn place(&self, lock: &str, token: u64) -> Option<&Place> {
+        let places = self.queues.get(lock)?.values();
+        places.filter(|place| place.name.stands_for.is_none()).find(|place| place.token == token)
+    }
+
+    fn holds(&self, lock: &str, token: u64) -> bool {
+        let spans = self.held.get(&(lock.to_owned(), token));
+        spans.and_then(|spans| spans.last()).is_some_and(|span| span.to.is_none())
+    }
+
+    /// Whether a request holds every lock that it had asked for.
+    fn holds_whole(&self, token: u64) -> bool {
+        self.wholes.get(&token).is_some_and(|locks| locks.iter().all(|lock| self.holds(lock, token)))
+    }
+
+    fn held_at(&self, lock: &str, token: u64, zxid: u64) -> bool {
+        let spans = self.held.get(&(lock.to_owned(), token));
+        spans.is_some_and(|spans| spans.iter().any(|span| span.from <= zxid && span.to.is_none_or(|to| zxid < to)))
+    }
+
+    /// Holds an answer of the log against the queues.
+    fn answer(
+        &self,
+        op: &Op,
+        session: Option<u64>,
+        reply: &Result<Reply, Refusal>,
+        before: &Before,
+        zxid: u64,
+        changed: bool,
+    ) -> Checked {
+        let say =
+            |what: &str| Err(format!("{op:?} of session {session:?} was answered {reply:?} at {zxid}, but {what}"));
+        match (op, reply) {
+            (Op::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if changed => {
+                if token.0 != zxid {
+                    return say("the token is not the zxid of the request");
+                }
+                if locks.iter().any(|lock| self.place(lock.as_str(), token.0).is_none()) {
+                    return say("it does not stand in the queue of each");
+                }
+                if *held != locks.iter().all(|lock| self.holds(lock.as_str(), token.0)) {
+                    return say("the queues say otherwise");
+                }
+                Ok(())
+            }
+            (Op::Release { .. }, Ok(_)) if changed && !before.all_held => say("it did not hold them"),
+            (Op::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => say("it held them"),
+            (Op::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => say("it did not hold them"),
+            (Op::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn)) if changed && before.all_held => {
+                say("it held them, and was to keep them")
+            }
+            (Op::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => say("it stood there"),
+            (
+                Op::Release { locks, token } | Op::Withdraw { locks, token, .. },
+                Ok(Reply::Released | Reply::Withdrawn),
+            ) if changed => self.left(op, locks, *token),
+            (Op::ForceRelease { lock, token }, Ok(Reply::ForceReleased { .. })) if changed => {
+                self.left(op, std::slice::from_ref(lock), *token)
+            }
+            (Op::Abandon { locks, token, .. }, Ok(_)) if changed => self.left(op, locks, *token),
+            (Op::Multi(_), Ok(_)) if changed && !before.guards_hold => {
+                say("a lock that it is guarded by was not held so")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn left(&self, op: &Op, locks: &[LockName], token: FencingToken) -> Checked {
+        match locks.iter().find(|lock| self.place(lock.as_str(), token.0).is_some()) {
+            None => Ok(()),
+            Some(lock) => Err(format!("{op:?} was carried out, and the request still stands in the queue of {lock}")),
+        }
+    }
+
+    /// A client was told at `zxid` that it holds these.
+    ///
+    /// # Errors
+    /// If it did not.
+    pub fn granted(&self, locks: &[LockName], token: u64, zxid: u64) -> Checked {
+        match locks.iter().find(|lock| !self.held_at(lock.as_str(), token, zxid)) {
+            None => Ok(()),
+            Some(lock) => Err(format!(
+                "a client was told at {zxid} that it holds {locks:?} with token {token}, but {lock} was held by {:?}",
+                self.holders_at(lock.as_str(), zxid)
+            )),
+        }
+    }
+
+    /// A client asked whether a token holds.
+    ///
+    /// # Errors
+    /// If the answer is wrong at `zxid`.
+    pub fn verified(&self, lock: &str, token: u64, zxid: u64, answer: bool) -> Checked {
+        if self.held_at(lock, token, zxid) == answer {
+            return Ok(());
+        }
+        let holders = self.holders_at(lock, zxid);
+        Err(format!(
+            "a client was told at {zxid} that token {token} of lock {lock} verifies {answer}; holders: {holders:?}"
+        ))
+    }
+
+    fn holders_at(&self, lock: &str, zxid: u64) -> Vec<u64> {
+        let all = self.held.range((lock.to_owned(), 0)..=(lock.to_owned(), u64::MAX));
+        all.filter(|((_, token), _)| self.held_at(lock, *token, zxid)).map(|((_, token), _)| *token).collect()
+    }
+
+    /// How often a request has come to hold a lock.
+    pub fn grants(&self) -> u64 {
+        self.grants
+    }
+
+    /// Everyone who stands in a queue: the lock, the token, the session.
+    pub fn standing(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
+        let places = |(lock, queue)| {
+            let (lock, queue): (&String, &Queue) = (lock, queue);
+            queue.values().map(move |place| (lock.as_str(), place.token, place.session))
+        };
+        self.queues.iter().flat_map(places)
+    }
+}
+
+/// Who holds: nobody before whom anybody stands in the way. The place of a dead holder stands in the way, and nobody holds by it.
+fn holders(queue: &Queue) -> Vec<&Place> {
+    let mut holding = Vec::new();
+    let mut only_readers_before = true;
+    for (before, place) in queue.values().enumerate() {
+        let holds = match place.name.room {
+            Room::Alone => before == 0,
+            Room::Readers => only_readers_before,
+            Room::Permits(permits) => (before as u64) < permits,
+        };
+        if holds && place.name.stands_for.is_none() {
+            holding.push(place);
+        }
+        only_readers_before &= place.name.room == Room::Readers;
+    }
+    holding
+}
+
+/// How the request that an operation names stood before it, and the locks that guard a transaction.
+#[derive(Debug, Default)]
+struct Before {
+    all_held: bool,
+    any_there: bool,
+    guards_hold: bool,
+}
+
+impl Before {
+    fn of(queues: &Locks, command: &Command) -> Self {
+        let Command::Do { session, op, .. } = command else { return Self::default() };
+        if let Op::Multi(ops) = op {
+            let holds = |op: &Op| match op {
+                Op::CheckLock { lock, token } => queues.holds(lock.as_str(), token.0),
+                _ => true,
+            };
+            return Self { guards_hold: ops.iter().all(holds), ..Self::default() };
+        }
+        let Some(session) = session else { return Self::default() };
+        let (Op::Release { locks, token } | Op::Withdraw { locks, token, .. }) = op else { return Self::default() };
+        let own = |lock: &LockName| {
+            queues.place(lock.as_str(), token.0).is_some_and(|place| place.session == Some(session.0))
+        };
+        let held = |lock: &LockName| own(lock) && queues.holds(lock.as_str(), token.0);
+        Self { all_held: locks.iter().all(held), any_there: locks.iter().any(own), guards_hold: true }
+    }
+}
+
+#[cfg(test)]
+#[path = "locks_tests.rs"]
+mod tests;

@@ -1,0 +1,174 @@
+use lockkeeper_core::{LockMode, NodePath, Outcome};
+
+use super::super::samples::{History, change, lock};
+use super::*;
+
+fn fed(history: &mut History) -> Locks {
+    let mut locks = Locks::default();
+    history.each(|each| drop(locks.change(each).unwrap()));
+    locks
+}
+
+fn names(name: &str) -> Vec<LockName> {
+    vec![lock(name)]
+}
+
+#[test]
+fn exclusive_holders_follow_each_other() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    let first = history.acquire(a, "l", LockMode::Exclusive, 0);
+    let second = history.acquire(b, "l", LockMode::Exclusive, 0);
+    let released = history.release(a, "l", first);
+    let locks = fed(&mut history);
+    locks.granted(&names("l"), first, first).unwrap();
+    locks.granted(&names("l"), first, second).unwrap();
+    locks.granted(&names("l"), second, released).unwrap();
+    // Before its turn; beside another; after its end; never.
+    locks.granted(&names("l"), second, second).unwrap_err();
+    locks.granted(&names("l"), first, released).unwrap_err();
+    locks.granted(&names("l"), 99, released).unwrap_err();
+    locks.verified("l", second, released, true).unwrap();
+    locks.verified("l", first, released, true).unwrap_err();
+    locks.verified("l", second, released, false).unwrap_err();
+    assert_eq!(locks.grants(), 2);
+}
+
+#[test]
+fn readers_hold_together_and_permits_up_to_their_number() {
+    let mut history = History::default();
+    let session = history.open();
+    let one = history.acquire(session, "rw", LockMode::Shared, 0);
+    let two = history.acquire(session, "rw", LockMode::Shared, 0);
+    let writer = history.acquire(session, "rw", LockMode::Write, 0);
+    let late = history.acquire(session, "rw", LockMode::Shared, 0);
+    let permits: Vec<u64> = (0..3).map(|_| history.acquire(session, "s", LockMode::Permit(2), 0)).collect();
+    let locks = fed(&mut history);
+    locks.granted(&names("rw"), one, late).unwrap();
+    locks.granted(&names("rw"), two, late).unwrap();
+    locks.granted(&names("rw"), writer, late).unwrap_err();
+    locks.granted(&names("rw"), late, late).unwrap_err();
+    locks.granted(&names("s"), permits[1], permits[2]).unwrap();
+    locks.granted(&names("s"), permits[2], permits[2]).unwrap_err();
+}
+
+#[test]
+fn joint_requests_are_had_as_a_whole() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    let held = history.acquire(a, "y", LockMode::Exclusive, 0);
+    let op = Op::Acquire {
+        locks: vec![lock("x"), lock("y")],
+        mode: LockMode::Exclusive,
+        delay_ms: 500,
+        uuid: lockkeeper_core::RequestId(9),
+        label: "".into(),
+    };
+    let both = history.run(Some(b), op);
+    // It holds nothing as a whole, so no delay is due.
+    let expired = history.expire(b);
+    let locks = fed(&mut history);
+    locks.granted(&[lock("x"), lock("y")], both, both).unwrap_err();
+    locks.granted(&names("y"), held, expired).unwrap();
+    assert_eq!(locks.standing().count(), 1);
+}
+
+#[test]
+fn a_downgraded_writer_keeps_its_token_and_lets_readers_in() {
+    let mut history = History::default();
+    let session = history.open();
+    let writer = history.acquire(session, "rw", LockMode::Write, 0);
+    let reader = history.acquire(session, "rw", LockMode::Shared, 0);
+    let at = history.run(Some(session), Op::Downgrade { lock: lock("rw"), token: FencingToken(writer) });
+    let locks = fed(&mut history);
+    locks.granted(&names("rw"), reader, reader).unwrap_err();
+    locks.granted(&names("rw"), reader, at).unwrap();
+    locks.granted(&names("rw"), writer, at).unwrap();
+}
+
+#[test]
+fn a_held_answer_beside_a_holder_is_refused() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    history.acquire(a, "l", LockMode::Exclusive, 0);
+    history.acquire(b, "l", LockMode::Exclusive, 0);
+    let (command, mut outcome) = history.last();
+    let mut locks = fed(&mut history);
+    if let Ok(Reply::Queued { held, .. }) = &mut outcome.reply {
+        *held = true;
+    }
+    locks.change(&change(&command, &outcome, 9)).unwrap_err();
+}
+
+#[test]
+fn a_place_or_a_token_that_was_given_before_is_refused() {
+    let mut history = History::default();
+    let session = history.open();
+    let token = history.acquire(session, "l", LockMode::Exclusive, 0);
+    let (command, outcome) = history.last();
+    let mut locks = fed(&mut history);
+    locks.change(&change(&command, &outcome, 9)).unwrap();
+    history.release(session, "l", token);
+    let (release, released) = history.last();
+    locks.change(&change(&release, &released, 9)).unwrap();
+    locks.change(&change(&command, &outcome, 9)).unwrap_err();
+}
+
+#[test]
+fn a_withdrawn_request_that_stays_is_refused() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    history.acquire(a, "l", LockMode::Exclusive, 0);
+    let waits = history.acquire(b, "l", LockMode::Exclusive, 0);
+    let op = Op::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
+    history.run(Some(b), op);
+    let (command, outcome) = history.last();
+    let mut locks = fed(&mut history);
+    let stays = Outcome { events: Vec::new(), ..outcome.clone() };
+    locks.change(&change(&command, &stays, 9)).unwrap_err();
+    let entitled = fed_again(&mut locks, &command, &outcome);
+    assert_eq!(entitled, Entitled::default());
+}
+
+fn fed_again(locks: &mut Locks, command: &Command, outcome: &Outcome) -> Entitled {
+    locks.change(&change(command, outcome, 9)).unwrap()
+}
+
+#[test]
+fn a_place_that_is_not_kept_or_not_long_enough_is_refused() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    history.acquire(a, "l", LockMode::Exclusive, 500);
+    history.acquire(b, "l", LockMode::Exclusive, 0);
+    history.expire(a);
+    let (command, outcome) = history.last();
+    let delay = |event: &Event| matches!(event, Event::Node { path, .. } if path.name().starts_with("delay-"));
+    let without = Outcome { events: outcome.events.iter().filter(|e| !delay(e)).cloned().collect(), ..outcome.clone() };
+    let mut locks = fed(&mut history);
+    let mut spoilt = Locks {
+        queues: locks.queues.clone(),
+        held: locks.held.clone(),
+        wholes: locks.wholes.clone(),
+        ..Locks::default()
+    };
+    spoilt.change(&change(&command, &without, 10)).unwrap_err();
+    locks.change(&change(&command, &outcome, 10)).unwrap();
+    let path: NodePath = history.state.lock(&lock("l")).unwrap().requests().next().unwrap().path;
+    history.clock_ms = 600;
+    history.apply(Command::Reap { paths: vec![path] });
+    let (reap, reaped) = history.last();
+    locks.change(&change(&reap, &reaped, 509)).unwrap_err();
+}
+
+#[test]
+fn one_waiter_is_entitled_for_each_that_goes() {
+    let mut history = History::default();
+    let session = history.open();
+    let tokens: Vec<u64> = (0..4).map(|_| history.acquire(session, "l", LockMode::Exclusive, 0)).collect();
+    let mut locks = fed(&mut history);
+    history.release(session, "l", tokens[0]);
+    let mut entitled = Vec::new();
+    history.each(|each| entitled.extend(locks.change(each).unwrap().uuids));
+    entitled.dedup();
+    assert_eq!(entitled.len(), 1);
+}

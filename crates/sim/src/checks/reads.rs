@@ -1,0 +1,175 @@
+//! Linearizability of reads and writes (promise P7), by the total order that every answer names: the zxid.
+//!
+//! Real time is respected when an answer is never true at an earlier point than another that had been given before it was asked for; and
+//! a register behaves as one when each read gives the last write up to the point at which it is true. Together that is linearizability;
+//! no search is needed. That the order itself is the same on all replicas is checked elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockkeeper_core::{Command, NodeEventKind, Op, Outcome, Reply};
+
+use super::Checked;
+use super::change::Change;
+
+/// The data of a node over time; none where there was no node.
+type Values = Vec<(u64, Option<Arc<[u8]>>)>;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct Reads {
+    /// The latest point at which an answer was true that somebody has.
+    floor: u64,
+    values: BTreeMap<String, Values>,
+    versions: BTreeMap<String, i32>,
+}
+
+impl Reads {
+    /// A linearizable operation begins: its answer must not be older than this.
+    pub fn began(&self) -> u64 {
+        self.floor
+    }
+
+    /// It was answered.
+    ///
+    /// # Errors
+    /// If it is true only at an earlier point than what had been answered before it began.
+    pub fn answered(&mut self, what: &str, began: u64, zxid: u64) -> Checked {
+        self.floor = self.floor.max(zxid);
+        if zxid >= began {
+            return Ok(());
+        }
+        Err(format!("{what} is true at {zxid}, although an answer of {began} had been given before it was asked for"))
+    }
+
+    /// A read of a node's data gave this, true at `zxid`.
+    ///
+    /// # Errors
+    /// If another value was there.
+    pub fn read(&self, path: &str, zxid: u64, data: Option<&[u8]>) -> Checked {
+        let values = self.values.get(path).map_or(&[][..], Vec::as_slice);
+        let last = values.partition_point(|(at, _)| *at <= zxid).checked_sub(1).map(|at| &values[at]);
+        let expected = last.and_then(|(_, value)| value.as_deref());
+        if expected == data {
+            return Ok(());
+        }
+        let show = |data: Option<&[u8]>| data.map(|data| String::from_utf8_lossy(data).into_owned());
+        Err(format!("{path} at {zxid} was read as {:?}, and is {:?}", show(data), show(expected)))
+    }
+
+    /// Takes in what a command did to data.
+    ///
+    /// # Errors
+    /// If it went through although it asked for another version of what it replaces.
+    pub fn change(&mut self, change: &Change<'_>) -> Checked {
+        let mut written = Ok(());
+        if let Command::Do { op, .. } = change.command
+            && let Outcome { zxid, reply: Ok(reply), changed: true, .. } = change.outcome
+        {
+            written = self.written(zxid.0, op, reply);
+        }
+        // What a multi made and removed again is gone after it.
+        for (zxid, kind, path) in change.node_events() {
+            match kind {
+                NodeEventKind::Deleted => {
+                    self.put(path, zxid, None);
+                    self.versions.remove(path);
+                }
+                NodeEventKind::Created => drop(self.versions.insert(path.to_owned(), 0)),
+                NodeEventKind::DataChanged => *self.versions.entry(path.to_owned()).or_default() += 1,
+                NodeEventKind::ChildrenChanged => {}
+            }
+        }
+        written
+    }
+
+    fn written(&mut self, zxid: u64, op: &Op, reply: &Reply) -> Checked {
+        match (op, reply) {
+            (Op::Create { data, .. }, Reply::Created { path, .. }) => {
+                self.put(path.as_str(), zxid, Some(data.clone()));
+                Ok(())
+            }
+            (Op::SetData { path, data, version }, _) => {
+                self.guarded(zxid, path.as_str(), *version)?;
+                self.put(path.as_str(), zxid, Some(data.clone()));
+                Ok(())
+            }
+            (Op::Multi(ops), Reply::Multi(replies)) => {
+                ops.iter().zip(replies).try_for_each(|(op, reply)| self.written(zxid, op, reply))
+            }
+            (Op::Check { path, version }, _) => self.guarded(zxid, path.as_str(), *version),
+            _ => Ok(()),
+        }
+    }
+
+    /// A compare-and-set, or a guard, that went through.
+    fn guarded(&self, zxid: u64, path: &str, version: Option<i32>) -> Checked {
+        let actual = self.versions.get(path).copied();
+        match version {
+            Some(version) if actual != Some(version) => {
+                Err(format!("{path} has version {actual:?}, and what asked for {version} went through at {zxid}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn put(&mut self, path: &str, zxid: u64, data: Option<Arc<[u8]>>) {
+        let values = self.values.entry(path.to_owned()).or_default();
+        values.push((zxid, data));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::{History, data, path};
+    use super::*;
+
+    #[test]
+    fn answers_that_go_back_in_time_are_refused() {
+        let mut reads = Reads::default();
+        let (early, late) = (reads.began(), 5);
+        reads.answered("a write", early, late).unwrap();
+        // Asked for before that answer: may be older.
+        reads.answered("a slow read", early, 3).unwrap();
+        let after = reads.began();
+        reads.answered("a read", after, 5).unwrap();
+        reads.answered("a stale read", after, 4).unwrap_err();
+    }
+
+    #[test]
+    fn reads_of_what_was_not_there_are_refused() {
+        let mut reads = Reads::default();
+        let mut history = History::default();
+        let set = |text: &str| Op::SetData { path: path("/r"), data: data(text), version: None };
+        let made = history.create("/r", "one");
+        history.each(|change| reads.change(change).unwrap());
+        let one = made;
+        let two = history.run(None, set("two"));
+        history.each(|change| reads.change(change).unwrap());
+        let gone = history.run(None, Op::Delete { path: path("/r"), version: None });
+        history.each(|change| reads.change(change).unwrap());
+        reads.read("/r", one, Some(b"one")).unwrap();
+        reads.read("/r", two, Some(b"two")).unwrap();
+        reads.read("/r", gone, None).unwrap();
+        reads.read("/other", gone, None).unwrap();
+        reads.read("/r", two, Some(b"one")).unwrap_err();
+        reads.read("/r", one, Some(b"two")).unwrap_err();
+        reads.read("/r", gone, Some(b"two")).unwrap_err();
+        reads.read("/r", one, None).unwrap_err();
+    }
+
+    #[test]
+    fn a_guard_that_was_not_looked_at_is_refused() {
+        let (mut reads, mut history) = (Reads::default(), History::default());
+        history.create("/r", "one");
+        let set = |version| Op::SetData { path: path("/r"), data: data("two"), version: Some(version) };
+        history.run(None, set(0));
+        history.each(|change| reads.change(change).unwrap());
+        history.run(None, Op::Multi(vec![Op::Check { path: path("/r"), version: Some(1) }, set(1)]));
+        let (mut command, outcome) = history.last();
+        if let Command::Do { op: Op::Multi(ops), .. } = &mut command {
+            ops[0] = Op::Check { path: path("/r"), version: Some(7) };
+        }
+        reads.change(&super::super::samples::change(&command, &outcome, 9)).unwrap_err();
+    }
+}

@@ -1,0 +1,137 @@
+//! Promise P9: a request under one id happens once, and everyone who asks under it is given the first answer. And P4: what was
+//! answered stands in the log.
+
+use std::collections::BTreeMap;
+
+use lockkeeper_core::{Command, Op, Outcome, Refusal, Reply};
+
+use super::Checked;
+use super::change::Change;
+
+/// An answer of the log.
+type Answer = Result<Reply, Refusal>;
+
+#[derive(Debug)]
+struct First {
+    op: Op,
+    answer: Answer,
+    zxid: u64,
+}
+
+/// The first answer under each request id.
+#[derive(Debug, Default)]
+pub struct Requests {
+    first: BTreeMap<(u64, u128), First>,
+    /// Requests that found an answer there.
+    repeated: u64,
+}
+
+impl Requests {
+    /// Takes in a command of the log.
+    ///
+    /// # Errors
+    /// If it was carried out for a second time, or answered otherwise than the first time.
+    pub fn change(&mut self, change: &Change<'_>) -> Checked {
+        let Command::Do { session: Some(session), request: Some(key), op } = change.command else { return Ok(()) };
+        let Outcome { zxid, reply, changed, events } = change.outcome;
+        if *reply == Err(Refusal::SessionExpired(*session)) || !is_kept(op, change.outcome) {
+            return Ok(());
+        }
+        let name = (session.0, key.id.0);
+        let Some(first) = self.first.get(&name) else {
+            let first = First { op: op.clone(), answer: reply.clone(), zxid: zxid.0 };
+            self.first.insert(name, first);
+            return Ok(());
+        };
+        self.repeated += 1;
+        let id = key.id;
+        if *changed || !events.is_empty() {
+            return Err(format!(
+                "request {id} of session {session} was carried out at {}, and again at {zxid}: {op:?}",
+                first.zxid
+            ));
+        }
+        let due = if first.op == *op { first.answer.clone() } else { Err(Refusal::RequestMismatch) };
+        if *reply == due {
+            return Ok(());
+        }
+        Err(format!("request {id} of session {session} was answered {due:?}, and later {reply:?}"))
+    }
+
+    /// A client was given this answer to an operation under a request id.
+    ///
+    /// # Errors
+    /// If no replica has carried it out, or with another answer.
+    pub fn answered(&self, session: u64, id: u128, op: &Op, answer: &Answer, zxid: u64) -> Checked {
+        let id_shown = lockkeeper_core::RequestId(id);
+        match self.first.get(&(session, id)) {
+            // An answer that is not kept is worked out anew each time.
+            None if matches!(op, Op::GateBegin { .. }) => Ok(()),
+            None => Err(format!(
+                "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
+            )),
+            Some(first) if first.op != *op && *answer == Err(Refusal::RequestMismatch) => Ok(()),
+            Some(first) if first.answer == *answer && first.op == *op => Ok(()),
+            Some(first) => Err(format!(
+                "request {id_shown} of session {session} was answered {answer:?} at {zxid}; the log said {:?} at {}",
+                first.answer, first.zxid
+            )),
+        }
+    }
+
+    /// How many requests of the log found an answer there.
+    pub fn repeated(&self) -> u64 {
+        self.repeated
+    }
+}
+
+/// The state keeps no answer of a gate that only says how it stands.
+fn is_kept(op: &Op, outcome: &Outcome) -> bool {
+    !matches!(op, Op::GateBegin { .. }) || outcome.changed || outcome.reply.is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::NodeKind;
+
+    use super::super::samples::{History, change, create};
+    use super::*;
+
+    #[test]
+    fn a_request_that_happens_twice_is_refused() {
+        let (mut history, mut requests) = (History::default(), Requests::default());
+        let session = history.open();
+        history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
+        let (command, outcome) = history.last();
+        requests.change(&change(&command, &outcome, 1)).unwrap();
+        requests.change(&change(&command, &outcome, 1)).unwrap_err();
+        history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
+        history.each(|again| requests.change(again).unwrap());
+        let forgotten = Outcome { reply: Ok(Reply::Deleted), changed: false, events: Vec::new(), ..outcome };
+        requests.change(&change(&command, &forgotten, 1)).unwrap_err();
+        assert_eq!(requests.repeated(), 3);
+    }
+
+    #[test]
+    fn another_payload_under_the_same_id_is_refused_by_the_state() {
+        let (mut history, mut requests) = (History::default(), Requests::default());
+        let session = history.open();
+        history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
+        history.keyed(session, 7, create("/b", "", NodeKind::Persistent));
+        history.each(|each| requests.change(each).unwrap());
+    }
+
+    #[test]
+    fn an_answer_that_no_log_gave_is_refused() {
+        let (mut history, mut requests) = (History::default(), Requests::default());
+        let session = history.open();
+        let op = create("/a", "", NodeKind::Persistent);
+        history.keyed(session, 7, op.clone());
+        let answer = history.pending[1].1.reply.clone();
+        requests.answered(session, 7, &op, &answer, 2).unwrap_err();
+        history.each(|each| requests.change(each).unwrap());
+        requests.answered(session, 7, &op, &answer, 2).unwrap();
+        requests.answered(session, 8, &op, &answer, 2).unwrap_err();
+        requests.answered(session, 7, &op, &Ok(Reply::Deleted), 2).unwrap_err();
+    }
+}

@@ -1,0 +1,102 @@
+//! Histories for the unit tests of the checks: made by the real state, and then spoilt by hand.
+
+use std::sync::Arc;
+
+use lockkeeper_core::{
+    AclEntry, Batch, Command, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, Outcome, RequestId,
+    RequestKey, SessionId, State, Term,
+};
+
+use super::change::Change;
+
+pub(crate) fn path(text: &str) -> NodePath {
+    NodePath::parse(text).unwrap()
+}
+
+pub(crate) fn data(text: &str) -> Arc<[u8]> {
+    Arc::from(text.as_bytes())
+}
+
+pub(crate) fn lock(name: &str) -> LockName {
+    LockName::parse(name).unwrap()
+}
+
+/// A state, and the commands since it was last looked at.
+#[derive(Default)]
+pub(crate) struct History {
+    pub(crate) state: State,
+    pub(crate) clock_ms: u64,
+    pub(crate) pending: Vec<(Command, Outcome)>,
+    clocks: Vec<u64>,
+    sequence: u64,
+}
+
+impl History {
+    /// Gives the zxid after it.
+    pub(crate) fn apply(&mut self, command: Command) -> u64 {
+        self.sequence += 1;
+        self.clock_ms += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+        let batch = Batch { origin, clock_ms: self.clock_ms, commands: vec![command.clone()] };
+        let outcome = self.state.apply(Term(1), &batch).remove(0);
+        let zxid = outcome.zxid.0;
+        self.pending.push((command, outcome));
+        self.clocks.push(self.clock_ms);
+        zxid
+    }
+
+    /// Hands out what has happened since the last time.
+    pub(crate) fn each(&mut self, mut with: impl FnMut(&Change<'_>)) {
+        let clocks = std::mem::take(&mut self.clocks);
+        for ((command, outcome), clock_ms) in std::mem::take(&mut self.pending).into_iter().zip(clocks) {
+            with(&change(&command, &outcome, clock_ms));
+        }
+    }
+
+    /// Hands out the last command with its outcome, which may be spoilt before it is shown.
+    pub(crate) fn last(&mut self) -> (Command, Outcome) {
+        self.clocks.pop();
+        self.pending.pop().unwrap()
+    }
+
+    pub(crate) fn open(&mut self) -> u64 {
+        self.apply(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "test".into() })
+    }
+
+    pub(crate) fn run(&mut self, session: Option<u64>, op: Op) -> u64 {
+        self.apply(Command::Do { session: session.map(SessionId), request: None, op })
+    }
+
+    pub(crate) fn keyed(&mut self, session: u64, id: u128, op: Op) -> u64 {
+        let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
+        self.apply(Command::Do { session: Some(SessionId(session)), request, op })
+    }
+
+    pub(crate) fn create(&mut self, at: &str, text: &str) -> u64 {
+        self.run(None, create(at, text, NodeKind::Persistent))
+    }
+
+    pub(crate) fn acquire(&mut self, session: u64, name: &str, mode: LockMode, delay_ms: u32) -> u64 {
+        let uuid = RequestId(u128::from(self.sequence) + 1);
+        let op = Op::Acquire { locks: vec![lock(name)], mode, delay_ms, uuid, label: "test".into() };
+        self.run(Some(session), op)
+    }
+
+    pub(crate) fn release(&mut self, session: u64, name: &str, token: u64) -> u64 {
+        let op = Op::Release { locks: vec![lock(name)], token: lockkeeper_core::FencingToken(token) };
+        self.run(Some(session), op)
+    }
+
+    pub(crate) fn expire(&mut self, session: u64) -> u64 {
+        let seen = self.state.zxid();
+        self.apply(Command::ExpireSessions { term: Term(1), seen, sessions: vec![SessionId(session)] })
+    }
+}
+
+pub(crate) fn change<'a>(command: &'a Command, outcome: &'a Outcome, clock_ms: u64) -> Change<'a> {
+    Change { index: 1, term: 1, clock_ms, at_us: clock_ms * 1_000, command, outcome }
+}
+
+pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> Op {
+    Op::Create { path: path(at), data: data(text), kind, sequential: false, acl: vec![AclEntry::open()] }
+}

@@ -1,0 +1,231 @@
+//! Promises P5 and P11: a session does not end before the time that was promised to its client, and the client knows before anybody
+//! else can have what it held.
+//!
+//! A promise is made in time of the node that keeps it. A clock that runs fast by a factor keeps it shorter by that factor in true time:
+//! so much is granted, and no more. The holder's own arithmetic has a margin of a tenth of the timeout (`lockkeeper_client`), which is
+//! what the promise to the holder tolerates in the rates of two clocks; within that it is asserted without any allowance.
+
+use std::collections::BTreeMap;
+
+use lockkeeper_core::{Command, Event, SessionEnd};
+
+use super::Checked;
+use super::change::Change;
+
+#[derive(Debug)]
+struct Life {
+    /// True time before which it must not expire, by what its client was promised.
+    promised_us: u64,
+    /// Why.
+    promise: String,
+    /// True time at which its client stops to rely on it.
+    relied_on_us: u64,
+}
+
+#[derive(Debug)]
+struct End {
+    zxid: u64,
+    at_us: u64,
+    cause: SessionEnd,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Sessions {
+    /// How fast the fastest clock of a node goes in this run.
+    fastest: f64,
+    live: BTreeMap<u64, Life>,
+    ended: BTreeMap<u64, End>,
+}
+
+impl Sessions {
+    /// `fastest` is the highest rate at which any node's clock may go.
+    pub fn new(fastest: f64) -> Self {
+        Self { fastest: fastest.max(1.0), live: BTreeMap::new(), ended: BTreeMap::new() }
+    }
+
+    /// When a promise made at this time ends at the earliest.
+    fn kept_until_us(&self, from_us: u64, for_ms: u64) -> u64 {
+        // Rounded down: a microsecond less is no proof of anything.
+        from_us + (for_ms as f64 * 1_000.0 / self.fastest) as u64
+    }
+
+    /// A client was told that the session lives for `for_ms` from `from_us` on.
+    ///
+    /// # Errors
+    /// If it has expired before that.
+    pub fn promised(&mut self, session: u64, what: &str, from_us: u64, for_ms: u64) -> Checked {
+        let until_us = self.kept_until_us(from_us, for_ms);
+        if let Some(end) = self.ended.get(&session) {
+            let promise = format!("{what} at {from_us} us promised {for_ms} ms");
+            return early(session, end.zxid, end.at_us, end.cause, &promise, until_us);
+        }
+        if let Some(life) = self.live.get_mut(&session).filter(|life| life.promised_us < until_us) {
+            life.promised_us = until_us;
+            life.promise = format!("{what} at {from_us} us promised {for_ms} ms");
+        }
+        Ok(())
+    }
+
+    /// The session's client relies on it until then, by its own clock.
+    ///
+    /// # Errors
+    /// If it has expired before that.
+    pub fn relied_on(&mut self, session: u64, until_us: u64) -> Checked {
+        if let Some(end) = self.ended.get(&session) {
+            return untold(session, end.zxid, end.at_us, end.cause, until_us);
+        }
+        if let Some(life) = self.live.get_mut(&session) {
+            life.relied_on_us = life.relied_on_us.max(until_us);
+        }
+        Ok(())
+    }
+
+    /// The session's client has been told at `at_us`, by whatever way, that it is lost: it relies on it no longer.
+    pub fn told_lost(&mut self, session: u64, at_us: u64) {
+        if let Some(life) = self.live.get_mut(&session) {
+            life.relied_on_us = life.relied_on_us.min(at_us);
+        }
+    }
+
+    /// Takes in a command of the log: first whether its outcome may be at all, then who opened and who ended.
+    ///
+    /// # Errors
+    /// The first broken promise, and whose.
+    pub fn change(&mut self, change: &Change<'_>) -> (Checked, Checked) {
+        let (mut early_so_far, mut untold_so_far) = (self.by_the_right_leader(change), Ok(()));
+        for event in &change.outcome.events {
+            match event {
+                Event::SessionOpened { session, .. } => {
+                    let life = Life { promised_us: 0, promise: String::new(), relied_on_us: 0 };
+                    self.live.insert(session.0, life);
+                }
+                Event::SessionEnded { zxid, session, cause } => {
+                    let end = End { zxid: zxid.0, at_us: change.at_us, cause: *cause };
+                    if let Some(life) = self.live.remove(&session.0) {
+                        let (id, zxid, at_us) = (session.0, zxid.0, end.at_us);
+                        early_so_far =
+                            early_so_far.and(early(id, zxid, at_us, *cause, &life.promise, life.promised_us));
+                        untold_so_far = untold_so_far.and(untold(id, zxid, at_us, *cause, life.relied_on_us));
+                    }
+                    self.ended.insert(session.0, end);
+                }
+                Event::Node { .. } => {}
+            }
+        }
+        (early_so_far, untold_so_far)
+    }
+
+    /// An expiry has an effect only in the term whose leader has noticed the silence.
+    fn by_the_right_leader(&self, change: &Change<'_>) -> Checked {
+        match change.command {
+            Command::ExpireSessions { term, sessions, .. } if term.0 != change.term && change.outcome.changed => {
+                Err(format!(
+                    "sessions among {sessions:?} were expired by an entry of term {}, by the word of a leader of term {term}",
+                    change.term
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How many have expired.
+    pub fn expired(&self) -> usize {
+        self.ended.values().filter(|end| end.cause == SessionEnd::Expired).count()
+    }
+}
+
+fn early(session: u64, zxid: u64, at_us: u64, cause: SessionEnd, promise: &str, until_us: u64) -> Checked {
+    if cause == SessionEnd::Closed || at_us >= until_us {
+        return Ok(());
+    }
+    let early_us = until_us - at_us;
+    Err(format!("session {session} expired at {zxid}, {at_us} us: {early_us} us too early, for {promise}"))
+}
+
+fn untold(session: u64, zxid: u64, at_us: u64, cause: SessionEnd, until_us: u64) -> Checked {
+    if cause == SessionEnd::Closed || at_us >= until_us {
+        return Ok(());
+    }
+    Err(format!(
+        "session {session} expired at {zxid}, {at_us} us, while its client relied on it for another {} us by its own clock",
+        until_us - at_us
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Outcome, Term};
+
+    use super::super::samples::{History, change};
+    use super::*;
+
+    /// A session that opens at 1 ms and expires at `at_ms`.
+    fn expiring(at_ms: u64) -> (History, u64) {
+        let mut history = History::default();
+        let session = history.open();
+        history.clock_ms = at_ms - 1;
+        history.expire(session);
+        (history, session)
+    }
+
+    fn told(sessions: &mut Sessions, history: &History, number: usize, at_ms: u64) -> (Checked, Checked) {
+        let (command, outcome) = &history.pending[number];
+        sessions.change(&change(command, outcome, at_ms))
+    }
+
+    #[test]
+    fn an_expiry_before_the_promised_time_is_refused() {
+        let (history, session) = expiring(3_000);
+        for (acknowledged_ms, good) in [(900, true), (1_000, true), (1_001, false)] {
+            let mut sessions = Sessions::new(1.0);
+            told(&mut sessions, &history, 0, 1).0.unwrap();
+            sessions.promised(session, "a keepalive", acknowledged_ms * 1_000, 2_000).unwrap();
+            assert_eq!(told(&mut sessions, &history, 1, 3_000).0.is_ok(), good);
+            assert_eq!(sessions.expired(), 1);
+            // The acknowledgement may reach its client later than the end.
+            assert_eq!(sessions.promised(session, "late", acknowledged_ms * 1_000, 2_000).is_ok(), good);
+        }
+    }
+
+    #[test]
+    fn a_fast_clock_shortens_a_promise_by_its_rate_and_no_more() {
+        let (history, session) = expiring(3_000);
+        for (acknowledged_ms, good) in [(1_090, true), (1_100, false)] {
+            let mut sessions = Sessions::new(1.05);
+            told(&mut sessions, &history, 0, 1).0.unwrap();
+            sessions.promised(session, "a keepalive", acknowledged_ms * 1_000, 2_000).unwrap();
+            assert_eq!(told(&mut sessions, &history, 1, 3_000).0.is_ok(), good, "{acknowledged_ms}");
+        }
+    }
+
+    #[test]
+    fn a_holder_that_was_not_told_is_noticed() {
+        let (history, session) = expiring(3_000);
+        for (until_ms, good) in [(3_000, true), (3_001, false)] {
+            let mut sessions = Sessions::new(1.0);
+            told(&mut sessions, &history, 0, 1).1.unwrap();
+            sessions.relied_on(session, until_ms * 1_000).unwrap();
+            assert_eq!(told(&mut sessions, &history, 1, 3_000).1.is_ok(), good);
+            assert_eq!(sessions.relied_on(session, until_ms * 1_000).is_ok(), good);
+        }
+        let mut sessions = Sessions::new(1.0);
+        told(&mut sessions, &history, 0, 1).1.unwrap();
+        sessions.relied_on(session, 4_000_000).unwrap();
+        sessions.told_lost(session, 2_000_000);
+        told(&mut sessions, &history, 1, 3_000).1.unwrap();
+    }
+
+    #[test]
+    fn an_expiry_of_another_term_is_refused() {
+        let (mut history, _) = expiring(3_000);
+        let (mut command, outcome) = history.last();
+        if let Command::ExpireSessions { term, .. } = &mut command {
+            *term = Term(9);
+        }
+        let mut sessions = Sessions::new(1.0);
+        sessions.change(&change(&command, &outcome, 3_000)).0.unwrap_err();
+        let without = Outcome { changed: false, events: Vec::new(), ..outcome };
+        sessions.change(&change(&command, &without, 3_000)).0.unwrap();
+    }
+}

@@ -1,0 +1,136 @@
+//! Promise P8: a watch hears of everything that it asked for, once and in order, from where it began to where it says it has come; or
+//! it is told that it cannot.
+
+use lockkeeper_core::NodeEventKind;
+use lockkeeper_node::{WatchEvent, WatchItem, WatchSpec};
+
+use super::change::Change;
+
+/// Everything that happened to nodes, in order.
+#[derive(Debug, Default)]
+pub struct Watches {
+    events: Vec<(u64, NodeEventKind, String)>,
+    heard: u64,
+}
+
+/// How far one watch has been told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Everything up to here.
+    pub up_to: u64,
+    /// The watch has ended.
+    pub lost: bool,
+}
+
+impl Watches {
+    /// Takes in a command of the log.
+    pub fn change(&mut self, change: &Change<'_>) {
+        self.events.extend(change.node_events().map(|(zxid, kind, path)| (zxid, kind, path.to_owned())));
+    }
+
+    /// How many events were told to watches.
+    pub fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// A watch that had been told everything up to `from` was told this.
+    ///
+    /// # Errors
+    /// If something between is missing, was not asked for, or comes twice or out of order.
+    pub fn told(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Result<Heard, String> {
+        let (up_to, told): (u64, &[WatchEvent]) = match item {
+            WatchItem::Changes(changes) => (changes.last().map_or(from, |last| last.zxid.0), changes),
+            WatchItem::Bookmark(zxid) => (zxid.0, &[]),
+            WatchItem::Lost { .. } => return Ok(Heard { up_to: from, lost: true }),
+        };
+        if up_to <= from && !matches!(item, WatchItem::Bookmark(_)) {
+            return Err(format!("{spec:?} had heard up to {from}, and is told of {item:?} again"));
+        }
+        let first = self.events.partition_point(|(zxid, ..)| *zxid <= from);
+        let due =
+            self.events[first..].iter().take_while(|(zxid, ..)| *zxid <= up_to).filter(|event| wanted(spec, event));
+        let told_of = told.iter().map(|event| (event.zxid.0, event.kind, event.path.as_str()));
+        let due: Vec<_> = due.map(|(zxid, kind, path)| (*zxid, *kind, path.as_str())).collect();
+        let told_of: Vec<_> = told_of.collect();
+        if due != told_of {
+            return Err(format!(
+                "{spec:?} between {from} and {up_to} was told {told_of:?}, and should have been {due:?}"
+            ));
+        }
+        self.heard += told_of.len() as u64;
+        Ok(Heard { up_to: up_to.max(from), lost: false })
+    }
+}
+
+fn wanted(spec: &WatchSpec, (_, kind, path): &(u64, NodeEventKind, String)) -> bool {
+    let root = spec.path.as_str();
+    if !spec.recursive {
+        return path == root;
+    }
+    let within = root == "/" || path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    within && *kind != NodeEventKind::ChildrenChanged
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::Zxid;
+
+    use super::super::samples::{History, path};
+    use super::*;
+
+    /// `/a` made at 1, `/a/b` at 2, `/ab` at 3.
+    fn watches() -> (Watches, Vec<WatchEvent>) {
+        let (mut history, mut watches) = (History::default(), Watches::default());
+        let mut all = Vec::new();
+        for at in ["/a", "/a/b", "/ab"] {
+            history.create(at, "");
+        }
+        history.each(|each| {
+            watches.change(each);
+            all.extend(each.node_events().map(|(zxid, kind, at)| WatchEvent {
+                zxid: Zxid(zxid),
+                kind,
+                path: path(at),
+            }));
+        });
+        (watches, all)
+    }
+
+    fn spec(at: &str, recursive: bool) -> WatchSpec {
+        WatchSpec { path: path(at), recursive, from: None }
+    }
+
+    fn item(all: &[WatchEvent], zxid: u64, at: &[&str]) -> WatchItem {
+        let chosen = all.iter().filter(|event| event.zxid.0 == zxid && at.contains(&event.path.as_str()));
+        WatchItem::Changes(chosen.cloned().collect())
+    }
+
+    #[test]
+    fn what_was_asked_for_is_right() {
+        let (mut watches, all) = watches();
+        let exact = spec("/a", false);
+        let heard = watches.told(&exact, 0, &item(&all, 1, &["/a"])).unwrap();
+        let heard = watches.told(&exact, heard.up_to, &item(&all, 2, &["/a"])).unwrap();
+        let heard = watches.told(&exact, heard.up_to, &WatchItem::Bookmark(Zxid(3))).unwrap();
+        assert_eq!(heard, Heard { up_to: 3, lost: false });
+        let below = spec("/a", true);
+        let heard = watches.told(&below, 0, &item(&all, 1, &["/a"])).unwrap();
+        watches.told(&below, heard.up_to, &item(&all, 2, &["/a/b"])).unwrap();
+        assert!(watches.told(&below, 0, &WatchItem::Lost { oldest: Zxid(2) }).unwrap().lost);
+        assert_eq!(watches.heard(), 4);
+    }
+
+    #[test]
+    fn a_gap_a_repetition_and_a_stranger_are_refused() {
+        let (mut watches, all) = watches();
+        let exact = spec("/a", false);
+        // Missed what happened at 1; missed what happened at 2 behind a bookmark.
+        watches.told(&exact, 0, &item(&all, 2, &["/a"])).unwrap_err();
+        watches.told(&exact, 1, &WatchItem::Bookmark(Zxid(3))).unwrap_err();
+        // Told before.
+        watches.told(&exact, 2, &item(&all, 2, &["/a"])).unwrap_err();
+        // Not asked for; only half of a transaction.
+        watches.told(&spec("/", true), 2, &item(&all, 3, &["/ab", "/"])).unwrap_err();
+        watches.told(&spec("/", false), 0, &item(&all, 1, &["/", "/a"])).unwrap_err();
+    }
+}

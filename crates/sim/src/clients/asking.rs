@@ -1,0 +1,182 @@
+//! One operation from its first try to its end: where to ask next, and what is known when it ends. Follows `lockkeeper_client`'s course.
+
+use std::time::Duration;
+
+use lockkeeper_core::{Op, Refusal, Reply, RequestId, RequestKey, Zxid};
+use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
+
+use super::session::Session;
+use super::{Client, Outcome};
+use crate::CallError;
+
+/// How long a client waits for an answer to one try.
+pub(super) const TRY: Duration = Duration::from_millis(2_500);
+const PAUSE_MS: u64 = 40;
+
+/// What is known at the end of an operation.
+#[derive(Clone, Debug)]
+pub(super) enum Told<T> {
+    Done(At<T>),
+    Refused(Refusal),
+    /// Surely not done; or it was a read.
+    Failed,
+    /// It may have been done, or be yet.
+    Unknown,
+    /// The cluster says that the session is over.
+    Ended,
+}
+
+/// What one try says.
+pub(super) enum Tried<T> {
+    Done(At<T>),
+    Refused(Refusal),
+    Ended,
+    /// Surely nothing came of it.
+    Nothing,
+    /// It may have been acted on, or be yet.
+    Open,
+}
+
+/// What a call says.
+pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>) -> Result<Tried<T>, String> {
+    match answer {
+        Ok(Ok(done)) => Ok(Tried::Done(done)),
+        Ok(Err(NodeError::Refused(Refusal::SessionExpired(_)))) => Ok(Tried::Ended),
+        Ok(Err(NodeError::Refused(refusal))) => Ok(Tried::Refused(refusal)),
+        Ok(Err(
+            NodeError::NoLeader { .. }
+            | NodeError::Overloaded { .. }
+            | NodeError::ShuttingDown
+            | NodeError::Compacted { .. },
+        ))
+        | Err(CallError::Refused) => Ok(Tried::Nothing),
+        Ok(Err(NodeError::UnknownOutcome(_) | NodeError::Fatal(_))) | Err(CallError::Reset | CallError::TimedOut) => {
+            Ok(Tried::Open)
+        }
+        Ok(Err(NodeError::WrongSecret)) => Err("the secret of a session was called wrong".into()),
+    }
+}
+
+impl Client {
+    /// One try at the preferred node.
+    pub(super) async fn ask<T, F, Fut>(&mut self, deadline: Duration, serve: F) -> Tried<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Node) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<At<T>, NodeError>> + Send + 'static,
+    {
+        let answer = self.lab.net.call(self.node(), deadline, serve).await;
+        match read_answer(answer) {
+            Ok(tried) => {
+                if matches!(tried, Tried::Nothing | Tried::Open) {
+                    self.move_on();
+                }
+                tried
+            }
+            Err(why) => {
+                self.lab.oracle.lock().broken(crate::checks::Check::Durable, why);
+                Tried::Nothing
+            }
+        }
+    }
+
+    pub(super) async fn pause_between_tries(&self) {
+        self.sleep_ms(PAUSE_MS).await;
+    }
+
+    /// A mutation on behalf of a session: asked again under one request id until something is certain, or patience ends.
+    pub(super) async fn mutate(&mut self, session: &Session, what: &'static str, op: Op) -> Told<Reply> {
+        let id = self.new_id();
+        self.mutate_as(session, what, op, id).await
+    }
+
+    /// The same under a given request id.
+    pub(super) async fn mutate_as(&mut self, session: &Session, what: &'static str, op: Op, id: u128) -> Told<Reply> {
+        let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
+        let began = self.lab.oracle.lock().began();
+        let give_up_us = self.now_us() + 15_000_000;
+        let mut open = false;
+        let told = loop {
+            let caller = Caller { credential: Some(session.credential), request: Some(key.clone()) };
+            let asked = op.clone();
+            match self.ask(TRY, move |node| async move { node.execute(caller, asked).await }).await {
+                Tried::Done(At { value, zxid }) => {
+                    self.book(session.credential, id, &op, Ok(value.clone()), began, zxid, what);
+                    break Told::Done(At { value, zxid });
+                }
+                Tried::Refused(refusal) => {
+                    self.book(session.credential, id, &op, Err(refusal.clone()), began, Zxid(0), what);
+                    break Told::Refused(refusal);
+                }
+                Tried::Ended => {
+                    session.told_ended(self);
+                    break Told::Ended;
+                }
+                Tried::Open => open = true,
+                Tried::Nothing => {}
+            }
+            if self.now_us() >= give_up_us || session.is_lost(self) {
+                break if open { Told::Unknown } else { Told::Failed };
+            }
+            self.pause_between_tries().await;
+        };
+        if !open && matches!(told, Told::Done(_) | Told::Refused(_)) {
+            session.acknowledge(RequestId(id));
+        }
+        self.lab.count(what, outcome_of(&told));
+        told
+    }
+
+    #[allow(clippy::too_many_arguments)] // each says another thing about one answer
+    fn book(
+        &self,
+        credential: Credential,
+        id: u128,
+        op: &Op,
+        answer: Result<Reply, Refusal>,
+        began: u64,
+        zxid: Zxid,
+        what: &str,
+    ) {
+        let mut oracle = self.lab.oracle.lock();
+        oracle.told(credential.session.0, id, op, &answer, zxid.0);
+        // A refusal does not say at which point it is true.
+        if answer.is_ok() {
+            oracle.answered(what, began, zxid.0);
+        }
+    }
+
+    /// A linearizable read: anywhere, as often as it takes.
+    pub(super) async fn read<T, F>(&mut self, what: &'static str, look: F) -> Option<At<T>>
+    where
+        T: Send + 'static,
+        F: FnOnce(&lockkeeper_core::State) -> T + Clone + Send + 'static,
+    {
+        use lockkeeper_node::Consistency::Linearizable;
+        let give_up_us = self.now_us() + 15_000_000;
+        loop {
+            let began = self.lab.oracle.lock().began();
+            let look = look.clone();
+            if let Tried::Done(at) = self.ask(TRY, move |node| async move { node.read(Linearizable, look).await }).await
+            {
+                self.lab.oracle.lock().answered(what, began, at.zxid.0);
+                self.lab.count(what, Outcome::Ok);
+                return Some(at);
+            }
+            if self.now_us() >= give_up_us {
+                self.lab.count(what, Outcome::Failed);
+                return None;
+            }
+            self.pause_between_tries().await;
+        }
+    }
+}
+
+pub(super) fn outcome_of<T>(told: &Told<T>) -> Outcome {
+    match told {
+        Told::Done(_) => Outcome::Ok,
+        Told::Refused(_) | Told::Ended => Outcome::Refused,
+        Told::Failed => Outcome::Failed,
+        Told::Unknown => Outcome::Unknown,
+    }
+}

@@ -1,0 +1,177 @@
+//! Clients that lock: of every mode, patient or not, dying while they wait or hold, and showing their tokens.
+
+use std::time::Duration;
+
+use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Op, RequestId, RequestKey, State};
+use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant};
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::asking::{TRY, Told, Tried, outcome_of};
+use super::session::Session;
+use super::{Client, Outcome, micros};
+use crate::swarm::Work;
+
+impl Client {
+    /// Asks for a lock, and does with it what people do.
+    pub(super) async fn lock_something(&mut self, session: &Session, work: Work) {
+        let ask = self.draw_request(work);
+        let give_up_after = self.rng.random_bool(0.1).then(|| self.rng.random_range(1..=2_000));
+        let told = match give_up_after {
+            Some(ms) => {
+                let asking = self.fork_and_acquire(session, &ask);
+                match tokio::time::timeout(Duration::from_millis(ms), asking).await {
+                    Ok(told) => told,
+                    // The caller has gone; the node notices, and takes the request back.
+                    Err(_) => return self.lab.count("acquire", Outcome::Unknown),
+                }
+            }
+            None => self.acquire(session, &ask).await,
+        };
+        self.lab.count("acquire", outcome_of(&told));
+        match told {
+            Told::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &ask, &grant).await,
+            Told::Done(_) | Told::Refused(_) => self.progress(),
+            Told::Failed | Told::Unknown | Told::Ended => {}
+        }
+    }
+
+    fn draw_request(&mut self, work: Work) -> Acquire {
+        let count = self.lab.plan.locks;
+        let number = self.rng.random_range(0..count);
+        let (names, mode) = match work {
+            Work::ReadWrite => {
+                let mode = if self.rng.random_bool(0.6) { LockMode::Shared } else { LockMode::Write };
+                (vec![format!("rw/{number}")], mode)
+            }
+            Work::Semaphore => {
+                (vec![format!("sem/{number}")], LockMode::Permit(2 + u16::try_from(number).unwrap_or(0)))
+            }
+            // Under the names of the exclusive ones, so that the two kinds meet.
+            Work::Joint => ((0..=count.min(3)).map(|number| format!("x/{number}")).collect(), LockMode::Exclusive),
+            _ => (vec![format!("x/{number}")], LockMode::Exclusive),
+        };
+        let locks = names.iter().filter_map(|name| LockName::parse(name).ok()).collect();
+        let delay_ms = match work {
+            Work::Delay => *[200, 1_500].choose(&mut self.rng).unwrap_or(&200),
+            _ => 0,
+        };
+        let wait_ms = *[0, 50, 500, 2_000, 10_000].choose(&mut self.rng).unwrap_or(&500);
+        let (uuid, label) = (RequestId(self.new_id()), format!("client {}", self.number));
+        Acquire { locks, mode, delay_ms, uuid, label, wait: Duration::from_millis(wait_ms) }
+    }
+
+    async fn fork_and_acquire(&mut self, session: &Session, ask: &Acquire) -> Told<Acquired> {
+        let mut again = self.fork();
+        again.next_id = self.next_id;
+        again.acquire(session, ask).await
+    }
+
+    /// Asks again under the same id until something is certain.
+    async fn acquire(&mut self, session: &Session, ask: &Acquire) -> Told<Acquired> {
+        let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
+        let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
+        let mut open = false;
+        loop {
+            let began = {
+                let mut oracle = self.lab.oracle.lock();
+                oracle.asked(&ask.uuid.to_string());
+                oracle.began()
+            };
+            let (net, wanted) = (self.lab.net.clone(), ask.clone());
+            let caller = Caller { credential: Some(session.credential), request: Some(key.clone()) };
+            let serve = move |node: lockkeeper_node::Node| async move {
+                let At { value, zxid } = node.acquire(caller, wanted).await?;
+                // What is left of the session is said as of now.
+                Ok(At { value: (value, micros(net.now())), zxid })
+            };
+            match self.ask(ask.wait + TRY, serve).await {
+                Tried::Done(At { value: (value, said_us), zxid }) => {
+                    let mut oracle = self.lab.oracle.lock();
+                    oracle.answered("an acquire", began, zxid.0);
+                    if let Acquired::Held(grant) = &value {
+                        oracle.granted(&ask.locks, grant.token.0, zxid.0);
+                        oracle.promised(session.credential.session.0, "a grant", said_us, grant.remaining_ms);
+                    }
+                    return Told::Done(At { value, zxid });
+                }
+                Tried::Refused(refusal) => return Told::Refused(refusal),
+                Tried::Ended => {
+                    session.told_ended(self);
+                    return Told::Ended;
+                }
+                Tried::Open => open = true,
+                Tried::Nothing => {}
+            }
+            if self.now_us() >= give_up_us || session.is_lost(self) || self.lab.stopping() {
+                return if open { Told::Unknown } else { Told::Failed };
+            }
+            self.pause_between_tries().await;
+        }
+    }
+
+    async fn hold(&mut self, session: &Session, ask: &Acquire, grant: &Grant) {
+        let steps = self.rng.random_range(0..=3);
+        for _ in 0..steps {
+            let ms = self.rng.random_range(0..=300);
+            self.sleep_ms(ms).await;
+            if session.is_lost(self) {
+                return;
+            }
+            self.work_under(session, ask, grant.token).await;
+        }
+        match self.rng.random_range(0..20) {
+            // Keeps it until the session ends.
+            0 => {}
+            // Somebody takes it by force.
+            1 => self.break_lock(&ask.locks[0], grant.token).await,
+            2 if ask.mode == LockMode::Write => {
+                let op = Op::Downgrade { lock: ask.locks[0].clone(), token: grant.token };
+                drop(self.mutate(session, "downgrade", op).await);
+                self.release(session, ask, grant.token).await;
+            }
+            _ => self.release(session, ask, grant.token).await,
+        }
+        self.progress();
+    }
+
+    async fn release(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {
+        let op = Op::Release { locks: ask.locks.clone(), token };
+        let id = self.new_id();
+        let told = self.mutate_as(session, "release", op.clone(), id).await;
+        // Sometimes the answer is lost on its last steps, and it is asked for again.
+        if matches!(told, Told::Done(_)) && self.rng.random_bool(0.1) {
+            drop(self.mutate_as(session, "release again", op, id).await);
+        }
+    }
+
+    /// What a holder does: shows the token to a resource, or writes under its guard.
+    async fn work_under(&mut self, session: &Session, ask: &Acquire, token: FencingToken) {
+        let lock = ask.locks[0].clone();
+        if self.rng.random_bool(0.5) {
+            let name = lock.to_string();
+            let verified = self.read("verify", move |state: &State| state.verify(&lock, token)).await;
+            if let Some(At { value, zxid }) = verified {
+                self.lab.oracle.lock().verified(&name, token.0, zxid.0, value);
+            }
+            return;
+        }
+        let Ok(path) = NodePath::parse("/data/guarded") else { return };
+        let data = format!("{} {token}", self.number).into_bytes();
+        let op = Op::Multi(vec![Op::CheckLock { lock, token }, Op::SetData { path, data: data.into(), version: None }]);
+        drop(self.mutate(session, "guarded write", op).await);
+    }
+
+    async fn break_lock(&mut self, lock: &LockName, token: FencingToken) {
+        let lock = lock.clone();
+        let tried =
+            self.ask(TRY, move |node| async move { node.force_release(lock, token, "the simulation").await }).await;
+        let outcome = match tried {
+            Tried::Done(_) => Outcome::Ok,
+            Tried::Refused(_) | Tried::Ended => Outcome::Refused,
+            Tried::Nothing => Outcome::Failed,
+            Tried::Open => Outcome::Unknown,
+        };
+        self.lab.count("force release", outcome);
+    }
+}

@@ -1,0 +1,141 @@
+//! Clients that keep data in nodes: registers that are read and written, compared and set; ephemeral and sequential nodes.
+
+use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Reply, State};
+use lockkeeper_node::{At, Consistency};
+use rand::Rng;
+
+use super::asking::{TRY, Told, Tried};
+use super::session::Session;
+use super::{Client, Outcome};
+
+const REGISTERS: u64 = 4;
+
+impl Client {
+    /// Reads or writes a register.
+    pub(super) async fn use_data(&mut self, session: &Session) {
+        let name = match self.rng.random_range(0..=REGISTERS) {
+            REGISTERS => "/data/guarded".to_owned(),
+            number => format!("/data/r{number}"),
+        };
+        let Ok(path) = NodePath::parse(&name) else { return };
+        match self.rng.random_range(0..10) {
+            0..=3 => self.read_register(path).await,
+            4 => self.read_stale(path).await,
+            5 if name != "/data/guarded" => {
+                let told = self.mutate(session, "delete", Op::Delete { path, version: None }).await;
+                self.note_progress(&told);
+            }
+            6 => self.compare_and_set(session, path).await,
+            _ => self.write(session, path).await,
+        }
+    }
+
+    fn note_progress<T>(&self, told: &Told<T>) {
+        if matches!(told, Told::Done(_) | Told::Refused(_)) {
+            self.progress();
+        }
+    }
+
+    fn new_data(&mut self) -> std::sync::Arc<[u8]> {
+        let id = self.new_id();
+        std::sync::Arc::from(format!("{} {id:x}", self.number).into_bytes())
+    }
+
+    async fn read_register(&mut self, path: NodePath) {
+        let at = path.clone();
+        let read = self.read("read", move |state: &State| state.get(&at).map(|node| node.data.to_vec())).await;
+        if let Some(At { value, zxid }) = read {
+            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_deref());
+            self.progress();
+        }
+    }
+
+    async fn read_stale(&mut self, path: NodePath) {
+        let at = path.clone();
+        let look = move |state: &State| state.get(&at).map(|node| node.data.to_vec());
+        let tried = self.ask(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
+        if let Tried::Done(At { value, zxid }) = tried {
+            self.lab.count("stale read", Outcome::Ok);
+            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_deref());
+        }
+    }
+
+    async fn write(&mut self, session: &Session, path: NodePath) {
+        let set = Op::SetData { path: path.clone(), data: self.new_data(), version: None };
+        let told = self.mutate(session, "write", set).await;
+        self.note_progress(&told);
+        if matches!(told, Told::Refused(_)) {
+            let parent = path.parent().unwrap_or_else(NodePath::root);
+            drop(self.mutate(session, "create", create(parent, self.no_data(), NodeKind::Persistent, false)).await);
+            let data = self.new_data();
+            drop(self.mutate(session, "create", create(path, data, NodeKind::Persistent, false)).await);
+        }
+    }
+
+    fn no_data(&self) -> std::sync::Arc<[u8]> {
+        std::sync::Arc::from(&b""[..])
+    }
+
+    async fn compare_and_set(&mut self, session: &Session, path: NodePath) {
+        let at = path.clone();
+        let version = self.read("read", move |state: &State| state.get(&at).map(|node| node.stat.version)).await;
+        let Some(At { value: Some(version), .. }) = version else { return };
+        let data = self.new_data();
+        let set = Op::SetData { path: path.clone(), data, version: Some(version) };
+        let op = match self.rng.random_bool(0.5) {
+            true => set,
+            false => {
+                let second = Op::SetData { path: path.clone(), data: self.new_data(), version: None };
+                Op::Multi(vec![Op::Check { path, version: Some(version) }, second])
+            }
+        };
+        let told = self.mutate(session, "compare and set", op).await;
+        self.note_progress(&told);
+    }
+
+    /// Makes ephemerals, looks at them, and sometimes takes one away.
+    pub(super) async fn use_ephemerals(&mut self, session: &Session) {
+        let Ok(home) = NodePath::parse("/members") else { return };
+        let name = format!("/members/m{}-", self.number);
+        let Ok(path) = NodePath::parse(&name) else { return };
+        let sequential = self.rng.random_bool(0.7);
+        let data = self.new_data();
+        let id = self.new_id();
+        let op = create(path, data, NodeKind::Ephemeral, sequential);
+        let mut told = self.mutate_as(session, "create ephemeral", op.clone(), id).await;
+        if let Told::Refused(lockkeeper_core::Refusal::NoNode(_)) = told {
+            drop(
+                self.mutate(session, "create", create(home.clone(), self.no_data(), NodeKind::Persistent, false)).await,
+            );
+            told = self.mutate(session, "create ephemeral", op).await;
+        } else if matches!(told, Told::Done(_)) && self.rng.random_bool(0.2) {
+            drop(self.mutate_as(session, "create again", op, id).await);
+        }
+        self.note_progress(&told);
+        self.look_at_members(home).await;
+        if let Told::Done(At { value: Reply::Created { path, .. }, .. }) = told
+            && self.rng.random_bool(0.3)
+        {
+            drop(self.mutate(session, "delete", Op::Delete { path, version: None }).await);
+        }
+    }
+
+    async fn look_at_members(&mut self, home: NodePath) {
+        let look = move |state: &State| -> Option<Vec<(String, Option<u64>)>> {
+            let names = state.children(&home)?;
+            let owner = |name: &std::sync::Arc<str>| {
+                let path = home.child(name).ok()?;
+                state.get(&path)?.stat.ephemeral_owner.map(|session| session.0)
+            };
+            Some(names.map(|name| (name.to_string(), owner(name))).collect())
+        };
+        let again = look.clone();
+        if let Some(At { value, zxid }) = self.read("list", look).await {
+            self.lab.oracle.lock().looked("a list of ephemerals", zxid.0, &value, again);
+        }
+    }
+}
+
+fn create(path: NodePath, data: std::sync::Arc<[u8]>, kind: NodeKind, sequential: bool) -> Op {
+    Op::Create { path, data, kind, sequential, acl: vec![AclEntry::open()] }
+}

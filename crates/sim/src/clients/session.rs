@@ -1,0 +1,204 @@
+//! A session as its client keeps it: a keepalive every third of the timeout, and an end by the client's own clock, counted from when the
+//! last acknowledged keepalive was sent and a margin earlier than the cluster may (promise P11). Follows `lockkeeper_client`'s lease.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::RequestId;
+use lockkeeper_node::Credential;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::asking::Tried;
+use super::{Client, Outcome};
+
+/// The largest margin, and the share of the timeout that it is below that: as the client library has it.
+const LARGEST_MARGIN: Duration = Duration::from_millis(500);
+/// Most requests that are acknowledged with one other.
+const ACKNOWLEDGED: usize = 16;
+
+#[derive(Debug)]
+struct Lease {
+    /// True time of the last acknowledged sending.
+    sent_us: u64,
+    timeout: Duration,
+    lost: bool,
+    /// The client does not run before this.
+    frozen_until_us: u64,
+}
+
+/// An open session; clones are the same one.
+#[derive(Clone)]
+pub(super) struct Session {
+    pub(super) credential: Credential,
+    lease: Arc<Mutex<Lease>>,
+    acknowledged: Arc<Mutex<VecDeque<RequestId>>>,
+    /// Nobody renews it any more.
+    stop: CancellationToken,
+}
+
+impl Session {
+    /// Opens one and begins to keep it alive.
+    pub(super) async fn open(client: &mut Client, timeout_ms: u32) -> Option<Session> {
+        let give_up_us = client.now_us() + 10_000_000;
+        loop {
+            let sent_us = client.now_us();
+            let began = client.lab.oracle.lock().began();
+            let label = format!("client {}", client.number);
+            let opening =
+                client.ask(super::asking::TRY, move |node| async move { node.open_session(timeout_ms, &label).await });
+            if let Tried::Done(opened) = opening.await {
+                client.lab.count("open", Outcome::Ok);
+                let credential = opened.value.credential;
+                let timeout = Duration::from_millis(opened.value.timeout_ms.into());
+                {
+                    let mut oracle = client.lab.oracle.lock();
+                    oracle.answered("the opening of a session", began, opened.zxid.0);
+                    oracle.promised(credential.session.0, "its opening", sent_us, opened.value.timeout_ms.into());
+                }
+                let lease = Lease { sent_us, timeout, lost: false, frozen_until_us: 0 };
+                let session = Session {
+                    credential,
+                    lease: Arc::new(Mutex::new(lease)),
+                    acknowledged: Arc::default(),
+                    stop: CancellationToken::new(),
+                };
+                session.rely_on(client);
+                let (stop, keeping) = (session.stop.clone(), keep(client.fork(), session.clone()));
+                tokio::spawn(async move { stop.run_until_cancelled(keeping).await });
+                return Some(session);
+            }
+            client.lab.count("open", Outcome::Unknown);
+            if client.now_us() >= give_up_us || client.lab.stopping() {
+                return None;
+            }
+            client.pause_between_tries().await;
+        }
+    }
+
+    fn lost_at_us(&self, client: &Client) -> u64 {
+        let lease = self.lease.lock();
+        let margin = (lease.timeout / 10).min(LARGEST_MARGIN);
+        lease.sent_us + client.clock.truly_us(lease.timeout - margin)
+    }
+
+    /// Tells the oracle until when the client relies on it.
+    fn rely_on(&self, client: &Client) {
+        let until_us = self.lost_at_us(client);
+        client.lab.oracle.lock().relied_on(self.credential.session.0, until_us);
+    }
+
+    /// Whether the client may rely on it no longer. Final.
+    pub(super) fn is_lost(&self, client: &Client) -> bool {
+        let late = client.now_us() >= self.lost_at_us(client);
+        let mut lease = self.lease.lock();
+        lease.lost |= late;
+        lease.lost
+    }
+
+    /// The cluster has said that it is over.
+    pub(super) fn told_ended(&self, client: &Client) {
+        self.lease.lock().lost = true;
+        client.lab.oracle.lock().told_ended(self.credential.session.0, client.now_us());
+    }
+
+    /// A keepalive that was sent then is acknowledged.
+    fn renewed(&self, client: &Client, sent_us: u64, timeout_ms: u32) {
+        client.lab.oracle.lock().promised(self.credential.session.0, "a keepalive", sent_us, timeout_ms.into());
+        // Lost is lost: its holder has been told.
+        if self.is_lost(client) {
+            return;
+        }
+        {
+            let mut lease = self.lease.lock();
+            lease.timeout = Duration::from_millis(timeout_ms.into());
+            lease.sent_us = lease.sent_us.max(sent_us);
+        }
+        self.rely_on(client);
+    }
+
+    /// The client stands still for a while, its keepalives too.
+    pub(super) async fn freeze(&self, client: &Client, ms: u64) {
+        let until_us = client.now_us() + ms * 1_000;
+        self.lease.lock().frozen_until_us = until_us;
+        client.sleep_ms(ms).await;
+    }
+
+    fn frozen_ms(&self, client: &Client) -> u64 {
+        self.lease.lock().frozen_until_us.saturating_sub(client.now_us()) / 1_000
+    }
+
+    /// Nobody keeps it alive any more: it will expire.
+    pub(super) fn abandon(&self) {
+        self.stop.cancel();
+    }
+
+    /// Ends it properly.
+    pub(super) async fn close(&self, client: &mut Client) {
+        self.stop.cancel();
+        for _ in 0..5 {
+            let credential = self.credential;
+            let closing =
+                client.ask(super::asking::TRY, move |node| async move { node.close_session(&credential).await });
+            match closing.await {
+                Tried::Done(_) => return client.lab.count("close", Outcome::Ok),
+                Tried::Ended => {
+                    self.told_ended(client);
+                    return client.lab.count("close", Outcome::Refused);
+                }
+                Tried::Refused(_) | Tried::Nothing | Tried::Open => client.pause_between_tries().await,
+            }
+        }
+        client.lab.count("close", Outcome::Unknown);
+    }
+
+    /// The client has the answer to this, and no try of it is open.
+    pub(super) fn acknowledge(&self, id: RequestId) {
+        let mut acknowledged = self.acknowledged.lock();
+        acknowledged.push_back(id);
+        if acknowledged.len() > ACKNOWLEDGED {
+            acknowledged.pop_front();
+        }
+    }
+
+    /// What to acknowledge with the next request. A few of the latest are kept back, for tries at random.
+    pub(super) fn acknowledgements(&self) -> Vec<RequestId> {
+        let mut acknowledged = self.acknowledged.lock();
+        let ready = acknowledged.len().saturating_sub(2);
+        acknowledged.drain(..ready).collect()
+    }
+}
+
+async fn keep(mut client: Client, session: Session) {
+    loop {
+        let every = session.lease.lock().timeout / 3;
+        client.clock.sleep(every).await;
+        let frozen_ms = session.frozen_ms(&client);
+        if frozen_ms > 0 {
+            client.sleep_ms(frozen_ms).await;
+        }
+        // As often as it takes, for as long as there is any hope.
+        while !session.is_lost(&client) {
+            let (credential, sent_us) = (session.credential, client.now_us());
+            let one_try = every.max(Duration::from_millis(100));
+            match client.ask(one_try, move |node| async move { node.keepalive(&credential).await }).await {
+                Tried::Done(ack) => {
+                    client.lab.count("keepalive", Outcome::Ok);
+                    session.renewed(&client, sent_us, ack.value.timeout_ms);
+                    break;
+                }
+                Tried::Ended => {
+                    client.lab.count("keepalive", Outcome::Refused);
+                    return session.told_ended(&client);
+                }
+                Tried::Refused(_) | Tried::Nothing => client.lab.count("keepalive", Outcome::Failed),
+                Tried::Open => client.lab.count("keepalive", Outcome::Unknown),
+            }
+            client.pause_between_tries().await;
+        }
+        if session.is_lost(&client) {
+            return;
+        }
+    }
+}

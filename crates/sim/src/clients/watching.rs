@@ -1,0 +1,79 @@
+//! Clients that watch: from a point on, over one node after another, for as long as the run goes. Whatever breaks, they go on from the
+//! last thing they have heard of.
+
+use std::time::Duration;
+
+use lockkeeper_core::{NodePath, State, Zxid};
+use lockkeeper_node::{NodeError, WatchSpec};
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::asking::TRY;
+use super::{Client, Outcome};
+
+/// What is watched.
+const PLACES: [(&str, bool); 6] =
+    [("/", true), ("/locks", true), ("/locks/x/0", false), ("/members", false), ("/data", true), ("/gates", true)];
+
+/// Watches until the world ends.
+pub(super) async fn watch_for_ever(mut client: Client, number: u64) {
+    let (place, recursive) = *PLACES.choose(&mut client.rng).unwrap_or(&PLACES[0]);
+    let Ok(path) = NodePath::parse(place) else { return };
+    let mut from = read_point(&mut client).await;
+    loop {
+        client.watched(number, from);
+        let spec = WatchSpec { path: path.clone(), recursive, from: Some(Zxid(from)) };
+        let wanted = spec.clone();
+        let opened =
+            client.lab.net.listen(client.node(), TRY, move |node| async move { node.watch(wanted).await }).await;
+        match opened {
+            Ok(Ok(mut incoming)) => {
+                let patience_ms = client.rng.random_range(100..=8_000);
+                let listening = listen(&client, number, &spec, &mut from, &mut incoming);
+                // Sometimes it is the client that begins anew.
+                let ended = tokio::time::timeout(Duration::from_millis(patience_ms), listening).await.is_ok();
+                if ended {
+                    client.move_on();
+                }
+            }
+            Ok(Err(NodeError::Compacted { .. })) => {
+                client.lab.count("watch", Outcome::Refused);
+                from = read_point(&mut client).await;
+            }
+            Ok(Err(_)) | Err(_) => {
+                client.lab.count("watch", Outcome::Failed);
+                client.move_on();
+            }
+        }
+        client.pause_between_tries().await;
+    }
+}
+
+async fn listen(
+    client: &Client,
+    number: u64,
+    spec: &WatchSpec,
+    from: &mut u64,
+    incoming: &mut crate::Incoming<lockkeeper_node::WatchItem>,
+) {
+    while let Some(Ok(item)) = incoming.next().await {
+        client.lab.count("watch", Outcome::Ok);
+        let heard = client.lab.oracle.lock().heard(spec, *from, &item);
+        match heard {
+            Some(heard) if !heard.lost => {
+                *from = heard.up_to;
+                client.watched(number, *from);
+            }
+            _ => return,
+        }
+    }
+}
+
+/// A point from which to watch: everything before it has been read.
+async fn read_point(client: &mut Client) -> u64 {
+    loop {
+        if let Some(at) = client.read("read point", |_: &State| ()).await {
+            return at.zxid.0;
+        }
+    }
+}

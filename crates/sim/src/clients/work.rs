@@ -1,0 +1,53 @@
+//! The life of a client: opens a session, works for a while, and goes in one of the ways in which clients go.
+
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::Client;
+use super::session::Session;
+use crate::swarm::Work;
+
+/// Lives until the run stops.
+pub(super) async fn live(mut client: Client) {
+    while !client.lab.stopping() {
+        let timeout_ms = client.lab.plan.session_timeout_ms;
+        let timeout_ms = client.rng.random_range(timeout_ms..=2 * timeout_ms);
+        let Some(session) = Session::open(&mut client, timeout_ms).await else { continue };
+        let pieces = client.rng.random_range(5..=60);
+        for _ in 0..pieces {
+            if client.lab.stopping() || session.is_lost(&client) {
+                break;
+            }
+            piece(&mut client, &session).await;
+            let pause_ms = client.rng.random_range(0..=client.lab.plan.pause_ms);
+            client.sleep_ms(pause_ms).await;
+        }
+        go(&mut client, &session, timeout_ms).await;
+    }
+}
+
+async fn go(client: &mut Client, session: &Session, timeout_ms: u32) {
+    match client.rng.random_range(0..10) {
+        // Dies: whatever it has goes when the session expires.
+        0..=2 => session.abandon(),
+        // Stands still for longer than it may, and finds out.
+        3 if !client.lab.stopping() => {
+            session.freeze(client, u64::from(timeout_ms) * 3 / 2).await;
+            session.abandon();
+        }
+        _ => session.close(client).await,
+    }
+}
+
+async fn piece(client: &mut Client, session: &Session) {
+    let work: Vec<(Work, u32)> = client.lab.plan.work.iter().map(|(work, share)| (*work, *share)).collect();
+    let Ok((work, _)) = work.choose_weighted(&mut client.rng, |(_, share)| *share) else { return };
+    match work {
+        Work::Lock | Work::ReadWrite | Work::Semaphore | Work::Delay | Work::Joint => {
+            client.lock_something(session, *work).await;
+        }
+        Work::Data => client.use_data(session).await,
+        Work::Ephemeral => client.use_ephemerals(session).await,
+        Work::Gate => client.use_gate(session).await,
+    }
+}

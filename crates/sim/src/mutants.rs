@@ -1,0 +1,87 @@
+//! The proof that the checks find something: each planted bug in turn, seeds until one is caught. A bug that no seed shows is reported as
+//! missed, which is a defect of this simulation, or as one of a part that is not simulated.
+
+use std::time::{Duration, Instant};
+
+use lockkeeper_planted::{Bug, plant};
+
+use crate::checks::Violation;
+use crate::faults::FaultKind;
+use crate::run::run;
+use crate::swarm::{Plan, Work};
+
+/// What became of one bug.
+#[derive(Debug)]
+pub struct Hunt {
+    /// Which; none for the control, where nothing is planted.
+    pub bug: Option<Bug>,
+    /// With which seed it was caught, and by what.
+    pub caught: Option<(u64, Violation)>,
+    /// Seeds that were tried.
+    pub tried: u64,
+    /// How long that took.
+    pub wall: Duration,
+}
+
+/// Whether this bug sits in a part that takes part in the simulation. The client library does not.
+pub fn is_simulated(bug: Bug) -> bool {
+    !matches!(bug, Bug::DropWatchAtReconnect | Bug::LeaseFromAnswer)
+}
+
+/// Tries seeds from `first` on until the bug is caught, `most` at most.
+pub fn hunt(bug: Option<Bug>, first: u64, most: u64) -> Hunt {
+    plant(bug);
+    let started = Instant::now();
+    let mut caught = None;
+    let mut tried = 0;
+    for seed in (first..first.saturating_add(most)).take_while(|_| bug.is_none_or(is_simulated)) {
+        tried += 1;
+        let report = run(&plan(bug, seed));
+        if let Some(violation) = report.violation {
+            caught = Some((seed, violation));
+            break;
+        }
+    }
+    plant(None);
+    Hunt { bug, caught, tried, wall: started.elapsed() }
+}
+
+/// The swarm's plan for a seed, with what this bug needs to show itself among its faults and work.
+pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
+    let mut plan = Plan::draw(seed);
+    let Some(bug) = bug else { return plan };
+    use FaultKind as F;
+    let (faults, work): (&[FaultKind], &[Work]) = match bug {
+        Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted => {
+            (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
+        }
+        Bug::SkipReadIndex | Bug::ReadIndexWithoutQuorum => (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data]),
+        Bug::KeepaliveWithoutQuorum | Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => {
+            (&[F::PartitionLeader, F::OneWay, F::PauseLeader, F::KillLeader], &[Work::Lock])
+        }
+        Bug::ResetTokensAtRestore | Bug::ForgetRequestsAtSnapshot => (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data]),
+        Bug::ApplyBatchTwice => (&[F::PartitionLeader, F::KillLeader, F::BadLinks], &[Work::Data]),
+        Bug::EphemeralsOneByOne => (&[], &[Work::Ephemeral]),
+        Bug::WakeAllWaiters | Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => (&[], &[Work::Lock]),
+        Bug::NoLockDelay => (&[F::PauseClients], &[Work::Delay]),
+        Bug::GateLetsAllIn => (&[], &[Work::Gate]),
+        Bug::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
+        Bug::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
+        Bug::DropWatchAtReconnect | Bug::LeaseFromAnswer => (&[], &[]),
+    };
+    for fault in faults {
+        plan.faults.insert(*fault, 4);
+    }
+    for work in work {
+        plan.work.insert(*work, 6);
+    }
+    if bug == Bug::ForgetWatchesAtInstall {
+        plan.watchers = plan.watchers.max(2);
+        plan.world.node.consensus.snapshot_every_entries = 50;
+        plan.world.node.consensus.keep_entries = 10;
+    }
+    if matches!(bug, Bug::ResetTokensAtRestore | Bug::ForgetRequestsAtSnapshot) {
+        plan.world.node.consensus.snapshot_every_entries = 50;
+    }
+    plan
+}

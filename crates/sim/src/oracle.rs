@@ -1,0 +1,406 @@
+//! Watches the whole world and says when a promise is broken: follows the replicated order as soon as the first replica has applied it,
+//! and hears of everything that clients are told.
+//!
+//! It applies the log once more, entry by entry and never from a snapshot, to compare the replicas with. It never acts on the world, and
+//! keeps the first violation only: what comes after it may be its consequence.
+
+use std::collections::BTreeMap;
+
+use lockkeeper_core::{Batch, Event, LockName, Op, Refusal, Reply, State, Term};
+use lockkeeper_node::{WatchItem, WatchSpec};
+use lockkeeper_store::Record;
+
+use crate::checks::change::{Change, zxid_of};
+use crate::checks::committed::{Committed, Mark, hash_of};
+use crate::checks::ephemerals::Ephemerals;
+use crate::checks::gates::Gates;
+use crate::checks::herd::Herd;
+use crate::checks::leaders::Leaders;
+use crate::checks::locks::Locks;
+use crate::checks::reads::Reads;
+use crate::checks::requests::Requests;
+use crate::checks::sessions::Sessions;
+use crate::checks::watches::{Heard, Watches};
+use crate::checks::{Check, Checked, Violation};
+
+/// How many past states are kept to compare replicas and answers with.
+const KEPT_STATES: usize = 4_096;
+/// Marks an entry of the log that carries a batch; then follow 8 bytes of the leader's clock, and the batch.
+const BATCH: u8 = 1;
+const BATCH_AT: usize = 9;
+/// How long a replica's index may be behind its state while it installs a snapshot.
+const INSTALLING_US: u64 = 1_000_000;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Oracle {
+    leaders: Leaders,
+    committed: Committed,
+    sessions: Sessions,
+    ephemerals: Ephemerals,
+    locks: Locks,
+    herd: Herd,
+    requests: Requests,
+    reads: Reads,
+    watches: Watches,
+    gates: Gates,
+    state: State,
+    /// The state after each of the last entries, by their index.
+    states: BTreeMap<u64, State>,
+    /// The last index at which the state had this zxid.
+    index_at: BTreeMap<u64, u64>,
+    checksums: BTreeMap<u64, u64>,
+    /// The last batch of each node, by incarnation and sequence.
+    batches: BTreeMap<u64, (u64, u64)>,
+    violation: Option<Violation>,
+    compared: u64,
+    /// Since when a replica's state and index do not fit.
+    differing: BTreeMap<u64, u64>,
+}
+
+/// What the oracle has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Log entries.
+    pub entries: u64,
+    /// The last zxid.
+    pub zxid: u64,
+    /// Terms with a leader.
+    pub terms: u64,
+    /// Sessions that expired.
+    pub expired: u64,
+    /// Grants of locks.
+    pub grants: u64,
+    /// Requests that were answered as before.
+    pub repeated: u64,
+    /// Events told to watches.
+    pub watch_events: u64,
+    /// Checksums of replicas that were compared.
+    pub compared: u64,
+}
+
+impl Oracle {
+    /// `fastest` is the highest rate at which any node's clock may go.
+    pub fn new(fastest: f64) -> Self {
+        Self {
+            leaders: Leaders::default(),
+            committed: Committed::default(),
+            sessions: Sessions::new(fastest),
+            ephemerals: Ephemerals::default(),
+            locks: Locks::default(),
+            herd: Herd::default(),
+            requests: Requests::default(),
+            reads: Reads::default(),
+            watches: Watches::default(),
+            gates: Gates::default(),
+            state: State::new(),
+            states: BTreeMap::from([(0, State::new())]),
+            index_at: BTreeMap::from([(0, 0)]),
+            checksums: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            violation: None,
+            compared: 0,
+            differing: BTreeMap::new(),
+        }
+    }
+
+    /// The first broken promise.
+    pub fn violation(&self) -> Option<&Violation> {
+        self.violation.as_ref()
+    }
+
+    /// Notes a broken promise.
+    pub fn broken(&mut self, check: Check, what: String) {
+        self.violation.get_or_insert(Violation { check, what });
+    }
+
+    fn hold(&mut self, check: Check, checked: Checked) {
+        if let Err(what) = checked {
+            self.broken(check, what);
+        }
+    }
+
+    /// Figures of this run.
+    pub fn seen(&self) -> Seen {
+        Seen {
+            entries: self.committed.last().unwrap_or(0),
+            zxid: self.state.zxid().0,
+            terms: self.leaders.terms() as u64,
+            expired: self.sessions.expired() as u64,
+            grants: self.locks.grants(),
+            repeated: self.requests.repeated(),
+            watch_events: self.watches.heard(),
+            compared: self.compared,
+        }
+    }
+
+    // What the nodes show.
+
+    /// A node names the leader of a term.
+    pub fn leader(&mut self, witness: u64, term: u64, leader: u64) {
+        let checked = self.leaders.saw(witness, term, leader);
+        self.hold(Check::OneLeader, checked);
+    }
+
+    /// What stands in a node's log, in order and without gaps.
+    pub fn log(&mut self, node: u64, records: &[Record]) {
+        let mut before = None;
+        for record in records {
+            let checked = self.committed.in_log(node, record.position.index, mark_of(record), before);
+            self.hold(Check::LogMatching, checked);
+            before = Some(record.position.term);
+        }
+    }
+
+    /// A node has applied these, which stand in its log.
+    pub fn applied(&mut self, node: u64, records: &[Record], now_us: u64) {
+        for record in records {
+            match self.committed.applied(node, record.position.index, mark_of(record)) {
+                Err(what) => self.broken(Check::LogMatching, what),
+                Ok(false) => {}
+                Ok(true) => self.follow(record, now_us),
+            }
+        }
+    }
+
+    /// The last entry that any node has applied.
+    pub fn last_applied(&self) -> u64 {
+        self.committed.last().unwrap_or(0)
+    }
+
+    /// A replica says that it has applied the log up to `index`, and shows its state.
+    pub fn replica(&mut self, node: u64, index: u64, shown: &State, now_us: u64) {
+        let zxid = shown.zxid().0;
+        let Some((at, state)) = self.index_at.get(&zxid).and_then(|at| Some((*at, self.states.get(at)?))) else {
+            return;
+        };
+        self.compared += 1;
+        let expected = *self.checksums.entry(at).or_insert_with(|| state.checksum());
+        let checksum = shown.checksum();
+        if expected != checksum {
+            let what =
+                format!("node {node} has checksum {checksum:016x} at zxid {zxid}, and the log gives {expected:016x}");
+            return self.broken(Check::AppliedAgreement, what);
+        }
+        // The clock, remembered replies and origins move without a zxid: they are told by the index, which is behind for a moment while
+        // a snapshot is installed.
+        let same = self.states.get(&index).is_none_or(|state| state == shown);
+        let since_us = *self.differing.entry(node).or_insert(now_us);
+        if same {
+            self.differing.remove(&node);
+        } else if now_us - since_us > INSTALLING_US {
+            let what = format!(
+                "node {node} has applied the log up to {index} and has another clock, other origins or other remembered replies than the log gives"
+            );
+            self.broken(Check::AppliedAgreement, what);
+        }
+    }
+
+    /// A replica's state breaks one of its invariants.
+    pub fn validate(&mut self, node: u64, shown: &State) {
+        if let Err(what) = shown.validate() {
+            self.broken(Check::Invariants, format!("node {node} at zxid {}: {what}", shown.zxid()));
+        }
+    }
+
+    /// The state that the log gives.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How many waiters the nodes have woken in all.
+    pub fn woken(&mut self, woken: u64) {
+        let checked = self.herd.counted(woken);
+        self.hold(Check::Herd, checked);
+    }
+
+    /// Waiters woken, and those who could have been.
+    pub fn woken_and_due(&self) -> (u64, u64) {
+        self.herd.figures()
+    }
+
+    /// Applies an entry that is new.
+    fn follow(&mut self, record: &Record, now_us: u64) {
+        let (index, term) = (record.position.index, record.position.term);
+        if record.payload.first() == Some(&BATCH) && record.payload.len() >= BATCH_AT {
+            let clock_ms = record.payload[1..BATCH_AT].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+            match Batch::decode(&record.payload[BATCH_AT..]) {
+                Ok(batch) => self.follow_batch(index, term, Batch { clock_ms, ..batch }, now_us),
+                Err(error) => self.broken(Check::LogMatching, format!("entry {index} cannot be read: {error}")),
+            }
+        }
+        self.states.insert(index, self.state.clone());
+        self.index_at.insert(self.state.zxid().0, index);
+        while self.states.len() > KEPT_STATES {
+            if let Some((index, state)) = self.states.pop_first() {
+                self.checksums.remove(&index);
+                self.index_at.remove(&state.zxid().0);
+            }
+        }
+    }
+
+    fn follow_batch(&mut self, index: u64, term: u64, batch: Batch, now_us: u64) {
+        let before = self.state.zxid();
+        let outcomes = self.state.apply(Term(term), &batch);
+        let rank = (batch.origin.incarnation, batch.origin.sequence);
+        let last = self.batches.entry(batch.origin.node.0).or_default();
+        if rank <= *last {
+            if self.state.zxid() != before {
+                let what = format!("the batch {:?} was applied before, and again at log index {index}", batch.origin);
+                self.broken(Check::Retries, what);
+            }
+            return;
+        }
+        *last = rank;
+        let clock_ms = self.state.clock_ms();
+        let mut last = before.0;
+        for (command, outcome) in batch.commands.iter().zip(&outcomes) {
+            let change = Change { index, term, clock_ms, at_us: now_us, command, outcome };
+            last = self.in_order(&change, last);
+            self.check(&change);
+        }
+    }
+
+    /// Zxids rise by one with every transaction, and an outcome names the last.
+    fn in_order(&mut self, change: &Change<'_>, mut last: u64) -> u64 {
+        for zxid in
+            change.outcome.events.chunk_by(|a, b| zxid_of(a) == zxid_of(b)).map(|events: &[Event]| zxid_of(&events[0]))
+        {
+            if zxid != last + 1 {
+                let what = format!("zxid {zxid} follows {last}, at log index {}", change.index);
+                self.broken(Check::AppliedAgreement, what);
+            }
+            last = zxid;
+        }
+        // What changed nothing that anybody can see, such as an ACL, takes a zxid all the same.
+        last.max(change.outcome.zxid.0)
+    }
+
+    fn check(&mut self, change: &Change<'_>) {
+        self.watches.change(change);
+        let checked = self.reads.change(change);
+        self.hold(Check::Linearizable, checked);
+        let checked = self.requests.change(change);
+        self.hold(Check::Retries, checked);
+        let (early, untold) = self.sessions.change(change);
+        self.hold(Check::SessionEarly, early);
+        self.hold(Check::HolderTold, untold);
+        let checked = self.ephemerals.change(change);
+        self.hold(Check::Ephemerals, checked);
+        match self.locks.change(change) {
+            Ok(entitled) => self.herd.entitled(&entitled),
+            Err(what) => self.broken(Check::Locks, what),
+        }
+        let checked = self.gates.change(change);
+        self.hold(Check::Gates, checked);
+    }
+
+    // What clients see.
+
+    /// A linearizable operation begins; gives what its answer must not be older than.
+    pub fn began(&self) -> u64 {
+        self.reads.began()
+    }
+
+    /// A linearizable operation was answered.
+    pub fn answered(&mut self, what: &str, began: u64, zxid: u64) {
+        let checked = self.reads.answered(what, began, zxid);
+        self.hold(Check::Linearizable, checked);
+        if zxid > self.state.zxid().0 {
+            let what = format!("{what} was answered with zxid {zxid}, and the log has come to {}", self.state.zxid());
+            self.broken(Check::Durable, what);
+        }
+    }
+
+    /// A read of a node's data gave this.
+    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&[u8]>) {
+        let checked = self.reads.read(path, zxid, data);
+        self.hold(Check::Linearizable, checked);
+    }
+
+    /// Something was read of the state at `zxid`, and `again` reads the same of a state.
+    pub fn looked<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        what: &str,
+        zxid: u64,
+        told: &T,
+        again: impl Fn(&State) -> T,
+    ) {
+        let Some(state) = self.index_at.get(&zxid).and_then(|index| self.states.get(index)) else { return };
+        let expected = again(state);
+        if expected != *told {
+            self.broken(
+                Check::AppliedAgreement,
+                format!("{what} at {zxid} was {told:?}, and the log gives {expected:?}"),
+            );
+        }
+    }
+
+    /// A client was given this answer to a request with an id.
+    pub fn told(&mut self, session: u64, id: u128, op: &Op, answer: &Result<Reply, Refusal>, zxid: u64) {
+        let checked = self.requests.answered(session, id, op, answer, zxid);
+        self.hold(Check::Durable, checked);
+    }
+
+    /// A client was promised that its session lives for so long.
+    pub fn promised(&mut self, session: u64, what: &str, from_us: u64, for_ms: u64) {
+        let checked = self.sessions.promised(session, what, from_us, for_ms);
+        self.hold(Check::SessionEarly, checked);
+    }
+
+    /// A client relies on its session until then.
+    pub fn relied_on(&mut self, session: u64, until_us: u64) {
+        let checked = self.sessions.relied_on(session, until_us);
+        self.hold(Check::HolderTold, checked);
+    }
+
+    /// A client has been told that its session is no more.
+    pub fn told_ended(&mut self, session: u64, now_us: u64) {
+        let checked = self.ephemerals.told_ended(session);
+        self.hold(Check::Ephemerals, checked);
+        self.sessions.told_lost(session, now_us);
+    }
+
+    /// A client asks for a lock.
+    pub fn asked(&mut self, uuid: &str) {
+        self.herd.asked(uuid);
+    }
+
+    /// A client was told at `zxid` that it holds.
+    pub fn granted(&mut self, locks: &[LockName], token: u64, zxid: u64) {
+        let checked = self.locks.granted(locks, token, zxid);
+        self.hold(Check::Locks, checked);
+    }
+
+    /// A client asked whether a token holds.
+    pub fn verified(&mut self, lock: &str, token: u64, zxid: u64, answer: bool) {
+        let checked = self.locks.verified(lock, token, zxid, answer);
+        self.hold(Check::Locks, checked);
+    }
+
+    /// A watch that had heard everything up to `from` was told this. None if it should not have been.
+    pub fn heard(&mut self, spec: &WatchSpec, from: u64, item: &WatchItem) -> Option<Heard> {
+        match self.watches.told(spec, from, item) {
+            Ok(heard) => Some(heard),
+            Err(what) => {
+                self.broken(Check::Watches, what);
+                None
+            }
+        }
+    }
+
+    /// Nobody is left: whatever still stands in a queue, or belongs to a session, was forgotten there.
+    pub fn deserted(&self) -> Result<(), String> {
+        if let Some((lock, token, session)) = self.locks.standing().next() {
+            return Err(format!("the request with token {token} of session {session:?} stands in the queue of {lock}"));
+        }
+        match self.ephemerals.live().next() {
+            None => Ok(()),
+            Some(session) => Err(format!("session {session} lives")),
+        }
+    }
+}
+
+fn mark_of(record: &Record) -> Mark {
+    Mark { term: record.position.term, hash: hash_of(&record.payload) }
+}
