@@ -1,14 +1,29 @@
-//! The world. (Being built.)
+//! The world: a cluster, its clients, and everything between them, in one thread under one seed.
+//!
+//! It moves in ticks of the shortest link delay. In a tick, first everything that is due arrives, in order; then each living host runs for
+//! as long, by its own clock. Whatever a host sends arrives in a later tick. So the hosts of a tick could as well run at the same time,
+//! and which of them runs first means nothing. Between ticks nothing runs, and the checks may look at everything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_consensus::seed_this_thread;
 use lockkeeper_node::Node;
-use lockkeeper_store::{Bounds, Record};
+use lockkeeper_store::{Bounds, LogStorage, Record};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 
-use crate::net::ClientNet;
-use crate::settings::{Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
+use crate::calls::ClientNet;
+use crate::disk::Disk;
+use crate::host::{Host, panics, watch_for_panics};
+use crate::members;
+use crate::net::{Event, Net, What};
+use crate::node::{Boot, Complaints, address};
+use crate::settings::{CLIENTS, Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
+use crate::trace::Trace;
 
 /// A node could not go on, or something panicked. Never part of a fault that is simulated, so always a defect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,153 +36,503 @@ pub struct Fatal {
     pub why: String,
 }
 
-/// A cluster, its clients, and everything between them.
-pub struct World {}
+/// The part of a node that its host's runtime does not hold.
+struct Resident {
+    disk: Disk,
+    slot: Arc<Mutex<Option<Node>>>,
+    /// What [`World::node`] lends out; the same as in the slot.
+    node: Option<Node>,
+    removed: bool,
+}
 
-#[allow(unused_variables, missing_docs)] // until it is built
+/// A change of the membership that is under way.
+struct Change {
+    done: Arc<Mutex<bool>>,
+    /// The node to be switched off when it is done.
+    leaves: Option<HostId>,
+}
+
+/// See the module's text.
+pub struct World {
+    plan: WorldPlan,
+    now_us: u64,
+    net: Net,
+    hosts: BTreeMap<HostId, Host>,
+    residents: BTreeMap<HostId, Resident>,
+    /// What waits for a frozen host.
+    inboxes: BTreeMap<HostId, Vec<Event>>,
+    changes: Vec<Change>,
+    complaints: Complaints,
+    fatals: Vec<Fatal>,
+    dice: StdRng,
+}
+
 impl World {
     /// Builds the world and boots its nodes. No time has passed yet.
     pub fn new(plan: &WorldPlan, seed: u64) -> World {
-        unimplemented!()
+        watch_for_panics();
+        let mut dice = StdRng::seed_from_u64(seed);
+        seed_this_thread(dice.random());
+        let net = Net::new(plan.tick, plan.links, dice.random(), Trace::new(plan.keep_trace));
+        let mut world = World {
+            plan: plan.clone(),
+            now_us: 0,
+            net,
+            hosts: BTreeMap::new(),
+            residents: BTreeMap::new(),
+            inboxes: BTreeMap::new(),
+            changes: Vec::new(),
+            complaints: Complaints::default(),
+            fatals: Vec::new(),
+            dice,
+        };
+        world.hosts.insert(CLIENTS, Host::new());
+        world.boot_host(CLIENTS);
+        for node in 1..=plan.nodes {
+            world.settle(node);
+        }
+        for node in 1..=plan.nodes {
+            world.boot_node(node);
+        }
+        world
     }
+
     /// True time since the beginning.
     pub fn now(&self) -> Duration {
-        unimplemented!()
+        Duration::from_micros(self.now_us)
     }
-    /// Moves by one tick: what is due arrives, then each living host runs for as long.
+
+    /// Moves by one tick.
     pub fn step(&mut self) {
-        unimplemented!()
+        self.net.with(|net| net.set_now(self.now_us));
+        while let Some(event) = self.net.with(|net| net.next_due()) {
+            if self.is_paused(event.to) {
+                self.inboxes.entry(event.to).or_default().push(event);
+            } else {
+                self.deliver(event);
+            }
+        }
+        for host in self.hosts.values_mut() {
+            host.run(self.plan.tick);
+        }
+        self.now_us += u64::try_from(self.plan.tick.as_micros()).unwrap_or(0);
+        self.net.with(|net| net.set_now(self.now_us));
+        for resident in self.residents.values_mut().filter(|resident| resident.node.is_none()) {
+            resident.node = resident.slot.lock().clone();
+        }
+        self.hear_complaints();
+        self.conclude_changes();
     }
+
     /// Moves until the time has come.
     pub fn run_until(&mut self, time: Duration) {
-        unimplemented!()
+        while self.now() < time {
+            self.step();
+        }
     }
+
     /// Moves on by this.
     pub fn run_for(&mut self, time: Duration) {
-        unimplemented!()
+        self.run_until(self.now() + time);
     }
 
+    fn deliver(&mut self, event: Event) {
+        let Event { to, what, .. } = event;
+        let Some(host) = self.hosts.get(&to) else { return };
+        let net = &self.net;
+        match what {
+            What::Request { call, from, serve } => {
+                let node = self.residents.get(&to).and_then(|resident| resident.slot.lock().clone());
+                match node {
+                    // It boots, and does not listen yet.
+                    None => net.with(|net| net.refuse(to, from, call)),
+                    Some(node) => {
+                        net.with(|net| net.trace_line(to, format_args!("hears #{call} of {from}")));
+                        host.inside(|| {
+                            let running = tokio::spawn(serve(node));
+                            net.with(|net| net.serving(to, call, running.abort_handle()));
+                        });
+                    }
+                }
+            }
+            What::Answer { call, deliver, more } => {
+                if net.with(|net| net.conclude(call, more)).is_some() {
+                    net.with(|net| net.trace_line(to, format_args!("is answered #{call}")));
+                    host.inside(deliver);
+                }
+            }
+            What::Fail { call, error } => {
+                if let Some(mut fail) = net.with(|net| net.break_off(call)) {
+                    net.with(|net| net.trace_line(to, format_args!("loses #{call}: {error}")));
+                    host.inside(|| fail(error));
+                }
+            }
+            What::Cancel { call } => {
+                if let Some(running) = net.with(|net| net.cancel(to, call)) {
+                    host.inside(|| running.abort());
+                }
+            }
+        }
+    }
+
+    fn hear_complaints(&mut self) {
+        let mut heard = std::mem::take(&mut *self.complaints.lock());
+        heard.extend(panics().into_iter().map(|panic| (CLIENTS, format!("panicked: {panic}"))));
+        for (host, why) in heard {
+            self.trace(host, format_args!("cannot go on: {why}"));
+            self.fatals.push(Fatal { at: self.now(), host, why });
+            if host != CLIENTS {
+                self.crash(host, Crash::Kill);
+            }
+        }
+    }
+
+    fn conclude_changes(&mut self) {
+        let (done, under_way): (Vec<Change>, Vec<Change>) =
+            std::mem::take(&mut self.changes).into_iter().partition(|change| *change.done.lock());
+        self.changes = under_way;
+        for node in done.into_iter().filter_map(|change| change.leaves) {
+            self.crash(node, Crash::Kill);
+            if let Some(resident) = self.residents.get_mut(&node) {
+                resident.removed = true;
+            }
+        }
+    }
+}
+
+/// Looking, between ticks.
+impl World {
     /// Every node that there ever was and that has not been removed, up or down, members or joining.
     pub fn nodes(&self) -> Vec<HostId> {
-        unimplemented!()
+        self.residents.iter().filter(|(_, resident)| !resident.removed).map(|(node, _)| *node).collect()
     }
-    /// Up, booted and serving (it may be paused).
+
+    /// The node, if it is up, booted and serving (it may be paused).
     pub fn node(&self, node: HostId) -> Option<&Node> {
-        unimplemented!()
+        self.residents.get(&node)?.node.as_ref()
     }
+
     /// Looks at a node inside its own runtime and clock: what reads the time ([`Node::status`]) must be called so.
     pub fn observe<T>(&self, node: HostId, look: impl FnOnce(&Node) -> T) -> Option<T> {
-        unimplemented!()
+        let resident = self.node(node)?;
+        self.hosts.get(&node)?.inside(|| look(resident))
     }
-    /// Not crashed (it may be booting, or paused).
+
+    /// Whether the host has not crashed (it may be booting, or paused).
     pub fn is_up(&self, host: HostId) -> bool {
-        unimplemented!()
+        self.hosts.get(&host).is_some_and(Host::is_up)
     }
+
+    /// Whether the host is frozen.
     pub fn is_paused(&self, host: HostId) -> bool {
-        unimplemented!()
+        self.hosts.get(&host).is_some_and(Host::is_paused)
     }
+
     /// Increases with each start of the node.
     pub fn incarnation(&self, node: HostId) -> u64 {
-        unimplemented!()
+        self.residents.get(&node).map_or(0, |resident| resident.disk.incarnation())
     }
+
     /// The log as the node sees it (unsynced records included), or what is on its disk when it is down.
     pub fn log_bounds(&self, node: HostId) -> Bounds {
-        unimplemented!()
+        self.residents.get(&node).map_or_else(Bounds::default, |resident| resident.disk.bounds())
     }
+
     /// See [`log_bounds`](Self::log_bounds).
     pub fn log(&self, node: HostId, range: Range<u64>) -> Vec<Record> {
-        unimplemented!()
+        self.residents.get(&node).map_or_else(Vec::new, |resident| resident.disk.read_seen(range))
     }
 
-    pub fn crash(&mut self, node: HostId, how: Crash) {
-        unimplemented!()
+    /// The hash of every line of the trace so far: two runs of one seed are the same if it is.
+    pub fn trace_hash(&self) -> u64 {
+        self.net.with(|net| net.trace.hash())
     }
+
+    /// The lines of the trace: all if they are kept, else the last few.
+    pub fn trace_lines(&self) -> Vec<String> {
+        self.net.with(|net| net.trace.kept().map(str::to_owned).collect())
+    }
+
+    /// What has happened, by kind: messages, losses, duplicates, syncs, torn writes, …
+    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
+        self.net.with(|net| {
+            for resident in self.residents.values() {
+                let counts = resident.disk.take_counts();
+                net.trace.count_many("disk syncs", counts.syncs);
+                net.trace.count_many("disk stalls", counts.stalls);
+                net.trace.count_many("snapshots", counts.snapshots);
+            }
+            net.trace.counters()
+        })
+    }
+
+    /// What could not go on; see [`Fatal`].
+    pub fn fatals(&self) -> &[Fatal] {
+        &self.fatals
+    }
+}
+
+/// Faults. A fault that makes no sense where things stand (to crash what is down) does nothing.
+impl World {
+    /// A node dies.
+    pub fn crash(&mut self, node: HostId, how: Crash) {
+        let (Some(host), Some(resident)) = (self.hosts.get_mut(&node), self.residents.get_mut(&node)) else { return };
+        if !host.is_up() {
+            return;
+        }
+        // Whatever its tasks try to say as they are dropped, nobody hears it.
+        self.net.with(|net| net.halt(node, how == Crash::Kill));
+        let damage = resident.disk.crash(how);
+        self.inboxes.remove(&node);
+        resident.node = None;
+        resident.slot.lock().take();
+        host.inside(|| ());
+        host.halt();
+        // A node that is dropped half-way leaves its complaints behind; they are of a dead one.
+        self.complaints.lock().retain(|(of, _)| *of != node);
+        self.trace(node, format_args!("dies by {how:?}, loses {} writes, torn: {}", damage.lost, damage.torn));
+        self.net.with(|net| {
+            net.trace.count(match how {
+                Crash::Kill => "kills",
+                Crash::PowerLoss => "power losses",
+            });
+            net.trace.count_many("writes lost before the barrier", damage.lost as u64);
+            net.trace.count_many("torn writes", u64::from(damage.torn));
+        });
+    }
+
     /// Starts a crashed node again, over what its disk has kept.
     pub fn restart(&mut self, node: HostId) {
-        unimplemented!()
-    }
-    /// Freezes a host ([`crate::CLIENTS`] too) as SIGSTOP does.
-    pub fn pause(&mut self, host: HostId) {
-        unimplemented!()
-    }
-    /// Lets it go on: its clocks jump by what it has missed.
-    pub fn resume(&mut self, host: HostId) {
-        unimplemented!()
-    }
-    /// How fast a host's clocks go: 1.0 is true.
-    pub fn set_rate(&mut self, host: HostId, rate: f64) {
-        unimplemented!()
-    }
-    /// Sets a node's wall clock forward or back. Its monotonic clock goes on.
-    pub fn jump_wall(&mut self, node: HostId, by_ms: i64) {
-        unimplemented!()
-    }
-    /// Nothing passes from one host to the other any more; the other direction is not touched.
-    pub fn cut(&mut self, from: HostId, to: HostId) {
-        unimplemented!()
-    }
-    /// Undoes one cut.
-    pub fn mend(&mut self, from: HostId, to: HostId) {
-        unimplemented!()
-    }
-    /// Mends every cut and sets every link to its plan of the beginning, without its faults.
-    pub fn heal_network(&mut self) {
-        unimplemented!()
-    }
-    /// Everything: [`heal_network`](Self::heal_network), pauses end, clocks go right, disks do not stall, crashed nodes start.
-    pub fn heal(&mut self) {
-        unimplemented!()
-    }
-    pub fn set_link(&mut self, from: HostId, to: HostId, plan: LinkPlan) {
-        unimplemented!()
-    }
-    pub fn set_disk(&mut self, node: HostId, plan: DiskPlan) {
-        unimplemented!()
-    }
-    /// Has a node take a snapshot.
-    pub fn snapshot_now(&mut self, node: HostId) {
-        unimplemented!()
-    }
-    /// Boots a new node with an empty disk and has it added as a learner, then promoted, in the background and for as long as it takes.
-    pub fn add_node(&mut self) -> HostId {
-        unimplemented!()
-    }
-    /// Has a node removed from the membership in the background, for as long as it takes; then it is switched off for ever.
-    pub fn remove_node(&mut self, node: HostId) {
-        unimplemented!()
-    }
-    /// Changes of the membership under way.
-    pub fn changes_under_way(&self) -> usize {
-        unimplemented!()
+        let gone = self.residents.get(&node).is_none_or(|resident| resident.removed);
+        if !gone && !self.is_up(node) {
+            self.count("restarts");
+            self.boot_node(node);
+        }
     }
 
+    /// Freezes a host ([`CLIENTS`] too) as SIGSTOP does.
+    pub fn pause(&mut self, host: HostId) {
+        if self.is_up(host) && !self.is_paused(host) {
+            self.count("pauses");
+            self.trace(host, format_args!("is frozen"));
+            self.hosts.entry(host).and_modify(Host::pause);
+        }
+    }
+
+    /// Lets it go on: its clocks jump by what it has missed, and what came meanwhile is there all at once.
+    pub fn resume(&mut self, host: HostId) {
+        if !self.is_paused(host) {
+            return;
+        }
+        self.trace(host, format_args!("goes on"));
+        self.hosts.entry(host).and_modify(Host::wake);
+        for event in self.inboxes.remove(&host).unwrap_or_default() {
+            self.deliver(event);
+        }
+    }
+
+    /// Sets how fast a host's clocks go: 1.0 is true. Kept between 0.1 and 10.
+    pub fn set_rate(&mut self, host: HostId, rate: f64) {
+        if let Some(there) = self.hosts.get(&host) {
+            there.clock.set_rate(rate.clamp(0.1, 10.0));
+            self.count("clock rates");
+            self.trace(host, format_args!("has clocks that go at {rate}"));
+        }
+    }
+
+    /// Sets a node's wall clock forward or back. Its monotonic clock goes on.
+    pub fn jump_wall(&mut self, node: HostId, by_ms: i64) {
+        if let Some(there) = self.hosts.get(&node) {
+            there.clock.jump_wall(by_ms);
+            self.count("clock jumps");
+            self.trace(node, format_args!("has its wall clock set by {by_ms} ms"));
+        }
+    }
+
+    /// Nothing passes from one host to the other any more; the other direction is not touched.
+    pub fn cut(&mut self, from: HostId, to: HostId) {
+        self.count("cuts");
+        self.trace(from, format_args!("is cut off towards {to}"));
+        self.net.with(|net| net.cut(from, to));
+    }
+
+    /// Undoes one cut.
+    pub fn mend(&mut self, from: HostId, to: HostId) {
+        self.trace(from, format_args!("reaches {to} again"));
+        self.net.with(|net| net.mend(from, to));
+    }
+
+    /// Mends every cut, and leaves every link with its delay and nothing worse.
+    pub fn heal_network(&mut self) {
+        self.trace(CLIENTS, format_args!("the network heals"));
+        let calm = LinkPlan { loss: 0.0, duplicate: 0.0, spike: 0.0, ..self.plan.links };
+        self.net.with(|net| net.calm(calm));
+    }
+
+    /// Undoes every fault: the network heals, pauses end, clocks go right, disks do not stall, crashed nodes start.
+    pub fn heal(&mut self) {
+        self.heal_network();
+        let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
+        for host in hosts {
+            self.resume(host);
+            self.restart(host);
+            self.hosts.entry(host).and_modify(|host| host.clock.set_rate(1.0));
+        }
+        for resident in self.residents.values() {
+            resident.disk.set_plan(DiskPlan { stall: 0.0, ..resident.disk.plan() });
+        }
+    }
+
+    /// Makes one direction between two hosts better or worse.
+    pub fn set_link(&mut self, from: HostId, to: HostId, plan: LinkPlan) {
+        self.trace(from, format_args!("has another link to {to}: {plan:?}"));
+        self.net.with(|net| net.set_link(from, to, plan));
+    }
+
+    /// Makes a disk better or worse.
+    pub fn set_disk(&mut self, node: HostId, plan: DiskPlan) {
+        self.trace(node, format_args!("has another disk: {plan:?}"));
+        if let Some(resident) = self.residents.get(&node) {
+            resident.disk.set_plan(plan);
+        }
+    }
+
+    /// Has a node take a snapshot.
+    pub fn snapshot_now(&mut self, node: HostId) {
+        self.trace(node, format_args!("is to take a snapshot"));
+        let (Some(there), Some(host)) = (self.node(node).cloned(), self.hosts.get(&node)) else { return };
+        host.inside(|| {
+            tokio::spawn(async move {
+                // One that fails as the node stops is not missed.
+                let _ = there.consensus().take_snapshot().await;
+            })
+        });
+    }
+
+    /// Boots a new node with an empty disk and has it added as a learner, then promoted, in the background and for as long as it takes.
+    pub fn add_node(&mut self) -> HostId {
+        let ask = self.nodes();
+        let node = self.residents.keys().last().copied().unwrap_or(0) + 1;
+        self.count("nodes added");
+        self.trace(node, format_args!("is to join"));
+        self.settle(node);
+        self.boot_node(node);
+        let net = self.client_net();
+        self.change(None, members::add(net, ask, node));
+        node
+    }
+
+    /// Has a node removed from the membership in the background, for as long as it takes; then it is switched off for ever.
+    pub fn remove_node(&mut self, node: HostId) {
+        let ask: Vec<HostId> = self.nodes().into_iter().filter(|other| *other != node).collect();
+        if ask.is_empty() {
+            return;
+        }
+        self.count("nodes removed");
+        self.trace(node, format_args!("is to leave"));
+        let net = self.client_net();
+        self.change(Some(node), members::remove(net, ask, node));
+    }
+
+    fn change(&mut self, leaves: Option<HostId>, work: impl Future<Output = ()> + Send + 'static) {
+        let done = Arc::new(Mutex::new(false));
+        self.changes.push(Change { done: done.clone(), leaves });
+        self.spawn_client(async move {
+            work.await;
+            *done.lock() = true;
+        });
+    }
+
+    /// Changes of the membership under way.
+    pub fn changes_under_way(&self) -> usize {
+        self.changes.len()
+    }
+}
+
+/// Clients, and what else the caller does.
+impl World {
     /// Starts a task on the host of the clients.
     pub fn spawn_client(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        unimplemented!()
+        if let Some(host) = self.hosts.get(&CLIENTS) {
+            host.inside(|| tokio::spawn(task));
+        }
     }
+
     /// For client tasks.
     pub fn client_net(&self) -> ClientNet {
-        unimplemented!()
+        ClientNet { net: self.net.clone() }
     }
 
     /// A line in the trace.
     pub fn note(&mut self, line: &str) {
-        unimplemented!()
+        self.trace(CLIENTS, format_args!("{line}"));
     }
-    /// Of every line so far.
-    pub fn trace_hash(&self) -> u64 {
-        unimplemented!()
+
+    /// One more of a kind among the [`counters`](Self::counters).
+    pub fn count(&mut self, kind: &'static str) {
+        self.net.with(|net| net.trace.count(kind));
     }
-    /// The text, if it is kept.
-    pub fn trace_lines(&self) -> Vec<String> {
-        unimplemented!()
+
+    fn trace(&self, host: HostId, what: std::fmt::Arguments<'_>) {
+        self.net.with(|net| net.trace_line(host, what));
     }
-    /// What has happened, by kind: messages, losses, duplicates, syncs, torn tails, …
-    pub fn counters(&self) -> BTreeMap<&'static str, u64> {
-        unimplemented!()
+}
+
+/// Booting.
+impl World {
+    fn settle(&mut self, node: HostId) {
+        let disk = Disk::new(self.plan.disk, self.dice.random());
+        self.hosts.insert(node, Host::new());
+        self.residents.insert(node, Resident { disk, slot: Arc::default(), node: None, removed: false });
     }
-    /// See [`Fatal`].
-    pub fn fatals(&self) -> Vec<Fatal> {
-        unimplemented!()
+
+    fn boot_host(&mut self, id: HostId) {
+        let seed = self.dice.random();
+        let Some(host) = self.hosts.get_mut(&id) else { return };
+        if let Err(error) = host.boot(seed) {
+            let why = format!("its runtime does not start: {error}");
+            self.fatals.push(Fatal { at: Duration::from_micros(self.now_us), host: id, why });
+            return;
+        }
+        let clock = host.clock.clone();
+        self.net.with(|net| {
+            net.boot(id, clock);
+            net.trace_line(id, format_args!("boots"));
+        });
+    }
+
+    fn boot_node(&mut self, node: HostId) {
+        self.boot_host(node);
+        let seed = self.dice.random();
+        // Where everybody is, as the configuration of a node says it: those it starts with, and itself.
+        let peers = (1..=self.plan.nodes).chain([node]).map(|peer| (peer, address(peer))).collect();
+        let (Some(host), Some(resident)) = (self.hosts.get(&node), self.residents.get_mut(&node)) else { return };
+        resident.slot = Arc::default();
+        let boot = Boot {
+            host: node,
+            config: self.plan.node.clone(),
+            peers,
+            net: self.net.clone(),
+            disk: resident.disk.clone(),
+            clock: host.clock.clone(),
+            seed,
+            complaints: self.complaints.clone(),
+        };
+        host.inside(|| boot.start(resident.slot.clone()));
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // In order, and with nobody to hear what the dying say.
+        let hosts: BTreeSet<HostId> = self.hosts.keys().copied().collect();
+        for host in hosts {
+            self.net.with(|net| net.halt(host, false));
+            if let Some(resident) = self.residents.get_mut(&host) {
+                resident.node = None;
+                resident.slot.lock().take();
+            }
+            self.hosts.entry(host).and_modify(Host::halt);
+        }
     }
 }

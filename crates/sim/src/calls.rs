@@ -1,0 +1,264 @@
+//! Calls as those who make them see them: a node's to its peers, and a client's to a node.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use lockkeeper_consensus::{PeerKind, Transport, TransportError};
+use lockkeeper_node::Node;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::net::{CallError, Fail, Net, Serve};
+use crate::settings::{CLIENTS, HostId};
+
+/// Where the answer goes; taken by whichever comes first.
+type Slot<T> = Arc<Mutex<Option<oneshot::Sender<Result<T, CallError>>>>>;
+
+fn put<T>(slot: &Slot<T>, result: Result<T, CallError>) {
+    if let Some(waiting) = slot.lock().take() {
+        // Nobody waits any more: then nobody needs it.
+        let _ = waiting.send(result);
+    }
+}
+
+/// A call that is abandoned when this is dropped, unless it has been answered.
+struct Line {
+    net: Net,
+    call: u64,
+    open: bool,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.open {
+            self.net.abandon(self.call);
+        }
+    }
+}
+
+/// Work to be done on a node, whose result goes back over the network.
+fn serve_once<T, F, Fut>(net: &Net, call: u64, from: HostId, to: HostId, slot: &Slot<T>, serve: F) -> Serve
+where
+    F: FnOnce(Node) -> Fut + Send + 'static,
+    Fut: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let (net, slot) = (net.clone(), slot.clone());
+    Box::new(move |node| {
+        Box::pin(async move {
+            let value = serve(node).await;
+            net.served(to, call);
+            net.with(|state| state.answer(to, from, call, Box::new(move || put(&slot, Ok(value))), false));
+        })
+    })
+}
+
+fn begin<T: Send + 'static>(
+    net: &Net,
+    from: HostId,
+    to: HostId,
+) -> (Line, Slot<T>, oneshot::Receiver<Result<T, CallError>>) {
+    let (sender, receiver) = oneshot::channel();
+    let slot: Slot<T> = Arc::new(Mutex::new(Some(sender)));
+    let failing = slot.clone();
+    let fail: Fail = Box::new(move |error| put(&failing, Err(error)));
+    let call = net.with(|state| state.begin(from, to, fail));
+    (Line { net: net.clone(), call, open: true }, slot, receiver)
+}
+
+async fn outcome<T>(
+    line: &mut Line,
+    deadline: Duration,
+    receiver: oneshot::Receiver<Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let result = match tokio::time::timeout(deadline, receiver).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(CallError::Reset),
+        Err(_) => return Err(CallError::TimedOut),
+    };
+    line.open = false;
+    result
+}
+
+/// A node's calls to its peers.
+pub(crate) struct PeerLink {
+    pub(crate) net: Net,
+    pub(crate) from: HostId,
+}
+
+#[async_trait]
+impl Transport for PeerLink {
+    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
+        let (net, from) = (&self.net, self.from);
+        let (mut line, slot, receiver) = begin(net, from, to);
+        let serve = |body: Bytes| {
+            serve_once(net, line.call, from, to, &slot, move |node: Node| async move {
+                node.serve_peer(from, kind, body).await
+            })
+        };
+        let (once, again) = (serve(body.clone()), serve(body.clone()));
+        net.with(|state| {
+            let crc = crc32c::crc32c(&body);
+            let call = line.call;
+            state.trace_line(from, format_args!("asks {to} #{call} {kind} {} bytes {crc:08x}", body.len()));
+            state.request(from, to, call, once, Some(again));
+        });
+        match outcome(&mut line, deadline, receiver).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refused)) => Err(TransportError::Rejected { code: refused.code, detail: refused.detail }),
+            Err(CallError::Refused) => Err(TransportError::Refused),
+            Err(CallError::Reset) => Err(TransportError::Reset),
+            Err(CallError::TimedOut) => Err(TransportError::TimedOut),
+        }
+    }
+}
+
+/// What a client task has of the world: calls to nodes over the network, the true time, a line in the trace.
+#[derive(Clone)]
+pub struct ClientNet {
+    pub(crate) net: Net,
+}
+
+impl ClientNet {
+    /// Has `serve` run on `node`, and brings back its answer. Dropped or past its deadline, the serving future is dropped on the node
+    /// too, a little later, as a front door does when its caller's connection closes.
+    pub async fn call<T, F, Fut>(&self, node: HostId, deadline: Duration, serve: F) -> Result<T, CallError>
+    where
+        F: FnOnce(Node) -> Fut + Send + 'static,
+        Fut: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (mut line, slot, receiver) = begin(&self.net, CLIENTS, node);
+        let serve = serve_once(&self.net, line.call, CLIENTS, node, &slot, serve);
+        self.net.with(|state| {
+            state.trace_line(CLIENTS, format_args!("asks {node} #{}", line.call));
+            state.request(CLIENTS, node, line.call, serve, None);
+        });
+        outcome(&mut line, deadline, receiver).await
+    }
+
+    /// Like [`call`](Self::call), for something that goes on: each item of the stream that `open` gives crosses the network, in order.
+    pub async fn listen<T, E, S, F, Fut>(
+        &self,
+        node: HostId,
+        deadline: Duration,
+        open: F,
+    ) -> Result<Result<Incoming<T>, E>, CallError>
+    where
+        F: FnOnce(Node) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<S, E>> + Send + 'static,
+        S: Stream<Item = T> + Send + Unpin + 'static,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let (items, queue) = mpsc::unbounded_channel::<Result<T, CallError>>();
+        let items = Arc::new(Mutex::new(Some(items)));
+        let (sender, receiver) = oneshot::channel();
+        let slot: Slot<Result<(), E>> = Arc::new(Mutex::new(Some(sender)));
+        let fail: Fail = {
+            let (slot, items) = (slot.clone(), items.clone());
+            Box::new(move |error| {
+                put(&slot, Err(error));
+                if let Some(items) = items.lock().take() {
+                    // Nobody listens any more.
+                    let _ = items.send(Err(error));
+                }
+            })
+        };
+        let call = self.net.with(|state| state.begin(CLIENTS, node, fail));
+        let mut line = Line { net: self.net.clone(), call, open: true };
+        let serve = serve_stream(&self.net, call, node, slot, items, open);
+        self.net.with(|state| {
+            state.trace_line(CLIENTS, format_args!("listens to {node} #{call}"));
+            state.request(CLIENTS, node, call, serve, None);
+        });
+        match outcome(&mut line, deadline, receiver).await? {
+            Ok(()) => {
+                line.open = true;
+                Ok(Ok(Incoming { queue, _line: line }))
+            }
+            Err(refused) => Ok(Err(refused)),
+        }
+    }
+
+    /// The true time since the world began, wherever the clocks of its hosts stand.
+    pub fn now(&self) -> Duration {
+        self.net.now(CLIENTS)
+    }
+
+    /// A line in the trace.
+    pub fn note(&self, line: &str) {
+        self.net.with(|state| state.trace_line(CLIENTS, format_args!("{line}")));
+    }
+}
+
+type Items<T> = Arc<Mutex<Option<mpsc::UnboundedSender<Result<T, CallError>>>>>;
+
+/// Opens a stream on a node and sends on what it gives, until it ends or nobody listens any more.
+fn serve_stream<T, E, S, F, Fut>(
+    net: &Net,
+    call: u64,
+    node: HostId,
+    slot: Slot<Result<(), E>>,
+    items: Items<T>,
+    open: F,
+) -> Serve
+where
+    F: FnOnce(Node) -> Fut + Send + 'static,
+    Fut: Future<Output = Result<S, E>> + Send + 'static,
+    S: Stream<Item = T> + Send + Unpin + 'static,
+    T: Send + 'static,
+    E: Send + 'static,
+{
+    let net = net.clone();
+    Box::new(move |serving| {
+        Box::pin(async move {
+            let answer = |deliver, more| net.with(|state| state.answer(node, CLIENTS, call, deliver, more));
+            match open(serving).await {
+                Err(refused) => answer(Box::new(move || put(&slot, Ok(Err(refused)))), false),
+                Ok(mut stream) => {
+                    answer(Box::new(move || put(&slot, Ok(Ok(())))), true);
+                    while let Some(item) = stream.next().await {
+                        let items = items.clone();
+                        let deliver = move || {
+                            if let Some(items) = &*items.lock() {
+                                // Nobody listens any more.
+                                let _ = items.send(Ok(item));
+                            }
+                        };
+                        answer(Box::new(deliver), true);
+                    }
+                    answer(Box::new(move || drop(items.lock().take())), false);
+                }
+            }
+            net.served(node, call);
+        })
+    })
+}
+
+/// What a [`ClientNet::listen`] hears. Dropping it ends the stream at the node, a little later.
+pub struct Incoming<T> {
+    queue: mpsc::UnboundedReceiver<Result<T, CallError>>,
+    _line: Line,
+}
+
+impl<T> Incoming<T> {
+    /// The next item; `None` when the node ended the stream, an error when the connection broke. Silence may be a broken connection of
+    /// which this side has not heard.
+    pub async fn next(&mut self) -> Option<Result<T, CallError>> {
+        self.queue.recv().await
+    }
+}
+
+impl<T> Stream for Incoming<T> {
+    type Item = Result<T, CallError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.queue.poll_recv(context)
+    }
+}

@@ -1,0 +1,449 @@
+//! A node's disk: the log, the vote and the marks with a tail that is not synced yet, and snapshots.
+//!
+//! What the node writes is seen by it at once and queued; a task on its host takes all that is queued, lets a barrier's time pass, moves
+//! it to what is durable and only then tells the callers, as the writer of the real store does. A crash keeps some prefix of what was not
+//! durable, and may tear the write in which that prefix ends. What is on the disk outlives the host's runtime.
+
+use std::collections::VecDeque;
+use std::io::{self, Cursor, Read, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use lockkeeper_consensus::{Blocking, LogPosition, Work};
+use lockkeeper_planted::{Bug, planted};
+use lockkeeper_store::{
+    Bounds, Done, Finished, LogStorage, Opened, Record, Snapshot, SnapshotError, SnapshotSink, SnapshotStorage,
+    StoreError,
+};
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::sync::Notify;
+
+use crate::settings::{Crash, DiskPlan};
+
+/// With sled's bare flush planted: writes that may stay in the system's cache.
+const UNFLUSHED: usize = 20;
+
+/// What a disk has done, since it was last asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DiskCounts {
+    pub(crate) syncs: u64,
+    pub(crate) stalls: u64,
+    pub(crate) snapshots: u64,
+}
+
+/// What a crash did to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// Writes that are gone altogether.
+    pub(crate) lost: usize,
+    /// Whether one is there in part.
+    pub(crate) torn: bool,
+}
+
+/// A log with its vote and marks.
+#[derive(Clone, Default)]
+struct Content {
+    records: VecDeque<Record>,
+    purged: Option<LogPosition>,
+    vote: Option<Bytes>,
+    committed: Option<Bytes>,
+}
+
+enum Change {
+    Append(Vec<Record>),
+    Vote(Bytes),
+    Committed(Bytes),
+    Truncate(Option<u64>),
+    Purge(LogPosition),
+}
+
+impl Content {
+    fn last(&self) -> Option<LogPosition> {
+        self.records.back().map(|record| record.position).or(self.purged)
+    }
+
+    fn bounds(&self) -> Bounds {
+        Bounds { purged: self.purged, last: self.last() }
+    }
+
+    fn accept(&self, records: &[Record]) -> Result<(), StoreError> {
+        let mut last = self.last();
+        for record in records {
+            let got = record.position;
+            if last.is_some_and(|last| got.index != last.index + 1 || got.term < last.term) {
+                return Err(StoreError::NotContiguous { got, last });
+            }
+            last = Some(got);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, change: &Change) {
+        match change {
+            Change::Append(records) => self.records.extend(records.iter().cloned()),
+            Change::Vote(vote) => self.vote = Some(vote.clone()),
+            Change::Committed(committed) => self.committed = Some(committed.clone()),
+            Change::Truncate(keep) => {
+                while self.records.back().is_some_and(|record| keep.is_none_or(|keep| record.position.index > keep)) {
+                    self.records.pop_back();
+                }
+            }
+            Change::Purge(upto) => {
+                if self.purged.is_some_and(|purged| purged.index >= upto.index) {
+                    return;
+                }
+                self.purged = Some(*upto);
+                while self.records.front().is_some_and(|record| record.position.index <= upto.index) {
+                    self.records.pop_front();
+                }
+            }
+        }
+    }
+
+    fn read(&self, range: Range<u64>, max_bytes: usize) -> Vec<Record> {
+        let Some(first) = self.records.front().map(|record| record.position.index) else { return Vec::new() };
+        let skip = usize::try_from(range.start.saturating_sub(first)).unwrap_or(usize::MAX);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for record in self.records.iter().skip(skip).take_while(|record| record.position.index < range.end) {
+            bytes += record.payload.len();
+            if !found.is_empty() && bytes > max_bytes {
+                break;
+            }
+            found.push(record.clone());
+        }
+        found
+    }
+}
+
+struct State {
+    durable: Content,
+    /// As the node sees it.
+    seen: Content,
+    /// What lies between the two, in order; the first `syncing` of them are under the barrier.
+    unsynced: VecDeque<Change>,
+    waiting: VecDeque<(usize, Done)>,
+    /// Writes ever taken off `unsynced`, by which `waiting` knows whether its writes are durable.
+    synced: usize,
+    syncing: usize,
+    snapshot: Option<(Snapshot, Bytes)>,
+    incarnation: u64,
+    directory: u128,
+    torn: bool,
+    plan: DiskPlan,
+    dice: StdRng,
+    counts: DiskCounts,
+}
+
+/// See the module's text. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    state: Arc<Mutex<State>>,
+    /// There is something to sync. A new one for each life of the host.
+    work: Arc<Notify>,
+}
+
+impl Disk {
+    pub(crate) fn new(plan: DiskPlan, seed: u64) -> Disk {
+        let mut dice = StdRng::seed_from_u64(seed);
+        let state = State {
+            durable: Content::default(),
+            seen: Content::default(),
+            unsynced: VecDeque::new(),
+            waiting: VecDeque::new(),
+            synced: 0,
+            syncing: 0,
+            snapshot: None,
+            incarnation: 0,
+            directory: dice.random(),
+            torn: false,
+            plan,
+            dice,
+            counts: DiskCounts::default(),
+        };
+        Disk { state: Arc::new(Mutex::new(state)), work: Arc::default() }
+    }
+
+    /// What a start of the node finds. Refuses what the real store refuses: a log that was purged beyond the snapshot.
+    pub(crate) fn open(&mut self) -> Result<Opened, String> {
+        self.work = Arc::default();
+        let mut state = self.state.lock();
+        state.incarnation += 1;
+        state.seen = state.durable.clone();
+        let covered = state.snapshot.as_ref().map(|(snapshot, _)| snapshot.position);
+        if let Some(purged) = state.durable.purged.filter(|purged| covered.is_none_or(|at| at.index < purged.index)) {
+            return Err(format!("the log is purged up to {purged}, but the newest snapshot covers {covered:?}"));
+        }
+        let content = &state.durable;
+        Ok(Opened {
+            incarnation: state.incarnation,
+            directory: state.directory,
+            fresh: state.incarnation == 1,
+            vote: content.vote.clone(),
+            committed: content.committed.clone(),
+            purged: content.purged,
+            last: content.last(),
+            records: content.records.len() as u64,
+            torn_tail_cut: std::mem::take(&mut state.torn),
+        })
+    }
+
+    /// Starts the writer, inside the host's runtime.
+    pub(crate) fn start(&self) {
+        let disk = self.clone();
+        tokio::spawn(async move {
+            loop {
+                let Some((time, early)) = disk.begin_barrier() else {
+                    disk.work.notified().await;
+                    continue;
+                };
+                early.into_iter().for_each(|done| done(Ok(())));
+                tokio::time::sleep(time).await;
+                for done in disk.end_barrier() {
+                    done(Ok(()));
+                }
+            }
+        });
+    }
+
+    /// Takes all that is queued under a barrier; gives how long that lasts, and who is told too early if that bug is planted.
+    fn begin_barrier(&self) -> Option<(Duration, Vec<Done>)> {
+        let mut state = self.state.lock();
+        if state.waiting.is_empty() {
+            return None;
+        }
+        state.syncing = state.unsynced.len();
+        state.counts.syncs += 1;
+        let plan = state.plan;
+        let mut time_ms = state.dice.random_range(plan.sync_min_ms..=plan.sync_max_ms.max(plan.sync_min_ms));
+        if plan.stall > 0.0 && state.dice.random_bool(plan.stall) {
+            time_ms += state.dice.random_range(0..=plan.stall_ms);
+            state.counts.stalls += 1;
+        }
+        let early = if planted(Bug::AckBeforeBarrier) {
+            state.waiting.drain(..).map(|(_, done)| done).collect()
+        } else {
+            Vec::new()
+        };
+        Some((Duration::from_millis(time_ms), early))
+    }
+
+    fn end_barrier(&self) -> Vec<Done> {
+        let mut state = self.state.lock();
+        let count = std::mem::take(&mut state.syncing);
+        let told = state.synced + count;
+        // sled's own flush leaves what it wrote to the system's cache, which writes it out at some other time.
+        let count = if planted(Bug::BareFlush) { count.saturating_sub(UNFLUSHED) } else { count };
+        for _ in 0..count {
+            if let Some(change) = state.unsynced.pop_front() {
+                state.durable.write(&change);
+            }
+        }
+        state.synced += count;
+        let durable = state.waiting.iter().take_while(|(after, _)| *after <= told).count();
+        state.waiting.drain(..durable).map(|(_, done)| done).collect()
+    }
+
+    /// The node dies. Told before its runtime is dropped.
+    pub(crate) fn crash(&self, how: Crash) -> Damage {
+        let mut state = self.state.lock();
+        let most = match how {
+            // What was never handed to the system is gone with the process; what was, stays.
+            Crash::Kill => state.syncing,
+            Crash::PowerLoss => state.unsynced.len(),
+        };
+        let keep = state.dice.random_range(0..=most);
+        let mut damage = Damage { lost: state.unsynced.len() - keep, torn: false };
+        for _ in 0..keep {
+            if let Some(change) = state.unsynced.pop_front() {
+                state.durable.write(&change);
+            }
+        }
+        if let Some(Change::Append(records)) = state.unsynced.pop_front().filter(|_| keep < most) {
+            let part = state.dice.random_range(0..records.len().max(1));
+            if part > 0 {
+                damage.torn = true;
+                state.torn = true;
+                state.durable.write(&Change::Append(records[..part].to_vec()));
+            }
+        }
+        state.unsynced.clear();
+        state.synced = 0;
+        state.syncing = 0;
+        state.seen = state.durable.clone();
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        // Nobody is told anything: what waits is dropped, outside the lock.
+        drop(waiting);
+        damage
+    }
+
+    pub(crate) fn set_plan(&self, plan: DiskPlan) {
+        self.state.lock().plan = plan;
+    }
+
+    pub(crate) fn plan(&self) -> DiskPlan {
+        self.state.lock().plan
+    }
+
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.state.lock().incarnation
+    }
+
+    pub(crate) fn take_counts(&self) -> DiskCounts {
+        std::mem::take(&mut self.state.lock().counts)
+    }
+
+    /// The log as the node sees it; what is durable when it is down.
+    pub(crate) fn read_seen(&self, range: Range<u64>) -> Vec<Record> {
+        self.state.lock().seen.read(range, usize::MAX)
+    }
+
+    fn submit(&self, change: Change, done: Done, check: impl FnOnce(&Content) -> Result<(), StoreError>) {
+        let refused = {
+            let mut state = self.state.lock();
+            match check(&state.seen) {
+                Ok(()) => {
+                    state.seen.write(&change);
+                    state.unsynced.push_back(change);
+                    let after = state.synced + state.unsynced.len();
+                    state.waiting.push_back((after, done));
+                    None
+                }
+                Err(error) => Some((error, done)),
+            }
+        };
+        match refused {
+            None => self.work.notify_one(),
+            Some((error, done)) => done(Err(error)),
+        }
+    }
+}
+
+impl LogStorage for Disk {
+    fn append(&self, records: Vec<Record>, done: Done) {
+        let accepted = self.state.lock().seen.accept(&records);
+        self.submit(Change::Append(records), done, |_| accepted);
+    }
+
+    fn save_vote(&self, vote: Bytes, done: Done) {
+        self.submit(Change::Vote(vote), done, |_| Ok(()));
+    }
+
+    fn save_committed(&self, committed: Bytes) {
+        let mut state = self.state.lock();
+        let change = Change::Committed(committed);
+        state.seen.write(&change);
+        state.unsynced.push_back(change);
+    }
+
+    fn truncate_after(&self, keep: Option<u64>, done: Done) {
+        self.submit(Change::Truncate(keep), done, |seen| match (keep, seen.purged) {
+            (Some(keep), Some(purged)) if keep < purged.index => {
+                Err(StoreError::Refused(format!("the log cannot be cut after {keep}: it is purged up to {purged}")))
+            }
+            _ => Ok(()),
+        });
+    }
+
+    fn purge_to(&self, upto: LogPosition, done: Done) {
+        self.submit(Change::Purge(upto), done, |_| Ok(()));
+    }
+
+    fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError> {
+        Ok(self.state.lock().seen.read(range, max_bytes))
+    }
+
+    fn bounds(&self) -> Bounds {
+        self.state.lock().seen.bounds()
+    }
+
+    fn vote(&self) -> Option<Bytes> {
+        self.state.lock().seen.vote.clone()
+    }
+
+    fn committed(&self) -> Option<Bytes> {
+        self.state.lock().seen.committed.clone()
+    }
+}
+
+/// A snapshot being written; all of it is lost unless it is finished.
+struct Sink {
+    disk: Disk,
+    position: LogPosition,
+    meta: Bytes,
+    payload: Vec<u8>,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.payload.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl SnapshotSink for Sink {
+    fn finish(self: Box<Self>) -> Result<Finished, SnapshotError> {
+        let mut state = self.disk.state.lock();
+        let newer = state.snapshot.as_ref().filter(|(latest, _)| latest.position >= self.position);
+        if let Some((newer, _)) = newer {
+            return Ok(Finished::Superseded(newer.clone()));
+        }
+        let path = PathBuf::from(format!("{:020}-{:020}.snap", self.position.index, self.position.term));
+        let (bytes, meta) = (self.payload.len() as u64, self.meta.clone());
+        let snapshot = Snapshot { position: self.position, meta, path, bytes };
+        state.snapshot = Some((snapshot.clone(), self.payload.into()));
+        state.counts.snapshots += 1;
+        Ok(Finished::Installed(snapshot))
+    }
+}
+
+impl SnapshotStorage for Disk {
+    fn create(&self, position: LogPosition, meta: &[u8]) -> Result<Box<dyn SnapshotSink>, SnapshotError> {
+        let meta = Bytes::copy_from_slice(meta);
+        Ok(Box::new(Sink { disk: self.clone(), position, meta, payload: Vec::new() }))
+    }
+
+    fn latest(&self) -> Option<Snapshot> {
+        self.state.lock().snapshot.as_ref().map(|(snapshot, _)| snapshot.clone())
+    }
+
+    fn reader(&self, snapshot: &Snapshot) -> Result<Box<dyn Read + Send>, SnapshotError> {
+        let state = self.state.lock();
+        match &state.snapshot {
+            Some((latest, payload)) if latest.path == snapshot.path => Ok(Box::new(Cursor::new(payload.clone()))),
+            // As a file that a newer one has replaced.
+            _ => Err(SnapshotError::Io {
+                what: "open",
+                file: snapshot.path.clone(),
+                source: io::Error::from(io::ErrorKind::NotFound),
+            }),
+        }
+    }
+}
+
+/// Work on snapshots: done in one go, but a while after it was asked for, and answered a while after that, so that a crash and everything
+/// else can come between.
+#[async_trait]
+impl Blocking for Disk {
+    async fn run(&self, work: Work) -> io::Result<()> {
+        let draw = || {
+            let mut state = self.state.lock();
+            let most = state.plan.blocking_ms;
+            Duration::from_millis(state.dice.random_range(0..=most))
+        };
+        tokio::time::sleep(draw()).await;
+        work();
+        tokio::time::sleep(draw()).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! One machine: a runtime of its own, in which everything on it lives, and its clock.
+//!
+//! The runtime has one thread, the world's, and a clock that stands still unless told to go. Killing a host is dropping its runtime:
+//! every task on it is gone at once, wherever it stood. Nothing on a host may be run except inside [`Host::run`], [`Host::wake`] and
+//! [`Host::inside`], which the world calls in a fixed order.
+
+use std::cell::RefCell;
+use std::sync::Once;
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::Instant;
+
+use crate::clock::HostClock;
+
+/// See the module's text.
+pub(crate) struct Host {
+    runtime: Option<Runtime>,
+    pub(crate) clock: HostClock,
+    paused: bool,
+    boot: Option<Instant>,
+    /// Local time of this life, which the runtime's clock (whole milliseconds) follows.
+    due_ns: u64,
+    /// Local time that has passed while frozen.
+    missed_ns: u64,
+}
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        Host { runtime: None, clock: HostClock::new(), paused: false, boot: None, due_ns: 0, missed_ns: 0 }
+    }
+
+    /// Begins a life. The seed decides everything that tokio leaves to chance.
+    pub(crate) fn boot(&mut self, seed: u64) -> std::io::Result<()> {
+        let mut builder = Builder::new_current_thread();
+        builder.enable_time().start_paused(true);
+        #[cfg(tokio_unstable)]
+        builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+        #[cfg(not(tokio_unstable))]
+        let _ = seed;
+        let runtime = builder.build()?;
+        {
+            let _inside = runtime.enter();
+            self.boot = Some(Instant::now());
+            self.clock.boot();
+        }
+        (self.runtime, self.due_ns, self.missed_ns, self.paused) = (Some(runtime), 0, 0, false);
+        Ok(())
+    }
+
+    /// Ends a life, in the middle of whatever it was doing.
+    pub(crate) fn halt(&mut self) {
+        drop(self.runtime.take());
+        self.clock.halt();
+        self.paused = false;
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.runtime.is_some()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    pub(crate) fn pause(&mut self) {
+        self.paused = self.is_up();
+    }
+
+    /// Wakes a frozen host: its clocks have gone on without it, so they jump, and every timer that has passed fires at once.
+    pub(crate) fn wake(&mut self) {
+        let Some(runtime) = self.runtime.as_ref().filter(|_| self.paused) else { return };
+        self.paused = false;
+        self.due_ns += std::mem::take(&mut self.missed_ns);
+        let target = Duration::from_millis(self.due_ns / 1_000_000);
+        if let Some(boot) = self.boot {
+            runtime.block_on(async {
+                let behind = (boot + target).saturating_duration_since(Instant::now());
+                if !behind.is_zero() {
+                    tokio::time::advance(behind).await;
+                }
+            });
+            self.clock.ticked(Some(boot + target), Duration::ZERO);
+        }
+    }
+
+    /// Runs for a tick of true time.
+    pub(crate) fn run(&mut self, tick: Duration) {
+        let local = tick.mul_f64(self.clock.rate());
+        let local_ns = u64::try_from(local.as_nanos()).unwrap_or(0);
+        if self.paused {
+            self.missed_ns += local_ns;
+            self.clock.ticked(self.now(), local);
+            return;
+        }
+        self.due_ns += local_ns;
+        if let (Some(runtime), Some(boot)) = (&self.runtime, self.boot) {
+            let target = boot + Duration::from_millis(self.due_ns / 1_000_000);
+            runtime.block_on(async { tokio::time::sleep_until(target).await });
+        }
+        self.clock.ticked(self.now(), local);
+    }
+
+    fn now(&self) -> Option<Instant> {
+        self.runtime.as_ref().map(|runtime| {
+            let _inside = runtime.enter();
+            Instant::now()
+        })
+    }
+
+    /// Does something inside the runtime without letting it run: starts tasks, delivers messages, looks.
+    pub(crate) fn inside<T>(&self, act: impl FnOnce() -> T) -> Option<T> {
+        let runtime = self.runtime.as_ref()?;
+        let _inside = runtime.enter();
+        Some(act())
+    }
+}
+
+thread_local! {
+    /// Panics on this thread, while a world watches for them.
+    static PANICS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Collects the panics of this thread from now on. tokio swallows those of tasks; here each of them is a defect.
+pub(crate) fn watch_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.with_borrow_mut(|panics| {
+                if let Some(panics) = panics {
+                    panics.push(panic.to_string().replace('\n', " "));
+                }
+            });
+            usual(panic);
+        }));
+    });
+    PANICS.with_borrow_mut(|panics| *panics = Some(Vec::new()));
+}
+
+/// Those since the last call.
+pub(crate) fn panics() -> Vec<String> {
+    PANICS.with_borrow_mut(|panics| panics.as_mut().map(std::mem::take).unwrap_or_default())
+}

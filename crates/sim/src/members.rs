@@ -1,0 +1,55 @@
+//! Changes of the membership, as an operator makes them: asked of one node after another until they are done.
+
+use std::time::Duration;
+
+use lockkeeper_consensus::{ChangeError, Members};
+use lockkeeper_node::Node;
+
+use crate::calls::ClientNet;
+use crate::node::address;
+use crate::settings::HostId;
+
+const PATIENCE: Duration = Duration::from_secs(6);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Adds a node that has been booted: first as a learner, then, once it has caught up, as a voter.
+pub(crate) async fn add(net: ClientNet, ask: Vec<HostId>, node: HostId) {
+    until_done(&net, &ask, move |at| async move { at.consensus().add_learner(node, &address(node)).await }).await;
+    net.note(&format!("node {node} is a learner"));
+    until_done(&net, &ask, move |at| async move { at.consensus().promote(node).await }).await;
+    net.note(&format!("node {node} is a voter"));
+}
+
+/// Removes a node.
+pub(crate) async fn remove(net: ClientNet, ask: Vec<HostId>, node: HostId) {
+    until_done(&net, &ask, move |at| async move {
+        let consensus = at.consensus();
+        let members = consensus.members().borrow().clone();
+        match consensus.remove(node).await {
+            // An earlier attempt whose answer was lost has done it.
+            Err(ChangeError::Refused(_))
+                if !members.voters.contains_key(&node) && !members.learners.contains_key(&node) =>
+            {
+                Ok(members)
+            }
+            outcome => outcome,
+        }
+    })
+    .await;
+    net.note(&format!("node {node} is removed"));
+}
+
+async fn until_done<Fut>(net: &ClientNet, ask: &[HostId], change: impl Fn(Node) -> Fut + Clone + Send + Sync + 'static)
+where
+    Fut: Future<Output = Result<Members, ChangeError>> + Send + 'static,
+{
+    for at in ask.iter().cycle() {
+        let change = change.clone();
+        match net.call(*at, PATIENCE, move |node| change(node)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => net.note(&format!("node {at} does not change the membership: {error}")),
+            Err(error) => net.note(&format!("node {at} is not asked to change the membership: {error}")),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}

@@ -1,0 +1,70 @@
+//! What happened, a line for each event, and the hash of all lines: two runs of one seed are the same if their hashes are.
+//!
+//! A line must say enough that a difference shows soon (what was sent, to whom, and its checksum), and nothing that differs between two
+//! runs of the same: no address, no hash-map order, no time of the machine.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{self, Write};
+
+use crate::settings::HostId;
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+/// Lines kept at all times, for the end of a failed run.
+const LAST_LINES: usize = 200;
+
+/// See the module's text.
+pub(crate) struct Trace {
+    hash: u64,
+    lines: u64,
+    kept: VecDeque<String>,
+    keep_all: bool,
+    buffer: String,
+    counters: BTreeMap<&'static str, u64>,
+}
+
+impl Trace {
+    pub(crate) fn new(keep_all: bool) -> Trace {
+        let (kept, counters) = (VecDeque::new(), BTreeMap::new());
+        Trace { hash: FNV_OFFSET, lines: 0, kept, keep_all, buffer: String::new(), counters }
+    }
+
+    /// An event of a host at a time.
+    pub(crate) fn line(&mut self, at_us: u64, host: HostId, what: fmt::Arguments<'_>) {
+        self.buffer.clear();
+        // Writing to a string cannot fail.
+        let _ = write!(self.buffer, "{at_us} {host} {what}");
+        for byte in self.buffer.bytes().chain([b'\n']) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+        }
+        self.lines += 1;
+        if !self.keep_all && self.kept.len() >= LAST_LINES {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(self.buffer.clone());
+    }
+
+    /// One more of a kind.
+    pub(crate) fn count(&mut self, kind: &'static str) {
+        self.count_many(kind, 1);
+    }
+
+    pub(crate) fn count_many(&mut self, kind: &'static str, number: u64) {
+        *self.counters.entry(kind).or_default() += number;
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// All lines if they are all kept, else the last ones.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &str> {
+        self.kept.iter().map(String::as_str)
+    }
+
+    pub(crate) fn counters(&self) -> BTreeMap<&'static str, u64> {
+        let mut counters = self.counters.clone();
+        counters.insert("trace lines", self.lines);
+        counters
+    }
+}

@@ -1,0 +1,5 @@
+//! The world itself: that it does what it says, and the same thing twice.
+
+mod faults;
+mod life;
+mod support;
