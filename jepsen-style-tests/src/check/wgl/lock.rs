@@ -75,9 +75,8 @@ impl Model for Mutex {
         let Held { holder, largest } = *state;
         let free = Held { holder: None, largest };
         match (*input, output.copied()) {
-            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => {
-                (holder.is_none() && token > largest).then_some(Held { holder: Some((owner, Some(token))), largest: token })
-            }
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => (holder.is_none() && token > largest)
+                .then_some(Held { holder: Some((owner, Some(token))), largest: token }),
             (LockAsk::Acquire { owner }, None) => {
                 holder.is_none().then_some(Held { holder: Some((owner, None)), largest })
             }

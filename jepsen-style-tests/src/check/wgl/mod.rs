@@ -32,7 +32,7 @@ pub use search::{DeadEnd, Finding, search};
 pub use semaphore::Semaphore;
 pub use shrink::shrink;
 
-use crate::check::{Check, Verdict};
+use crate::check::Check;
 use crate::history::{Ended, Op};
 
 /// What an object does when one operation after the other is carried out on it.
@@ -55,6 +55,17 @@ pub trait Model {
     fn only_looks(&self, input: &Self::Input) -> bool {
         let _ = input;
         false
+    }
+
+    /// This model, knowing beforehand what will be asked and answered: it may refuse at once what these answers will not allow later.
+    /// Never what they allow. None where that does not help. Without it a search finds out about a wrong turn only much later, having
+    /// taken many more.
+    fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        let _ = operations;
+        None
     }
 
     /// About how many bytes a state takes.
@@ -199,13 +210,10 @@ pub fn judge<M: Model, K: Ord + Display>(
     }
 }
 
-fn contradiction<M: Model>(
-    name: &str,
-    promises: &str,
-    model: &M,
-    key: &str,
-    operations: &[OperationOf<M>],
-) -> Check {
+/// What people will read of a contradiction that could not be made smaller.
+const MOST_LINES: usize = 20;
+
+fn contradiction<M: Model>(name: &str, promises: &str, model: &M, key: &str, operations: &[OperationOf<M>]) -> Check {
     let small = shrink(model, operations);
     let (core, left_open): (Vec<_>, Vec<_>) = small.iter().partition(|operation| operation.must_take_place());
     let detail = format!(
@@ -213,17 +221,25 @@ fn contradiction<M: Model>(
         operations.len(),
         core.len()
     );
-    let mut lines: Vec<String> = core.iter().map(|operation| line(operation)).collect();
+    let before = core.len().saturating_sub(MOST_LINES);
+    let mut lines: Vec<String> = core[before..].iter().map(|operation| line(operation)).collect();
+    if before > 0 {
+        lines.insert(0, format!("{before} operations before these"));
+    }
     if !left_open.is_empty() {
         lines.push(format!("whatever became of {} more that were asked for before", left_open.len()));
     }
     let mut at_us = core.iter().filter_map(|operation| operation.ends_us()).max();
     if let Finding::NotLinearizable(end) = search(model, &small, Budget::default()) {
-        lines.push(format!("in the longest order that works ({} operations) the state is {}", end.order.len(), end.state));
+        lines.push(format!(
+            "in the longest order that works ({} operations) the state is {}",
+            end.order.len(),
+            end.state
+        ));
         lines.extend(end.stuck.iter().map(|at| format!("  and then this has no place: {}", line(&small[*at]))));
         at_us = end.stuck.iter().filter_map(|at| small[*at].ends_us()).min().or(at_us);
     }
-    Check { at_us, verdict: Verdict::Invalid, ..Check::invalid(name, promises, detail, lines) }
+    Check { at_us, ..Check::invalid(name, promises, detail, lines) }
 }
 
 fn line<I: Debug, O: Debug>(operation: &Operation<I, O>) -> String {

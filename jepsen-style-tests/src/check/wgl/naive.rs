@@ -23,7 +23,8 @@ fn try_all<M: Model>(model: &M, state: &M::State, left: &mut Vec<&OperationOf<M>
             .copied()
             .filter(|other| matches!(other.end, End::Until(over) if over < first.invoked_us))
             .collect();
-        let mut rest: Vec<_> = left.iter().copied().filter(|other| !late.iter().any(|l| std::ptr::eq(*l, *other))).collect();
+        let mut rest: Vec<_> =
+            left.iter().copied().filter(|other| !late.iter().any(|l| std::ptr::eq(*l, *other))).collect();
         if may
             && let Some(next) = model.step(state, &first.input, first.output.as_ref())
             && try_all(model, &next, &mut rest)

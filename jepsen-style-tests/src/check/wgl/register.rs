@@ -86,7 +86,8 @@ impl Model for Register {
 impl Register {
     /// What it answers, and what it is then.
     pub(super) fn run(&self, state: Option<(u64, i32)>, ask: RegisterAsk) -> (RegisterAnswer, Option<(u64, i32)>) {
-        let written = |version: i32, value| (RegisterAnswer::Written { version: Some(version) }, Some((value, version)));
+        let written =
+            |version: i32, value| (RegisterAnswer::Written { version: Some(version) }, Some((value, version)));
         match (ask, state) {
             (RegisterAsk::Read, state) => (RegisterAnswer::Value(state), state),
             (RegisterAsk::Create(_), Some(_)) => (RegisterAnswer::Exists, state),

@@ -1,8 +1,8 @@
 //! A lock that readers share and a writer has alone.
 
+use super::Model;
 use super::lock::LockAnswer;
 use super::semaphore::{End, Grant, end, verify};
-use super::Model;
 
 /// What is asked of a reader-writer lock, or happens to it. As [`LockAsk`](super::LockAsk), with modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,9 @@ impl Model for RwLock {
             (RwAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.all(), token, held).then(|| state.clone())
             }
-            (RwAsk::SessionEnds { owner }, _) => Some(state.without(End::All { owner }).unwrap_or_else(|| state.clone())),
+            (RwAsk::SessionEnds { owner }, _) => {
+                Some(state.without(End::All { owner }).unwrap_or_else(|| state.clone()))
+            }
             _ => None,
         }
     }

@@ -57,7 +57,8 @@ struct Point {
 
 /// Looks for an order in which every answer is the model's.
 pub fn search<M: Model>(model: &M, operations: &[OperationOf<M>], budget: Budget) -> Finding {
-    Search::new(model, operations).run(budget)
+    let knowing = model.knowing(operations);
+    Search::new(knowing.as_ref().unwrap_or(model), operations).run(budget)
 }
 
 struct Search<'a, M: Model> {

@@ -95,7 +95,9 @@ impl Model for Semaphore {
             end(&mut next.holders, which).then_some(next)
         };
         match (*input, output.copied()) {
-            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => self.granted(state, owner, Some(token)),
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => {
+                self.granted(state, owner, Some(token))
+            }
             (LockAsk::Acquire { owner }, None) => self.granted(state, owner, None),
             (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => {
                 (state.holders.len() >= self.permits).then(|| state.clone())

@@ -6,9 +6,9 @@
 use super::{Budget, End, Finding, Model, OperationOf, search};
 
 /// Each trial is short; one that would not be keeps what it tried to do without.
-const TRIAL: Budget = Budget { steps: 100_000, bytes: 64 << 20 };
+const TRIAL: Budget = Budget { steps: 20_000, bytes: 32 << 20 };
 /// And there are only so many of them.
-const TRIALS: usize = 2_000;
+const TRIALS: usize = 400;
 
 /// A smaller history that is not linearizable, of one that is not. What is still `Done` in it is the contradiction.
 pub fn shrink<M: Model>(model: &M, operations: &[OperationOf<M>]) -> Vec<OperationOf<M>> {
@@ -17,17 +17,40 @@ pub fn shrink<M: Model>(model: &M, operations: &[OperationOf<M>]) -> Vec<Operati
         trials = trials.saturating_sub(1);
         trials > 0 && matches!(search(model, candidate, TRIAL), Finding::NotLinearizable(_))
     };
-    let mut small = first_broken_prefix(operations, &mut broken);
+    let small = first_broken_prefix(operations, &mut broken);
+    // What only looks first: without it the search is shorter, and what is open makes it longer.
+    let small = in_chunks(small, &mut broken, |operation| model.only_looks(&operation.input).then_some(None));
+    in_chunks(small, &mut broken, |operation| {
+        let open = super::Operation { end: End::Open, output: None, ..operation.clone() };
+        (operation.end != End::Open).then_some(Some(open))
+    })
+}
+
+/// Tries to make half of the operations less, then the other half, then quarters, down to single ones. `less` gives none for what cannot
+/// be made less, and otherwise what is left of it.
+fn in_chunks<O: Clone>(
+    mut small: Vec<O>,
+    broken: &mut impl FnMut(&[O]) -> bool,
+    less: impl Fn(&O) -> Option<Option<O>>,
+) -> Vec<O> {
     let mut chunk = small.len().div_ceil(2).max(1);
     loop {
         let mut at = 0;
         while at < small.len() {
-            let weaker = weakened(model, &small, at, chunk);
-            if weaker.1 && broken(&weaker.0) {
-                at += chunk - (small.len() - weaker.0.len()).min(chunk);
-                small = weaker.0;
+            let end = (at + chunk).min(small.len());
+            let mut candidate = small[..at].to_vec();
+            let mut is_less = false;
+            for operation in &small[at..end] {
+                let made = less(operation);
+                is_less |= made.is_some();
+                candidate.extend(made.unwrap_or_else(|| Some(operation.clone())));
+            }
+            let next = candidate.len();
+            candidate.extend_from_slice(&small[end..]);
+            if is_less && broken(&candidate) {
+                (small, at) = (candidate, next);
             } else {
-                at += chunk;
+                at = end;
             }
         }
         if chunk == 1 {
@@ -68,28 +91,4 @@ fn first_broken_prefix<I: Clone, O: Clone>(
         }
     }
     ends.get(to).map_or_else(|| operations.to_vec(), |end| until(operations, *end))
-}
-
-/// Without what only looks and without the outcome of the rest, among so many from there on; and whether that is less than before.
-fn weakened<M: Model>(
-    model: &M,
-    operations: &[OperationOf<M>],
-    from: usize,
-    count: usize,
-) -> (Vec<OperationOf<M>>, bool) {
-    let mut less = false;
-    let mut weaker = Vec::with_capacity(operations.len());
-    for (at, operation) in operations.iter().enumerate() {
-        let mut operation = operation.clone();
-        if (from..from + count).contains(&at) {
-            if model.only_looks(&operation.input) {
-                less = true;
-                continue;
-            }
-            less |= operation.end != End::Open;
-            (operation.end, operation.output) = (End::Open, None);
-        }
-        weaker.push(operation);
-    }
-    (weaker, less)
 }

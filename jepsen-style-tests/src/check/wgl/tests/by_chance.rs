@@ -1,0 +1,209 @@
+//! Sequential executions made concurrent are always accepted; and on small histories of any kind the naive search says the same.
+
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use super::*;
+
+/// What chance says of one operation.
+#[derive(Clone, Debug)]
+struct Draw {
+    /// Which client, and which of the operations that the model knows.
+    client: u32,
+    what: u8,
+    value: u64,
+    /// How long before and after its point it was asked and answered.
+    before: u64,
+    after: u64,
+    /// What the client knows of it.
+    fate: u8,
+}
+
+fn draws(count: std::ops::Range<usize>, fates: u8) -> impl Strategy<Value = Vec<Draw>> {
+    let draw = (0u32..4, 0u8..8, 0u64..4, 0u64..60, 0u64..60, 0u8..fates);
+    let draw =
+        draw.prop_map(|(client, what, value, before, after, fate)| Draw { client, what, value, before, after, fate });
+    proptest::collection::vec(draw, count)
+}
+
+/// A model that can be run, not only asked whether an answer is right.
+trait Runs: Model {
+    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(Self::Input, Self::Output)>;
+}
+
+impl Runs for Register {
+    fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(RegisterAsk, RegisterAnswer)> {
+        let version = state.map_or(0, |(_, version)| version);
+        let ask = match draw.what {
+            0..=2 => RegisterAsk::Read,
+            3 | 4 => RegisterAsk::Write(draw.value),
+            5 => RegisterAsk::Cas { version, to: draw.value },
+            6 => RegisterAsk::Cas { version: version - 1, to: draw.value },
+            _ => RegisterAsk::Delete(None),
+        };
+        Some((ask, Register::run(self, *state, ask).0))
+    }
+}
+
+impl Runs for Mutex {
+    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
+        let owner = u64::from(draw.client);
+        Some(match (draw.what, state.holder) {
+            (0..=3, None) => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
+            (0, Some(_)) => (LockAsk::Acquire { owner }, LockAnswer::Busy),
+            (1..=4, Some((owner, Some(token)))) => (LockAsk::Release { owner, token }, LockAnswer::Done),
+            (5, Some((owner, _))) => (LockAsk::SessionEnds { owner }, LockAnswer::Done),
+            (6, holder) => {
+                let token = point.saturating_sub(draw.value * 50);
+                let held = holder.is_some_and(|(_, under)| under == Some(token));
+                (LockAsk::Verify { token }, LockAnswer::Held(held))
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Runs for Semaphore {
+    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
+        let owner = u64::from(draw.client);
+        let full = state.holders.len() >= self.permits;
+        Some(match (draw.what, state.holders.first().copied()) {
+            (0..=3, _) if !full => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
+            (0, _) => (LockAsk::Acquire { owner }, LockAnswer::Busy),
+            (1..=4, Some(grant)) => (LockAsk::Release { owner: grant.owner, token: grant.token? }, LockAnswer::Done),
+            (5, Some(grant)) => (LockAsk::SessionEnds { owner: grant.owner }, LockAnswer::Done),
+            _ => return None,
+        })
+    }
+}
+
+impl Runs for RwLock {
+    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(RwAsk, LockAnswer)> {
+        let owner = u64::from(draw.client);
+        let shared = draw.value > 0;
+        let free = state.writer.is_none() && (shared || state.readers.is_empty());
+        let holder = state.writer.or_else(|| state.readers.first().copied());
+        Some(match (draw.what, holder) {
+            (0..=3, _) if free => (RwAsk::Acquire { owner, shared }, LockAnswer::Granted { token: point + 1 }),
+            (0, Some(_)) => (RwAsk::Acquire { owner, shared }, LockAnswer::Busy),
+            (1..=4, Some(grant)) => (RwAsk::Release { owner: grant.owner, token: grant.token? }, LockAnswer::Done),
+            (5, Some(grant)) if state.writer.is_some() => {
+                (RwAsk::Downgrade { owner: grant.owner, token: grant.token? }, LockAnswer::Done)
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl Runs for Fifo {
+    fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(FifoAsk, FifoAnswer)> {
+        let first = FifoAnswer::First(state.front().copied());
+        Some(match draw.what {
+            0..=3 => (FifoAsk::Put(draw.value), FifoAnswer::Put),
+            4..=6 => (FifoAsk::Take, first),
+            _ => (FifoAsk::Peek, first),
+        })
+    }
+}
+
+impl Runs for AppendList {
+    fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(ListAsk, ListAnswer)> {
+        Some(match draw.what {
+            0..=3 => (ListAsk::Append(draw.value), ListAnswer::Appended),
+            _ => (ListAsk::Read, ListAnswer::All(state.clone())),
+        })
+    }
+}
+
+/// Runs the draws one after the other, and lets each be seen around its point in time. Some clients are told nothing, and not
+/// all of what they asked for happens.
+fn concurrent<M: Runs>(model: &M, draws: &[Draw]) -> Vec<OperationOf<M>> {
+    let mut state = model.init();
+    let mut all = Vec::new();
+    for (at, draw) in draws.iter().enumerate() {
+        let point = 100 + 20 * at as u64;
+        let Some((input, output)) = model.run(&state, draw, point) else { continue };
+        let happens = draw.fate != 2;
+        if happens {
+            state = model.step(&state, &input, Some(&output)).expect("what was run is right");
+        }
+        let over = point + draw.after;
+        let (end, output) = match draw.fate {
+            0 => (End::Until(over), None),
+            1 | 2 => (End::Open, None),
+            _ => (End::Done(over), Some(output)),
+        };
+        let invoked_us = point - draw.before;
+        all.push(Operation { client: draw.client, op: at as u64, input, output, invoked_us, end });
+    }
+    all
+}
+
+fn accepted<M: Runs>(model: &M, draws: &[Draw]) -> Result<(), TestCaseError> {
+    let operations = concurrent(model, draws);
+    match search(model, &operations, Budget::default()) {
+        Finding::Linearizable { order } => {
+            prop_assert_eq!(replayed(model, &operations, &order), Ok(()));
+            Ok(())
+        }
+        other => Err(TestCaseError::fail(format!("{other:?}: {operations:?}"))),
+    }
+}
+
+/// Answers are given to others and moments are moved: good or bad, both searches must say the same.
+fn agree<M: Runs>(model: &M, draws: &[Draw], swap: (usize, usize), moved: (usize, u64)) -> Result<(), TestCaseError> {
+    let mut operations = concurrent(model, draws);
+    let count = operations.len().max(1);
+    if let (Some(one), Some(other)) = (operations.get(swap.0 % count).cloned(), operations.get(swap.1 % count).cloned())
+    {
+        if one.output.is_some() && other.output.is_some() {
+            operations[swap.0 % count].output = other.output;
+            operations[swap.1 % count].output = one.output;
+        }
+        let late = &mut operations[moved.0 % count];
+        late.invoked_us += moved.1;
+        late.end = match late.end {
+            End::Done(at) => End::Done(at + moved.1),
+            End::Until(at) => End::Until(at + moved.1),
+            End::Open => End::Open,
+        };
+    }
+    let found = matches!(search(model, &operations, Budget::default()), Finding::Linearizable { .. });
+    prop_assert_eq!(found, naive(model, &operations), "{:?}", operations);
+    if !found {
+        let small = shrink(model, &operations);
+        prop_assert!(small.len() <= operations.len() && !naive(model, &small), "{:?}", small);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_happened_is_accepted(draws in draws(0..60, 40)) {
+        accepted(&Register::default(), &draws)?;
+        accepted(&Mutex, &draws)?;
+        accepted(&Semaphore { permits: 2 }, &draws)?;
+        accepted(&RwLock, &draws)?;
+        accepted(&Fifo::default(), &draws)?;
+        accepted(&AppendList::default(), &draws)?;
+    }
+}
+
+proptest! {
+    // The small ones are cheap.
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_naive_search_says_the_same(
+        draws in draws(0..8, 10), swap in (0usize..8, 0usize..8), moved in (0usize..8, 0u64..150),
+    ) {
+        agree(&Register::default(), &draws, swap, moved)?;
+        agree(&Mutex, &draws, swap, moved)?;
+        agree(&Semaphore { permits: 2 }, &draws, swap, moved)?;
+        agree(&RwLock, &draws, swap, moved)?;
+        agree(&Fifo::default(), &draws, swap, moved)?;
+        agree(&AppendList::default(), &draws, swap, moved)?;
+    }
+}

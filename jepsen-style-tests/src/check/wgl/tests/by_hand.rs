@@ -1,0 +1,205 @@
+//! One history for each thing that must be told apart.
+
+use super::*;
+use crate::check::Verdict;
+use LockAnswer::{Busy, Done, Granted, NotHeld};
+
+fn read(op: u64, value: Option<(u64, i32)>, from: u64, to: u64) -> OperationOf<Register> {
+    done(op, RegisterAsk::Read, RegisterAnswer::Value(value), from, to)
+}
+
+fn write(op: u64, value: u64, from: u64, to: u64) -> OperationOf<Register> {
+    done(op, RegisterAsk::Write(value), RegisterAnswer::Written { version: None }, from, to)
+}
+
+#[test]
+fn nothing_is_linearizable() {
+    assert!(is_good(&Register::default(), &[]));
+}
+
+#[test]
+fn reads_during_a_write_see_old_then_new_and_never_back() {
+    let register = Register::default();
+    let old_then_new = [write(1, 5, 0, 100), read(2, None, 10, 20), read(3, Some((5, 0)), 30, 40)];
+    assert!(is_good(&register, &old_then_new));
+    let back = [write(1, 5, 0, 100), read(2, Some((5, 0)), 10, 20), read(3, None, 30, 40)];
+    assert!(!is_good(&register, &back));
+    let at_once = [write(1, 5, 0, 100), read(2, Some((5, 0)), 10, 30), read(3, None, 30, 40)];
+    assert!(is_good(&register, &at_once), "what ends at the moment when another begins is not before it");
+}
+
+#[test]
+fn a_write_of_unknown_outcome_may_take_effect_late_or_never_but_not_twice() {
+    let register = Register::default();
+    let late = [open(1, RegisterAsk::Write(5), 0), read(2, None, 10, 20), read(3, Some((5, 0)), 30, 40)];
+    assert!(is_good(&register, &late));
+    assert!(is_good(&register, &late[..2]), "never");
+    let twice = [
+        open(1, RegisterAsk::Write(5), 0),
+        write(2, 6, 1, 2),
+        read(3, Some((5, 1)), 3, 4),
+        write(4, 7, 5, 6),
+        read(5, Some((5, 3)), 7, 8),
+    ];
+    assert!(!is_good(&register, &twice));
+    let closed = [late[0].clone().closed_at(25), late[1].clone(), late[2].clone()];
+    assert!(is_good(&register, &closed), "before it was closed");
+    let too_late = [late[0].clone().closed_at(15), late[1].clone(), late[2].clone(), read(4, None, 16, 17)];
+    assert!(!is_good(&register, &too_late));
+}
+
+#[test]
+fn compare_and_set_succeeds_once_a_version() {
+    let register = Register { init: Some((0, 0)), upsert: false };
+    let cas = |op, version, to, answer, from, until| done(op, RegisterAsk::Cas { version, to }, answer, from, until);
+    let written = |version| RegisterAnswer::Written { version: Some(version) };
+    let refused = RegisterAnswer::OtherVersion;
+    assert!(is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), cas(2, 0, 8, refused, 0, 9)]));
+    assert!(!is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), cas(2, 0, 8, written(1), 0, 9)]), "twice");
+    assert!(!is_good(&register, &[cas(1, 0, 7, refused, 0, 9)]), "refused without reason");
+    // A retry that was carried out twice: its version is two on.
+    assert!(!is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), read(2, Some((7, 2)), 10, 20)]));
+    let gone = done(2, RegisterAsk::Delete(Some(1)), RegisterAnswer::Deleted, 10, 20);
+    assert!(is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), gone.clone(), read(3, None, 30, 40)]));
+    assert!(!is_good(&register, &[cas(1, 0, 7, written(1), 0, 9), gone, read(3, Some((7, 1)), 30, 40)]));
+}
+
+fn acquire(op: u64, owner: u64, answer: LockAnswer, from: u64, to: u64) -> OperationOf<Mutex> {
+    done(op, LockAsk::Acquire { owner }, answer, from, to)
+}
+
+fn release(op: u64, owner: u64, token: u64, from: u64, to: u64) -> OperationOf<Mutex> {
+    done(op, LockAsk::Release { owner, token }, Done, from, to)
+}
+
+#[test]
+fn a_lock_has_one_owner_and_rising_tokens() {
+    let granted = |token| Granted { token };
+    let turn = [acquire(1, 1, granted(5), 0, 10), release(2, 1, 5, 20, 30), acquire(3, 2, granted(6), 5, 28)];
+    assert!(is_good(&Mutex, &turn));
+    let two_holders = [acquire(1, 1, granted(5), 0, 10), acquire(3, 2, granted(6), 5, 18), release(2, 1, 5, 20, 30)];
+    assert!(!is_good(&Mutex, &two_holders));
+    let tokens_back = [acquire(1, 1, granted(6), 0, 10), release(2, 1, 6, 20, 30), acquire(3, 2, granted(5), 40, 50)];
+    assert!(!is_good(&Mutex, &tokens_back));
+    let anothers = [acquire(1, 1, granted(5), 0, 10), release(2, 2, 5, 20, 30)];
+    assert!(!is_good(&Mutex, &anothers), "somebody freed another's lock");
+    let refused = done(2, LockAsk::Release { owner: 2, token: 5 }, NotHeld, 20, 30);
+    assert!(is_good(&Mutex, &[turn[0].clone(), refused]));
+    assert!(!is_good(&Mutex, &[acquire(1, 1, Busy, 0, 10)]), "busy with nobody there");
+    let held = |answer| done(4, LockAsk::Verify { token: 5 }, LockAnswer::Held(answer), 12, 14);
+    assert!(is_good(&Mutex, &[turn[0].clone(), held(true)]) && !is_good(&Mutex, &[turn[0].clone(), held(false)]));
+}
+
+#[test]
+fn a_holder_that_vanished_frees_the_lock_when_its_session_ends() {
+    let granted = |token| Granted { token };
+    let ends = |from, to| done(9, LockAsk::SessionEnds { owner: 1 }, Done, from, to);
+    let held = acquire(1, 1, granted(5), 0, 10);
+    assert!(is_good(&Mutex, &[held.clone(), ends(10, 50), acquire(2, 2, granted(6), 0, 40)]));
+    assert!(!is_good(&Mutex, &[held.clone(), ends(45, 50), acquire(2, 2, granted(6), 0, 40)]), "before it could end");
+    assert!(!is_good(&Mutex, &[held, acquire(2, 2, granted(6), 0, 40)]), "it never ended");
+    // An acquire that nobody heard of may hold in between, if its session may have ended since.
+    let lost = open(1, LockAsk::Acquire { owner: 1 }, 0);
+    let busy = acquire(3, 3, Busy, 20, 30);
+    let later = acquire(4, 4, granted(8), 60, 70);
+    let end = ends(31, 50);
+    assert!(is_good(&Mutex, &[lost.clone().closed_at(50), busy.clone(), later.clone(), end]));
+    assert!(!is_good(&Mutex, &[lost.closed_at(50), busy, later]), "busy, so it held, and nothing freed it");
+}
+
+#[test]
+fn readers_share_and_writers_do_not() {
+    let acquire =
+        |op, owner, shared, token, from, to| done(op, RwAsk::Acquire { owner, shared }, Granted { token }, from, to);
+    let release = |op, owner, token, from, to| done(op, RwAsk::Release { owner, token }, Done, from, to);
+    let readers = [acquire(1, 1, true, 5, 0, 10), acquire(2, 2, true, 6, 0, 10)];
+    assert!(is_good(&RwLock, &readers));
+    let and_writer = [readers[0].clone(), readers[1].clone(), acquire(3, 3, false, 7, 0, 40), release(4, 1, 5, 20, 30)];
+    assert!(!is_good(&RwLock, &and_writer), "one reader is still there");
+    let all_gone = [and_writer.as_slice(), &[release(5, 2, 6, 20, 35)]].concat();
+    assert!(is_good(&RwLock, &all_gone));
+    let down = done(2, RwAsk::Downgrade { owner: 1, token: 5 }, Done, 20, 30);
+    let beside = [acquire(1, 1, false, 5, 0, 10), down, acquire(3, 2, true, 6, 0, 40)];
+    assert!(is_good(&RwLock, &beside));
+    assert!(!is_good(&RwLock, &[beside[0].clone(), beside[2].clone()]));
+}
+
+#[test]
+fn permits_are_counted() {
+    let acquire = |op, owner, token, from, to| done(op, LockAsk::Acquire { owner }, Granted { token }, from, to);
+    let two = [acquire(1, 1, 5, 0, 10), acquire(2, 2, 6, 0, 10)];
+    assert!(is_good(&Semaphore { permits: 2 }, &two) && !is_good(&Semaphore { permits: 1 }, &two));
+    let third = [two.as_slice(), &[acquire(3, 3, 7, 11, 20)]].concat();
+    assert!(!is_good(&Semaphore { permits: 2 }, &third));
+    let freed = done(4, LockAsk::Release { owner: 2, token: 6 }, Done, 10, 30);
+    assert!(is_good(&Semaphore { permits: 2 }, &[third.as_slice(), &[freed]].concat()));
+}
+
+#[test]
+fn a_queue_hands_out_in_order_and_once() {
+    let put = |op, value, from, to| done(op, FifoAsk::Put(value), FifoAnswer::Put, from, to);
+    let take = |op, value, from, to| done(op, FifoAsk::Take, FifoAnswer::First(value), from, to);
+    let puts = [put(1, 1, 0, 10), put(2, 2, 20, 30)];
+    let then = |takes: &[OperationOf<Fifo>]| is_good(&Fifo::default(), &[puts.as_slice(), takes].concat());
+    assert!(then(&[take(3, Some(1), 40, 50), take(4, Some(2), 40, 50), take(5, None, 60, 70)]));
+    assert!(!then(&[take(3, Some(2), 40, 50)]), "out of order");
+    assert!(!then(&[take(3, Some(1), 40, 50), take(4, Some(1), 60, 70)]), "twice");
+    assert!(!then(&[take(3, None, 40, 50)]), "lost");
+    assert!(then(&[open(3, FifoAsk::Take, 31), take(4, Some(2), 40, 50)]), "taken by one who was not told");
+}
+
+#[test]
+fn a_list_loses_nothing_and_keeps_its_order() {
+    let append = |op, value, from, to| done(op, ListAsk::Append(value), ListAnswer::Appended, from, to);
+    let all = |op, all: &[u64], from, to| done(op, ListAsk::Read, ListAnswer::All(all.to_vec()), from, to);
+    let appends = [append(1, 1, 0, 10), append(2, 2, 5, 15)];
+    let then =
+        |reads: &[OperationOf<AppendList>]| is_good(&AppendList::default(), &[appends.as_slice(), reads].concat());
+    assert!(then(&[all(3, &[1, 2], 20, 30)]) && then(&[all(3, &[2, 1], 20, 30), all(4, &[2, 1], 20, 30)]));
+    assert!(!then(&[all(3, &[1], 20, 30)]), "lost");
+    assert!(!then(&[all(3, &[1, 2], 20, 30), all(4, &[2, 1], 40, 50)]), "turned round");
+    assert!(!then(&[all(3, &[1, 2, 2], 20, 30)]), "twice");
+}
+
+#[test]
+fn the_budget_is_kept_and_unknown_is_no_pass() {
+    // So many concurrent writes, and a read of what nobody wrote.
+    let mut operations: Vec<_> = (0..40).map(|op| write(op, op + 1, 0, 100)).collect();
+    operations.push(read(50, Some((1000, 39)), 101, 102));
+    for budget in [Budget { steps: 5_000, bytes: 1 << 30 }, Budget { steps: u64::MAX, bytes: 1 << 16 }] {
+        assert!(matches!(search(&Register::default(), &operations, budget), Finding::Unknown { .. }));
+        let keyed = operations.iter().cloned().map(|operation| ("k", operation));
+        assert_eq!(judge("r", "P7", &Register::default(), keyed, budget).verdict, Verdict::Unknown);
+    }
+    let nothing: [(&str, OperationOf<Register>); 0] = [];
+    assert_eq!(judge("r", "P7", &Register::default(), nothing, Budget::default()).verdict, Verdict::Unknown);
+}
+
+#[test]
+fn a_long_history_with_open_operations_is_fast() {
+    let mut operations = Vec::new();
+    for at in 0..10_000 {
+        operations.push(write(3 * at, at, 100 * at, 100 * at + 250));
+        if at % 1_000 == 7 {
+            operations.push(open(3 * at + 1, RegisterAsk::Cas { version: i32::MAX, to: 1 }, 100 * at));
+        }
+    }
+    assert!(is_good(&Register::default(), &operations));
+}
+
+#[test]
+fn a_counterexample_is_small_and_says_what_has_no_place() {
+    let mut operations: Vec<_> = (0..200).map(|at| ("a", write(2 * at, at, 100 * at, 100 * at + 50))).collect();
+    operations.extend((0..200).map(|at| ("a", read(2 * at + 1, Some((at, at as i32)), 100 * at + 60, 100 * at + 70))));
+    let register = Register::default();
+    let good = judge("r", "P7", &register, operations.clone(), Budget::default());
+    assert_eq!(good.verdict, Verdict::Valid, "{}", good.detail);
+    // A stale read in the middle.
+    operations.push(("a", read(777, Some((119, 119)), 12_110, 12_120)));
+    let bad = judge("r", "P7", &register, operations, Budget::default());
+    let lines = bad.counterexample.join("\n");
+    assert_eq!((bad.verdict, bad.at_us), (Verdict::Invalid, Some(12_120)), "{lines}");
+    assert!(bad.detail.contains("a: 401 operations"), "{}", bad.detail);
+    assert!(lines.contains("no place: client 1 op 777"), "{lines}");
+    assert!(bad.counterexample.len() <= 24, "{lines}");
+}
