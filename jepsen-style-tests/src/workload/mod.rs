@@ -6,6 +6,7 @@ mod counting;
 mod append;
 mod election;
 mod ephemerals;
+mod gate;
 mod hand;
 mod lock;
 mod lock_delay;
@@ -192,5 +193,5 @@ pub trait Workload: Send + Sync {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
+    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(gate::Gates), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
 }

@@ -327,7 +327,7 @@ mod tests {
         // One that is being closed may end.
         let mut bench = Bench::new();
         bench.tell(200_000, tells::SURE, json!({ "session": 2, "until_ms": 9_000 }));
-        assert_eq!(bench.found(), []);
+        assert_eq!(bench.found(), [0; 0]);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
         bench.log(14, true, "/ephemerals/b/s1-3");
         bench.log(16, false, "/ephemerals/b/s1-3");
         bench.asked(100_000, DELETE, json!({ "session": 1, "path": "/ephemerals/b/s1-3" }), json!(null), Some(16));
-        assert_eq!(bench.found(), []);
+        assert_eq!(bench.found(), [0; 0]);
     }
 
     #[test]

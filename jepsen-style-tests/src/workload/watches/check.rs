@@ -2,6 +2,7 @@
 //! what the other watches gave.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Included};
 
 use super::{
     BEGUN, BOOKMARK, Begins, CHANGE, COMPACTED, ENDED, Effect, Ends, Kind, Marks, RESUMED, ROOT, Resumes, SEEN, Sees,
@@ -183,7 +184,7 @@ fn complete(run: &Recorded, watches: &[Given]) -> Check {
     let mut compared = 0;
     for watch in watches {
         let given: BTreeSet<(u64, &Effect)> = watch.seen.iter().map(|(zxid, effect, _)| (*zxid, effect)).collect();
-        for (zxid, effects) in known.range(watch.from + 1..=watch.upto.max(watch.from)) {
+        for (zxid, effects) in known.range((Excluded(watch.from), Included(watch.upto.max(watch.from)))) {
             for (effect, how) in effects.iter().filter(|(effect, _)| watch.covers(*zxid, &effect.path)) {
                 if !given.contains(&(*zxid, effect)) {
                     let lines = vec![

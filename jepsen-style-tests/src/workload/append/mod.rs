@@ -1,0 +1,220 @@
+//! `append`: lists to which each element is appended once. One kind is a node that is read and set back, longer by one element, if its version
+//! is still the one that was read; the other is a directory in which a sequential node is made for each element. At the end nothing
+//! that was acknowledged is lost, nothing is there twice, and the order is that of real time and of zxids (P4, P7, P9).
+//!
+//! Sequential nodes are often asked for twice under one request id, at two nodes. Lists change every few seconds, so that none gets long.
+
+mod check;
+
+use async_trait::async_trait;
+use futures::future::join;
+use lockkeeper_client::api::Code;
+use lockkeeper_client::api::Data;
+use lockkeeper_client::api::nodes::{Changed, Create, Node, SetData};
+use lockkeeper_client::{Client, Error, Reading, Session};
+use rand::Rng as _;
+use reqwest::Method;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::hand::{ATTEMPT, Hand, Sure, end, sure, sure_once};
+use super::{ClientContext, Recorded, Workload};
+use crate::check::Check;
+use crate::http::{Called, Change};
+use crate::record::boot_us;
+
+const LISTS: &str = "/appended";
+const ROWS: &str = "/rows";
+/// How long a list is in use, in microseconds.
+const WINDOW_US: u64 = 5_000_000;
+const AT_A_TIME: u64 = 2;
+/// How often a list is read anew because another was faster.
+const TRIES: u32 = 8;
+
+// Operations.
+const APPEND: &str = "append";
+const READ: &str = "read";
+const ROW: &str = "row";
+const ROW_READ: &str = "row_read";
+
+/// Argument of `append` and `row`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Element {
+    list: String,
+    element: String,
+}
+
+/// Answer of `append`: how many there are with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Appended {
+    length: usize,
+}
+
+/// Answer of `read`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct List {
+    elements: Vec<String>,
+}
+
+/// Answer of `row`: the name that the node got, and the other name that it got when it was asked for again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    again: Option<String>,
+}
+
+/// The workload.
+#[derive(Debug)]
+pub(super) struct Append;
+
+#[async_trait]
+impl Workload for Append {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn about(&self) -> &'static str {
+        "unique elements appended by read and compare-and-set, and as sequential nodes, some asked for twice"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P4 P7 P9"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut hand = Hand::new(context)?;
+        if !hand.prepare(&[LISTS, ROWS]).await {
+            return Ok(());
+        }
+        let Some(mut session) = hand.session().await else { return Ok(()) };
+        let mut number = 0;
+        while hand.think(10..50).await {
+            number += 1;
+            let list = format!("{}-{}", boot_us() / WINDOW_US, hand.rng.random_range(0..AT_A_TIME));
+            let element = format!("{}.{number}", hand.context.client);
+            match hand.rng.random_range(0..10) {
+                0..4 => append(&mut hand, &session, Element { list, element }).await,
+                4..6 => read(&hand, session.client(), &list).await,
+                _ => row(&mut hand, &session, Element { list, element }).await,
+            }
+            session = match hand.renewed(session).await {
+                Some(session) => session,
+                None => return Ok(()),
+            };
+        }
+        let _ = session.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let hand = Hand::new(context)?;
+        for list in hand.client.children(LISTS).await.map_err(|error| error.to_string())? {
+            read(&hand, &hand.client, &list).await;
+        }
+        for list in hand.client.children(ROWS).await.map_err(|error| error.to_string())? {
+            let begun = hand.context.teller.begin(ROW_READ, &list);
+            let names = hand.client.children(&format!("{ROWS}/{list}")).await;
+            end(begun, names.map(|elements| (List { elements }, None)), sure);
+        }
+        Ok(())
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        check::all(&run.history.ops())
+    }
+}
+
+fn elements(node: &Node) -> Vec<String> {
+    let text = node.data.text.as_deref().unwrap_or_default();
+    text.split(',').filter(|element| !element.is_empty()).map(str::to_owned).collect()
+}
+
+async fn read(hand: &Hand, client: &Client, list: &str) {
+    let begun = hand.context.teller.begin(READ, &list);
+    match client.node(&format!("{LISTS}/{list}"), &Reading::default()).await {
+        Ok(node) => begun.ok(&List { elements: elements(&node) }, Some(node.zxid)),
+        Err(error) if error.code() == Some(Code::NoNode) => begun.ok(&List { elements: Vec::new() }, None),
+        Err(error) => begun.fail(&error.to_string()),
+    }
+}
+
+/// Reads, and sets what it read with the element behind it, until nobody else came between.
+async fn append(hand: &mut Hand, session: &Session, element: Element) {
+    let begun = hand.context.teller.begin(APPEND, &element);
+    let path = format!("{LISTS}/{}", element.list);
+    let mut why = String::new();
+    for _ in 0..TRIES {
+        match append_once(session.client(), &path, &element.element).await {
+            Ok((length, zxid)) => return begun.ok(&Appended { length }, Some(zxid)),
+            // Each try is over for certain before the next begins: a refusal is an answer.
+            Err(error) => match sure(&error) {
+                Sure::Refused(Code::BadVersion | Code::NodeExists | Code::NoNode) => why = error.to_string(),
+                Sure::Refused(_) | Sure::NotDone => return begun.fail(&error.to_string()),
+                Sure::Unknown => return begun.info(&error.to_string()),
+            },
+        }
+    }
+    begun.fail(&why);
+}
+
+async fn append_once(client: &Client, path: &str, element: &str) -> Result<(usize, u64), Error> {
+    let text = |elements: &[String]| Data::from_bytes(elements.join(",").as_bytes());
+    let node = match client.node(path, &Reading::default()).await {
+        Ok(node) => node,
+        Err(error) if error.code() == Some(Code::NoNode) => {
+            let create = Create { data: text(&[element.to_owned()]), ..Create::default() };
+            return Ok((1, client.create(path, &create).await?.zxid));
+        }
+        // What was only read leaves nothing open.
+        Err(error) if sure(&error) == Sure::Unknown => return Err(Error::Unreachable { tried: Vec::new() }),
+        Err(error) => return Err(error),
+    };
+    let mut elements = elements(&node);
+    elements.push(element.to_owned());
+    let set = SetData { data: text(&elements) };
+    Ok((elements.len(), client.set(path, &set, Some(node.stat.version)).await?.zxid))
+}
+
+/// A sequential node: through the library, or under one request id at two nodes.
+async fn row(hand: &mut Hand, session: &Session, element: Element) {
+    let directory = format!("{ROWS}/{}", element.list);
+    let path = format!("{directory}/{}-", element.element);
+    let create = Create { sequential: true, ..Create::default() };
+    let _ = session.client().create(&directory, &Create::default()).await;
+    let begun = hand.context.teller.begin(ROW, &element);
+    if hand.chance(40) {
+        let made = session.client().create(&path, &create).await;
+        end(begun, made.map(|made| (Row { name: name_of(&made), again: None }, Some(made.zxid))), sure);
+        return;
+    }
+    let change = Change {
+        method: Method::POST,
+        target: format!("/v1/nodes{path}"),
+        credential: Some(session.credential().to_string()),
+        request_id: Some(Uuid::new_v4()),
+        within: ATTEMPT,
+        body: Some(create),
+    };
+    let (one, other) = (hand.any(), hand.any());
+    let (first, second): (Called<Changed>, Called<Changed>) = if hand.chance(50) {
+        join(one.change(&change), other.change(&change)).await
+    } else {
+        let first = one.change(&change).await;
+        hand.think(0..300).await;
+        (first, other.change(&change).await)
+    };
+    let again = second.as_ref().ok().filter(|_| first.is_ok()).map(|made| name_of(&made.value));
+    let certain = match (&first, &second) {
+        (Err(one), Err(other)) => match (sure_once(one), sure_once(other)) {
+            (Sure::Unknown, _) | (_, Sure::Unknown) => Sure::Unknown,
+            _ => Sure::NotDone,
+        },
+        _ => Sure::NotDone,
+    };
+    end(begun, first.or(second).map(|made| (Row { name: name_of(&made.value), again }, Some(made.value.zxid))), |_| certain);
+}
+
+fn name_of(made: &Changed) -> String {
+    made.path.rsplit('/').next().unwrap_or_default().to_owned()
+}

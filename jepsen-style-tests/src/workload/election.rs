@@ -1,0 +1,332 @@
+//! `election`: candidates for two offices, who lead for a while, speak as the leader, and resign, let go, or leave with their session; and
+//! observers. At most one leads by the order and by the clocks of those who lead; one that lost its office was told before another had it
+//! (P1, P2, P11); whoever is observed leads, and leaders are observed in order (P8).
+//!
+//! An office is a lock, so what candidates do is told as what clients of locks do, and judged by the same sweeps.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::Session;
+use lockkeeper_client::api::locks::Mode;
+use lockkeeper_client::recipes::{Leader, Leadership, RecipeError};
+use rand::Rng as _;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::hand::{Hand, sure_recipe};
+use super::seat::{Seat, asks, under, view_all};
+use super::tells::{self, Granted, Under};
+use super::{ClientContext, Recorded, Teller, Workload, hand};
+use crate::check::{Check, locks};
+use crate::history::{Ended, History};
+use crate::judge::queue::{self, Life};
+
+const OFFICES: [&str; 2] = ["jepsen/a", "jepsen/b"];
+const LOCKS: [&str; 2] = ["elections/jepsen/a", "elections/jepsen/b"];
+const LONGEST_WAIT_MS: u64 = 2_000;
+const EMPTY_WITHIN: Duration = Duration::from_secs(15);
+
+/// An operation: the leader speaks.
+const PROCLAIM: &str = "proclaim";
+/// Told: an observer saw who leads.
+const OBSERVED: &str = "observed";
+
+/// Told as `observed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Observed {
+    office: String,
+    /// Under which token somebody leads; none if nobody does.
+    token: Option<u64>,
+    /// What the leader said.
+    said: String,
+}
+
+#[derive(Debug)]
+pub(super) struct Elections;
+
+#[async_trait]
+impl Workload for Elections {
+    fn name(&self) -> &'static str {
+        "election"
+    }
+
+    fn about(&self) -> &'static str {
+        "leaders who are elected, speak, resign or leave with their session, and those who observe them"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P5 P8 P11"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context.clone())?;
+        let office = OFFICES[context.client as usize % 2];
+        let observing = context.client.is_multiple_of(3).then(|| tokio::spawn(observe(context, office)));
+        while let Some(session) = seat.session().await {
+            let office = OFFICES[seat.hand.rng.random_range(0..OFFICES.len())];
+            campaign(&mut seat, session, office).await;
+            seat.hand.think(0..40).await;
+        }
+        seat.close().await;
+        match observing {
+            Some(observing) => observing.await.map_err(|error| error.to_string())?,
+            None => Ok(()),
+        }
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let seat = Seat::new(context)?;
+        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let mut checks = locks::exclusive(run, &LOCKS);
+        checks.push(announced_in_office(run));
+        checks.push(observed_in_order(run));
+        checks
+    }
+}
+
+fn said(token: u64, times: u32) -> String {
+    format!("{token} said {times}")
+}
+
+async fn campaign(seat: &mut Seat, session: Session, office: &str) {
+    let Ok(election) = session.election(office) else { return };
+    let wait_ms = if seat.hand.chance(10) { 0 } else { seat.hand.rng.random_range(50..LONGEST_WAIT_MS) };
+    let asks = asks(&election.lock_name(), Mode::Exclusive, wait_ms, &session);
+    let begun = seat.teller().begin(tells::ACQUIRE, &asks);
+    let elected = match wait_ms {
+        0 => election.try_campaign(b"elected").await,
+        _ => election.campaign_timeout(b"elected", Duration::from_millis(wait_ms)).await,
+    };
+    match elected {
+        Ok(Some(leadership)) => {
+            begun.ok(&Granted { token: leadership.token() }, None);
+            let under = under(&asks, leadership.token());
+            drop(session);
+            lead(seat, &under, office, leadership).await;
+        }
+        Ok(None) => begun.fail("not elected in time"),
+        // It may have been elected and have failed to say so.
+        Err(error) => {
+            begun.info(&error.to_string());
+            seat.rest().await;
+        }
+    }
+}
+
+/// A term of office.
+async fn lead(seat: &mut Seat, under: &Under, office: &str, leadership: Leadership) {
+    let longest_ms = if seat.hand.chance(10) { 1_000 } else { 100 };
+    let turns = seat.hand.rng.random_range(1..longest_ms / 10);
+    let mut times = 0;
+    for _ in 0..turns {
+        if seat.looked(under, || leadership.is_lost()) {
+            break;
+        }
+        if seat.hand.chance(20) {
+            times += 1;
+            proclaim(seat.teller(), under, office, &leadership, times).await;
+        }
+        if !seat.hand.think(5..15).await {
+            break;
+        }
+    }
+    seat.looked(under, || leadership.is_lost());
+    match seat.hand.rng.random_range(0..100) {
+        0..80 => {
+            let begun = seat.teller().begin(tells::RELEASE, under);
+            match leadership.resign().await {
+                Ok(()) => begun.ok(&Value::Null, None),
+                // In the background it goes on.
+                Err(error) => begun.info(&error.to_string()),
+            }
+        }
+        80..90 => {
+            let begun = seat.teller().begin(tells::RELEASE, under);
+            drop(leadership);
+            begun.info("dropped");
+        }
+        _ => {
+            seat.close().await;
+            drop(leadership);
+        }
+    }
+}
+
+async fn proclaim(teller: &Teller, under: &Under, office: &str, leadership: &Leadership, times: u32) {
+    let begun = teller.begin(PROCLAIM, &(office, under.token, times));
+    let spoken = leadership.proclaim(said(under.token, times).as_bytes()).await;
+    match spoken {
+        Ok(()) => begun.ok(&Value::Null, None),
+        Err(error @ RecipeError::Stale { .. }) => begun.fail(&error.to_string()),
+        Err(error) => match sure_recipe(&error) {
+            hand::Sure::Unknown => begun.info(&error.to_string()),
+            _ => begun.fail(&error.to_string()),
+        },
+    }
+}
+
+async fn observe(context: ClientContext, office: &'static str) -> Result<(), String> {
+    let mut hand = Hand::new(context)?;
+    let mut watch = hand.client.observe_election(office).map_err(|error| error.to_string())?;
+    loop {
+        let seen = tokio::select! {
+            () = hand.context.stop.cancelled() => return Ok(()),
+            seen = watch.next() => seen,
+        };
+        match seen {
+            Ok(leader) => tell_leader(&hand.context.teller, office, leader.as_ref()),
+            Err(_) => drop(hand.think(50..100).await),
+        }
+    }
+}
+
+fn tell_leader(teller: &Teller, office: &str, leader: Option<&Leader>) {
+    let observed = Observed {
+        office: office.to_owned(),
+        token: leader.map(|leader| leader.token),
+        said: leader.map(|leader| String::from_utf8_lossy(&leader.data).into_owned()).unwrap_or_default(),
+    };
+    teller.told(OBSERVED, &observed, leader.map(|leader| leader.zxid));
+}
+
+/// The leader's node appears only while its lock is held under its token.
+fn announced_in_office(run: &Recorded) -> Check {
+    const NAME: &str = "only who holds the office says so";
+    const OF: &str = "P1";
+    let mut announced = 0;
+    for (office, lock) in OFFICES.iter().zip(LOCKS) {
+        let nodes = queue::lives(&run.log, &format!("/elections/{office}/_leader"));
+        let (nodes, places) = match (nodes, locks::places(&run.log, lock)) {
+            (Ok(nodes), Ok(places)) => (nodes, places),
+            (Err(why), _) | (_, Err(why)) => return Check::unknown(NAME, OF, why),
+        };
+        for Life { name, token: zxid, .. } in &nodes {
+            let Ok(token) = name.parse::<u64>() else {
+                return Check::unknown(NAME, OF, format!("a leader's node is called {name}"));
+            };
+            if let Err(why) = locks::holds_after(&places, token, *zxid) {
+                let detail = format!("{office}: token {token} was announced at zxid {zxid} without holding the office");
+                let check = Check::invalid(NAME, OF, detail, vec![why]);
+                return Check { at_us: run.seen_us.get(zxid).copied(), ..check };
+            }
+            announced += 1;
+        }
+    }
+    match announced {
+        0 => Check::unknown(NAME, OF, "nobody was elected"),
+        _ => Check::valid(NAME, OF, format!("{announced} leaders announced themselves while they held the office")),
+    }
+}
+
+/// Whoever is observed holds the office at the zxid of the observation, said what it is heard to say, and no observer goes back.
+fn observed_in_order(run: &Recorded) -> Check {
+    const NAME: &str = "leaders are observed in order";
+    const OF: &str = "P8";
+    let spoken = spoken(&run.history);
+    let mut queues = BTreeMap::new();
+    for (office, lock) in OFFICES.iter().zip(LOCKS) {
+        match locks::places(&run.log, lock) {
+            Ok(places) => queues.insert(*office, places),
+            Err(why) => return Check::unknown(NAME, OF, why),
+        };
+    }
+    let mut last: BTreeMap<(u32, String), u64> = BTreeMap::new();
+    let mut observations = 0;
+    for event in run.history.told().filter(|event| event.what == OBSERVED) {
+        let Ok(Observed { office, token, said: heard }) = serde_json::from_value(event.value.clone()) else {
+            return Check::unknown(NAME, OF, "an observation cannot be read");
+        };
+        let (Some(token), Some(zxid)) = (token, event.zxid) else { continue };
+        let line = format!("client {} at {} us: {token} leads {office} at zxid {zxid}: {heard:?}", event.client, event.at_us);
+        let broken = |why: String| {
+            let check = Check::invalid(NAME, OF, why, vec![line.clone()]);
+            Check { at_us: Some(event.at_us), ..check }
+        };
+        let places = queues.get(office.as_str()).map(Vec::as_slice).unwrap_or_default();
+        if let Err(why) = locks::holds_after(places, token, zxid) {
+            return broken(format!("somebody was observed who did not lead: {why}"));
+        }
+        if heard != "elected" && !spoken.get(&token).is_some_and(|said| said.contains(&heard)) {
+            return broken(format!("token {token} was heard to say what it did not say"));
+        }
+        let before = last.insert((event.client, office), token);
+        if let Some(before) = before.filter(|before| *before > token) {
+            return broken(format!("{token} was observed after {before}"));
+        }
+        observations += 1;
+    }
+    match observations {
+        0 => Check::unknown(NAME, OF, "no leader was observed"),
+        _ => Check::valid(NAME, OF, format!("{observations} observations of leaders")),
+    }
+}
+
+/// What each leader may have said.
+fn spoken(history: &History) -> BTreeMap<u64, Vec<String>> {
+    let mut spoken: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    for op in history.ops().iter().filter(|op| op.what == PROCLAIM && op.ended != Ended::Fail) {
+        if let Ok((_, token, times)) = op.asked::<(String, u64, u32)>() {
+            spoken.entry(token).or_default().push(said(token, times));
+        }
+    }
+    spoken
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::check::Verdict;
+    use crate::history::{Event, Kind};
+    use crate::judge::queue::Event as Logged;
+
+    /// Tokens 10 and 11 stand in one queue, the first goes at 20, and both announce themselves.
+    fn run(second_announced: u64, observed: &[(u64, u64, &str)]) -> Recorded {
+        let mut run = Recorded::default();
+        let mut log = |zxid, created, path: String| run.log.insert(Logged { zxid, created, path });
+        let request = |token: u64| format!("/locks/{}/_c_x{token}-lock-{token:010}", LOCKS[0]);
+        let node = |token: u64| format!("/elections/{}/_leader/{token:020}", OFFICES[0]);
+        log(10, true, request(10));
+        log(11, true, request(11));
+        log(12, true, node(10));
+        log(20, false, request(10));
+        log(20, false, node(10));
+        log(second_announced, true, node(11));
+        let mut events = Vec::new();
+        for (kind, at_us) in [(Kind::Invoke, 1), (Kind::Ok, 2)] {
+            let value = if kind == Kind::Invoke { json!([OFFICES[0], 10, 1]) } else { Value::Null };
+            events.push(Event { at_us, client: 1, op: 1, kind, what: PROCLAIM.into(), value, zxid: None });
+        }
+        for (at_us, (token, zxid, said)) in (10..).zip(observed) {
+            let value = json!({ "office": OFFICES[0], "token": token, "said": said });
+            let (what, zxid) = (OBSERVED.to_owned(), Some(*zxid));
+            events.push(Event { at_us, client: 2, op: 0, kind: Kind::Told, what, value, zxid });
+        }
+        run.history = History::new(events);
+        run
+    }
+
+    #[test]
+    fn announcements_are_made_in_office() {
+        assert_eq!(announced_in_office(&run(20, &[])).verdict, Verdict::Valid);
+        assert_eq!(announced_in_office(&run(19, &[])).verdict, Verdict::Invalid, "while the other still held it");
+        assert_eq!(announced_in_office(&Recorded::default()).verdict, Verdict::Unknown);
+    }
+
+    #[test]
+    fn observers_see_those_who_lead_and_never_go_back() {
+        let verdict = |observed: &[(u64, u64, &str)]| observed_in_order(&run(21, observed)).verdict;
+        assert_eq!(verdict(&[(10, 12, "elected"), (10, 15, "10 said 1"), (11, 22, "elected")]), Verdict::Valid);
+        assert_eq!(verdict(&[(11, 15, "elected")]), Verdict::Invalid, "it waited");
+        assert_eq!(verdict(&[(10, 25, "elected")]), Verdict::Invalid, "it had gone");
+        assert_eq!(verdict(&[(11, 22, "elected"), (10, 15, "elected")]), Verdict::Invalid, "back again");
+        assert_eq!(verdict(&[(10, 15, "10 said 9")]), Verdict::Invalid, "never said");
+        assert_eq!(verdict(&[]), Verdict::Unknown);
+    }
+}

@@ -1,0 +1,548 @@
+//! `gate`: operations behind idempotency gates, each asked for by several clients at about the same time, some of which die, fail or leave in
+//! the middle. The body runs once for each key unless the one who ran it died or said that it failed; the result, once there, is
+//! the same for everybody; and a gate whose worker died is free again (P5, P6, P9).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::recipes::{Begun as How, Gate, GateTicket, OnceError};
+use lockkeeper_client::{Error, Session};
+use rand::Rng as _;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::hand::{Sure, sure};
+use super::seat::{Seat, end_failed};
+use super::tells::{self, OfSession};
+use super::{Begun, ClientContext, Recorded, Workload};
+use crate::check::Check;
+use crate::history::{Ended, Op};
+use crate::record::boot_us;
+
+/// How long a key is in use, in microseconds.
+const WINDOW_US: u64 = 400_000;
+/// Longer than any run: only death and failure free a gate.
+const PENDING: Duration = Duration::from_secs(3_600);
+const KEEP: Duration = Duration::from_secs(3_600);
+/// How long after the end a gate whose worker died may take to be free.
+const FREE_WITHIN: Duration = Duration::from_secs(15);
+const MOST_LOOKED_AT: usize = 40;
+
+// Operations.
+const BEGIN: &str = "begin";
+const FINISH: &str = "finish";
+const FAIL: &str = "fail";
+const ONCE: &str = "once";
+/// Told: the body runs.
+const BODY: &str = "body";
+/// Told at the end: whether a gate whose worker died could be begun again.
+const FREED: &str = "freed";
+
+/// Argument of `begin` and `once`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Key {
+    key: String,
+    session: u64,
+}
+
+/// Argument of `finish` and `fail`, and told as `body`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    key: String,
+    token: u64,
+    session: u64,
+}
+
+/// Answer of `begin` and `once`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Stands {
+    Proceed { token: u64 },
+    InProgress { token: u64 },
+    Done { token: u64, result: String },
+}
+
+/// Told as `freed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Freed {
+    key: String,
+    free: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Gates;
+
+#[async_trait]
+impl Workload for Gates {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn about(&self) -> &'static str {
+        "idempotency gates: one body for each key, one result, freed when the worker dies"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P5 P6 P9"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            let key = format!("jepsen-{}", boot_us() / WINDOW_US);
+            let gate = session.gate(&key).pending(PENDING).label("jepsen");
+            let key = Key { key, session: session.id() };
+            drop(session);
+            if seat.hand.chance(50) { once(&mut seat, gate, key).await } else { turn(&mut seat, gate, key).await }
+            if seat.hand.chance(2) {
+                seat.close().await;
+            }
+            seat.hand.think(20..120).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let left = std::fs::read_to_string(left_behind(&context)).unwrap_or_default();
+        let mut seat = Seat::new(context)?;
+        let Some(session) = seat.session().await else { return Ok(()) };
+        let until_us = boot_us() + u64::try_from(FREE_WITHIN.as_micros()).unwrap_or(u64::MAX);
+        let lines: BTreeSet<&str> = left.lines().rev().take(MOST_LOOKED_AT).collect();
+        for key in lines {
+            let free = free_again(&seat, &session, key, until_us).await;
+            seat.teller().told(FREED, &Freed { key: key.to_owned(), free }, None);
+        }
+        drop(session);
+        seat.close().await;
+        Ok(())
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let ops = run.history.ops();
+        match Story::of(run, &ops) {
+            Ok(story) => vec![story.body_runs_once(), story.result_is_stable(), story.dead_ones_are_freed()],
+            Err(error) => vec![Check::unknown("gates", "P9", format!("the history cannot be read: {error}"))],
+        }
+    }
+}
+
+fn result_of(token: u64) -> String {
+    format!("result of {token}")
+}
+
+/// Where clients that are about to die write down which gate they leave shut.
+fn left_behind(context: &ClientContext) -> PathBuf {
+    context.shared.join("gates-left-shut")
+}
+
+fn stands(how: &How) -> Stands {
+    match how {
+        How::Proceed(ticket) => Stands::Proceed { token: ticket.token() },
+        How::InProgress(other) => Stands::InProgress { token: other.token },
+        How::Done(done) => {
+            Stands::Done { token: done.token, result: String::from_utf8_lossy(&done.result).into_owned() }
+        }
+    }
+}
+
+/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle.
+async fn turn(seat: &mut Seat, gate: Gate, key: Key) {
+    let begun = seat.teller().begin(BEGIN, &key);
+    let how = match gate.begin(&key.key).await {
+        Ok(how) => how,
+        Err(error) => return failed(seat, begun, &error).await,
+    };
+    begun.ok(&stands(&how), None);
+    let How::Proceed(ticket) = how else { return };
+    let run = Run { key: key.key, token: ticket.token(), session: key.session };
+    seat.teller().told(BODY, &run, None);
+    seat.hand.think(1..60).await;
+    match seat.hand.rng.random_range(0..100) {
+        0..70 => finish(seat, &run, ticket).await,
+        70..85 => {
+            let begun = seat.teller().begin(FAIL, &run);
+            match ticket.fail().await {
+                Ok(()) => begun.ok(&Value::Null, None),
+                Err(error) => failed(seat, begun, &error).await,
+            }
+        }
+        _ => {
+            leave_shut(seat, &run.key);
+            drop((ticket, gate));
+            // Either of the ways in which a session ends.
+            if seat.hand.chance(50) { seat.abandon() } else { seat.close().await }
+        }
+    }
+}
+
+fn leave_shut(seat: &Seat, key: &str) {
+    let file = std::fs::File::options().append(true).create(true).open(left_behind(&seat.hand.context));
+    // One that is not written down is not looked at in the end; there are others.
+    let _ = file.and_then(|mut file| file.write_all(format!("{key}\n").as_bytes()));
+}
+
+async fn finish(seat: &Seat, run: &Run, ticket: GateTicket) {
+    let begun = seat.teller().begin(FINISH, run);
+    match ticket.finish(result_of(run.token), KEEP).await {
+        Ok(()) => begun.ok(&Value::Null, None),
+        Err(error) => failed(seat, begun, &error).await,
+    }
+}
+
+async fn failed(seat: &Seat, begun: Begun, error: &Error) {
+    end_failed(begun, error);
+    seat.rest().await;
+}
+
+/// The recipe that does it all, waiting for others included. Broken off where another takes long.
+async fn once(seat: &mut Seat, gate: Gate, key: Key) {
+    let fails = seat.hand.chance(15);
+    let body_ms = seat.hand.rng.random_range(1..60);
+    let teller = seat.teller().clone();
+    let work = async |token: u64| {
+        let run = Run { key: key.key.clone(), token, session: key.session };
+        teller.told(BODY, &run, None);
+        tokio::time::sleep(Duration::from_millis(body_ms)).await;
+        if fails {
+            // What follows in the recipe frees the gate; nobody says when.
+            teller.begin(FAIL, &run).info("in the recipe");
+            return Err("it was to fail");
+        }
+        teller.begin(FINISH, &run).info("in the recipe");
+        Ok(result_of(token).into_bytes())
+    };
+    let begun = seat.teller().begin(ONCE, &key);
+    let patience = seat.hand.context.ttl * 2;
+    match tokio::time::timeout(patience, gate.run_once(&key.key, KEEP, work)).await {
+        Ok(Ok(done)) => {
+            let result = String::from_utf8_lossy(&done.result).into_owned();
+            begun.ok(&Stands::Done { token: done.token, result }, None);
+        }
+        Ok(Err(OnceError::Work(why))) => begun.fail(why),
+        Ok(Err(OnceError::Gate(error))) => match sure(&error) {
+            // The body may have run, and its end be what failed.
+            Sure::Refused(_) | Sure::NotDone | Sure::Unknown => begun.info(&error.to_string()),
+        },
+        // Its body may have been broken off: then the gate stays shut until the session ends.
+        Err(_) => {
+            begun.info("broken off");
+            seat.abandon();
+        }
+    }
+}
+
+/// Whether a gate is begun, or found done, in time.
+async fn free_again(seat: &Seat, session: &Session, key: &str, until_us: u64) -> bool {
+    let gate = session.gate(key).pending(PENDING);
+    let asked = Key { key: key.to_owned(), session: session.id() };
+    loop {
+        let begun = seat.teller().begin(BEGIN, &asked);
+        match gate.begin(key).await {
+            Ok(how) => {
+                begun.ok(&stands(&how), None);
+                match how {
+                    How::Proceed(ticket) => {
+                        let run = Run { key: key.to_owned(), token: ticket.token(), session: session.id() };
+                        seat.teller().told(BODY, &run, None);
+                        finish(seat, &run, ticket).await;
+                        return true;
+                    }
+                    How::Done(_) => return true,
+                    How::InProgress(_) => {}
+                }
+            }
+            Err(error) => end_failed(begun, &error),
+        }
+        if boot_us() > until_us {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A body that ran, or was to run.
+#[derive(Clone, Copy, Debug)]
+struct Body {
+    token: u64,
+    session: u64,
+    /// When it was known to somebody that it may run.
+    at_us: u64,
+    ran: usize,
+}
+
+/// A result that somebody was given.
+#[derive(Clone, Debug)]
+struct Given {
+    at_us: u64,
+    token: u64,
+    result: String,
+}
+
+/// All that was told of gates, by key.
+#[derive(Default)]
+struct Story {
+    bodies: BTreeMap<String, BTreeMap<u64, Body>>,
+    given: BTreeMap<String, Vec<Given>>,
+    /// Asked for with a token, and when: the ends of runs that open the gate again.
+    failed_us: BTreeMap<(String, u64), u64>,
+    finishing: BTreeSet<(String, u64)>,
+    /// When a run was acknowledged as finished.
+    finished_us: BTreeMap<String, u64>,
+    /// Asked for at that time and told that somebody is at it, or to proceed.
+    unfinished: Vec<(String, u64, Stands)>,
+    sure_us: BTreeMap<u64, u64>,
+    closing_us: BTreeMap<u64, u64>,
+    freed: Vec<Freed>,
+}
+
+impl Story {
+    fn of(run: &Recorded, ops: &[Op]) -> Result<Self, serde_json::Error> {
+        let mut story = Self::default();
+        for op in ops {
+            match op.what.as_str() {
+                BEGIN | ONCE => story.answered(op)?,
+                FINISH | FAIL => {
+                    let Run { key, token, .. } = op.asked()?;
+                    if op.what == FAIL {
+                        story.failed_us.insert((key, token), op.invoked_us);
+                        continue;
+                    }
+                    if let (Ended::Ok, Some(at_us)) = (op.ended, op.completed_us) {
+                        story.finished_us.entry(key.clone()).or_insert(at_us);
+                    }
+                    story.finishing.insert((key, token));
+                }
+                _ => {}
+            }
+        }
+        for event in run.history.told() {
+            let value = event.value.clone();
+            match event.what.as_str() {
+                BODY => {
+                    let Run { key, token, session } = serde_json::from_value(value)?;
+                    story.body(key, token, session, event.at_us).ran += 1;
+                }
+                tells::SURE => {
+                    let sure: tells::Sure = serde_json::from_value(value)?;
+                    let until_us = story.sure_us.entry(sure.session).or_default();
+                    *until_us = (*until_us).max(sure.until_ms * 1_000);
+                }
+                tells::CLOSING => {
+                    let OfSession { session } = serde_json::from_value(value)?;
+                    story.closing_us.insert(session, event.at_us);
+                }
+                FREED => story.freed.push(serde_json::from_value(value)?),
+                _ => {}
+            }
+        }
+        Ok(story)
+    }
+
+    fn answered(&mut self, op: &Op) -> Result<(), serde_json::Error> {
+        let (Key { key, session }, answer, at_us) = (op.asked()?, op.answer()?, op.completed_us.unwrap_or(u64::MAX));
+        match answer {
+            Some(Stands::Done { token, result }) => {
+                self.finished_us.entry(key.clone()).and_modify(|first| *first = at_us.min(*first)).or_insert(at_us);
+                self.given.entry(key).or_default().push(Given { at_us, token, result });
+            }
+            Some(other) => {
+                if let Stands::Proceed { token } = other {
+                    self.body(key.clone(), token, session, at_us);
+                }
+                self.unfinished.push((key, op.invoked_us, other));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn body(&mut self, key: String, token: u64, session: u64, at_us: u64) -> &mut Body {
+        let body = self.bodies.entry(key).or_default().entry(token).or_insert(Body { token, session, at_us, ran: 0 });
+        body.at_us = body.at_us.min(at_us);
+        body
+    }
+
+    /// Whether the run may be over by then: it was given up, or its session was closed or may have expired.
+    fn may_be_over(&self, key: &str, body: &Body, at_us: u64) -> bool {
+        let failed = self.failed_us.get(&(key.to_owned(), body.token)).is_some_and(|failed_us| *failed_us <= at_us);
+        let closed = self.closing_us.get(&body.session).is_some_and(|closing_us| *closing_us <= at_us);
+        failed || closed || self.sure_us.get(&body.session).is_none_or(|until_us| *until_us <= at_us)
+    }
+
+    /// A second run begins only when the first is over without a result.
+    fn body_runs_once(&self) -> Check {
+        const NAME: &str = "one run at a time, and none after a result";
+        const OF: &str = "P5 P9";
+        let (mut runs, mut again) = (0, 0);
+        for (key, bodies) in &self.bodies {
+            let bodies: Vec<&Body> = bodies.values().collect();
+            for body in &bodies {
+                if body.ran > 1 {
+                    return broken(NAME, OF, body.at_us, format!("{key}: token {} was given to two", body.token), body);
+                }
+            }
+            for pair in bodies.windows(2) {
+                if !self.may_be_over(key, pair[0], pair[1].at_us) {
+                    let what = format!("{key}: token {} was to proceed while {} was at it", pair[1].token, pair[0].token);
+                    return broken(NAME, OF, pair[1].at_us, what, &pair);
+                }
+                again += 1;
+            }
+            runs += bodies.len();
+        }
+        for (key, asked_us, stands) in &self.unfinished {
+            if let Some(finished_us) = self.finished_us.get(key).filter(|finished_us| asked_us > *finished_us) {
+                let what = format!("{key}: it was done by {finished_us} us, and who asked later was told {stands:?}");
+                return broken(NAME, OF, *asked_us, what, stands);
+            }
+        }
+        match runs {
+            0 => Check::unknown(NAME, OF, "no body ran"),
+            _ => Check::valid(NAME, OF, format!("{runs} runs of {} keys, {again} of them after one that failed or died", self.bodies.len())),
+        }
+    }
+
+    /// Whoever is given a result is given the same, of a run that was finished.
+    fn result_is_stable(&self) -> Check {
+        const NAME: &str = "one result for each key";
+        const OF: &str = "P4 P9";
+        let mut results = 0;
+        for (key, given) in &self.given {
+            for one in given {
+                let known = self.finishing.contains(&(key.clone(), one.token)) && one.result == result_of(one.token);
+                if !known || (one.token, &one.result) != (given[0].token, &given[0].result) {
+                    return broken(NAME, OF, one.at_us, format!("{key}: {one:?} is no result, or not the only one"), given);
+                }
+                results += 1;
+            }
+        }
+        match results {
+            0 => Check::unknown(NAME, OF, "nobody was given a result"),
+            _ => Check::valid(NAME, OF, format!("{results} results of {} keys", self.given.len())),
+        }
+    }
+
+    /// A gate whose worker is dead can be begun again.
+    fn dead_ones_are_freed(&self) -> Check {
+        const NAME: &str = "gates of dead workers are freed";
+        const OF: &str = "P6 P10";
+        if let Some(shut) = self.freed.iter().find(|freed| !freed.free) {
+            let what = format!("{}: its worker is dead, and it is shut", shut.key);
+            return Check::invalid(NAME, OF, what, vec![format!("{:?}", self.bodies.get(&shut.key))]);
+        }
+        match self.freed.len() {
+            0 => Check::unknown(NAME, OF, "no worker died at a gate"),
+            freed => Check::valid(NAME, OF, format!("{freed} gates looked at in the end")),
+        }
+    }
+}
+
+fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &dyn std::fmt::Debug) -> Check {
+    Check { at_us: Some(at_us), ..Check::invalid(name, promises, what, vec![format!("{of:?}")]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::check::Verdict;
+    use crate::history::{Event, History, Kind};
+
+    #[derive(Default)]
+    struct Bench {
+        events: Vec<Event>,
+        op: u64,
+    }
+
+    impl Bench {
+        /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given the result.
+        /// Key `d` is left shut by session 2, which closes; it is freed.
+        fn good() -> Self {
+            let mut bench = Self::default();
+            bench.tell(1_000, tells::SURE, json!({ "session": 1, "until_ms": 1_000 }));
+            bench.tell(1_000, tells::SURE, json!({ "session": 2, "until_ms": 1_000 }));
+            bench.begin(10_000, "k", json!({ "is": "proceed", "token": 5 }));
+            bench.body(20_000, "k", 5, 1);
+            bench.begin(30_000, "k", json!({ "is": "in_progress", "token": 5 }));
+            bench.op(40_000, FINISH, json!({ "key": "k", "token": 5, "session": 1 }), json!(null));
+            bench.begin(50_000, "k", json!({ "is": "done", "token": 5, "result": "result of 5" }));
+            bench.body(60_000, "d", 7, 2);
+            bench.tell(70_000, tells::CLOSING, json!({ "session": 2 }));
+            bench.body(80_000, "d", 9, 1);
+            bench.tell(90_000, FREED, json!({ "key": "d", "free": true }));
+            bench
+        }
+
+        fn tell(&mut self, at_us: u64, what: &str, value: Value) {
+            let what = what.into();
+            self.events.push(Event { at_us, client: 1, op: 0, kind: Kind::Told, what, value, zxid: None });
+        }
+
+        fn op(&mut self, at_us: u64, what: &str, asked: Value, answer: Value) {
+            self.op += 1;
+            for (kind, at_us, value) in [(Kind::Invoke, at_us, asked), (Kind::Ok, at_us + 10, answer)] {
+                self.events.push(Event { at_us, client: 1, op: self.op, kind, what: what.into(), value, zxid: None });
+            }
+        }
+
+        fn begin(&mut self, at_us: u64, key: &str, answer: Value) {
+            self.op(at_us, BEGIN, json!({ "key": key, "session": 1 }), answer);
+        }
+
+        fn body(&mut self, at_us: u64, key: &str, token: u64, session: u64) {
+            self.tell(at_us, BODY, json!({ "key": key, "token": token, "session": session }));
+        }
+
+        fn verdicts(self) -> Vec<Verdict> {
+            let run = Recorded { history: History::new(self.events), ..Recorded::default() };
+            Gates.check(&run).iter().map(|check| check.verdict).collect()
+        }
+
+        fn after(change: impl FnOnce(&mut Self)) -> Vec<Verdict> {
+            let mut bench = Self::good();
+            change(&mut bench);
+            bench.verdicts()
+        }
+    }
+
+    const TWICE: [Verdict; 3] = [Verdict::Invalid, Verdict::Valid, Verdict::Valid];
+    const UNSTABLE: [Verdict; 3] = [Verdict::Valid, Verdict::Invalid, Verdict::Valid];
+
+    #[test]
+    fn good_gates_pass_and_silence_does_not() {
+        assert_eq!(Bench::good().verdicts(), [Verdict::Valid; 3]);
+        assert_eq!(Bench::default().verdicts(), [Verdict::Unknown; 3]);
+        let expired = Bench::after(|bench| {
+            bench.body(100_000, "x", 20, 2);
+            bench.body(1_000_000, "x", 21, 1);
+        });
+        assert_eq!(expired, [Verdict::Valid; 3], "its session may have expired by then");
+    }
+
+    #[test]
+    fn second_runs_are_caught() {
+        let beside = |bench: &mut Bench| {
+            bench.body(100_000, "x", 20, 1);
+            bench.body(999_000, "x", 21, 3);
+        };
+        assert_eq!(Bench::after(beside), TWICE, "beside the first");
+        assert_eq!(Bench::after(|bench| bench.body(21_000, "k", 5, 3)), TWICE, "under one token");
+        let late = |bench: &mut Bench| bench.begin(60_000, "k", json!({ "is": "in_progress", "token": 6 }));
+        assert_eq!(Bench::after(late), TWICE, "after the result was there");
+    }
+
+    #[test]
+    fn other_results_and_gates_left_shut_are_caught() {
+        for (token, result) in [(5, "another"), (6, "result of 6")] {
+            let answer = json!({ "is": "done", "token": token, "result": result });
+            assert_eq!(Bench::after(|bench| bench.begin(60_000, "k", answer)), UNSTABLE);
+        }
+        let shut = Bench::after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
+        assert_eq!(shut[2], Verdict::Invalid);
+    }
+}
