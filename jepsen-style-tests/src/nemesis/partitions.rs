@@ -67,7 +67,8 @@ impl Partition {
         let mut nodes = stage.cluster.ids();
         nodes.shuffle(rng);
         let minority = (nodes.len() - 1) / 2;
-        let alone = |node: u64| nodes.iter().copied().filter(|other| *other != node).collect::<Vec<_>>();
+        let all = nodes.clone();
+        let alone = |node: u64| all.iter().copied().filter(|other| *other != node).collect::<Vec<_>>();
         Ok(match self.shape {
             Shape::One => {
                 let told = format!("{} cut off from the others", observe::called(&stage.cluster, nodes[0]).await);
@@ -83,6 +84,9 @@ impl Partition {
                 (both_ways(less, more), less.to_vec(), format!("{less:?} and {more:?} cut off from each other"))
             }
             Shape::Bridge => {
+                // Two followers have little to say to each other: the leader is to lose somebody.
+                let leader = observe::leader_or_any(stage, rng).await?;
+                nodes.sort_by_key(|node| *node == leader);
                 let (bridge, rest) = (nodes[0], &nodes[1..]);
                 let (one, other) = rest.split_at(rest.len() / 2);
                 let told = format!("{one:?} and {other:?} reach each other over node {bridge} alone");

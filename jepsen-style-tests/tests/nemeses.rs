@@ -1,0 +1,138 @@
+//! Each family of nemeses against a real cluster: the fault bites, says so from what was seen, and the cluster comes back and agrees.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use jepsen_style_tests::cluster::{Cluster, Options};
+use jepsen_style_tests::http::{Api, new_client};
+use jepsen_style_tests::nemesis::{self, Nemesis, Stage};
+use jepsen_style_tests::net::proxy::ProxyNet;
+use jepsen_style_tests::net::{Door, FaultNet, Place};
+use jepsen_style_tests::verdict::Failed;
+use jepsen_style_tests::workers::Worker;
+use lockkeeper_api::nodes::Create;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+/// Short, for the sake of the test; longer than an election all the same.
+const TTL: Duration = Duration::from_millis(1_000);
+const HOLD: Duration = Duration::from_millis(1_300);
+const AGREE_WITHIN: Duration = Duration::from_secs(30);
+
+/// A program of this workspace, built in this profile.
+fn built(arguments: &[&str], name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_BIN_EXE_worker")).parent().unwrap();
+    let target = directory.parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--target-dir"]).arg(target).args(arguments).args(["--bin", name]);
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success());
+    directory.join(name)
+}
+
+fn server() -> &'static Path {
+    static SERVER: OnceLock<PathBuf> = OnceLock::new();
+    SERVER.get_or_init(|| built(&["-p", "lockkeeper"], "lockkeeper"))
+}
+
+/// Somebody who writes all the while, through the network like clients.
+fn write_all_the_while(stage: &Stage) -> tokio::task::JoinHandle<()> {
+    let nodes = stage.cluster.ids();
+    let api = |node| Api::at_address(new_client().unwrap(), stage.net.address(Place::Clients, node, Door::Client));
+    let apis: Vec<Api> = nodes.into_iter().map(api).collect();
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    tokio::spawn(async move {
+        let write = |api: Api| async move {
+            loop {
+                let path = format!("/written-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+                let _ = api.create_within(&path, &Create::default(), None, Duration::from_secs(1)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        futures::future::join_all(apis.into_iter().map(write)).await;
+    })
+}
+
+async fn stage(dir: &Path, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> Stage {
+    let net: Arc<dyn FaultNet> = Arc::new(ProxyNet::start(nodes).await.unwrap());
+    let mut options = Options { nodes, net: Some(Arc::clone(&net)), ..Options::default() };
+    for nemesis in nemeses {
+        nemesis.prepares(&mut options);
+    }
+    if let Some(program) = &options.program {
+        built(&["-p", "lockkeeper", "--features", "planted"], program);
+    }
+    let cluster = Cluster::start(server(), dir, options).await.unwrap();
+    let (endpoints, place) = (cluster.endpoints(), dir.to_path_buf());
+    let mut number = 0;
+    let new_worker = move || -> Result<Worker, Failed> {
+        number += 1;
+        let work = "--ttl-ms 1000 several --prefix many --locks 3 --inside /inside --clients 3 --seconds 600";
+        let mut arguments: Vec<String> = work.split(' ').map(str::to_owned).collect();
+        arguments.extend(["--seed".into(), number.to_string()]);
+        Worker::start(&place, &format!("worker-{number}"), &endpoints, &arguments)
+    };
+    Stage { cluster, net, workers: Vec::new(), new_worker: Box::new(new_worker), ttl: TTL, dir: dir.to_path_buf() }
+}
+
+/// Puts each of these on and takes it off, under writes.
+async fn try_out(names: &[&str], nodes: u64, clients: usize) {
+    let mut nemeses: Vec<_> = nemesis::all().into_iter().filter(|nemesis| names.contains(&nemesis.name())).collect();
+    assert_eq!(nemeses.len(), names.len());
+    let dir = tempfile::tempdir().unwrap();
+    let mut stage = stage(dir.path(), nodes, &nemeses).await;
+    stage.cluster.api(1).create("/inside", &Create::default(), None).await.unwrap();
+    for at in 0..clients {
+        stage.replace_worker(at).unwrap();
+    }
+    let mut rng = StdRng::seed_from_u64(7);
+    for nemesis in &mut nemeses {
+        if let Some(lacks) = nemesis.lacks(&stage) {
+            eprintln!("{}: skipped: {lacks}", nemesis.name());
+            continue;
+        }
+        let writing = write_all_the_while(&stage);
+        let what = nemesis.inject(&mut stage, &mut rng).await.unwrap_or_else(|why| panic!("{}: {why}", nemesis.name()));
+        tokio::time::sleep(HOLD).await;
+        let evidence =
+            nemesis.heal(&mut stage).await.unwrap_or_else(|why| panic!("{} ({what}): {why}", nemesis.name()));
+        eprintln!("{}: {what}: {}", nemesis.name(), evidence.join("; "));
+        assert!(!evidence.is_empty(), "{} ({what}) did not bite", nemesis.name());
+        writing.abort();
+        stage.cluster.all_ready().await.unwrap();
+        if clients == 0 {
+            stage.cluster.agree(AGREE_WITHIN).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn partitions() {
+    let names = ["one", "halves", "ring", "bridge", "leader", "oneway"].map(|shape| format!("partition-{shape}"));
+    try_out(&names.each_ref().map(String::as_str), 3, 0).await;
+}
+
+#[tokio::test]
+async fn kills() {
+    try_out(&["kill-one", "kill-leader", "kill-majority", "kill-all"], 3, 0).await;
+}
+
+#[tokio::test]
+async fn pauses() {
+    try_out(&["pause-one", "pause-leader", "pause-all"], 3, 0).await;
+}
+
+#[tokio::test]
+async fn clients() {
+    try_out(&["client-kill", "client-pause"], 1, 2).await;
+}
+
+#[tokio::test]
+async fn slow_links_and_rolling_restart() {
+    try_out(&["slow-links", "rolling-restart"], 3, 0).await;
+}
