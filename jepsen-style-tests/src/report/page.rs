@@ -222,7 +222,7 @@ fn recovery(report: &Report) -> Markup {
             h2 { "Recovery" }
             p .soft {
                 "From when the fault was on (and from when it was off) to the end of the first operation that was asked for after that and \
-                 carried out, by any client. Where a majority is down nothing can be carried out before the fault is off."
+                 carried out, by any client (an acquire, where the workload has them). Where a majority is down nothing can be carried out before the fault is off."
             }
             (recovery_table(&rows))
         }

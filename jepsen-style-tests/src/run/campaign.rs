@@ -69,19 +69,27 @@ impl Campaign {
         let mut campaign = Self::default();
         let mut rng = StdRng::seed_from_u64(means.seed ^ 0x6e65_6d65_7369_73);
         let begun = Instant::now();
-        campaign.calm(means.screen, "calm", means.pace.first_calm).await;
         let until = means.time.saturating_sub(means.pace.last_calm);
         // Where faults take longer than was thought, each still has its turn; but not for ever.
-        let at_most = until.mul_f64(1.5) + Duration::from_secs(10);
-        while begun.elapsed() + means.pace.hold <= until || (!means.deck.dealt_once() && begun.elapsed() < at_most) {
+        let at_most = until * 2 + Duration::from_secs(10);
+        let mut calm = means.pace.first_calm;
+        loop {
+            campaign.calm(means.screen, "calm", calm).await;
+            let in_time = begun.elapsed() + means.pace.hold <= until;
+            let due = !means.deck.dealt_once() && begun.elapsed() < at_most;
+            if !in_time && !due {
+                break;
+            }
             let turn = means.deck.deal();
             if turn.is_empty() {
                 campaign.calm(means.screen, "no faults", until.saturating_sub(begun.elapsed())).await;
                 break;
             }
             campaign.turn(&mut means, &turn, &mut rng).await;
-            let calm = means.deck.about(means.pace.calm);
-            campaign.calm(means.screen, "calm", calm).await;
+            if begun.elapsed() + means.pace.calm + means.pace.hold > until && means.deck.dealt_once() {
+                break;
+            }
+            calm = means.deck.about(means.pace.calm);
         }
         campaign
     }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::check::Check;
-use crate::history::{Ended, Event, History, Op};
+use crate::history::{Event, History, Op};
 use crate::ledger::Ledger;
 use crate::nemesis::{FaultRecord, Nemesis, Stage};
 use crate::record::{self, boot_us};
@@ -257,7 +257,8 @@ fn judge(
     checks.extend([generic::bit(&campaign.faults, asked), generic::goes_on(&ops, healed_us), generic::enough(&counts)]);
     let own = workload.check(&recorded);
     let outcome = outcome(workload.expected(), &own, &checks, &campaign.faults);
-    let recovery = campaign.faults.iter().map(|fault| recovery(fault, &ops)).collect();
+    let telling = generic::telling(&ops);
+    let recovery = campaign.faults.iter().map(|fault| recovery(fault, &telling)).collect();
     Report {
         workload: settings.workload.clone(),
         about: workload.about().into(),
@@ -305,11 +306,8 @@ fn worse(one: Outcome, other: Outcome) -> Outcome {
     if rank(other) > rank(one) { other } else { one }
 }
 
-fn recovery(fault: &FaultRecord, ops: &[Op]) -> Recovery {
-    let after = |from_us: u64| {
-        let answered = ops.iter().filter(|op| op.ended == Ended::Ok && op.invoked_us >= from_us);
-        answered.filter_map(|op| op.completed_us).min().map(|at_us| (at_us - from_us) / 1_000)
-    };
+fn recovery(fault: &FaultRecord, telling: &[&Op]) -> Recovery {
+    let after = |from_us| generic::next_after_ms(telling, from_us);
     Recovery { nemesis: fault.nemesis.clone(), after_on_ms: after(fault.began_us), after_off_ms: after(fault.ended_us) }
 }
 

@@ -132,14 +132,16 @@ impl Pace {
         let seconds = |least: f64, share: f64, most: f64| Duration::from_secs_f64(share.clamp(least, most));
         let time_s = time.as_secs_f64();
         let first_calm = seconds(1.0, time_s / 12.0, 5.0);
-        let last_calm = seconds(2.0, time_s / 8.0, 10.0);
+        // Who died or was cut off while it held is in the way for as long as its session lives, and a new leader counts that anew.
+        let until_all_are_back_s = ttl.as_secs_f64() + 1.3;
+        let last_calm = seconds(until_all_are_back_s, time_s / 8.0, 10.0);
         let turns = f64::from(u32::try_from(turns.max(1)).unwrap_or(u32::MAX));
         let each_s = (time.saturating_sub(first_calm + last_calm)).as_secs_f64() / turns;
         let ttl_s = ttl.as_secs_f64();
         Self {
             first_calm,
-            hold: seconds(ttl_s * 1.3, each_s * 0.6, ttl_s * 4.0),
-            calm: seconds(0.5, each_s * 0.15, 3.0),
+            hold: seconds(ttl_s * 1.3, each_s * 0.5, ttl_s * 4.0),
+            calm: Duration::from_secs_f64(until_all_are_back_s),
             last_calm,
         }
     }

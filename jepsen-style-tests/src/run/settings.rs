@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Nemeses that take turns; or `all` for random overlapping combinations of every one. See --list.
     #[arg(long, value_delimiter = ',', default_value = "all")]
     pub nemesis: Vec<String>,
-    /// Seconds under load, calm phases included.
+    /// Seconds under load, calm phases included; longer where it takes longer until each nemesis has had its turn.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=86_400))]
     pub time: u64,
     /// Nodes of the cluster: 3 or 5.
