@@ -447,3 +447,7 @@ impl Blocking for Disk {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "disk_tests.rs"]
+mod tests;

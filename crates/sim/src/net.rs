@@ -216,10 +216,6 @@ impl State {
         }
     }
 
-    pub(crate) fn is_up(&self, host: HostId) -> bool {
-        self.hosts.get(&host).is_some_and(|presence| presence.up)
-    }
-
     fn link(&mut self, from: HostId, to: HostId) -> &mut Link {
         let plan = self.plan;
         self.links.entry((from, to)).or_insert_with(|| Link { plan, cut: false, held: Vec::new() })
@@ -304,7 +300,11 @@ impl State {
         if stream || self.dice.random_bool(0.5) {
             let error = CallError::Reset;
             let other = if caller == from { to } else { from };
-            self.send(other, caller, What::Fail { call, error });
+            match stream {
+                // Before anything that is sent from now on, so that nothing is missing in the middle.
+                true => self.send_reliably(other, caller, call, What::Fail { call, error }),
+                false => self.send(other, caller, What::Fail { call, error }),
+            }
         }
         true
     }
