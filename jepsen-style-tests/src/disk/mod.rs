@@ -24,16 +24,56 @@ use crate::verdict::Failed;
 /// Every call that changes a file, a name, or what of them is durable.
 const CALLS: &str = "trace=open,openat,creat,lseek,write,writev,pwrite64,pwritev,pwritev2,ftruncate,truncate,fallocate,rename,renameat,\
                      renameat2,link,linkat,unlink,unlinkat,mkdir,mkdirat,rmdir,fsync,fdatasync,copy_file_range,sync,syncfs";
+/// Syncs take a while, as on real disks: a kill is to come while something is not synced.
+const SLOW_SYNCS: &str = "inject=fdatasync:delay_enter=4000";
 /// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself. Later incarnations of a node
 /// append to the same trace.
-const TRACER: [&str; 11] = ["strace", "-D", "-f", "--seccomp-bpf", "-y", "-A", "-s", "4194304", "-e", CALLS, "-e"];
-const TRACER_END: [&str; 3] = ["signal=none", "-o", "{node}/trace"];
+const TRACER: [&str; 14] = [
+    "strace",
+    "-D",
+    "-f",
+    "--seccomp-bpf",
+    "-y",
+    "-A",
+    "-s",
+    "4194304",
+    "-e",
+    CALLS,
+    "-e",
+    SLOW_SYNCS,
+    "-e",
+    "signal=none",
+];
+const TRACE: &str = "{node}/trace";
 /// How long a tracer may take to end after the process that it traced.
 const TRACE_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
 /// Makes the nodes write traces. For a cluster that is not started yet, and without a tracer of its own.
 pub fn prepare(options: &mut Options) {
-    options.wrap.extend(TRACER.iter().chain(&TRACER_END).map(ToString::to_string));
+    options.wrap.extend(TRACER.iter().chain(&["-o", TRACE]).map(ToString::to_string));
+}
+
+/// Whether a trace can be taken on this machine, for one who cannot wait: it runs `strace true`.
+pub fn possible() -> bool {
+    let Ok(dir) = tempfile::tempdir() else { return false };
+    let mut probe = std::process::Command::new(TRACER[0]);
+    probe.args(&TRACER[1..]).arg("-o").arg(dir.path().join("probe")).arg("true");
+    let silent = std::process::Stdio::null;
+    probe.stdin(silent()).stdout(silent()).stderr(silent()).status().is_ok_and(|status| status.success())
+}
+
+/// Somebody else has changed the data of a node that does not run: its next trace begins with them as they are.
+///
+/// # Errors
+/// Files cannot be read or written.
+pub async fn begin_again(node_dir: &Path) -> Result<(), Failed> {
+    let files = Files::of(node_dir);
+    if files.trace.exists() {
+        ended(&files.trace).await?;
+        image::replace(&files.base, &image::read(&files.data)?)?;
+        std::fs::rename(&files.trace, &files.last)?;
+    }
+    Ok(())
 }
 
 /// Whether a trace can be taken on this machine.
@@ -42,7 +82,7 @@ pub fn prepare(options: &mut Options) {
 /// Says what is missing.
 pub async fn works(dir: &Path) -> Result<(), Failed> {
     let mut probe = tokio::process::Command::new(TRACER[0]);
-    probe.args(&TRACER[1..]).args([TRACER_END[0], "-o"]).arg(dir.join("probe")).arg("true").kill_on_drop(true);
+    probe.args(&TRACER[1..]).arg("-o").arg(dir.join("probe")).arg("true").kill_on_drop(true);
     match probe.output().await {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
+use crate::net::LinkFault;
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -31,30 +32,46 @@ const PAUSED_FOR: Duration = Duration::from_secs(5);
 const THINK: Duration = Duration::from_millis(5);
 const ELECTIONS: &str = "lockkeeper_elections_total";
 
+/// What happens to the leader.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(super) enum Fault {
     Kill,
     Terminate,
-    Pause,
+    /// Stopped for so long.
+    Pause(Duration),
+    /// Cut off from the others for so long; the network must be able to.
+    CutOff(Duration),
 }
 
-const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Terminate, Fault::Pause];
+const FAULTS: [Fault; 3] = [Fault::Kill, Fault::Terminate, Fault::Pause(PAUSED_FOR)];
 
 impl Fault {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Kill => "kill -9",
             Self::Terminate => "SIGTERM",
-            Self::Pause => "SIGSTOP",
+            Self::Pause(_) => "SIGSTOP",
+            Self::CutOff(_) => "cut off",
         }
     }
 
-    fn signal(self) -> Signal {
+    fn slug(self) -> &'static str {
         match self {
-            Self::Kill => Signal::SIGKILL,
-            Self::Terminate => Signal::SIGTERM,
-            Self::Pause => Signal::SIGSTOP,
+            Self::Kill => "kill",
+            Self::Terminate => "terminate",
+            Self::Pause(_) => "pause",
+            Self::CutOff(_) => "cut-off",
         }
+    }
+
+    async fn strike(self, cluster: &Cluster, leader: u64) -> Result<(), Failed> {
+        match self {
+            Self::Kill => cluster.signal(leader, Signal::SIGKILL),
+            Self::Terminate => cluster.signal(leader, Signal::SIGTERM),
+            Self::Pause(_) => cluster.signal(leader, Signal::SIGSTOP),
+            Self::CutOff(_) => return cluster.set_links_of(leader, LinkFault::Cut).await,
+        }
+        Ok(())
     }
 
     /// What is promised, for the median.
@@ -62,36 +79,22 @@ impl Fault {
         match self {
             Self::Kill => Duration::from_millis(150),
             Self::Terminate => Duration::from_millis(100),
-            Self::Pause => Duration::from_millis(1_500),
+            Self::Pause(_) | Self::CutOff(_) => Duration::from_millis(1_500),
         }
     }
 }
 
 pub(super) async fn run(context: &Context) -> Outcome {
-    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let count = context.rounds.unwrap_or(ROUNDS);
     let mut random = context.random(1);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    let parent = cluster.api(1).create("/failover", &Create::default(), None).await;
-    parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+    make_parent(&cluster).await?;
     let (mut figures, mut missed) = (Vec::new(), Vec::new());
     let mut requests = 0;
     for fault in FAULTS {
-        let mut outages = Vec::new();
-        for round in 1..=rounds {
-            let measured = one_round(&mut cluster, fault, round, &mut random)
-                .await
-                .map_err(|failed| Failed::Broken(format!("{} round {round}: {failed}", fault.name())))?;
-            requests += measured.requests;
-            outages.push(measured.outage);
-            context.story.say(format!(
-                "{} round {round} of {rounds}: node {} led; next grant after {}; {} requests at the survivors, all acknowledged",
-                fault.name(),
-                measured.leader,
-                millis(measured.outage),
-                measured.requests
-            ));
-        }
-        let Some(summary) = Summary::of(&outages) else { continue };
+        let measured = rounds(context, &mut cluster, fault, count, &mut random).await?;
+        requests += measured.requests;
+        let Some(summary) = Summary::of(&measured.outages) else { continue };
         context.story.say(format!("{}: {summary}", fault.name()));
         if summary.median > fault.target() {
             missed.push(format!(
@@ -117,6 +120,44 @@ pub(super) async fn run(context: &Context) -> Outcome {
     }
 }
 
+/// Where the rounds put what they create.
+pub(super) async fn make_parent(cluster: &Cluster) -> Result<(), Failed> {
+    let parent = cluster.api(1).create("/failover", &Create::default(), None).await;
+    parent.map(drop).map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))
+}
+
+/// What rounds of a fault came to.
+pub(super) struct Rounds {
+    pub(super) outages: Vec<Duration>,
+    requests: usize,
+}
+
+/// The same fault over and over.
+pub(super) async fn rounds(
+    context: &Context,
+    cluster: &mut Cluster,
+    fault: Fault,
+    count: u32,
+    random: &mut StdRng,
+) -> Result<Rounds, Failed> {
+    let mut all = Rounds { outages: Vec::new(), requests: 0 };
+    for round in 1..=count {
+        let measured = one_round(cluster, fault, round, random)
+            .await
+            .map_err(|failed| Failed::Broken(format!("{} round {round}: {failed}", fault.name())))?;
+        all.requests += measured.requests;
+        all.outages.push(measured.outage);
+        context.story.say(format!(
+            "{} round {round} of {count}: node {} led; next grant after {}; {} requests at the survivors, all acknowledged",
+            fault.name(),
+            measured.leader,
+            millis(measured.outage),
+            measured.requests
+        ));
+    }
+    Ok(all)
+}
+
 struct Measured {
     leader: u64,
     outage: Duration,
@@ -126,7 +167,7 @@ struct Measured {
 async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut StdRng) -> Result<Measured, Failed> {
     let (leader, _) = cluster.leader().await?;
     let survivors: Vec<u64> = cluster.ids().into_iter().filter(|id| *id != leader).collect();
-    let parent = format!("/failover/{}-{round}", fault.signal().as_str());
+    let parent = format!("/failover/{}-{round}", fault.slug());
     let made = cluster.api(survivors[0]).create(&parent, &Create::default(), None).await;
     made.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
     let load = Load::start(cluster, &survivors, LOCKERS_PER_NODE, Some(&parent)).await?;
@@ -134,7 +175,7 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
     tokio::time::sleep(Duration::from_millis(random.random_range(0..300))).await;
 
     let struck = Instant::now();
-    cluster.signal(leader, fault.signal());
+    fault.strike(cluster, leader).await?;
     load.warm(struck).await?;
     cluster.leader_among(&survivors, Duration::from_secs(10)).await?;
     load.warm(Instant::now()).await?;
@@ -146,16 +187,19 @@ async fn one_round(cluster: &mut Cluster, fault: Fault, round: u32, random: &mut
                 return broken(format!("the old leader ended with {code:?} after SIGTERM, not with 0"));
             }
         }
-        Fault::Pause => {
-            tokio::time::sleep(PAUSED_FOR.saturating_sub(struck.elapsed())).await;
-            cluster.signal(leader, Signal::SIGCONT);
+        Fault::Pause(lasting) | Fault::CutOff(lasting) => {
+            tokio::time::sleep(lasting.saturating_sub(struck.elapsed())).await;
+            match fault {
+                Fault::CutOff(_) => cluster.set_links_of(leader, LinkFault::None).await?,
+                _ => cluster.signal(leader, Signal::SIGCONT),
+            }
             // The old leader finds out that it no longer leads, and its return must not disturb anyone.
             cluster.ready(leader).await?;
             load.warm(Instant::now()).await?;
         }
     }
     let done = load.stop().await?;
-    if !matches!(fault, Fault::Pause) {
+    if matches!(fault, Fault::Kill | Fault::Terminate) {
         cluster.spawn(leader)?;
     }
     cluster.all_ready().await?;

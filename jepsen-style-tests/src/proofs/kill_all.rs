@@ -258,7 +258,8 @@ async fn create_forever(api: Api, parent: String, worker: u64, credential: Strin
         }
         let kind = if number % 5 == 4 { Kind::Ephemeral } else { Kind::Persistent };
         let sequential = number % 2 == 1;
-        let data = format!("{worker}:{number}");
+        // Up to several sectors of a disk, so that a write can tear.
+        let data = format!("{worker}:{number}:{}", "x".repeat(number as usize % 5 * 900));
         let body = Create { data: Data::from_bytes(data.as_bytes()), kind, sequential, ..Create::default() };
         let path = format!("{parent}/{worker}-{number}-");
         match api.create_within(&path, &body, Some(&credential), CALL).await {

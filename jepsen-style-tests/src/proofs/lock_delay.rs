@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::Request;
 use nix::sys::signal::Signal;
 
-use super::Context;
+use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::judge::timing::in_time;
 use crate::ledger::Ledger;
@@ -20,7 +20,6 @@ use crate::verdict::{Failed, Outcome, broken};
 use crate::workers::Worker;
 
 pub(super) const ROUNDS: u32 = 4;
-const TTL_MS: u64 = 2_000;
 const DELAY_MS: u64 = 1_500;
 /// How much later than the delay's end the next may be granted: what a timer and a hand-over take.
 const GRACE_MS: u64 = 500;
@@ -57,15 +56,16 @@ pub(super) async fn run(context: &Context) -> Outcome {
     ))
 }
 
-struct Pair {
+/// A holder and the one behind it.
+pub(super) struct Pair {
     lock: String,
-    holder: Worker,
-    waiter: Worker,
+    pub(super) holder: Worker,
+    pub(super) waiter: Worker,
     token: u64,
 }
 
 /// A holder with a waiter behind it, each in a process of its own.
-async fn pair(context: &Context, cluster: &Cluster, name: &str, holder_words: &str) -> Result<Pair, Failed> {
+pub(super) async fn pair(context: &Context, cluster: &Cluster, name: &str, holder_words: &str) -> Result<Pair, Failed> {
     let lock = format!("lock-delay/{name}");
     let start = |role: &str, ttl_ms: u64, words: &str| {
         let arguments = format!("--ttl-ms {ttl_ms} --label {role}-{name} hold --lock {lock}{words}");
@@ -88,14 +88,14 @@ async fn pair(context: &Context, cluster: &Cluster, name: &str, holder_words: &s
     }
 }
 
-fn granted(record: &Record) -> Option<(u64, u64)> {
+pub(super) fn granted(record: &Record) -> Option<(u64, u64)> {
     match record.what {
         What::Granted { token, .. } => Some((token, record.at_us)),
         _ => None,
     }
 }
 
-fn sure_until_ms(holder: &Worker) -> Result<u64, Failed> {
+pub(super) fn sure_until_ms(holder: &Worker) -> Result<u64, Failed> {
     let sure = holder.records()?.into_iter().filter_map(|record| match record.what {
         What::Sure { until_ms } => Some(until_ms),
         _ => None,

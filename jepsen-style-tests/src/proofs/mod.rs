@@ -14,6 +14,7 @@ mod lock_delay;
 mod minority;
 mod multi_lock;
 mod paused_holder;
+mod recovery;
 mod semaphore;
 mod sharing;
 mod synced;
@@ -68,6 +69,9 @@ pub struct Proof {
     pub run: for<'a> fn(&'a Context) -> Running<'a>,
 }
 
+/// The timeout of the sessions of holders that are killed.
+const TTL_MS: u64 = 2_000;
+
 fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)
 }
@@ -119,6 +123,12 @@ pub const PROOFS: &[Proof] = &[
             minutes(3 + rounds * 2) + Duration::from_secs(2 * calm)
         },
         run: |context| Box::pin(failover::run(context)),
+    },
+    Proof {
+        name: "recovery",
+        about: "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant",
+        limit: |context| minutes(5 + u64::from(context.rounds.unwrap_or(recovery::ROUNDS))),
+        run: |context| Box::pin(recovery::run(context)),
     },
     Proof {
         name: "group-commit",

@@ -1,0 +1,125 @@
+//! How long clients wait after a fault, over so many faults that the tail shows: time to the next acknowledged acquire.
+//!
+//! Two questions. *The leader's end*: it is killed, stopped, or cut off from the others, with clients at work at the others; counted from
+//! the fault to the end of the longest time without a grant, as in `failover`, whose rounds these are, checks and all. *The holder's
+//! end*: a process that holds a lock is killed, alone or in the same moment as the leader, and another process waits for that lock;
+//! counted from the kill to the next one's grant. That includes what is left of the dead one's session, which nobody may shorten, so it is
+//! counted a second time from when that was over, by the dead one's own reckoning.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::failover::{self, Fault};
+use super::lock_delay::{self, Pair};
+use super::{Context, TTL_MS};
+use crate::cluster::{Cluster, Options};
+use crate::net::proxy::ProxyNet;
+use crate::record::boot_us;
+use crate::stats::Summary;
+use crate::verdict::{Failed, Outcome};
+
+pub(super) const ROUNDS: u32 = 100;
+/// For faults that are taken off again: longer than an election.
+const LASTING: Duration = Duration::from_millis(2_500);
+/// Holders that die in one round: each has a process, and so has the one behind it.
+const HOLDERS: u32 = 10;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut random = context.random(1);
+    // Nothing stands between the nodes: that a peer's process has ended is told by its sockets.
+    let mut cluster = Cluster::start(&context.binary, &context.dir.join("direct"), Options::default()).await?;
+    let mut figures = Vec::new();
+    leaders(context, &mut cluster, &[Fault::Kill, Fault::Pause(LASTING)], rounds, &mut random, &mut figures).await?;
+    for with_leader in [false, true] {
+        let what = if with_leader { "holder killed with the leader" } else { "holder killed" };
+        let waits = holders(context, &mut cluster, rounds, with_leader, &mut random).await?;
+        let (from_death, from_end): (Vec<_>, Vec<_>) = waits.into_iter().unzip();
+        figures.extend(tell(context, what, &from_death));
+        figures.extend(tell(context, &format!("{what}, from its session's end"), &from_end));
+    }
+    drop(cluster);
+    let net = Arc::new(ProxyNet::start(3).await?);
+    let options = Options { net: Some(net), ..Options::default() };
+    let mut cluster = Cluster::start(&context.binary, &context.dir.join("proxied"), options).await?;
+    leaders(context, &mut cluster, &[Fault::CutOff(LASTING)], rounds, &mut random, &mut figures).await?;
+    Ok(figures.join("; "))
+}
+
+async fn leaders(
+    context: &Context,
+    cluster: &mut Cluster,
+    faults: &[Fault],
+    rounds: u32,
+    random: &mut StdRng,
+    figures: &mut Vec<String>,
+) -> Result<(), Failed> {
+    failover::make_parent(cluster).await?;
+    for fault in faults {
+        let outages = failover::rounds(context, cluster, *fault, rounds, random).await?.outages;
+        figures.extend(tell(context, &format!("leader {}", fault.name()), &outages));
+    }
+    Ok(())
+}
+
+fn tell(context: &Context, what: &str, waits: &[Duration]) -> Option<String> {
+    let summary = Summary::of(waits)?;
+    let line = format!("{what}: {summary} of {}", summary.count);
+    context.story.say(&line);
+    Some(line)
+}
+
+/// How long the next waited after each death, and after the end of the dead one's session.
+async fn holders(
+    context: &Context,
+    cluster: &mut Cluster,
+    count: u32,
+    with_leader: bool,
+    random: &mut StdRng,
+) -> Result<Vec<(Duration, Duration)>, Failed> {
+    let mut waits = Vec::new();
+    for first in (0..count).step_by(HOLDERS as usize) {
+        let mut pairs = Vec::new();
+        for number in first..count.min(first + HOLDERS) {
+            let name = format!("{}-{number}", if with_leader { "both" } else { "alone" });
+            pairs.push(lock_delay::pair(context, cluster, &name, "").await?);
+        }
+        // Anywhere between two signs of life.
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..TTL_MS / 3))).await;
+        let leader = cluster.leader().await?.0;
+        let struck_us = boot_us();
+        if with_leader {
+            cluster.signal(leader, Signal::SIGKILL);
+        }
+        pairs.iter().for_each(|pair| pair.holder.signal(Signal::SIGKILL));
+        for pair in pairs {
+            waits.push(next_after(pair, struck_us).await?);
+        }
+        if with_leader {
+            cluster.ended(leader, PATIENCE).await?;
+            cluster.spawn(leader)?;
+        }
+        cluster.all_ready().await?;
+    }
+    Ok(waits)
+}
+
+async fn next_after(pair: Pair, struck_us: u64) -> Result<(Duration, Duration), Failed> {
+    let Pair { mut holder, mut waiter, .. } = pair;
+    holder.kill().await?;
+    let sure_ms = lock_delay::sure_until_ms(&holder)?;
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, lock_delay::granted).await?;
+    waiter.signal(Signal::SIGUSR1);
+    waiter.idle(PATIENCE).await?;
+    waiter.finish(PATIENCE).await?;
+    if granted_us < sure_ms * 1_000 {
+        let early = sure_ms * 1_000 - granted_us;
+        return Err(Failed::Broken(format!("granted {early} µs before the dead holder's session could end (P5)")));
+    }
+    Ok((Duration::from_micros(granted_us - struck_us), Duration::from_micros(granted_us - sure_ms * 1_000)))
+}
