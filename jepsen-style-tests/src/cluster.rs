@@ -382,6 +382,32 @@ impl Cluster {
         Ok(())
     }
 
+    /// A node's directory as the node itself sees it: with its data, wherever they lie.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn seen_directory(&self, id: u64) -> Result<PathBuf, Failed> {
+        let directory = std::path::absolute(self.directory(id))?;
+        Ok(self.disk(id).map_or_else(|| directory.clone(), |disk| disk.seen_from_outside(&directory)))
+    }
+
+    /// Where the harness finds a node's data.
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn data(&self, id: u64) -> Result<PathBuf, Failed> {
+        Ok(self.seen_directory(id)?.join("data"))
+    }
+
+    /// Somebody has changed the data of a node that does not run. Where its system calls are traced, the next trace begins with what
+    /// is there now.
+    ///
+    /// # Errors
+    /// Files cannot be read or written.
+    pub async fn begin_trace_again(&self, id: u64) -> Result<(), Failed> {
+        crate::disk::begin_again(&self.seen_directory(id)?).await
+    }
+
     /// The small disk of a node, where it has one.
     pub fn disk(&self, id: u64) -> Option<&SmallDisk> {
         self.nodes.get(&id)?.disk.as_ref()

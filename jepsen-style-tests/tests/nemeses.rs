@@ -136,3 +136,18 @@ async fn clients() {
 async fn slow_links_and_rolling_restart() {
     try_out(&["slow-links", "rolling-restart"], 3, 0).await;
 }
+
+#[tokio::test]
+async fn disks() {
+    try_out(&["disk-full", "damage", "lost-writes"], 3, 0).await;
+}
+
+#[tokio::test]
+async fn clocks() {
+    try_out(&["clock-jump", "clock-rate"], 3, 0).await;
+}
+
+#[tokio::test]
+async fn membership() {
+    try_out(&["membership"], 3, 0).await;
+}

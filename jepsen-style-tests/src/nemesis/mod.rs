@@ -1,7 +1,13 @@
 //! Faults: each is put on, lasts longer than the sessions' timeout, is taken off, and must show that it bit.
 
 mod clients;
+mod clocks;
+mod damage;
+mod disk_full;
 mod kills;
+mod lost_writes;
+mod members;
+mod membership;
 mod observe;
 mod partitions;
 mod pauses;
@@ -118,6 +124,18 @@ pub trait Nemesis: Send {
 
 /// Every nemesis, `none` among them; `all` is made of the others by the runner.
 pub fn all() -> Vec<Box<dyn Nemesis>> {
-    let families = [partitions::all(), kills::all(), pauses::all(), clients::all(), slow_links::all(), rolling::all()];
+    let families = [
+        partitions::all(),
+        kills::all(),
+        pauses::all(),
+        clients::all(),
+        slow_links::all(),
+        disk_full::all(),
+        lost_writes::all(),
+        damage::all(),
+        clocks::all(),
+        membership::all(),
+        rolling::all(),
+    ];
     families.into_iter().flatten().collect()
 }

@@ -1,0 +1,141 @@
+//! Wrong clocks: wall clocks that jump, and clocks that run at another rate. The servers are the build that can be told so
+//! (`lockkeeper-faulty` with `LOCKKEEPER_CLOCK_CONTROL`); no bug is planted in it.
+//!
+//! Time is data and must decide nothing about sessions but through the monotonic clock, so jumps may be wild. Rates are bounded above by
+//! what the client library allows for: a leader's clock may be a twentieth too fast, and as slow as it likes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+
+use super::{Nemesis, Stage, observe};
+use crate::cluster::Options;
+use crate::verdict::{Failed, broken};
+
+const PROGRAM: &str = "lockkeeper-faulty";
+const CONTROL: &str = "LOCKKEEPER_CLOCK_CONTROL";
+/// Tells how its clock was put.
+const SAID: &str = "the clock was put";
+const OBEYED_WITHIN: Duration = Duration::from_secs(5);
+const JUMPS_MS: [i64; 5] = [20, 300, 3_000, 30_000, 90_000];
+const RATES: [f64; 5] = [0.5, 0.8, 0.95, 1.02, 1.05];
+
+#[derive(Clone, Copy)]
+enum How {
+    Jump,
+    Rate,
+}
+
+struct Clocks {
+    how: How,
+    wrong: Vec<u64>,
+    evidence: Vec<String>,
+}
+
+/// Both.
+pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
+    let make = |how| Box::new(Clocks { how, wrong: Vec::new(), evidence: Vec::new() }) as Box<dyn Nemesis>;
+    [How::Jump, How::Rate].into_iter().map(make).collect()
+}
+
+/// Puts a clock, and waits until the node says that it has obeyed; gives what it said.
+async fn put(directory: &Path, offset_ms: i64, rate: f64) -> Result<String, Failed> {
+    let from = observe::log_end(directory);
+    let (file, half) = (directory.join("clock"), directory.join("clock.half"));
+    std::fs::write(&half, format!("{offset_ms} {rate}\n"))?;
+    std::fs::rename(half, file)?;
+    let begun = Instant::now();
+    loop {
+        if let Some(line) = observe::said(directory, from, &[SAID]) {
+            return Ok(line);
+        }
+        if begun.elapsed() > OBEYED_WITHIN {
+            return broken(format!("{} was told and the node does not say that it obeyed", directory.display()));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Clocks {
+    fn draw(&self, rng: &mut StdRng) -> (i64, f64) {
+        match self.how {
+            How::Jump => {
+                let far = *JUMPS_MS.choose(rng).unwrap_or(&JUMPS_MS[0]);
+                (if rng.random_bool(0.5) { far } else { -far }, 1.0)
+            }
+            How::Rate => (0, *RATES.choose(rng).unwrap_or(&RATES[0])),
+        }
+    }
+}
+
+#[async_trait]
+impl Nemesis for Clocks {
+    fn name(&self) -> &'static str {
+        match self.how {
+            How::Jump => "clock-jump",
+            How::Rate => "clock-rate",
+        }
+    }
+
+    fn about(&self) -> &'static str {
+        match self.how {
+            How::Jump => "wall clocks jump, by milliseconds to a minute and a half, and back",
+            How::Rate => "clocks run at rates of their own, from half to a twentieth too fast",
+        }
+    }
+
+    fn prepares(&self, options: &mut Options) {
+        options.program = Some(PROGRAM.into());
+        let named = options.environment.iter().any(|(name, _)| name == CONTROL);
+        if !named {
+            options.environment.push((CONTROL.into(), "{node}/clock".into()));
+        }
+    }
+
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+        self.evidence.clear();
+        self.wrong.clear();
+        let mut nodes = stage.cluster.ids();
+        nodes.shuffle(rng);
+        nodes.truncate(rng.random_range(1..=nodes.len()));
+        // The leader's counts most.
+        let leader = observe::leader_or_any(stage, rng).await?;
+        if !nodes.contains(&leader) {
+            nodes.push(leader);
+        }
+        let mut told = Vec::new();
+        for node in nodes {
+            let (offset_ms, rate) = self.draw(rng);
+            let called = observe::called(&stage.cluster, node).await;
+            self.wrong.push(node);
+            // One that another fault has ended obeys when it starts.
+            let runs = stage.cluster.process(node).is_some_and(|process| process.ended().is_none());
+            if runs {
+                let said = put(stage.cluster.directory(node), offset_ms, rate).await?;
+                self.evidence.push(format!("node {node} said: {said}"));
+                told.push(match self.how {
+                    How::Jump => format!("the clock of {called} jumped by {offset_ms} ms"),
+                    How::Rate => format!("the clock of {called} runs at {rate}"),
+                });
+            }
+        }
+        Ok(told.join(", "))
+    }
+
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+        for node in std::mem::take(&mut self.wrong) {
+            // Another fault may have put a new node in its place.
+            let there = stage.cluster.ids().contains(&node);
+            if there && stage.cluster.process(node).is_some_and(|process| process.ended().is_none()) {
+                put(stage.cluster.directory(node), 0, 1.0).await?;
+            } else if there {
+                std::fs::write(stage.cluster.directory(node).join("clock"), "0 1\n")?;
+            }
+        }
+        Ok(std::mem::take(&mut self.evidence))
+    }
+}

@@ -1,0 +1,235 @@
+//! The data of one node are damaged while it is down: bits flipped, a file cut short, a page wiped. It must refuse to start and say why;
+//! if the damage lies where nothing is kept it may start, and then it must agree with the others. Afterwards its files are put back, or
+//! it is given up and a new member takes its place.
+//!
+//! Files are put back only if nothing has run on what came after them: a node that went back in time would have lost what it promised.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+
+use super::{Nemesis, Stage, members, observe};
+use crate::cluster::Cluster;
+use crate::process::Process;
+use crate::verdict::{Failed, broken};
+
+const DECIDES_WITHIN: Duration = Duration::from_secs(30);
+const LOOK_FOR: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(20);
+/// After so many that hit nothing, the damage is one that cannot be missed.
+const SMALL_ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 6;
+const PAGE: u64 = 4096;
+
+#[derive(Default)]
+struct Damage {
+    down: Option<(u64, PathBuf)>,
+    replaces: bool,
+    evidence: Vec<String>,
+}
+
+/// It.
+pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
+    vec![Box::new(Damage::default())]
+}
+
+/// What became of a node that was started on damaged files.
+enum Became {
+    Refused(String),
+    Serves,
+}
+
+#[async_trait]
+impl Nemesis for Damage {
+    fn name(&self) -> &'static str {
+        "damage"
+    }
+
+    fn about(&self) -> &'static str {
+        "bits flipped and files cut short in one node's data: it refuses to start, never serves what is wrong"
+    }
+
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        (stage.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged node".into())
+    }
+
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+        self.evidence.clear();
+        self.replaces = rng.random_bool(0.5);
+        let node = observe::any(stage, rng)?;
+        let called = observe::called(&stage.cluster, node).await;
+        let mut told = Vec::new();
+        for attempt in 1..=ATTEMPTS {
+            observe::kill(&mut stage.cluster, node).await?;
+            let (data, kept) = (stage.cluster.data(node)?, stage.dir.join(format!("kept-{node}")));
+            put_back(&data, &kept)?;
+            self.down = Some((node, kept));
+            let what = harm(&data, rng, attempt > SMALL_ATTEMPTS)?;
+            told.push(what.clone());
+            stage.cluster.begin_trace_again(node).await?;
+            let log_from = observe::log_end(stage.cluster.directory(node));
+            stage.cluster.spawn(node)?;
+            match became(&mut stage.cluster, node, log_from).await? {
+                Became::Refused(how) => {
+                    self.evidence.push(format!("{what}: node {node} refused to start: {how}"));
+                    break;
+                }
+                Became::Serves => {
+                    // What was kept is older than what it has promised since.
+                    self.down = None;
+                    agrees(&stage.cluster, node).await?;
+                    told.push("(it started, and agreed)".into());
+                }
+            }
+        }
+        Ok(format!("{called} killed, its files damaged: {}", told.join(", ")))
+    }
+
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+        let mut evidence = std::mem::take(&mut self.evidence);
+        let Some((node, kept)) = self.down.take() else { return Ok(evidence) };
+        // Nothing may run on files that are about to change.
+        if stage.cluster.process(node).is_some_and(|process| Process::ended(process).is_none()) {
+            stage.cluster.kill(node).await?;
+        }
+        if self.replaces {
+            members::remove(&stage.cluster, node).await?;
+            let new = members::settle_in_place_of(&mut stage.cluster, node).await?;
+            evidence.push(format!("it was given up, and node {new} took its place"));
+        } else {
+            put_back(&kept, &stage.cluster.data(node)?)?;
+            stage.cluster.begin_trace_again(node).await?;
+            stage.cluster.spawn(node)?;
+            let back = observe::back(&mut stage.cluster, &[node]).await?;
+            evidence.push(format!("its files were put back, {back}"));
+        }
+        Ok(evidence)
+    }
+}
+
+/// Waits until it has refused, or is ready.
+async fn became(cluster: &mut Cluster, node: u64, log_from: u64) -> Result<Became, Failed> {
+    let begun = Instant::now();
+    let api = cluster.api(node);
+    loop {
+        if let Some(status) = cluster.process(node).and_then(Process::ended) {
+            let words = ["damage", "checksum", "corrupt", "missing", "refus", "acknowledged"];
+            let said = observe::said(cluster.directory(node), log_from, &words);
+            return match (status.code(), said) {
+                (Some(1..), Some(line)) => Ok(Became::Refused(line)),
+                (_, said) => broken(format!(
+                    "node {node}, its files damaged, ended with {status} and {}",
+                    said.map_or("gave no clear reason".into(), |line| format!("said {line}"))
+                )),
+            };
+        }
+        if api.ready().await {
+            return Ok(Became::Serves);
+        }
+        if begun.elapsed() > DECIDES_WITHIN {
+            return broken(format!(
+                "node {node}, its files damaged, neither serves nor ends within {DECIDES_WITHIN:?}"
+            ));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Looks for a state that differs from another's at the same zxid.
+async fn agrees(cluster: &Cluster, node: u64) -> Result<(), Failed> {
+    let begun = Instant::now();
+    while begun.elapsed() < LOOK_FOR {
+        let states: Vec<_> =
+            cluster.statuses(true).await.into_iter().filter_map(|s| Some((s.node_id, s.state?))).collect();
+        let Some((_, own)) = states.iter().find(|(id, _)| *id == node) else { continue };
+        for (other, state) in &states {
+            if state.zxid == own.zxid && state.checksum != own.checksum {
+                return broken(format!(
+                    "node {node} serves damaged data: at zxid {} its state has checksum {}, that of node {other} {}",
+                    own.zxid, own.checksum, state.checksum
+                ));
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Does some damage and says what; `heavy` where nothing can be left whole.
+fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
+    let mut files = Vec::new();
+    list(data, &mut files)?;
+    if heavy {
+        files.retain(|(path, _)| path.ends_with("log/sled/db"));
+    }
+    let Some((path, length)) = files.choose_weighted(rng, |(_, length)| *length).ok().cloned() else {
+        return broken(format!("there is nothing to damage in {}", data.display()));
+    };
+    let name = path.strip_prefix(data).unwrap_or(&path).display().to_string();
+    let mut bytes = std::fs::read(&path)?;
+    let at = usize::try_from(rng.random_range(0..length)).unwrap_or(0);
+    let what = match (heavy, rng.random_range(0..3)) {
+        (true, _) => {
+            let from = bytes.len() / 4;
+            bytes[from..].iter_mut().step_by(61).for_each(|byte| *byte ^= 0x55);
+            format!("every 61st byte from {from} on flipped in {name}")
+        }
+        (false, 0) => {
+            let at = bytes[at..].iter().position(|byte| *byte != 0).map_or(at, |skip| at + skip);
+            let bit = rng.random_range(0..8);
+            bytes[at] ^= 1 << bit;
+            format!("bit {bit} of byte {at} flipped in {name}")
+        }
+        (false, 1) => {
+            bytes.truncate(at);
+            format!("{name} cut from {length} to {at} bytes")
+        }
+        (false, _) => {
+            let (from, page) = (at - at % PAGE as usize, PAGE as usize);
+            let to = (from + page).min(bytes.len());
+            bytes[from..to].fill(0);
+            format!("bytes {from} to {to} wiped in {name}")
+        }
+    };
+    std::fs::write(&path, bytes)?;
+    Ok(what)
+}
+
+/// The files that hold something, with their lengths.
+fn list(dir: &Path, files: &mut Vec<(PathBuf, u64)>) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if metadata.is_dir() {
+            list(&entry.path(), files)?;
+        } else if metadata.len() > 0 {
+            files.push((entry.path(), metadata.len()));
+        }
+    }
+    Ok(())
+}
+
+/// Makes `to` hold what `from` holds. It may be a mount point.
+fn put_back(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(to)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => put_back(&entry.path(), &target)?,
+            false => std::fs::copy(entry.path(), target).map(drop)?,
+        }
+    }
+    Ok(())
+}

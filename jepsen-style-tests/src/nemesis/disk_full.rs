@@ -1,0 +1,110 @@
+//! The disk of one node fills up. The node must stop, saying so in one clear line, before it has written anything by halves, and must
+//! come back when there is space again.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::observe::{self, Lead};
+use super::{Nemesis, Stage};
+use crate::cluster::Options;
+use crate::process::Process;
+use crate::small_disk;
+use crate::verdict::{Failed, broken};
+
+/// Enough for any run of the suite.
+const DISK_MIB: u64 = 512;
+/// The servers' own floor, small as the disk is.
+const FLOOR_MIB: u64 = 16;
+/// The next write at the latest stops it; without load that is a while away.
+const STOPS_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct DiskFull {
+    full: Option<(u64, u64, u64)>,
+    lead: Option<Lead>,
+}
+
+/// It.
+pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
+    vec![Box::new(DiskFull::default())]
+}
+
+#[async_trait]
+impl Nemesis for DiskFull {
+    fn name(&self) -> &'static str {
+        "disk-full"
+    }
+
+    fn about(&self) -> &'static str {
+        "the disk of one node fills up: it stops with a clear line, and comes back when there is space"
+    }
+
+    fn prepares(&self, options: &mut Options) {
+        if small_disk::possible() {
+            options.small_disk_mib = Some(DISK_MIB);
+            // It belongs to the section that comes before.
+            options.extra_config = format!("free_floor_mib = {FLOOR_MIB}\n{}", options.extra_config);
+        }
+    }
+
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        let without = stage.cluster.ids().into_iter().find(|node| stage.cluster.disk(*node).is_none());
+        without.map(|_| "small disks take root, or user namespaces that may mount".into())
+    }
+
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+        let node = match rng.random_bool(0.5) {
+            true => observe::leader_or_any(stage, rng).await?,
+            false => observe::any(stage, rng)?,
+        };
+        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
+        let called = observe::called(&stage.cluster, node).await;
+        let log_from = observe::log_end(stage.cluster.directory(node));
+        let Some(disk) = stage.cluster.disk(node) else { return broken(format!("node {node} has no small disk")) };
+        let filled = disk.fill()?;
+        let left = disk.free_bytes()?;
+        self.full = Some((node, log_from, left));
+        Ok(format!("{filled} bytes put on the disk of {called}, {left} left"))
+    }
+
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+        let Some((node, log_from, left)) = self.full.take() else { return Ok(Vec::new()) };
+        let ended = match stage.cluster.process(node) {
+            Some(process) => process.wait_end(STOPS_WITHIN).await,
+            None => None,
+        };
+        let said = observe::said(stage.cluster.directory(node), log_from, &["disk"]);
+        let mut evidence = Vec::new();
+        let verdict = stopped_well(node, ended, said.as_deref());
+        if let Ok(how) = &verdict {
+            evidence.push(format!("{how}, with {left} bytes free"));
+            evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        }
+        // Whatever it did: others need the node back.
+        if let Some(disk) = stage.cluster.disk(node) {
+            disk.empty()?;
+        }
+        if stage.cluster.process(node).is_none_or(|process| Process::ended(process).is_some()) {
+            stage.cluster.spawn(node)?;
+        }
+        evidence.push(observe::back(&mut stage.cluster, &[node]).await?);
+        verdict.map(|_| evidence)
+    }
+}
+
+fn stopped_well(node: u64, ended: Option<ExitStatus>, said: Option<&str>) -> Result<String, Failed> {
+    match (ended, said) {
+        (None, _) => broken(format!("node {node} went on for {STOPS_WITHIN:?} with its disk full")),
+        (Some(status), Some(line)) if status.code().is_some_and(|code| code != 0) => {
+            Ok(format!("node {node} stopped ({status}) and said: {line}"))
+        }
+        (Some(status), Some(line)) => broken(format!("node {node} ended with {status} when its disk was full: {line}")),
+        (Some(status), None) => {
+            broken(format!("node {node} ended with {status} when its disk was full and said nothing of it"))
+        }
+    }
+}

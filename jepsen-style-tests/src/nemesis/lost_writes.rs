@@ -1,0 +1,96 @@
+//! Power cuts: nodes are killed, and start again from what a disk need have kept of what they wrote (`disk`): what was synced, and of
+//! the rest what the draw leaves.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::kills::Which;
+use super::observe::{self, Lead};
+use super::{Nemesis, Stage};
+use crate::cluster::Options;
+use crate::disk::{self, Loss};
+use crate::verdict::Failed;
+
+/// A power cut that loses nothing is `kill-all`.
+const LOSSES: [Loss; 3] = [Loss::All, Loss::Late, Loss::Any];
+
+#[derive(Default)]
+struct LostWrites {
+    down: Vec<u64>,
+    lead: Option<Lead>,
+    evidence: Vec<String>,
+    seed: u64,
+}
+
+/// It.
+pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
+    vec![Box::new(LostWrites::default())]
+}
+
+#[async_trait]
+impl Nemesis for LostWrites {
+    fn name(&self) -> &'static str {
+        "lost-writes"
+    }
+
+    fn about(&self) -> &'static str {
+        "power cut of some or all nodes: what they had not synced is lost, late or torn"
+    }
+
+    fn prepares(&self, options: &mut Options) {
+        if disk::possible() {
+            disk::prepare(options);
+        }
+    }
+
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        let traced = stage.cluster.ids().iter().all(|node| stage.cluster.directory(*node).join("trace").exists());
+        (!traced).then(|| "it takes strace, and leave to trace".into())
+    }
+
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+        let which = if rng.random_bool(0.5) { Which::All } else { Which::Majority };
+        let victims = which.of(stage, rng).await?;
+        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
+        self.evidence.clear();
+        self.seed = rng.random();
+        self.down.clone_from(&victims);
+        for victim in &victims {
+            if stage.cluster.disk(*victim).is_some() {
+                // A disk of its own was there, empty, before anything was traced.
+                std::fs::create_dir_all(stage.cluster.directory(*victim).join("base"))?;
+            }
+        }
+        for victim in &victims {
+            stage.cluster.signal(*victim, Signal::SIGKILL);
+        }
+        for victim in &victims {
+            self.evidence.extend(observe::kill(&mut stage.cluster, *victim).await?);
+        }
+        Ok(format!("power cut of nodes {victims:?}"))
+    }
+
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+        let down = std::mem::take(&mut self.down);
+        let mut evidence = std::mem::take(&mut self.evidence);
+        evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        let mut rng = StdRng::seed_from_u64(self.seed);
+        let mut bit = false;
+        for node in &down {
+            let loss = *LOSSES.choose(&mut rng).unwrap_or(&Loss::All);
+            let lost = disk::lose(&stage.cluster.seen_directory(*node)?, &mut rng, loss).await?;
+            bit |= lost.anything();
+            evidence.push(format!("node {node}, {lost}"));
+        }
+        for node in &down {
+            stage.cluster.spawn(*node)?;
+        }
+        evidence.push(observe::back(&mut stage.cluster, &down).await?);
+        Ok(if bit { evidence } else { Vec::new() })
+    }
+}
