@@ -67,16 +67,20 @@ impl Workload for Exclusive {
     }
 }
 
-/// How long to wait: now and then only a try.
+/// How long to wait: now and then only a try, and now and then for so long that a lost wake-up would be felt.
 fn patience_ms(seat: &mut Seat) -> u64 {
-    if seat.hand.chance(15) { 0 } else { seat.hand.rng.random_range(50..LONGEST_WAIT_MS) }
+    match seat.hand.rng.random_range(0..100) {
+        0..15 => 0,
+        15..30 => LONGEST_WAIT_MS * 4,
+        _ => seat.hand.rng.random_range(50..LONGEST_WAIT_MS),
+    }
 }
 
 async fn guarded_turn(seat: &mut Seat, session: &Session, name: &str) {
     let lock = session.lock(name);
     let wait_ms = patience_ms(seat);
     let asks = asks(name, Mode::Exclusive, wait_ms, session);
-    if seat.hand.chance(5) {
+    if wait_ms > 0 && seat.hand.chance(5) {
         return broken_off(seat, &asks, &lock).await;
     }
     let wait = async {

@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use lockkeeper_client::api::Code;
 use lockkeeper_client::api::locks::{Mode, Verified};
 use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::locks::Guard;
@@ -130,7 +131,8 @@ impl Seat {
         let under = Under { locks: vec![lock.to_owned()], token: other.token, session: session.id() };
         let begun = self.teller().begin(tells::STEAL, &under);
         match session.client().release(lock, other.token).await {
-            Ok(released) => begun.ok(&Value::Null, Some(released.zxid)),
+            Ok(released) => begun.ok(&true, Some(released.zxid)),
+            Err(error) if error.code() == Some(Code::NotHeld) => begun.ok(&false, None),
             Err(error) => end_failed(begun, &error),
         }
     }

@@ -7,7 +7,7 @@
 //! | `release` | [`Under`] | nothing; with the zxid of the release where the call tells it |
 //! | `downgrade` | [`Under`] | nothing |
 //! | `verify` | [`Under`] | whether it holds |
-//! | `steal` | [`Under`], with another's token | nothing; it must fail |
+//! | `steal` | [`Under`], with another's token | whether it was given back, which must not be |
 //! | `look` | [`Under`] | whether the guard says that it is lost. The invocation is stamped before it is asked |
 //! | `view` | a lock's name | [`View`] |
 //!

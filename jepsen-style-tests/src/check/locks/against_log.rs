@@ -1,5 +1,7 @@
 //! What clients were told, against the queues in the log: exact, by zxid, whatever the clocks say.
 
+use std::collections::BTreeMap;
+
 use super::Queues;
 use super::places::{Place, holds_after};
 use super::told::{Hold, Told};
@@ -89,12 +91,45 @@ pub fn verified_in_log(told: &Told, queues: &Queues) -> Check {
     Check::valid(NAME, PROMISES, format!("{held} tokens said to hold and {not} said not to"))
 }
 
+/// What a session held or waited for goes in the transaction that ends the session, neither before (but by its own release) nor after.
+pub fn gone_with_session(told: &Told, queues: &Queues, ends: &BTreeMap<u64, u64>) -> Check {
+    const NAME: &str = "locks go with their session, at once";
+    const PROMISES: &str = "P6";
+    let mut looked = 0;
+    for hold in &told.holds {
+        let Some(end) = ends.get(&hold.asks.session) else { continue };
+        for lock in &hold.asks.locks {
+            let Some(place) = queues.get(lock).and_then(|places| place_of(places, hold.token)) else { continue };
+            let gone = place.owner_gone();
+            looked += usize::from(gone == Some(*end));
+            if gone.is_none_or(|gone| gone > *end) {
+                let detail = format!(
+                    "the session of token {} ended at {end}, and its place in {lock} went at {gone:?}",
+                    hold.token
+                );
+                let lines = vec![hold.line(), format!("{place:?}")];
+                return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+            }
+            let let_go = hold.released.is_some_and(|change| change.ended != Ended::Fail);
+            if !let_go && gone.is_some_and(|gone| gone < *end) {
+                let detail = format!(
+                    "token {} was not given back, and went at {gone:?}, before its session ended at {end}",
+                    hold.token
+                );
+                let lines = vec![hold.line(), format!("{place:?}")];
+                return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+            }
+        }
+    }
+    Check::valid(NAME, PROMISES, format!("{} sessions seen to end, {looked} locks went with one", ends.len()))
+}
+
 /// Nobody gives back what is another's.
 pub fn refused_to_others(told: &Told, queues: &Queues) -> Check {
     const NAME: &str = "nobody frees another's lock";
     const PROMISES: &str = "P1";
     for tried in &told.steals {
-        if tried.ended != Ended::Ok {
+        if tried.yes != Some(true) {
             continue;
         }
         let detail = format!(
@@ -107,10 +142,120 @@ pub fn refused_to_others(told: &Told, queues: &Queues) -> Check {
         let lines = owner.into_iter().chain(place).collect();
         return Check { at_us: Some(tried.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
     }
-    let refused = told.steals.iter().filter(|tried| tried.ended == Ended::Fail).count();
+    let refused = told.steals.iter().filter(|tried| tried.yes == Some(false)).count();
     Check::valid(NAME, PROMISES, format!("{refused} of {} tries refused, the others unknown", told.steals.len()))
 }
 
 fn place_of(places: &[Place], token: u64) -> Option<&Place> {
     places.iter().find(|place| place.token == token)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_client::api::locks::Mode;
+    use lockkeeper_core::lock::LockMode;
+
+    use super::super::told::{Answered, Change};
+    use super::*;
+    use crate::check::Verdict;
+    use crate::workload::tells::{Asks, Under};
+
+    fn hold(token: u64, zxid: u64) -> Hold {
+        let locks = vec!["l".to_owned()];
+        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 0 };
+        let (client, zxid, asked_us, granted_us) = (1, Some(zxid), 1, 2);
+        Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
+    }
+
+    fn queues(places: &[(u64, u64)]) -> Queues {
+        let place = |(token, gone): &(u64, u64)| Place {
+            token: *token,
+            mode: LockMode::Exclusive,
+            delay_ms: 0,
+            reader_from: None,
+            kept_from: None,
+            gone: (*gone > 0).then_some(*gone),
+        };
+        Queues::from([("l".to_owned(), places.iter().map(place).collect())])
+    }
+
+    fn told(holds: &[Hold]) -> Told {
+        Told { holds: holds.to_vec(), ..Told::default() }
+    }
+
+    fn answered(token: u64, zxid: u64, yes: bool) -> Answered {
+        let under = Under { locks: vec!["l".into()], token, session: 9 };
+        Answered { client: 1, under, asked_us: 1, ended: Ended::Ok, yes: Some(yes), zxid: Some(zxid) }
+    }
+
+    #[test]
+    fn grants_out_of_order_or_out_of_nothing_are_found() {
+        let log = queues(&[(5, 20), (6, 12), (7, 30)]);
+        let judged = |hold: Hold| granted_in_order(&told(&[hold]), &log).verdict;
+        assert_eq!((judged(hold(5, 5)), judged(hold(7, 20))), (Verdict::Valid, Verdict::Valid));
+        assert_eq!(judged(hold(7, 19)), Verdict::Invalid, "while 5 held");
+        assert_eq!(judged(hold(8, 40)), Verdict::Invalid, "a token from nowhere: an acknowledged grant that was lost");
+        assert_eq!(judged(hold(5, 20)), Verdict::Invalid, "said to hold after it had gone");
+        assert_eq!(judged(Hold { zxid: None, ..hold(6, 0) }), Verdict::Invalid, "it went before it could hold");
+    }
+
+    #[test]
+    fn releases_that_did_not_happen_are_found() {
+        let released = |zxid| {
+            let change = Change { asked_us: 9, ended: Ended::Ok, zxid };
+            told(&[Hold { released: Some(change), ..hold(5, 5) }])
+        };
+        let judged = |zxid, gone| released_in_log(&released(zxid), &queues(&[(5, gone)])).verdict;
+        assert_eq!((judged(Some(9), 9), judged(None, 9)), (Verdict::Valid, Verdict::Valid));
+        assert_eq!((judged(Some(9), 0), judged(Some(9), 10)), (Verdict::Invalid, Verdict::Invalid));
+    }
+
+    #[test]
+    fn wrong_words_on_tokens_are_found() {
+        let log = queues(&[(5, 20), (6, 30)]);
+        let judged = |token, zxid, yes| {
+            let told = Told { verifies: vec![answered(token, zxid, yes)], ..Told::default() };
+            verified_in_log(&told, &log).verdict
+        };
+        assert_eq!(
+            (judged(5, 10, true), judged(6, 10, false), judged(5, 20, false)),
+            (Verdict::Valid, Verdict::Valid, Verdict::Valid)
+        );
+        assert_eq!(
+            (judged(5, 10, false), judged(6, 10, true), judged(5, 20, true)),
+            (Verdict::Invalid, Verdict::Invalid, Verdict::Invalid)
+        );
+    }
+
+    #[test]
+    fn who_frees_another_s_lock_is_found() {
+        let judged = |freed| {
+            let told = Told { steals: vec![answered(5, 10, freed)], ..Told::default() };
+            refused_to_others(&told, &queues(&[(5, 10)])).verdict
+        };
+        assert_eq!((judged(false), judged(true)), (Verdict::Valid, Verdict::Invalid));
+    }
+
+    #[test]
+    fn what_does_not_go_with_its_session_is_found() {
+        let judged = |gone, released: Option<Ended>| {
+            let released = released.map(|ended| Change { asked_us: 9, ended, zxid: None });
+            let told = told(&[Hold { released, ..hold(5, 5) }]);
+            gone_with_session(&told, &queues(&[(5, gone)]), &BTreeMap::from([(5, 20)])).verdict
+        };
+        assert_eq!(
+            (judged(20, None), judged(12, Some(Ended::Ok)), judged(12, Some(Ended::Info))),
+            (Verdict::Valid, Verdict::Valid, Verdict::Valid)
+        );
+        assert_eq!(
+            (judged(21, None), judged(0, Some(Ended::Info))),
+            (Verdict::Invalid, Verdict::Invalid),
+            "it outlived its session"
+        );
+        assert_eq!(
+            (judged(19, None), judged(19, Some(Ended::Fail))),
+            (Verdict::Invalid, Verdict::Invalid),
+            "taken before its time"
+        );
+    }
 }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::check::Check;
 use crate::check::wgl::{self, Budget, End, LockAnswer, LockAsk, Mutex, Operation, RwAsk, RwLock, Semaphore};
 use crate::history::{Ended, Op};
-use crate::judge::queue::{self, lives};
 use crate::workload::Recorded;
 use crate::workload::tells::{self, Asks, Granted, Under};
 use lockkeeper_client::api::locks::Mode;
@@ -15,13 +14,9 @@ const NAME: &str = "linearizable, as a black box";
 const PROMISES: &str = "P1 P7";
 
 /// When the first watch told of the end of a session, by its number.
-fn ends_us(log: &BTreeSet<queue::Event>, seen_us: &BTreeMap<u64, u64>) -> Result<BTreeMap<u64, u64>, String> {
-    let sessions = lives(log, tells::SESSIONS)?;
-    let ends = sessions.iter().filter_map(|life| {
-        let number = life.name.strip_prefix('s')?.parse().ok()?;
-        Some((number, *seen_us.get(&life.gone?)?))
-    });
-    Ok(ends.collect())
+fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
+    let ends = super::session_ends(&run.log)?;
+    Ok(ends.into_iter().filter_map(|(session, end)| Some((session, *run.seen_us.get(&end)?))).collect())
 }
 
 /// One operation on one lock, whatever its kind.
@@ -35,7 +30,6 @@ struct Asked {
 
 fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
     let of = |under: &Under| (under.locks.first().cloned().unwrap_or_default(), under.session, under.token);
-    let refused = (op.ended == Ended::Fail).then_some(LockAnswer::NotHeld);
     let done = (op.ended == Ended::Ok).then_some(LockAnswer::Done);
     let (lock, owner, ask, answer) = match op.what.as_str() {
         tells::ACQUIRE => {
@@ -54,8 +48,8 @@ fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
         }
         tells::STEAL => {
             let (lock, owner, token) = of(&op.asked()?);
-            let not_held = op.output.as_str().is_some_and(|why| why.contains("not held"));
-            (lock, owner, RwAsk::Release { owner, token }, done.or(refused.filter(|_| not_held)))
+            let answer = op.answer::<bool>()?.map(|freed| if freed { LockAnswer::Done } else { LockAnswer::NotHeld });
+            (lock, owner, RwAsk::Release { owner, token }, answer)
         }
         tells::VERIFY => {
             let (lock, owner, token) = of(&op.asked()?);
@@ -68,7 +62,7 @@ fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
 
 /// All operations by lock, with the ends of sessions.
 fn operations(run: &Recorded) -> Result<Vec<(String, Operation<RwAsk, LockAnswer>)>, String> {
-    let ends = ends_us(&run.log, &run.seen_us)?;
+    let ends = ends_us(run)?;
     let mut all = Vec::new();
     // What an owner may still hold of a lock when its session ends: tokens, or something that nobody was told of (0).
     let mut left: BTreeMap<(String, u64), BTreeSet<u64>> = BTreeMap::new();
@@ -153,4 +147,121 @@ fn plain(
         RwAsk::Downgrade { .. } => return None,
     };
     Some((lock, Operation { client, op, input, output, invoked_us, end }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::check::Verdict;
+    use crate::history::{Event, History, Kind};
+    use crate::judge::queue;
+
+    struct Story {
+        run: Recorded,
+        events: Vec<Event>,
+    }
+
+    impl Story {
+        fn of(ends: &[(u64, u64, u64)]) -> Self {
+            let mut run = Recorded::default();
+            for (number, (session, zxid, at_us)) in (1..).zip(ends) {
+                let path = format!("{}/s{session}", tells::SESSIONS);
+                run.log.insert(queue::Event { zxid: number, created: true, path: path.clone() });
+                run.log.insert(queue::Event { zxid: *zxid, created: false, path });
+                run.seen_us.insert(*zxid, *at_us);
+            }
+            Self { run, events: Vec::new() }
+        }
+
+        fn op(
+            &mut self,
+            what: &str,
+            from_us: u64,
+            to_us: u64,
+            kind: Kind,
+            asked: serde_json::Value,
+            answer: serde_json::Value,
+        ) {
+            let op = self.events.len() as u64 + 1;
+            let event = |at_us, kind, value| Event { at_us, client: 1, op, kind, what: what.into(), value, zxid: None };
+            self.events.extend([event(from_us, Kind::Invoke, asked), event(to_us, kind, answer)]);
+        }
+
+        fn acquire(&mut self, session: u64, mode: Mode, from_us: u64, to_us: u64, token: Option<u64>) {
+            let locks = vec!["l".to_owned()];
+            let asks = Asks { locks, mode, wait_ms: 9, session, permits: None, delay_ms: 0 };
+            let kind = if token.is_some() { Kind::Ok } else { Kind::Info };
+            let answer = token.map_or(json!("lost"), |token| json!(Granted { token }));
+            self.op(tells::ACQUIRE, from_us, to_us, kind, json!(asks), answer);
+        }
+
+        fn under(&mut self, what: &str, session: u64, token: u64, from_us: u64, to_us: u64, answer: serde_json::Value) {
+            let under = Under { locks: vec!["l".into()], token, session };
+            self.op(what, from_us, to_us, Kind::Ok, json!(under), answer);
+        }
+
+        fn judged(mut self, judge: impl Fn(&Recorded) -> Check) -> Verdict {
+            self.run.history = History::new(self.events);
+            judge(&self.run).verdict
+        }
+    }
+
+    fn two(second_from_us: u64, second_to_us: u64, ends: &[(u64, u64, u64)], released: bool) -> Verdict {
+        let mut story = Story::of(ends);
+        story.acquire(1, Mode::Exclusive, 0, 10, Some(5));
+        if released {
+            story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
+        }
+        story.acquire(2, Mode::Exclusive, second_from_us, second_to_us, Some(9));
+        story.judged(exclusive)
+    }
+
+    #[test]
+    fn two_holders_have_no_order() {
+        assert_eq!(two(12, 25, &[], true), Verdict::Valid);
+        assert_eq!(two(12, 19, &[], true), Verdict::Invalid, "granted before the release was asked for");
+        assert_eq!(two(12, 45, &[(1, 40, 41)], false), Verdict::Valid, "its session had ended");
+        let mut alive = Story::of(&[(1, 40, 41)]);
+        alive.acquire(1, Mode::Exclusive, 0, 10, Some(5));
+        alive.acquire(2, Mode::Exclusive, 12, 14, Some(9));
+        // Something else was answered to it later: it lived.
+        alive.under(tells::DOWNGRADE, 1, 5, 20, 21, json!(null));
+        assert_eq!(alive.judged(exclusive), Verdict::Invalid);
+    }
+
+    #[test]
+    fn what_is_another_s_is_not_given_back() {
+        let stolen = |freed: bool| {
+            let mut story = Story::of(&[]);
+            story.acquire(1, Mode::Exclusive, 0, 10, Some(5));
+            story.under(tells::STEAL, 2, 5, 20, 30, json!(freed));
+            story.under(tells::VERIFY, 2, 5, 31, 32, json!(true));
+            story.under(tells::RELEASE, 1, 5, 40, 50, json!(null));
+            story.judged(exclusive)
+        };
+        assert_eq!((stolen(false), stolen(true)), (Verdict::Valid, Verdict::Invalid));
+    }
+
+    #[test]
+    fn unknown_ones_end_with_their_session() {
+        let mut story = Story::of(&[(1, 40, 41)]);
+        story.acquire(1, Mode::Exclusive, 0, 10, None);
+        story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
+        assert_eq!(story.judged(exclusive), Verdict::Valid);
+    }
+
+    #[test]
+    fn readers_share() {
+        let judged = |second: Mode| {
+            let mut story = Story::of(&[]);
+            story.acquire(1, Mode::Shared, 0, 10, Some(5));
+            story.acquire(2, second, 11, 15, Some(6));
+            story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
+            story.under(tells::RELEASE, 2, 6, 20, 30, json!(null));
+            story.judged(readers_and_writers)
+        };
+        assert_eq!((judged(Mode::Shared), judged(Mode::Write)), (Verdict::Valid, Verdict::Invalid));
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use super::Queues;
 use super::told::{Hold, Told};
 use crate::check::Check;
 use crate::history::Ended;
@@ -136,47 +135,43 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A session whose holder did not end it was not ended before its keeper was told that it is sure: the log shows the end of what it held,
-/// and the first watch that told of that did so after. The client's guard counts a margin less, so it said lost before.
-pub fn not_ended_early(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
+/// A session that its client did not close was not ended before its keeper was told that it is sure to live: the log shows its end, and the
+/// first watch that told of that did so after. The client's guard counts a margin less, so it said lost before.
+pub fn not_ended_early(told: &Told, ends: &BTreeMap<u64, u64>, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "no session ended early";
     const PROMISES: &str = "P5 P11";
     let (mut expired, mut told_first, mut closest_us) = (0_usize, 0_usize, u64::MAX);
-    for hold in told.holds.iter().filter(|hold| hold.released.is_none_or(|change| change.ended == Ended::Fail)) {
-        let session = told.session_of(hold);
+    for (number, session) in &told.sessions {
+        let Some(seen) = ends.get(number).and_then(|end| seen_us.get(end)) else { continue };
         if session.closing_us.is_some() || session.until_us == 0 {
             continue;
         }
-        let place = hold.asks.locks.first().and_then(|lock| queues.get(lock));
-        let place = place.and_then(|places| places.iter().find(|place| place.token == hold.token));
-        let Some(seen) = place.and_then(super::Place::owner_gone).and_then(|gone| seen_us.get(&gone)) else { continue };
         expired += 1;
         told_first += usize::from(session.lost_us.is_some_and(|lost| lost < *seen));
         if *seen < session.until_us {
             let early = session.until_us - seen;
-            let detail =
-                format!("the session of token {} was ended at least {early} us before it could be", hold.token);
-            let sure = format!(
-                "{} us: until then its keeper was sure of it; {seen} us: the log shows its end",
-                session.until_us
-            );
-            return Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, vec![hold.line(), sure]) };
+            let detail = format!("session {number:x} was ended at least {early} us before it could be");
+            let sure = format!("{} us: until then its keeper was sure of it", session.until_us);
+            let held = told.holds.iter().filter(|hold| hold.asks.session == *number).next_back().map(Hold::line);
+            let lines = held.into_iter().chain([format!("{seen} us: the log shows its end"), sure]).collect();
+            return Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, lines) };
         }
         closest_us = closest_us.min(seen - session.until_us);
     }
-    let closest =
-        if expired == 0 { String::new() } else { format!(", the soonest {} ms after it could be", closest_us / 1_000) };
-    let detail = format!(
-        "{expired} sessions ended while they held{closest}; {told_first} clients told it first, the others were stopped or dead"
-    );
-    Check::valid(NAME, PROMISES, detail)
+    let soonest = match expired {
+        0 => String::new(),
+        _ => format!(
+            ", the soonest {} ms after it could be; {told_first} clients told it first, the others were stopped, dead or gone",
+            closest_us / 1_000
+        ),
+    };
+    Check::valid(NAME, PROMISES, format!("{expired} sessions expired{soonest}"))
 }
 
 #[cfg(test)]
 mod tests {
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::Place;
     use super::super::told::{Answered, Change, SessionLife};
     use super::*;
     use crate::check::Verdict;
@@ -255,16 +250,8 @@ mod tests {
     fn a_session_that_ends_too_soon_is_found() {
         let mut one = told(&[hold(5, Mode::Exclusive, 10, 0)]);
         one.sessions.insert(5, SessionLife { until_us: 2_000, lost_us: Some(1_800), ..SessionLife::default() });
-        let place = Place {
-            token: 5,
-            mode: lockkeeper_core::lock::LockMode::Exclusive,
-            delay_ms: 0,
-            reader_from: None,
-            kept_from: None,
-            gone: Some(8),
-        };
-        let queues = Queues::from([("l".to_owned(), vec![place])]);
-        let judged = |told: &Told, seen| not_ended_early(told, &queues, &BTreeMap::from([(8, seen)])).verdict;
+        let ends = BTreeMap::from([(5, 8)]);
+        let judged = |told: &Told, seen| not_ended_early(told, &ends, &BTreeMap::from([(8, seen)])).verdict;
         assert_eq!(judged(&one, 2_000), Verdict::Valid);
         assert_eq!(judged(&one, 1_999), Verdict::Invalid);
         one.sessions.entry(5).or_default().closing_us = Some(1_500);

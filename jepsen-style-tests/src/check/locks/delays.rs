@@ -121,3 +121,76 @@ pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, 
         if looked == 0 { String::new() } else { format!(", the soonest free {soonest_ms} ms after it could be") };
     Check::valid(NAME, PROMISES, format!("{looked} places{soonest}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_client::api::locks::Mode;
+    use lockkeeper_core::lock::LockMode;
+
+    use super::super::told::{Change, SessionLife};
+    use super::*;
+    use crate::check::Verdict;
+    use crate::workload::tells::{Asks, Kept, Marked, Under};
+
+    fn hold(token: u64) -> Hold {
+        let locks = vec!["l".to_owned()];
+        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 1_000 };
+        let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
+        Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
+    }
+
+    fn place(token: u64, kept_from: Option<u64>, gone: u64) -> Place {
+        let mode = LockMode::Exclusive;
+        Place { token, mode, delay_ms: 1_000, reader_from: None, kept_from, gone: Some(gone) }
+    }
+
+    /// Three holders that died, whose places were kept from 1, 2 and 3 above their tokens on.
+    fn story() -> (Told, Queues) {
+        let holds = [10, 20, 30].map(hold).to_vec();
+        let places = [10, 20, 30].map(|token| place(token, Some(token + 1), token + 5)).to_vec();
+        let kept = [10, 20, 30].map(|dead| Kept {
+            lock: "l".into(),
+            dead,
+            since_ms: dead * 1_000,
+            until_ms: dead * 1_000 + 1_000,
+        });
+        (Told { holds, kept: kept.to_vec(), ..Told::default() }, Queues::from([("l".to_owned(), places)]))
+    }
+
+    #[test]
+    fn a_dead_holder_without_a_delay_is_found() {
+        let (told, mut queues) = story();
+        assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Valid);
+        queues.insert("l".into(), vec![place(10, None, 15)]);
+        assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Invalid);
+        let mut released = told.clone();
+        released.holds[0].released = Some(Change { asked_us: 5, ended: Ended::Ok, zxid: None });
+        assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Unknown, "given back, and nobody died");
+        let (_, queues) = story();
+        assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Invalid, "given back, and kept all the same");
+    }
+
+    #[test]
+    fn who_comes_too_soon_is_found() {
+        let (mut told, queues) = story();
+        assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Unknown, "nobody came after");
+        let under = Under { locks: vec!["l".into()], token: 40, session: 4 };
+        told.marks.push((under, Marked { clock_ms: 31_000 }, 41));
+        assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Valid);
+        told.marks[0].1.clock_ms -= 1;
+        assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Invalid);
+        told.marks[0].1.clock_ms += 1;
+        told.kept[1].until_ms -= 1;
+        assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Invalid, "shorter than was asked for");
+    }
+
+    #[test]
+    fn a_delay_that_is_too_short_is_found() {
+        let (mut told, queues) = story();
+        told.sessions.insert(10, SessionLife { until_us: 2_000_000, ..SessionLife::default() });
+        let judged = |seen, right| long_enough(&told, &queues, &BTreeMap::from([(15, seen)]), right).verdict;
+        assert_eq!(judged(2_999_000, true), Verdict::Valid);
+        assert_eq!(judged(2_998_999, true), Verdict::Invalid);
+        assert_eq!(judged(2_998_999, false), Verdict::Valid, "the replicated clock is not this one");
+    }
+}

@@ -9,24 +9,33 @@ mod progress;
 mod told;
 mod whole;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-pub use against_log::{granted_in_order, refused_to_others, released_in_log, verified_in_log};
+pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
 pub use clocks::{never_both, not_ended_early, tokens_rise};
 pub use places::{Place, holds_after, places};
-pub use progress::{all_gone, enough, goes_on};
+pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
 pub use told::{Answered, Change, Hold, SessionLife, Told};
 
 use super::Check;
-use crate::workload::Recorded;
+use crate::judge::queue;
+use crate::workload::{Recorded, tells};
 
 /// The queues of locks, by name.
 pub type Queues = BTreeMap<String, Vec<Place>>;
+
+/// At which zxid each session ended: that of the node it has for this.
+fn session_ends(log: &BTreeSet<queue::Event>) -> Result<BTreeMap<u64, u64>, String> {
+    let lived = queue::lives(log, tells::SESSIONS)?;
+    Ok(lived.iter().filter_map(|life| Some((life.name.strip_prefix('s')?.parse().ok()?, life.gone?))).collect())
+}
 
 /// What there is to look at.
 pub(crate) struct Seen {
     pub(crate) told: Told,
     pub(crate) queues: Queues,
+    /// The zxid at which each session ended.
+    pub(crate) ends: BTreeMap<u64, u64>,
 }
 
 impl Seen {
@@ -41,20 +50,24 @@ impl Seen {
             let places = places(&run.log, lock).map_err(|why| Check::unknown("log", "", format!("{lock}: {why}")))?;
             queues.insert((*lock).to_owned(), places);
         }
-        Ok(Self { told, queues })
+        let ends = session_ends(&run.log).map_err(|why| Check::unknown("log", "", why))?;
+        Ok(Self { told, queues, ends })
     }
 
     /// The sweeps that every lock workload gets.
     pub(crate) fn sweeps(&self, run: &Recorded) -> Vec<Check> {
-        let Self { told, queues } = self;
+        let Self { told, queues, ends } = self;
         vec![
             tokens_rise(told),
             never_both(told),
             granted_in_order(told, queues),
             released_in_log(told, queues),
             verified_in_log(told, queues),
-            not_ended_early(told, queues, &run.seen_us),
+            not_ended_early(told, ends, &run.seen_us),
+            gone_with_session(told, queues, ends),
             goes_on(told, &run.faults, &run.history),
+            no_standstill(told, &run.faults),
+            handed_over(told, queues, &run.seen_us, &run.faults),
             all_gone(&run.history, queues),
             enough(told, queues),
         ]
@@ -102,7 +115,7 @@ pub fn together(run: &Recorded, locks: &[&str]) -> Vec<Check> {
 /// All that can be said of locks with a delay.
 pub fn delayed(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     let clocks_right = !run.faults.iter().any(|fault| fault.nemesis.starts_with("clock-"));
-    judged(run, locks, |Seen { told, queues }| {
+    judged(run, locks, |Seen { told, queues, .. }| {
         vec![
             delays::kept_when_dead(told, queues),
             delays::not_before_the_delay(told, queues),

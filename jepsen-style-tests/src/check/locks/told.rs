@@ -217,3 +217,53 @@ fn answered(op: &Op) -> Result<Answered, Error> {
         zxid: op.zxid,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::history::{Event, Kind};
+
+    #[test]
+    fn events_become_grants_and_sessions() {
+        let event = |at_us, op, kind, what: &str, value: Value| {
+            let zxid = (kind == Kind::Ok).then_some(at_us);
+            Event { at_us, client: 3, op, kind, what: what.into(), value, zxid }
+        };
+        let locks = vec!["l".to_owned()];
+        let asks = Asks { locks: locks.clone(), mode: Mode::Write, wait_ms: 5, session: 7, permits: None, delay_ms: 0 };
+        let under = Under { locks, token: 4, session: 7 };
+        let told = |at_us, what: &str, value| event(at_us, 0, Kind::Told, what, value);
+        let history = History::new(vec![
+            told(1, tells::SURE, json!(Sure { session: 7, until_ms: 2 })),
+            event(2, 1, Kind::Invoke, tells::ACQUIRE, json!(asks)),
+            event(5, 1, Kind::Ok, tells::ACQUIRE, json!(Granted { token: 4 })),
+            event(6, 2, Kind::Invoke, tells::LOOK, json!(under)),
+            event(7, 2, Kind::Ok, tells::LOOK, json!(false)),
+            told(8, tells::SURE, json!(Sure { session: 7, until_ms: 3 })),
+            event(9, 3, Kind::Invoke, tells::DOWNGRADE, json!(under)),
+            event(10, 3, Kind::Ok, tells::DOWNGRADE, json!(null)),
+            event(11, 4, Kind::Invoke, tells::RELEASE, json!(under)),
+            event(12, 4, Kind::Info, tells::RELEASE, json!("lost")),
+            event(13, 5, Kind::Invoke, tells::ACQUIRE, json!(asks)),
+            event(14, 5, Kind::Fail, tells::ACQUIRE, json!("busy")),
+            event(15, 6, Kind::Invoke, tells::ACQUIRE, json!(asks)),
+            told(16, tells::SESSION_LOST, json!({ "session": 7, "why": "late" })),
+        ]);
+        let told = Told::of(&history).unwrap();
+        let hold = &told.holds[0];
+        assert_eq!((told.holds.len(), hold.token, hold.zxid, hold.asked_us, hold.granted_us), (1, 4, Some(5), 2, 5));
+        assert_eq!(hold.released, Some(Change { asked_us: 11, ended: Ended::Info, zxid: None }));
+        assert_eq!(hold.downgraded.map(|change| change.ended), Some(Ended::Ok));
+        assert_eq!((told.looks.len(), told.looks[0].yes, told.looks[0].asked_us), (1, Some(false), 6));
+        assert_eq!((told.fruitless, told.unknown), (1, 1));
+        let session = told.session_of(hold);
+        assert_eq!((session.until_us, session.lost_us, session.closing_us), (3_000, Some(16), None));
+        let broken = History::new(vec![
+            event(1, 1, Kind::Invoke, tells::ACQUIRE, json!("x")),
+            event(2, 1, Kind::Ok, tells::ACQUIRE, json!(1)),
+        ]);
+        assert!(Told::of(&broken).is_err());
+    }
+}
