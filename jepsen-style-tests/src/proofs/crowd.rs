@@ -12,8 +12,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::Context;
 use super::kills::{Kills, calm, kill_one};
+use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{counts, grants, queue};
 use crate::ledger::{self, Ledger};
@@ -44,7 +44,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     for worker in &mut workers {
         worker.idle(TTL + Duration::from_secs(30)).await?;
     }
-    let empty_after = queue_empties(&cluster).await?;
+    let empty_after = queues::empty(&cluster, &[LOCK], TTL).await?;
     sampler.round().await?;
     let mut told = grants::Told::default();
     for worker in workers {
@@ -130,22 +130,6 @@ async fn faults(context: &Context, cluster: &mut Cluster, sampler: &Sampler, ove
     }
     tokio::time::sleep(over.saturating_sub(begun.elapsed())).await;
     Ok(kills)
-}
-
-/// Nobody asks any more, and all sessions are open: whatever still stands in the queue was left behind.
-async fn queue_empties(cluster: &Cluster) -> Result<Duration, Failed> {
-    let begun = Instant::now();
-    loop {
-        match cluster.api(1).lock(LOCK).await {
-            Ok(view) if view.value.holders.is_empty() && view.value.waiting == 0 => return Ok(begun.elapsed()),
-            // The directory of a lock that nobody wants is reaped.
-            Err(failure) if failure.code().is_some() => return Ok(begun.elapsed()),
-            other if begun.elapsed() > TTL => {
-                return broken(format!("orphans stand in the queue {TTL:?} after the last wait ended: {other:?}"));
-            }
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    }
 }
 
 struct Judged {

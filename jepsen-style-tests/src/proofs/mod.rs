@@ -14,6 +14,7 @@ mod lock_delay;
 mod minority;
 mod multi_lock;
 mod paused_holder;
+mod queues;
 mod recovery;
 mod semaphore;
 mod sharing;

@@ -5,15 +5,15 @@
 //! told too early: what a client does inside stands in the log, and at that zxid it is foremost in each of its three queues.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 
-use super::Context;
+use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{grants, queue};
 use crate::ledger::{self, Ledger};
-use crate::record::boot_us;
+use crate::record::{Record, What, boot_us};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
 use crate::workers::Worker;
@@ -23,8 +23,12 @@ const LOCKS: u32 = 10;
 /// Clients of each process; the last process is killed.
 const CLIENTS: [u32; 3] = [20, 20, 10];
 const TTL: Duration = Duration::from_secs(3);
+/// On top of the session's timeout: what the cluster may take to remove what a killed process left behind.
+const GRACE: Duration = Duration::from_secs(2);
 const PREFIX: &str = "multi";
 const INSIDE: &str = "/multi-inside";
+/// With locks to be had all the while, everybody has had a turn by then.
+const STARVED_AFTER: Duration = Duration::from_secs(20);
 /// Nothing is granted for so long only if something is wrong. What a killed process held stands until its session ends.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
@@ -35,15 +39,14 @@ pub(super) async fn run(context: &Context) -> Outcome {
     parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
     let ledger = Ledger::open(&cluster).await?;
     let mut workers = start_workers(context, &cluster, seconds)?;
-    let first_grant = |record: &crate::record::Record| {
-        matches!(record.what, crate::record::What::Granted { .. }).then_some(record.at_us)
-    };
+    let first_grant = |record: &Record| matches!(record.what, What::Granted { .. }).then_some(record.at_us);
     let mut from_us = u64::MAX;
     for worker in &mut workers {
         from_us = from_us.min(worker.told("its first grant", Duration::from_secs(20), first_grant).await?);
     }
     tokio::time::sleep(Duration::from_secs(seconds / 2)).await;
     let Some(mut victim) = workers.pop() else { return broken("no workers") };
+    all_granted(&victim, CLIENTS[CLIENTS.len() - 1]).await?;
     victim.kill().await?;
     let killed_us = boot_us();
     context.story.say(format!("process {} is killed with its {} clients", victim.name(), CLIENTS[CLIENTS.len() - 1]));
@@ -55,6 +58,9 @@ pub(super) async fn run(context: &Context) -> Outcome {
         // The first to end does so because its time is over.
         to_us = to_us.min(from_us + seconds * 1_000_000 - 500_000);
     }
+    // What the killed process held or waited for goes with its session; until then the log is not at its end.
+    let locks: Vec<String> = (0..LOCKS).map(|number| format!("{PREFIX}-{number}")).collect();
+    queues::empty(&cluster, &locks, TTL + GRACE).await?;
     for worker in workers {
         let name = worker.name().to_owned();
         told.take(&name, &worker.finish(Duration::from_secs(20)).await?);
@@ -70,6 +76,23 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let insides = judge_log(&told, &events)?;
     let progress = judge_progress(&told, from_us, to_us, killed_us)?;
     Ok(format!("{insides}; {progress}"))
+}
+
+/// On a busy machine half of a short trial may not do for everybody to have had a turn.
+async fn all_granted(worker: &Worker, clients: u32) -> Result<(), Failed> {
+    let begun = Instant::now();
+    loop {
+        let granted = |record: Record| matches!(record.what, What::Granted { .. }).then_some(record.client);
+        let seen: BTreeSet<u32> = worker.records()?.into_iter().filter_map(granted).collect();
+        if seen.len() == clients as usize {
+            return Ok(());
+        }
+        if begun.elapsed() > STARVED_AFTER {
+            let name = worker.name();
+            return broken(format!("{} of the {clients} clients of {name} were granted anything", seen.len()));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<Vec<Worker>, Failed> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 
-use super::Context;
 use super::kills::{Kills, calm, kill_one};
+use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{counts, grants, queue};
 use crate::ledger::{self, Ledger};
@@ -24,7 +24,7 @@ const PERMITS: u16 = 5;
 const PROCESSES: u32 = 5;
 const CLIENTS_EACH: u32 = 10;
 const TTL: Duration = Duration::from_secs(3);
-/// A process or a node, in turn.
+/// A process or a node, in turn; sooner in a short trial, which is to see both.
 const KILL_EVERY: Duration = Duration::from_secs(4);
 const LOCK: &str = "semaphore";
 const INSIDE: &str = "/semaphore-inside";
@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     for worker in &mut crew.workers {
         worker.idle(TTL + Duration::from_secs(30)).await?;
     }
-    let empty_after = queue_empties(&cluster).await?;
+    let empty_after = queues::empty(&cluster, &[LOCK], TTL + GRACE).await?;
     sampler.round().await?;
     let mut told = grants::Told::default();
     let killed_processes = crew.dead.len();
@@ -142,13 +142,13 @@ async fn faults(
     crew: &mut Crew,
     over: Duration,
 ) -> Result<Kills, Failed> {
-    let begun = Instant::now();
+    let (begun, every) = (Instant::now(), KILL_EVERY.min(over / 4));
     let (mut random, mut kills, mut beat) = (context.random(1), Kills::default(), 0);
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    while begun.elapsed() + KILL_EVERY < over {
+    tokio::time::sleep(every / 2).await;
+    while begun.elapsed() + every < over {
         beat += 1;
         // The death of a process is no fault of the servers: the count stays exact across it.
-        calm(sampler, begun + KILL_EVERY * beat).await?;
+        calm(sampler, begun + every * beat).await?;
         if beat % 2 == 1 {
             crew.kill_one(context, cluster).await?;
         } else {
@@ -157,18 +157,4 @@ async fn faults(
     }
     tokio::time::sleep(over.saturating_sub(begun.elapsed())).await;
     Ok(kills)
-}
-
-async fn queue_empties(cluster: &Cluster) -> Result<Duration, Failed> {
-    let begun = Instant::now();
-    loop {
-        match cluster.api(1).lock(LOCK).await {
-            Ok(view) if view.value.holders.is_empty() && view.value.waiting == 0 => return Ok(begun.elapsed()),
-            Err(failure) if failure.code().is_some() => return Ok(begun.elapsed()),
-            other if begun.elapsed() > TTL + GRACE => {
-                return broken(format!("orphans stand in the queue after {:?}: {other:?}", begun.elapsed()));
-            }
-            _ => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    }
 }
