@@ -11,6 +11,7 @@ mod hand;
 mod lock;
 mod lock_delay;
 mod multi_lock;
+mod queue;
 mod register;
 mod rw_lock;
 mod seat;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::check::Check;
 use crate::history::{Event, History, Kind};
-use crate::judge::queue;
+use crate::judge;
 use crate::nemesis::FaultRecord;
 use crate::record::boot_us;
 
@@ -124,7 +125,9 @@ pub struct Recorded {
     /// What the clients told.
     pub history: History,
     /// What the watches of all nodes told of the tree, in the replicated order.
-    pub log: std::collections::BTreeSet<queue::Event>,
+    pub log: std::collections::BTreeSet<judge::queue::Event>,
+    /// What the same watches told of data that was set.
+    pub data: std::collections::BTreeSet<crate::ledger::DataSet>,
     /// When the first node told of a transaction: by zxid, on the boot clock.
     pub seen_us: std::collections::BTreeMap<u64, u64>,
     /// What was done to the cluster and its clients.
@@ -193,5 +196,5 @@ pub trait Workload: Send + Sync {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(gate::Gates), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
+    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(gate::Gates), Box::new(queue::Queues), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
 }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{APPEND, Element, List, READ, ROW, ROW_READ, Row};
+use super::{APPEND, Element, LISTS, List, READ, ROW, ROW_READ, Row};
 use crate::check::Check;
+use crate::check::model::{self, Reply, What};
 use crate::check::wgl::{self, AppendList, ListAnswer, ListAsk, Operation};
 use crate::history::{Ended, Op};
+use crate::workload::Recorded;
 
 /// One element's addition.
 #[derive(Clone, Debug)]
@@ -220,6 +222,22 @@ fn linearizable(ops: &[Op]) -> Check {
         operations.extend(operation);
     }
     wgl::judge(NAME, "P4 P7", &AppendList::default(), operations, wgl::Budget::default())
+}
+
+/// The lists by the zxids of the answers and the log.
+pub(super) fn replayed(run: &Recorded, ops: &[Op]) -> Check {
+    let replies: Vec<Reply> = ops
+        .iter()
+        .filter_map(|op| match op.what.as_str() {
+            APPEND => Reply::of(op, format!("{LISTS}/{}", op.asked::<Element>().ok()?.list), What::Put),
+            READ => {
+                let value = op.answer::<List>().ok()??.elements.join(",");
+                Reply::of(op, format!("{LISTS}/{}", op.asked::<String>().ok()?), What::Found { value, version: None })
+            }
+            _ => None,
+        })
+        .collect();
+    model::replay("lists replayed from the log", "P4 P7", LISTS, run, &replies)
 }
 
 fn broken(name: &str, promises: &str, added: &Added, what: String) -> Check {

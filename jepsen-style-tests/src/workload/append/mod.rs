@@ -121,7 +121,10 @@ impl Workload for Append {
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
-        check::all(&run.history.ops())
+        let ops = run.history.ops();
+        let mut checks = check::all(&ops);
+        checks.push(check::replayed(run, &ops));
+        checks
     }
 }
 

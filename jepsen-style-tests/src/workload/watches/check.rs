@@ -9,6 +9,8 @@ use super::{
 };
 use crate::check::Check;
 use crate::history::{Ended, Event};
+use crate::judge::queue;
+use crate::ledger::DataSet;
 use crate::workload::Recorded;
 
 /// One watch and those that took it up.
@@ -40,6 +42,9 @@ impl Given {
                 let Sees { effect, .. } = read(event)?;
                 if zxid < last || zxid <= self.upto {
                     return Err(self.broken(event, format!("gave zxid {zxid} when it had come to {last}")));
+                }
+                if !self.is_of(&effect.path) {
+                    return Err(self.broken(event, format!("gave what it does not watch: {effect:?}")));
                 }
                 if self.seen.iter().rev().take_while(|(at, ..)| *at == zxid).any(|(_, other, _)| *other == effect) {
                     return Err(self.broken(event, format!("gave {effect:?} at zxid {zxid} twice")));
@@ -82,9 +87,13 @@ impl Given {
         Wrong::Broken { at_us: event.at_us, detail: format!("{} {what}", self.name()), lines }
     }
 
+    /// Whether that is what is watched, or below it.
+    fn is_of(&self, path: &str) -> bool {
+        path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     fn covers(&self, zxid: u64, path: &str) -> bool {
-        let below = path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        below && zxid > self.from && zxid <= self.upto
+        self.is_of(path) && zxid > self.from && zxid <= self.upto
     }
 }
 
@@ -159,6 +168,9 @@ fn known(run: &Recorded, watches: &[Given]) -> Result<BTreeMap<u64, BTreeMap<Eff
         let kind = if event.created { Kind::Created } else { Kind::Deleted };
         add(event.zxid, Effect { kind, path: event.path.clone() }, "the log has it".into());
     }
+    for set in &run.data {
+        add(set.zxid, Effect { kind: Kind::DataChanged, path: set.path.clone() }, "the log has it".into());
+    }
     for op in run.history.ops().iter().filter(|op| op.what == CHANGE && op.ended == Ended::Ok) {
         let effects: Vec<Effect> = op.asked().map_err(|error| error.to_string())?;
         let zxid = op.zxid.ok_or("a change was acknowledged without its zxid")?;
@@ -207,18 +219,19 @@ fn complete(run: &Recorded, watches: &[Given]) -> Check {
     }
 }
 
-/// Creations and deletions that the log has not.
+/// What the log has not.
 fn made_up(run: &Recorded, watches: &[Given], name: &str) -> Option<Check> {
     let (first, last) = (run.log.first()?.zxid, run.log.last()?.zxid);
     for watch in watches {
         for (zxid, effect, at_us) in &watch.seen {
-            let created = match effect.kind {
-                Kind::Created => true,
-                Kind::Deleted => false,
-                Kind::DataChanged | Kind::ChildrenChanged => continue,
+            let (zxid, path) = (*zxid, effect.path.clone());
+            let is_logged = match effect.kind {
+                Kind::Created => run.log.contains(&queue::Event { zxid, created: true, path }),
+                Kind::Deleted => run.log.contains(&queue::Event { zxid, created: false, path }),
+                Kind::DataChanged => run.data.contains(&DataSet { zxid, path }),
+                Kind::ChildrenChanged => continue,
             };
-            let logged = crate::judge::queue::Event { zxid: *zxid, created, path: effect.path.clone() };
-            if *zxid >= first && *zxid <= last && !run.log.contains(&logged) {
+            if zxid >= first && zxid <= last && !is_logged {
                 let lines = vec![format!("{effect:?} at zxid {zxid} is not in the log")];
                 let check = Check::invalid(name, "P8", format!("{} made something up", watch.name()), lines);
                 return Some(Check { at_us: Some(*at_us), ..check });
@@ -282,7 +295,9 @@ mod tests {
         }
         run.history = History::new(events);
         for (kind, path, zxid) in TOLD {
-            if kind != "data_changed" {
+            if kind == "data_changed" {
+                run.data.insert(DataSet { zxid, path: path.into() });
+            } else {
                 run.log.insert(Logged { zxid, created: kind == "created", path: path.into() });
             }
         }
@@ -321,6 +336,9 @@ mod tests {
         let ghost = ("created", "/watched/p0/ghost", 12);
         let invented = judged(vec![begun(2, "/watched/p0", 11), seen(2, ghost), seen(2, TOLD[2]), mark(2, 13)]);
         assert_eq!(invented[1], Verdict::Invalid);
+        let invented = judged(vec![begun(2, ROOT, 11), seen(2, TOLD[1]), seen(2, ("data_changed", "/watched/p1/b", 12))]);
+        assert_eq!(invented[1], Verdict::Invalid);
+        assert_eq!(judged(vec![begun(2, "/watched/p0", 10), seen(2, TOLD[1])]), DISORDER, "not what is watched");
     }
 
     #[test]
