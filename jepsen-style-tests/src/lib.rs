@@ -12,6 +12,7 @@ pub mod history;
 pub mod http;
 pub mod judge;
 pub mod ledger;
+pub mod mutants;
 pub mod nemesis;
 pub mod net;
 pub mod ports;

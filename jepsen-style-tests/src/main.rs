@@ -11,7 +11,7 @@ use jepsen_style_tests::run::programs::Programs;
 use jepsen_style_tests::run::screen::Screen;
 use jepsen_style_tests::run::settings::{Arguments, Settings};
 use jepsen_style_tests::verdict::Failed;
-use jepsen_style_tests::{nemesis, run, workload};
+use jepsen_style_tests::{mutants, nemesis, run, workload};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -59,6 +59,13 @@ async fn tests(arguments: &Arguments) -> Result<bool, Failed> {
     if arguments.matrix || arguments.slice {
         let plan = arguments.matrix_plan(&runs).map_err(Failed::CannotRun)?;
         return many(&plan, &programs, &out).await;
+    }
+    if arguments.mutants {
+        let dir = fresh(&out, "mutants")?;
+        let plan = mutants::Plan { only: arguments.only.clone(), without_controls: !arguments.only.is_empty(), seed };
+        let table = mutants::run(&plan, &programs, &dir).await?;
+        println!("{}\n  table: {}", table.summary(), dir.join("mutants.md").display());
+        return Ok(table.passes());
     }
     let mut passes = true;
     for settings in &runs {

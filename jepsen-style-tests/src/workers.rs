@@ -26,10 +26,13 @@ impl Worker {
     /// # Errors
     /// It cannot be started.
     pub fn start(dir: &Path, name: &str, endpoints: &[String], arguments: &[String]) -> Result<Self, Failed> {
-        let mut program = std::env::current_exe()?.with_file_name("worker");
+        // In a run with a planted bug the client library may be what carries it.
+        let planted = std::env::var_os(crate::mutants::PLANTED).is_some_and(|bug| !bug.is_empty());
+        let name_of_program = if planted { "worker-faulty" } else { "worker" };
+        let mut program = std::env::current_exe()?.with_file_name(name_of_program);
         if !program.is_file() {
             // Tests lie one deeper.
-            program = program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("worker");
+            program = program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join(name_of_program);
         }
         if !program.is_file() {
             let missing = format!("no worker at {}: build the package's binaries", program.display());

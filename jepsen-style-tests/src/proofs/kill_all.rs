@@ -187,8 +187,13 @@ async fn one_round(
         }
     }
     tokio::time::sleep(Duration::from_millis(random.random_range(200..1_500))).await;
+    let term = cluster.leader().await?.1;
     let how = kill_everyone(cluster, random, power_cut).await?;
     cluster.all_ready().await?;
+    let next = cluster.leader().await?.1;
+    if next <= term {
+        return broken(format!("term {term} was over, and now a leader has term {next}: votes were forgotten"));
+    }
     // The load must find the cluster again before it ends: writes go on after the kill.
     let (before, begun) = (lock(&seen.written).len(), Instant::now());
     while lock(&seen.written).len() < before + 20 && lock(&seen.surprise).is_none() {

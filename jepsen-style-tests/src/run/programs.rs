@@ -46,9 +46,30 @@ impl Programs {
     /// # Errors
     /// It cannot be built.
     pub fn faulty(&self) -> Result<PathBuf, Failed> {
-        let program = self.directory.join("lockkeeper-faulty");
+        self.beside("lockkeeper-faulty", &["-p", "lockkeeper", "--features", "planted"])
+    }
+
+    /// The worker whose client library can carry planted bugs.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn faulty_worker(&self) -> Result<PathBuf, Failed> {
+        self.beside("worker-faulty", &["-p", "jepsen-style-tests", "--features", "planted"])
+    }
+
+    /// The program of proofs.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn prove(&self) -> Result<PathBuf, Failed> {
+        self.beside("prove", &["-p", "jepsen-style-tests"])
+    }
+
+    /// A program beside this one. Where the server is given, what lies here was put here on purpose.
+    fn beside(&self, name: &str, what: &[&str]) -> Result<PathBuf, Failed> {
+        let program = self.directory.join(name);
         if !(self.given && program.is_file()) {
-            build(&self.directory, &["-p", "lockkeeper", "--features", "planted", "--bin", "lockkeeper-faulty"])?;
+            build(&self.directory, &[what, &["--bin", name]].concat())?;
         }
         Ok(program)
     }

@@ -56,6 +56,9 @@ pub struct Arguments {
     /// Plants each known bug in turn and shows which check catches it.
     #[arg(long, conflicts_with = "list")]
     pub mutants: bool,
+    /// Of the planted bugs only these, and without the runs that have none.
+    #[arg(long, value_delimiter = ',', requires = "mutants")]
+    pub only: Vec<String>,
     /// Explain each workload and each nemesis in a line.
     #[arg(long)]
     pub list: bool,

@@ -1,0 +1,190 @@
+//! The proof that this suite finds something: each planted bug (`crates/planted`) in turn, under what should catch it.
+//!
+//! A run under a bug is a process of its own, this program's or `prove`, with the faulty server and the faulty workers, so that it is the
+//! very run that users make. It catches the bug if it says *invalid*, or *broken*: one that could not be run, or is unknown, does not.
+//! Before that the same runs are made with the same programs and no bug, and must pass: else nothing follows from the others.
+
+mod table;
+mod trials;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use lockkeeper_planted::Bug;
+use tokio::process::Command;
+
+pub use table::{Came, Line, Table};
+use trials::{Program, Trial};
+
+use crate::run::programs::Programs;
+use crate::verdict::Failed;
+
+/// The variable that plants a bug in `lockkeeper-faulty` and `worker-faulty`.
+pub const PLANTED: &str = "LOCKKEEPER_PLANTED";
+/// No trial takes longer.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Trials of a bug with other seeds before it counts as missed.
+const ATTEMPTS: u64 = 2;
+
+/// What is to be tried.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// These bugs only, by name; all where it is empty.
+    pub only: Vec<String>,
+    /// Leave out the runs without a bug.
+    pub without_controls: bool,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+/// Tries every bug, writes what each run said and the table into `dir`, and tells as it goes.
+///
+/// # Errors
+/// The programs cannot be built, or a bug is not known.
+pub async fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Table, Failed> {
+    let bugs = chosen(&plan.only)?;
+    let stage = Stage {
+        server: programs.faulty()?,
+        prove: programs.prove()?,
+        itself: std::env::current_exe()?,
+        dir: dir.to_path_buf(),
+        seed: plan.seed,
+    };
+    programs.faulty_worker()?;
+    let mut table = Table::default();
+    if !plan.without_controls {
+        for trial in trials::distinct(&bugs) {
+            table.take(stage.control(&trial).await?);
+        }
+    }
+    for bug in bugs {
+        table.take(stage.hunt(bug).await?);
+    }
+    std::fs::write(dir.join("mutants.md"), table.markdown())?;
+    Ok(table)
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Bug>, Failed> {
+    let named = |name: &String| {
+        let bug = Bug::ALL.iter().copied().find(|bug| bug.name() == name);
+        bug.ok_or_else(|| {
+            let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
+            Failed::CannotRun(format!("no planted bug is called '{name}'; there are: {}", names.join(", ")))
+        })
+    };
+    if only.is_empty() { Ok(Bug::ALL.to_vec()) } else { only.iter().map(named).collect() }
+}
+
+/// With what the trials are made.
+struct Stage {
+    server: PathBuf,
+    prove: PathBuf,
+    itself: PathBuf,
+    dir: PathBuf,
+    seed: u64,
+}
+
+impl Stage {
+    async fn control(&self, trial: &Trial) -> Result<Line, Failed> {
+        let begun = Instant::now();
+        let said = self.run(trial, None, self.seed, &format!("control-{}", trial.slug())).await?;
+        let came = match said {
+            Said::Passed => Came::Passed,
+            Said::Invalid(what) => Came::Caught(what),
+            Said::Nothing(why) => Came::NotRun(why),
+        };
+        Ok(Line::tell(None, trial.words(), came, begun.elapsed()))
+    }
+
+    async fn hunt(&self, bug: Bug) -> Result<Line, Failed> {
+        let begun = Instant::now();
+        let (mut tried, mut missed) = (Vec::new(), Came::Missed);
+        for attempt in 0..ATTEMPTS {
+            for trial in trials::of(bug) {
+                let name = format!("{bug}-{}-{attempt}", trial.slug());
+                tried = vec![trial.words()];
+                match self.run(trial, Some(bug), self.seed.wrapping_add(attempt), &name).await? {
+                    Said::Invalid(what) => {
+                        return Ok(Line::tell(Some(bug), trial.words(), Came::Caught(what), begun.elapsed()));
+                    }
+                    Said::Passed => missed = Came::Missed,
+                    Said::Nothing(why) => missed = Came::NotRun(why),
+                }
+            }
+        }
+        Ok(Line::tell(Some(bug), tried.join("; "), missed, begun.elapsed()))
+    }
+
+    /// One run, and what it said.
+    async fn run(&self, trial: &Trial, bug: Option<Bug>, seed: u64, name: &str) -> Result<Said, Failed> {
+        let out = self.dir.join(name);
+        std::fs::create_dir_all(&out)?;
+        let mut command = match trial.program {
+            Program::Run => Command::new(&self.itself),
+            Program::Prove => Command::new(&self.prove),
+        };
+        command.args(trial.arguments).arg("--seed").arg(seed.to_string()).arg("--binary").arg(&self.server);
+        match trial.program {
+            Program::Run => command.arg("--out").arg(&out),
+            Program::Prove => command.arg("--dir").arg(&out),
+        };
+        command.env(PLANTED, bug.map_or("", Bug::name));
+        if let Some(entries) = trial.snapshot_every {
+            command.env("LOCKKEEPER_STORAGE__SNAPSHOT_EVERY_ENTRIES", entries.to_string());
+        }
+        let log = out.join("said.log");
+        command.stdin(Stdio::null()).stdout(std::fs::File::create(&log)?).stderr(Stdio::null()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let Ok(status) = tokio::time::timeout(LIMIT, child.wait()).await else {
+            return Ok(Said::Nothing(format!("not at an end after {LIMIT:?}")));
+        };
+        Ok(Said::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?))
+    }
+}
+
+/// What a run came to.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Passed,
+    /// Something is wrong, and what.
+    Invalid(String),
+    /// It says nothing, and why.
+    Nothing(String),
+}
+
+impl Said {
+    fn of(program: Program, code: Option<i32>, text: &str) -> Self {
+        let last = text.lines().last().unwrap_or("it said nothing").to_owned();
+        let wrong = match program {
+            // A check and what it found.
+            Program::Run => text.lines().find_map(|line| line.strip_prefix("  invalid ")),
+            Program::Prove => text.lines().find_map(|line| line.split_once(": broken (").map(|(_, what)| what)),
+        };
+        match (code, wrong) {
+            (Some(0), _) => Self::Passed,
+            (Some(1), Some(what)) => Self::Invalid(what.split_whitespace().collect::<Vec<_>>().join(" ")),
+            (Some(1), None) => Self::Nothing(format!("unknown: {last}")),
+            _ => Self::Nothing(last),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_found_to_be_wrong_counts_as_caught() {
+        let report =
+            "lock under none, seed 1\n  valid    order    fine\n  invalid  exclusion     two  at once\ninvalid: lock\n";
+        assert_eq!(Said::of(Program::Run, Some(1), report), Said::Invalid("exclusion two at once".into()));
+        let unknown = "  unknown  final reads   no answer\nunknown: lock under none\n";
+        assert_eq!(Said::of(Program::Run, Some(1), unknown), Said::Nothing("unknown: unknown: lock under none".into()));
+        assert_eq!(Said::of(Program::Run, Some(2), ""), Said::Nothing("it said nothing".into()));
+        assert_eq!(Said::of(Program::Run, Some(0), report), Said::Passed);
+        let proof = "[ 1.0] round 1\nherd: broken (three woken; seed 1)\n";
+        assert_eq!(Said::of(Program::Prove, Some(1), proof), Said::Invalid("three woken; seed 1)".into()));
+        assert_eq!(Said::of(Program::Prove, Some(2), "x: skipped (y)"), Said::Nothing("x: skipped (y)".into()));
+    }
+}
