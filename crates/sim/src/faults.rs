@@ -345,7 +345,7 @@ impl Faults {
                 self.last(world.now(), Undo::Disk(node))
             }
             FaultKind::ClockJump => {
-                let by_ms = self.rng.random_range(-60_000..=60_000);
+                let by_ms = self.rng.random_range(-20_000..=20_000);
                 world.jump_wall(node, by_ms);
                 true
             }

@@ -202,7 +202,8 @@ fn determinism(args: &Args) -> ExitCode {
 }
 
 #[cfg(not(feature = "planted"))]
-const NOT_BUILT: &str = "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted -- ...";
+const NOT_BUILT: &str =
+    "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted -- ...";
 
 #[cfg(not(feature = "planted"))]
 fn plant(_: &str) -> Result<(), String> {
@@ -248,7 +249,10 @@ fn mutants(args: &Args) -> ExitCode {
             None => hunted.caught.is_none(),
             Some(bug) => hunted.caught.is_some() || !is_simulated(bug),
         };
-        eprintln!("{name}: {by} {}", hunted.caught.map_or_else(String::new, |(seed, broken)| format!("(seed {seed}: {broken})")));
+        eprintln!(
+            "{name}: {by} {}",
+            hunted.caught.map_or_else(String::new, |(seed, broken)| format!("(seed {seed}: {broken})"))
+        );
         let wall = format!("{:.1} s", hunted.wall.as_secs_f64());
         shown.add_row([name.to_owned(), by, seed, hunted.tried.to_string(), wall]);
     }

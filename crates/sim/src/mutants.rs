@@ -55,14 +55,20 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted => {
             (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
         }
-        Bug::SkipReadIndex | Bug::ReadIndexWithoutQuorum => (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data]),
+        Bug::SkipReadIndex | Bug::ReadIndexWithoutQuorum => {
+            (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
+        }
         Bug::KeepaliveWithoutQuorum | Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => {
             (&[F::PartitionLeader, F::OneWay, F::PauseLeader, F::KillLeader], &[Work::Lock])
         }
-        Bug::ResetTokensAtRestore | Bug::ForgetRequestsAtSnapshot => (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data]),
+        Bug::ResetTokensAtRestore | Bug::ForgetRequestsAtSnapshot => {
+            (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data])
+        }
         Bug::ApplyBatchTwice => (&[F::PartitionLeader, F::KillLeader, F::BadLinks], &[Work::Data]),
         Bug::EphemeralsOneByOne => (&[], &[Work::Ephemeral]),
-        Bug::WakeAllWaiters | Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => (&[], &[Work::Lock]),
+        Bug::WakeAllWaiters | Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => {
+            (&[], &[Work::Lock])
+        }
         Bug::NoLockDelay => (&[F::PauseClients], &[Work::Delay]),
         Bug::GateLetsAllIn => (&[], &[Work::Gate]),
         Bug::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),

@@ -16,7 +16,7 @@ pub struct Totals {
     runs: u64,
     failed: Vec<u64>,
     simulated: Duration,
-    /// Time that runs took, each on one core.
+    /// What the runs have used of cores.
     busy: Duration,
     faults: BTreeMap<FaultKind, (u64, u64)>,
     counters: BTreeMap<&'static str, u64>,
@@ -34,7 +34,7 @@ impl Totals {
             self.failed.push(report.seed);
         }
         self.simulated += report.simulated;
-        self.busy += report.wall;
+        self.busy += report.busy;
         for (kind, count) in &report.faults {
             let (times, runs) = self.faults.entry(*kind).or_default();
             *times += count;
@@ -106,8 +106,8 @@ impl Totals {
         row("failed", self.failed.len().to_string());
         row("simulated hours", format!("{:.2}", hours(self.simulated)));
         row("wall time", format!("{:.1} s", wall.as_secs_f64()));
-        row("time on one core", format!("{:.1} s", self.busy.as_secs_f64()));
-        row("faster than real time, one core", format!("{:.0} x", self.speed_up()));
+        row("CPU time", format!("{:.1} s", self.busy.as_secs_f64()));
+        row("faster than real time, on one core", format!("{:.0} x", self.speed_up()));
         row("faults injected", self.faults.values().map(|(times, _)| times).sum::<u64>().to_string());
         row("log entries followed", self.seen.entries.to_string());
         row("transactions followed", self.seen.zxid.to_string());
@@ -124,7 +124,10 @@ impl Totals {
             let place = ((again.len() as f64 - 1.0) * share).round().max(0.0) as usize;
             again.get(place).copied().unwrap_or_default().as_secs_f64()
         };
-        row("healed until all clients work, p50 / p99 / max", format!("{:.2} / {:.2} / {:.2} s", at(0.5), at(0.99), at(1.0)));
+        row(
+            "healed until all clients work, p50 / p99 / max",
+            format!("{:.2} / {:.2} / {:.2} s", at(0.5), at(0.99), at(1.0)),
+        );
         figures
     }
 

@@ -362,11 +362,13 @@ impl Locks {
         self.grants
     }
 
-    /// Everyone who stands in a queue: the lock, the token, the session.
+    /// Everyone who stands in a queue: the lock, the token, the session. The places of dead holders are kept for as long as the replicated
+    /// clock says, which stands still for a while where a wall clock was set forward and back.
     pub fn standing(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
         let places = |(lock, queue)| {
             let (lock, queue): (&String, &Queue) = (lock, queue);
-            queue.values().map(move |place| (lock.as_str(), place.token, place.session))
+            let alive = queue.values().filter(|place| place.name.stands_for.is_none());
+            alive.map(move |place| (lock.as_str(), place.token, place.session))
         };
         self.queues.iter().flat_map(places)
     }

@@ -92,6 +92,7 @@ impl Client {
 
     /// The same under a given request id.
     pub(super) async fn mutate_as(&mut self, session: &Session, what: &'static str, op: Op, id: u128) -> Told<Reply> {
+        session.keep(RequestId(id));
         let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
         let began = self.lab.oracle.lock().began();
         let give_up_us = self.now_us() + 15_000_000;

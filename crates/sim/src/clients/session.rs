@@ -162,6 +162,11 @@ impl Session {
         }
     }
 
+    /// It is asked again under this id, so a try of it will be open.
+    pub(super) fn keep(&self, id: RequestId) {
+        self.acknowledged.lock().retain(|other| *other != id);
+    }
+
     /// What to acknowledge with the next request. A few of the latest are kept back, for tries at random.
     pub(super) fn acknowledgements(&self) -> Vec<RequestId> {
         let mut acknowledged = self.acknowledged.lock();

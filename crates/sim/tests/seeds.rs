@@ -1,0 +1,49 @@
+//! A few seeds, short ones, so that whoever changes the product or the simulation hears of it at once; and seeds that have found something.
+
+use std::time::Duration;
+
+use lockkeeper_sim::run::{Report, run};
+use lockkeeper_sim::swarm::Plan;
+
+fn short(seed: u64) -> Report {
+    let mut plan = Plan::draw(seed);
+    plan.fault_phase = Duration::from_secs(6);
+    run(&plan)
+}
+
+fn kept(report: &Report) {
+    if let Some(violation) = &report.violation {
+        panic!("seed {}: {violation}\nplan: {}", report.seed, Plan::draw(report.seed).summary());
+    }
+}
+
+#[test]
+fn a_few_seeds_keep_every_promise() {
+    for seed in 0..6 {
+        let report = short(seed);
+        kept(&report);
+        assert!(report.seen.entries > 0 && report.works_again.is_some());
+    }
+}
+
+#[test]
+fn a_calm_world_loses_nothing() {
+    let mut plan = Plan::calm(1);
+    plan.fault_phase = Duration::from_secs(5);
+    let report = run(&plan);
+    kept(&report);
+    assert_eq!((report.seen.terms, report.faults.len()), (1, 0));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    let traced = || {
+        let mut plan = Plan::draw(3);
+        plan.fault_phase = Duration::from_secs(4);
+        plan.world.keep_trace = true;
+        run(&plan)
+    };
+    let (one, two) = (traced(), traced());
+    assert!(one.trace.len() > 100);
+    assert_eq!((one.trace_hash, one.trace == two.trace), (two.trace_hash, true));
+}
