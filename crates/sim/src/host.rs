@@ -13,6 +13,10 @@ use tokio::time::Instant;
 
 use crate::clock::HostClock;
 
+/// Whether this build can run a seed twice and see the same: tokio seeds its own choices only with `--cfg tokio_unstable`, which
+/// `.cargo/config.toml` sets and a `RUSTFLAGS` in the environment takes away.
+pub const DETERMINISTIC: bool = cfg!(tokio_unstable);
+
 /// See the module's text.
 pub(crate) struct Host {
     runtime: Option<Runtime>,

@@ -1,13 +1,27 @@
 //! Whole clusters in one thread under one seed: the real core, node and consensus, over a simulated network, disk and clock.
 
+mod calls;
 pub mod checks;
 pub mod clients;
+mod clock;
+pub mod counting;
+mod disk;
+pub mod faults;
+mod host;
+mod members;
+#[cfg(feature = "planted")]
+pub mod mutants;
 pub mod net;
+mod node;
+pub mod oracle;
+pub mod report;
 pub mod run;
 pub mod settings;
 pub mod swarm;
+mod trace;
 pub mod world;
 
+pub use host::DETERMINISTIC;
 pub use net::{CallError, ClientNet, Incoming};
 pub use settings::{CLIENTS, Crash, DiskPlan, HostId, LinkPlan, WorldPlan};
 pub use world::{Fatal, World};
