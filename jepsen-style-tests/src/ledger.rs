@@ -1,14 +1,15 @@
 //! What the log did to the tree, gathered from the watches of all nodes: each is resumed across the kills of its node, and what one may
 //! have missed must have come from another.
 //!
-//! It keeps creations and deletions only. Where two nodes both claim to have told everything, they must have told the same (P8).
+//! It keeps creations, deletions, and that data was set (not to what: watches do not tell). Where two nodes both claim to have told
+//! everything, they must have told the same (P8).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
-use lockkeeper_api::watch::ChangeKind;
+use lockkeeper_api::watch::{Change, ChangeKind};
 
 use crate::cluster::Cluster;
 use crate::http::Api;
@@ -17,10 +18,29 @@ use crate::record::boot_us;
 use crate::sse::{self, Seen};
 use crate::verdict::{Failed, broken};
 
+/// A node's data was set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DataSet {
+    /// When, in the replicated order.
+    pub zxid: u64,
+    /// Where.
+    pub path: String,
+}
+
+/// All that the log did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log {
+    /// What came and went.
+    pub events: BTreeSet<Event>,
+    /// What was set.
+    pub data: BTreeSet<DataSet>,
+}
+
 /// What one node's watch told.
 #[derive(Debug, Default)]
 struct Told {
     events: BTreeSet<Event>,
+    data: BTreeSet<DataSet>,
     /// Ranges `(after, up to]` of which it said that it cannot tell.
     gaps: Vec<(u64, u64)>,
 }
@@ -31,6 +51,8 @@ type Shared = Arc<Mutex<Told>>;
 #[derive(Debug)]
 pub struct Ledger {
     nodes: BTreeMap<u64, Shared>,
+    /// Where the watches began.
+    from: u64,
     /// When the first node told of a transaction, in microseconds of the boot clock.
     seen_us: Arc<Mutex<BTreeMap<u64, u64>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
@@ -47,7 +69,7 @@ impl Ledger {
     /// The nodes do not stand at one zxid.
     pub async fn open(cluster: &Cluster) -> Result<Self, Failed> {
         let (zxid, _) = cluster.agree(Duration::from_secs(20)).await?;
-        let mut ledger = Self { nodes: BTreeMap::new(), seen_us: Arc::default(), tasks: Vec::new() };
+        let mut ledger = Self { nodes: BTreeMap::new(), from: zxid, seen_us: Arc::default(), tasks: Vec::new() };
         for (id, api) in cluster.apis() {
             let told = Shared::default();
             ledger.nodes.insert(id, Arc::clone(&told));
@@ -88,16 +110,27 @@ impl Ledger {
         }
     }
 
+    /// Closes the gathering behind a mark in the log; gives what came and went before it.
+    ///
+    /// # Errors
+    /// As [`Self::close_whole`].
+    pub async fn close(self, cluster: &Cluster) -> Result<BTreeSet<Event>, Failed> {
+        self.close_whole(cluster).await.map(|log| log.events)
+    }
+
     /// Closes the gathering behind a mark in the log; gives everything that came before it.
     ///
     /// # Errors
     /// A node does not tell of the mark, two nodes tell different things, or no node has told it all.
-    pub async fn close(self, cluster: &Cluster) -> Result<BTreeSet<Event>, Failed> {
+    pub async fn close_whole(mut self, cluster: &Cluster) -> Result<Log, Failed> {
+        self.follow_the_members(cluster);
         let mark = format!("/ledger-{}", uuid::Uuid::new_v4());
-        let made = cluster.api(1).create(&mark, &Create::default(), None).await;
+        let Some((_, api)) = cluster.apis().into_iter().next() else { return broken("there is no node") };
+        let made = api.create(&mark, &Create::default(), None).await;
         made.map_err(|failure| Failed::Broken(format!("with all nodes ready: {failure}")))?;
         let begun = Instant::now();
-        for (id, told) in &self.nodes {
+        let here = cluster.ids();
+        for (id, told) in self.nodes.iter().filter(|(id, _)| here.contains(id)) {
             while !has(told, &mark) {
                 if begun.elapsed() > Duration::from_secs(30) {
                     return broken(format!("the watch at node {id} did not come to the end of the log within 30 s"));
@@ -114,6 +147,29 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Members that came later are asked for all of it, as far as they have it; those that left told no more from then on.
+    fn follow_the_members(&mut self, cluster: &Cluster) {
+        let here = cluster.apis();
+        for (id, told) in &self.nodes {
+            if here.iter().all(|(member, _)| member != id) {
+                let mut told = lock(told);
+                let last = told.events.last().map_or(self.from, |event| event.zxid);
+                // Of what it told last it may have told a part.
+                told.gaps.push((last.saturating_sub(1), u64::MAX));
+            }
+        }
+        for (id, api) in here {
+            if !self.nodes.contains_key(&id) {
+                let told = Shared::default();
+                self.nodes.insert(id, Arc::clone(&told));
+                // When it tells is not when it happened.
+                self.tasks.push(tokio::spawn(gather(api, self.from, told, Arc::default())));
+            }
+        }
+    }
+}
+
 fn has(told: &Shared, path: &str) -> bool {
     lock(told).events.iter().rev().take(1_000).any(|event| event.path == path)
 }
@@ -125,13 +181,19 @@ async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u
         while let Some(seen) = watch.recv().await {
             let Seen::Change(change, _) = seen else { break };
             position = position.max(change.zxid);
-            let created = match change.kind {
+            let Change { zxid, kind, path } = change;
+            let created = match kind {
                 ChangeKind::Created => true,
                 ChangeKind::Deleted => false,
-                ChangeKind::DataChanged | ChangeKind::ChildrenChanged => continue,
+                ChangeKind::DataChanged => {
+                    lock(&seen_us).entry(zxid).or_insert_with(boot_us);
+                    lock(&told).data.insert(DataSet { zxid, path });
+                    continue;
+                }
+                ChangeKind::ChildrenChanged => continue,
             };
-            lock(&seen_us).entry(change.zxid).or_insert_with(boot_us);
-            lock(&told).events.insert(Event { zxid: change.zxid, created, path: change.path });
+            lock(&seen_us).entry(zxid).or_insert_with(boot_us);
+            lock(&told).events.insert(Event { zxid, created, path });
         }
         // Compacted: go on from where this node stands, and remember the hole. What is in it must come from the others.
         let Ok(now) = api.get_stale("/").await else {
@@ -145,14 +207,9 @@ async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u
     }
 }
 
-fn merge(told: &[(u64, Told)]) -> Result<BTreeSet<Event>, Failed> {
-    let all: BTreeSet<Event> = told.iter().flat_map(|(_, told)| told.events.iter().cloned()).collect();
-    for (id, told) in told {
-        let hidden = |zxid: u64| told.gaps.iter().any(|(after, to)| zxid > *after && zxid <= *to);
-        if let Some(missing) = all.iter().find(|event| !told.events.contains(event) && !hidden(event.zxid)) {
-            return broken(format!("the watch at node {id} never told of {missing:?}, which another node told"));
-        }
-    }
+fn merge(told: &[(u64, Told)]) -> Result<Log, Failed> {
+    let events = together(told, |told| &told.events, |event| event.zxid)?;
+    let data = together(told, |told| &told.data, |set| set.zxid)?;
     // A range that every node has a gap over may hide anything.
     let covered = told.iter().any(|(_, told)| told.gaps.is_empty()) || {
         let (first, rest) = (&told[0].1.gaps, &told[1..]);
@@ -162,6 +219,22 @@ fn merge(told: &[(u64, Told)]) -> Result<BTreeSet<Event>, Failed> {
     };
     if !covered {
         return Err(Failed::CannotRun("all nodes compacted the same part of the log: what happened is unknown".into()));
+    }
+    Ok(Log { events, data })
+}
+
+/// What all of them told, if each told all that it does not say to have missed.
+fn together<T: Ord + Clone + std::fmt::Debug>(
+    told: &[(u64, Told)],
+    of: impl Fn(&Told) -> &BTreeSet<T>,
+    zxid: impl Fn(&T) -> u64,
+) -> Result<BTreeSet<T>, Failed> {
+    let all: BTreeSet<T> = told.iter().flat_map(|(_, told)| of(told).iter().cloned()).collect();
+    for (id, told) in told {
+        let hidden = |zxid: u64| told.gaps.iter().any(|(after, to)| zxid > *after && zxid <= *to);
+        if let Some(missing) = all.iter().find(|event| !of(told).contains(event) && !hidden(zxid(event))) {
+            return broken(format!("the watch at node {id} never told of {missing:?}, which another node told"));
+        }
     }
     Ok(all)
 }
@@ -181,15 +254,23 @@ mod tests {
 
     fn told(zxids: &[u64], gaps: &[(u64, u64)]) -> Told {
         let event = |zxid: &u64| Event { zxid: *zxid, created: true, path: format!("/n{zxid}") };
-        Told { events: zxids.iter().map(event).collect(), gaps: gaps.to_vec() }
+        Told { events: zxids.iter().map(event).collect(), gaps: gaps.to_vec(), ..Told::default() }
     }
 
     #[test]
     fn what_one_missed_comes_from_another() {
         let whole = merge(&[(1, told(&[1, 2, 3], &[])), (2, told(&[1, 3], &[(1, 2)]))]).unwrap();
-        assert_eq!(whole.len(), 3);
+        assert_eq!(whole.events.len(), 3);
         let apart = merge(&[(1, told(&[1, 4], &[(1, 3)])), (2, told(&[1, 2, 3], &[(3, 4)]))]).unwrap();
-        assert_eq!(apart.len(), 4);
+        assert_eq!(apart.events.len(), 4);
+    }
+
+    #[test]
+    fn what_was_set_is_compared_as_well() {
+        let set = |zxid| DataSet { zxid, path: "/n1".into() };
+        let with = |sets: &[u64]| Told { data: sets.iter().copied().map(set).collect(), ..told(&[1], &[]) };
+        assert_eq!(merge(&[(1, with(&[2, 3])), (2, with(&[2, 3]))]).unwrap().data.len(), 2);
+        assert!(matches!(merge(&[(1, with(&[2, 3])), (2, with(&[2]))]), Err(Failed::Broken(_))));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Judges of what was recorded: pure, each fed in its unit tests with histories that it must not pass.
 
 pub mod fenced;
+pub mod leaders;
 pub mod locks;
+pub mod model;
+pub mod order;
 pub mod wgl;
 
 use serde::{Deserialize, Serialize};

@@ -21,6 +21,7 @@ use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once};
 use super::{Begun, ClientContext, Recorded, Workload};
 use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
 use crate::check::Check;
+use crate::check::model::{self, Reply, What};
 use crate::history::{Ended, Op};
 use crate::http::{Called, Change};
 use crate::record::boot_us;
@@ -158,7 +159,7 @@ impl Workload for Register {
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
         let ops = run.history.ops();
-        vec![linearizable(&ops), answered_alike(&ops)]
+        vec![linearizable(&ops), replayed(run, &ops), answered_alike(&ops)]
     }
 }
 
@@ -385,6 +386,41 @@ fn understood(answer: Answer, call: &Call, values: &mut Values) -> RegisterAnswe
         Answer::Refused { .. } => RegisterAnswer::Missing,
         // That it is torn is for another check to tell; the first answer goes here.
         Answer::Torn { first, .. } => understood(*first, call, values),
+    }
+}
+
+/// All keys together, by the zxids of the answers and the log.
+fn replayed(run: &Recorded, ops: &[Op]) -> Check {
+    const NAME: &str = "registers replayed from the log";
+    let mut replies = Vec::new();
+    for op in ops {
+        let Ok(asked) = op.asked::<Asked>() else { continue };
+        match op.answer::<Answer>() {
+            Ok(answer) => replies.extend(what(asked.call, answer).and_then(|what| Reply::of(op, path(&asked.key), what))),
+            Err(error) => return Check::unknown(NAME, "P4 P7 P9", format!("an answer cannot be read: {error}")),
+        }
+    }
+    model::replay(NAME, "P4 P7 P9", ROOT, run, &replies)
+}
+
+/// What the tree has to show of it; none of a read that was not answered, or of what was refused.
+fn what(call: Call, answer: Option<Answer>) -> Option<What> {
+    let version = match answer {
+        Some(Answer::Done { version }) => version,
+        Some(Answer::Value { value, version }) => return Some(What::Found { value, version: Some(version) }),
+        Some(Answer::Refused { .. }) => return None,
+        // That it is torn is for another check to tell; the first answer goes here.
+        Some(Answer::Torn { first, .. }) => return what(call, Some(*first)),
+        None => None,
+    };
+    match call {
+        Call::Read => None,
+        Call::Write { value } => Some(What::Set { expected: None, value: Some(value), version }),
+        Call::CompareAndSet { version: expected, value } => {
+            Some(What::Set { expected: Some(expected), value: Some(value), version })
+        }
+        Call::Create { value } => Some(What::Created(Some(value))),
+        Call::Delete { version } => Some(What::Deleted { expected: version }),
     }
 }
 

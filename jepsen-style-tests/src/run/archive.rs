@@ -1,0 +1,116 @@
+//! What was recorded, on disk beside the report, so that a run can be judged again: `history.jsonl`, `faults.jsonl` and `run.json` as the
+//! report writes them, and `log.jsonl`, what the watches of all nodes told of the tree.
+
+use std::io::{self, BufWriter, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Event, History};
+use crate::judge::queue;
+use crate::ledger::DataSet;
+use crate::record;
+use crate::workload::Recorded;
+
+const LOG: &str = "log.jsonl";
+
+/// What a transaction did to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Did {
+    Deleted,
+    Created,
+    Set,
+}
+
+/// A line of the log.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    zxid: u64,
+    did: Did,
+    path: String,
+    /// When the first node told of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seen_us: Option<u64>,
+}
+
+/// What of the report's `run.json` belongs to what was recorded.
+#[derive(Debug, Deserialize)]
+struct Settings {
+    ttl_ms: u64,
+    clients: u32,
+}
+
+/// Writes the log.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn save_log(dir: &Path, run: &Recorded) -> io::Result<()> {
+    let seen_us = |zxid: u64| run.seen_us.get(&zxid).copied();
+    let events = run.log.iter().map(|event| {
+        let did = if event.created { Did::Created } else { Did::Deleted };
+        Line { zxid: event.zxid, did, path: event.path.clone(), seen_us: seen_us(event.zxid) }
+    });
+    let data = run.data.iter().map(|set| {
+        let DataSet { zxid, path } = set.clone();
+        Line { zxid, did: Did::Set, path, seen_us: seen_us(zxid) }
+    });
+    let mut lines: Vec<Line> = events.chain(data).collect();
+    lines.sort_by_key(|line| line.zxid);
+    let mut file = BufWriter::new(std::fs::File::create(dir.join(LOG))?);
+    for line in lines {
+        serde_json::to_writer(&mut file, &line).map_err(io::Error::other)?;
+        file.write_all(b"\n")?;
+    }
+    file.flush()
+}
+
+/// Reads all that was recorded of a run. The directory that its clients shared is not part of it.
+///
+/// # Errors
+/// A file is not there, or is not of this form.
+pub fn load(dir: &Path) -> io::Result<Recorded> {
+    let settings: Settings = serde_json::from_slice(&std::fs::read(dir.join("run.json"))?).map_err(io::Error::other)?;
+    let mut run = Recorded {
+        history: History::new(record::read::<Event>(&dir.join("history.jsonl"))?),
+        faults: record::read(&dir.join("faults.jsonl"))?,
+        ttl: Duration::from_millis(settings.ttl_ms),
+        clients: settings.clients,
+        ..Recorded::default()
+    };
+    for Line { zxid, did, path, seen_us } in record::read(&dir.join(LOG))? {
+        run.seen_us.extend(seen_us.map(|at| (zxid, at)));
+        match did {
+            Did::Set => drop(run.data.insert(DataSet { zxid, path })),
+            Did::Created | Did::Deleted => {
+                run.log.insert(queue::Event { zxid, created: did == Did::Created, path });
+            }
+        }
+    }
+    Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let event = |zxid, created| queue::Event { zxid, created, path: format!("/n{zxid}") };
+        let run = Recorded {
+            log: [event(3, true), event(5, false)].into(),
+            data: [DataSet { zxid: 4, path: "/n3".into() }].into(),
+            seen_us: [(3, 30), (4, 40), (5, 50)].into(),
+            ..Recorded::default()
+        };
+        save_log(dir.path(), &run).unwrap();
+        std::fs::write(dir.path().join("history.jsonl"), "").unwrap();
+        std::fs::write(dir.path().join("faults.jsonl"), "").unwrap();
+        std::fs::write(dir.path().join("run.json"), r#"{ "ttl_ms": 2000, "clients": 3, "seed": 1 }"#).unwrap();
+        let back = load(dir.path()).unwrap();
+        assert_eq!((back.log, back.data, back.seen_us), (run.log, run.data, run.seen_us));
+        assert_eq!((back.ttl, back.clients), (Duration::from_secs(2), 3));
+    }
+}
