@@ -116,7 +116,7 @@ impl Cluster {
             Some(mib) => Some(SmallDisk::mount(&directory, mib).await?),
             None => None,
         };
-        let api = Api::at_address(new_client()?, self.net.listens(id, Door::Client));
+        let api = Api::at_address(new_client()?, self.net.unhindered(id));
         self.nodes.insert(id, Node { directory, api, process: None, disk });
         Ok(())
     }
@@ -189,7 +189,7 @@ impl Cluster {
     /// # Errors
     /// The HTTP client cannot be built.
     pub fn own_api(&self, id: u64) -> Result<Api, Failed> {
-        Ok(Api::at_address(new_client()?, self.net.listens(id, Door::Client)))
+        Ok(Api::at_address(new_client()?, self.net.unhindered(id)))
     }
 
     /// The endpoints as the client library takes them: through the network.

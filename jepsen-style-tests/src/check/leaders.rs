@@ -57,7 +57,7 @@ impl Lookout {
         let seen: Arc<Mutex<Vec<Glimpse>>> = Arc::default();
         let mut tasks = Vec::new();
         for node in cluster.ids() {
-            tasks.push(tokio::spawn(look(node, cluster.own_api(node)?, Arc::clone(&seen))));
+            tasks.push(tokio::spawn(look(cluster.own_api(node)?, Arc::clone(&seen))));
         }
         Ok(Self { seen, tasks })
     }
@@ -73,14 +73,15 @@ impl Lookout {
     }
 }
 
-async fn look(node: u64, api: Api, seen: Arc<Mutex<Vec<Glimpse>>>) {
+async fn look(api: Api, seen: Arc<Mutex<Vec<Glimpse>>>) {
     let mut life = 0;
     loop {
         let url = format!("{}/v1/cluster", api.base());
         let answer = async { api.client().get(url).send().await?.json::<Status>().await };
         match tokio::time::timeout(WITHIN, answer).await {
             Ok(Ok(status)) => {
-                let Status { term, leader, leading, zxid, .. } = status;
+                // Whoever answers there now: a new member may have taken the place of another.
+                let Status { node_id: node, term, leader, leading, zxid, .. } = status;
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 if seen.len() < MOST {
                     seen.push(Glimpse { at_us: boot_us(), node, life, term, leader, leading, zxid });

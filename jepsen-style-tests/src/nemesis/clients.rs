@@ -108,7 +108,7 @@ impl Nemesis for Pause {
     async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
         let mut evidence = Vec::new();
         for (at, pid, since) in std::mem::take(&mut self.stopped) {
-            let (still, lasted) = (observe::state_of(pid) == Some('T'), since.elapsed());
+            let (still, lasted) = (observe::is_stopped(pid).await, since.elapsed());
             let worker = &stage.workers[at];
             worker.signal(Signal::SIGCONT);
             if still && lasted > stage.ttl {

@@ -16,6 +16,7 @@ use crate::net::{Passed, Place};
 use crate::verdict::{Failed, broken};
 
 const POLL: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 4;
 /// Under other faults there may be no leader to be found.
 const LEADER_WITHIN: Duration = Duration::from_secs(2);
 /// A node that works says at once how it is.
@@ -102,17 +103,31 @@ pub(super) async fn kill(cluster: &mut Cluster, node: u64) -> Result<Option<Stri
     }
 }
 
-/// The state of a process as the kernel tells it: `T` is stopped. None if there is no such process.
+/// The state of a process as the kernel tells it. None if there is no such process.
 pub(super) fn state_of(pid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, which comes before, is in parentheses and may hold anything.
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether a process is stopped: looked at more than once, for a tracer stops what it traces for a moment at each system call.
+pub(super) async fn is_stopped(pid: i32) -> bool {
+    for look in 0..LOOKS {
+        if look > 0 {
+            tokio::time::sleep(POLL).await;
+        }
+        // `t` is what a stopped process with a tracer shows.
+        if !matches!(state_of(pid), Some('T' | 't')) {
+            return false;
+        }
+    }
+    true
+}
+
 /// Waits until a process that was sent SIGSTOP has stopped.
 pub(super) async fn stopped(pid: i32) -> Result<(), Failed> {
     let begun = Instant::now();
-    while state_of(pid) != Some('T') {
+    while !is_stopped(pid).await {
         if begun.elapsed() > ENDED_WITHIN {
             return broken(format!("process {pid} was sent SIGSTOP and is {:?}, not stopped", state_of(pid)));
         }

@@ -65,7 +65,7 @@ impl Nemesis for Pause {
         let mut evidence = Vec::new();
         for (node, pid, since) in &stopped {
             // Stopped all the while: nobody else wakes it.
-            let (still, lasted) = (observe::state_of(*pid) == Some('T'), since.elapsed());
+            let (still, lasted) = (observe::is_stopped(*pid).await, since.elapsed());
             if still && lasted > stage.ttl {
                 evidence.push(format!(
                     "node {node}'s process {pid} was stopped for {} ms, sessions live {} ms",

@@ -2,6 +2,7 @@
 
 pub mod direct;
 mod link;
+pub mod netns;
 pub mod proxy;
 mod way;
 
@@ -76,6 +77,11 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
 
     /// The address on which a node itself is to listen.
     fn listens(&self, node: u64, door: Door) -> SocketAddr;
+
+    /// The address at which the harness reaches a node's door for clients past every fault.
+    fn unhindered(&self, node: u64) -> SocketAddr {
+        self.listens(node, Door::Client)
+    }
 
     /// Words before a node's command line, where it must be started in a place of its own.
     fn wrap(&self, node: u64) -> Vec<String>;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::cluster::{Cluster, Options};
 use crate::nemesis::{Nemesis, Stage};
 use crate::net::FaultNet;
+use crate::net::netns::NetnsNet;
 use crate::net::proxy::ProxyNet;
 use crate::verdict::Failed;
 use crate::workers::Worker;
@@ -161,6 +162,6 @@ pub fn people(stage: &mut Stage, recruits: &Recruits) -> Result<(), Failed> {
 async fn network(settings: &Settings) -> Result<Arc<dyn FaultNet>, Failed> {
     match settings.net {
         Backend::Proxy => Ok(Arc::new(ProxyNet::start(settings.nodes).await?)),
-        Backend::Netns => Err(Failed::CannotRun("there is no netns backend yet".into())),
+        Backend::Netns => Ok(Arc::new(NetnsNet::start(settings.nodes)?)),
     }
 }

@@ -1,0 +1,144 @@
+use super::*;
+use std::io::{self, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, ChildStdin};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+const TASK: &str = "LOCKKEEPER_NETNS_TEST";
+const SOON: Duration = Duration::from_secs(20);
+/// Silence cannot be waited for; a short look is all that can be had.
+const LOOK: Duration = Duration::from_millis(600);
+
+/// Not a test, but this program within a namespace: one end of a connection, between its standard input and its standard error.
+#[test]
+fn an_end_in_a_namespace() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let (verb, address) = task.split_once(' ').unwrap();
+    let stream = match verb {
+        "listen" => {
+            let listener = TcpListener::bind(address).unwrap();
+            eprint!("!");
+            listener.accept().unwrap().0
+        }
+        _ => TcpStream::connect(address).unwrap(),
+    };
+    stream.set_nodelay(true).unwrap();
+    let mut reading = stream.try_clone().unwrap();
+    thread::spawn(move || io::copy(&mut reading, &mut io::stderr()));
+    let mut writing = stream;
+    // Not `copy`: what is typed goes at once.
+    let mut byte = [0; 1];
+    while io::stdin().read_exact(&mut byte).is_ok() {
+        writing.write_all(&byte).unwrap();
+    }
+}
+
+struct End {
+    child: Child,
+    typed: ChildStdin,
+    seen: mpsc::Receiver<u8>,
+}
+
+impl End {
+    fn start(net: &NetnsNet, node: u64, task: String) -> Self {
+        let words = net.wrap(node);
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "net::netns::tests::an_end_in_a_namespace", "--nocapture", "--quiet"])
+            .env(TASK, task)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (typed, shown): (ChildStdin, ChildStderr) = (child.stdin.take().unwrap(), child.stderr.take().unwrap());
+        let (sender, seen) = mpsc::channel();
+        thread::spawn(move || shown.bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte)));
+        Self { child, typed, seen }
+    }
+
+    fn say(&mut self, what: u8) {
+        self.typed.write_all(&[what]).unwrap();
+    }
+
+    fn hears(&self, what: u8) {
+        assert_eq!(self.seen.recv_timeout(SOON), Ok(what));
+    }
+
+    fn hears_nothing(&self) {
+        assert_eq!(self.seen.recv_timeout(LOOK), Err(mpsc::RecvTimeoutError::Timeout));
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn packets_vanish_one_way_and_are_counted() {
+    if let Some(lacks) = NetnsNet::lacks() {
+        return eprintln!("skipped: {lacks}");
+    }
+    let net = NetnsNet::start(2).unwrap();
+    let mut b = End::start(&net, 2, format!("listen {}", net.listens(2, Door::Peer)));
+    b.hears(b'!');
+    let mut a = End::start(&net, 1, format!("connect {}", net.address(Place::Node(1), 2, Door::Peer)));
+    a.say(b'1');
+    b.hears(b'1');
+
+    net.set(Place::Node(1), 2, LinkFault::Cut).await.unwrap();
+    a.say(b'2');
+    b.hears_nothing();
+    b.say(b'3');
+    a.hears(b'3');
+    assert!(net.passed(Place::Node(1), 2).await.held > 0);
+    assert_eq!(net.passed(Place::Node(2), 1).await.held, 0);
+
+    net.heal().await.unwrap();
+    b.hears(b'2');
+    let slow = LinkFault::Slow { delay: Duration::ZERO, jitter: Duration::ZERO, bytes_per_s: 1 };
+    assert!(matches!(net.set(Place::Node(1), 2, slow).await, Err(Failed::CannotRun(_))));
+    let name = net.name.clone();
+    drop((a, b, net));
+    assert!(!namespaces().unwrap().iter().any(|left| left.starts_with(&name)), "nothing is left behind");
+}
+
+#[tokio::test]
+async fn clients_lose_a_node_and_the_harness_does_not() {
+    if let Some(lacks) = NetnsNet::lacks() {
+        return eprintln!("skipped: {lacks}");
+    }
+    let net = NetnsNet::start(1).unwrap();
+    let (clients, harness) = (net.address(Place::Clients, 1, Door::Client), net.unhindered(1));
+    // Nobody listens: refused is reached.
+    let reach = |address: &SocketAddr| {
+        let attempt = TcpStream::connect_timeout(address, Duration::from_millis(400));
+        attempt.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    assert!(reach(&clients) && reach(&harness));
+    net.set(Place::Clients, 1, LinkFault::Cut).await.unwrap();
+    assert!(!reach(&clients) && reach(&harness));
+    net.heal().await.unwrap();
+    net.set_answers(1, LinkFault::Cut).await.unwrap();
+    assert!(!reach(&clients) && reach(&harness));
+    assert!(net.passed_answers(1).await.held > 0);
+}
+
+#[test]
+fn what_a_dead_process_left_behind_is_swept() {
+    if let Some(lacks) = NetnsNet::lacks() {
+        return eprintln!("skipped: {lacks}");
+    }
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let left = format!("{PREFIX}{}-128-hub", gone.id());
+    ip(&["netns", "add", &left]).unwrap();
+    sweep().unwrap();
+    assert!(!namespaces().unwrap().contains(&left));
+}
