@@ -257,6 +257,7 @@ fn judge(
     let counts = generic::counts(&ops);
     checks.append(&mut campaign.checks);
     checks.extend([generic::bit(&campaign.faults, asked), generic::goes_on(&ops, healed_us), generic::enough(&counts)]);
+    checks.push(order::is_whole(history));
     // Workloads of recipes, whose answers name no point in the order, are judged by the log alone.
     if ops.iter().any(|op| op.zxid.is_some()) {
         checks.push(order::agrees(&ops));
