@@ -1,9 +1,38 @@
 //! The zxids of answers against real time, over all operations of a run: who asked after another was answered comes after it in the order
 //! that the servers claim. O(n log n), and blind to what the operations do.
 
+use std::collections::BTreeMap;
+
 use super::Check;
-use crate::history::{Ended, Op};
+use crate::history::{Ended, Event, History, Kind, Op};
 use crate::workload::tells::{self, Granted};
+
+/// Whether the history is one: each operation is begun once, and ends at most once, after it was begun and not before. What is not is
+/// the suite's own defect, and nothing can be said of such a run.
+pub fn is_whole(history: &History) -> Check {
+    const NAME: &str = "the history is whole";
+    let mut open: BTreeMap<(u32, u64), bool> = BTreeMap::new();
+    for event in history.events().iter().filter(|event| event.kind != Kind::Told) {
+        let Event { client, op, at_us, .. } = *event;
+        let known = open.get(&(client, op)).copied();
+        let wrong = match (event.kind, known) {
+            (Kind::Invoke, Some(_)) => "was begun twice",
+            (Kind::Invoke, None) => {
+                open.insert((client, op), true);
+                continue;
+            }
+            (_, None) => "ended before it was begun",
+            (_, Some(false)) => "ended twice",
+            (_, Some(true)) => {
+                open.insert((client, op), false);
+                continue;
+            }
+        };
+        let detail = format!("client {client} op {op}: {} {wrong} ({at_us} us)", event.what);
+        return Check { at_us: Some(at_us), ..Check::unknown(NAME, "", detail) };
+    }
+    Check::valid(NAME, "", format!("{} operations", open.len()))
+}
 
 /// One answer: where it says that it stands.
 #[derive(Clone, Copy, Debug)]
@@ -127,6 +156,19 @@ mod tests {
         let unknown = Op { ended: Ended::Info, ..write(11, 20, 1) };
         assert_eq!(judged(&[write(0, 10, 5), unknown]), Verdict::Valid);
         assert_eq!(judged(&[]), Verdict::Unknown);
+    }
+
+    #[test]
+    fn what_ends_was_begun() {
+        let event =
+            |at_us, kind| Event { at_us, client: 1, op: 4, kind, what: "read".into(), value: Value::Null, zxid: None };
+        let whole =
+            |kinds: &[Kind]| is_whole(&History::new(kinds.iter().map(|kind| event(1, *kind)).collect())).verdict;
+        assert_eq!(whole(&[Kind::Told, Kind::Invoke, Kind::Ok, Kind::Told]), Verdict::Valid);
+        for wrong in [&[Kind::Ok, Kind::Invoke], &[Kind::Invoke, Kind::Invoke]] {
+            assert_eq!(whole(wrong), Verdict::Unknown);
+        }
+        assert_eq!(whole(&[Kind::Invoke, Kind::Ok, Kind::Info]), Verdict::Unknown);
     }
 
     #[test]
