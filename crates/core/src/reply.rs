@@ -14,7 +14,8 @@ use crate::stat::Stat;
 /// The result of one [`Command`](crate::Command).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The zxid after the command: its own if it changed the state, else that of the last change before it.
+    /// The zxid after the command: its own if it changed the state, else that of the last change before it. Where it was answered
+    /// from memory, the zxid of the first answer.
     pub zxid: Zxid,
     /// The answer, or why it was refused. A refused command changed nothing.
     pub reply: Result<Reply, Refusal>,

@@ -20,9 +20,9 @@ use thiserror::Error;
 /// What every snapshot starts with.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
 /// The format that is written.
-const VERSION: u32 = 2;
-/// Written by programs before the first release, and read by none since.
-const UNRELEASED: u32 = 1;
+const VERSION: u32 = 3;
+/// Up to here written by programs before the first release, and read by none since.
+const UNRELEASED: u32 = 2;
 /// Longest record: a node with the largest data and ACL, or the outcome of the largest reap, with room to spare.
 const MAX_RECORD_BYTES: u32 = 4 * 1024 * 1024;
 
@@ -37,7 +37,7 @@ pub enum SnapshotError {
     Magic,
     /// A program from before the first release wrote it.
     #[error(
-        "the snapshot has format version {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+        "the snapshot has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
     )]
     Unreleased,
     /// A later program wrote it.

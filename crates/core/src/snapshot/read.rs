@@ -75,7 +75,7 @@ impl<R: Read> Reader<R> {
         }
         match self.number()? {
             VERSION => Ok(()),
-            UNRELEASED => Err(SnapshotError::Unreleased),
+            1..=UNRELEASED => Err(SnapshotError::Unreleased),
             other => Err(SnapshotError::Version(other)),
         }
     }

@@ -37,10 +37,10 @@ fn a_snapshot_comes_back() {
 
 /// Snapshots outlive programs: whoever changes these bytes changes the version.
 #[test]
-fn the_bytes_of_version_2_stay_what_they_are() {
+fn the_bytes_of_version_3_stay_what_they_are() {
     let bytes = bytes();
-    assert_eq!(&bytes[..12], b"LKSTATE\n\x02\0\0\0");
-    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (521, 1_209_427_514));
+    assert_eq!(&bytes[..12], b"LKSTATE\n\x03\0\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (522, 3_289_769_607));
 }
 
 #[test]
@@ -67,11 +67,13 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 3;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(3))));
-    later[8] = 1;
-    let error = read(&later).unwrap_err();
-    assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");
+    later[8] = 4;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(4))));
+    for unreleased in [1, 2] {
+        later[8] = unreleased;
+        let error = read(&later).unwrap_err();
+        assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");
+    }
     let last = good.len() - 1;
     let mut wrong_sum = good.clone();
     wrong_sum[last] ^= 1;

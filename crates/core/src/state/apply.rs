@@ -147,8 +147,11 @@ impl State {
         }
         let asked = fingerprint(op);
         if let Some(known) = self.sessions.get(&id).and_then(|s| s.memory.answers.get(&key.id)) {
-            let reply = if known.fingerprint == asked { known.answer.clone() } else { Err(Refusal::RequestMismatch) };
-            return Outcome { zxid: self.zxid, reply, changed: false, events: Vec::new() };
+            if known.fingerprint != asked {
+                return self.refused(Refusal::RequestMismatch);
+            }
+            // The first answer, whole: whoever goes on from its zxid must not pass over what has happened since.
+            return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(session, op);
         if matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed {
@@ -158,7 +161,8 @@ impl State {
         if let Some(session) = self.sessions.get_mut(&id) {
             let memory = &mut Arc::make_mut(session).memory;
             memory.forget(&key.acknowledged);
-            memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, outcome.reply.clone());
+            let answer = (outcome.zxid, outcome.reply.clone());
+            memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, answer);
         }
         outcome
     }

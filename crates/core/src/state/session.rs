@@ -51,6 +51,8 @@ pub(crate) struct Remembered {
     pub(crate) age: u64,
     /// Of the op that was asked for.
     pub(crate) fingerprint: [u8; 32],
+    /// When it was told, in the replicated order: the answer is true there, and may be untrue later.
+    pub(crate) zxid: Zxid,
     /// What it was told.
     pub(crate) answer: Answer,
 }
@@ -87,10 +89,16 @@ impl Memory {
     }
 
     /// Remembers a new answer, and forgets the oldest when that makes too many.
-    pub(crate) fn remember(&mut self, id: RequestId, of_lock: bool, fingerprint: [u8; 32], answer: Answer) {
+    pub(crate) fn remember(
+        &mut self,
+        id: RequestId,
+        of_lock: bool,
+        fingerprint: [u8; 32],
+        (zxid, answer): (Zxid, Answer),
+    ) {
         // Ages only have to be in order: one past the youngest will do, and a snapshot needs no counter.
         let age = self.of_kind(of_lock).next_back().map_or(0, |((_, age), _)| age + 1);
-        self.restore(id, Remembered { of_lock, age, fingerprint, answer });
+        self.restore(id, Remembered { of_lock, age, fingerprint, zxid, answer });
         while self.count(of_lock) > MAX_REMEMBERED_REPLIES {
             let Some(oldest) = self.of_kind(of_lock).next().map(|(_, id)| *id) else { break };
             self.forget(&[oldest]);

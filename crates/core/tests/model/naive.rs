@@ -46,6 +46,10 @@ pub(crate) struct Model {
     pub(crate) sessions: BTreeMap<u64, MSession>,
     /// What each session remembers, oldest first.
     pub(crate) memory: BTreeMap<u64, Vec<(RequestId, Op, Answer)>>,
+    /// When each session was first answered under a request id.
+    answered: BTreeMap<(u64, RequestId), u64>,
+    /// When the command that runs was answered, if that was before.
+    answered_before: Option<u64>,
     pub(crate) origins: BTreeMap<u64, (u64, u64, Vec<Outcome>)>,
     /// What the bytes in gates' nodes mean.
     pub(crate) records: BTreeMap<Vec<u8>, Record>,
@@ -97,6 +101,8 @@ impl Model {
             nodes: BTreeMap::from([("/".to_string(), root)]),
             sessions: BTreeMap::new(),
             memory: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            answered_before: None,
             origins: BTreeMap::new(),
             records: BTreeMap::new(),
             events: Vec::new(),
@@ -122,7 +128,8 @@ impl Model {
             let before = self.zxid;
             let reply = self.command(entry_term, command);
             let changed = self.zxid != before;
-            outcomes.push(Outcome { zxid: Zxid(self.zxid), reply, changed, events: self.events.clone() });
+            let zxid = Zxid(self.answered_before.take().unwrap_or(self.zxid));
+            outcomes.push(Outcome { zxid, reply, changed, events: self.events.clone() });
         }
         let mut kept = outcomes.clone();
         kept.iter_mut().for_each(|outcome| outcome.events.clear());
@@ -213,7 +220,11 @@ impl Model {
             return bad();
         }
         if let Some((_, asked, answer)) = self.memory.entry(id.0).or_default().iter().find(|(k, ..)| *k == key.id) {
-            return if asked == op { answer.clone() } else { Err(Refusal::RequestMismatch) };
+            if asked != op {
+                return Err(Refusal::RequestMismatch);
+            }
+            self.answered_before = self.answered.get(&(id.0, key.id)).copied();
+            return answer.clone();
         }
         let before = self.zxid;
         let answer = self.act(session, op);
@@ -223,6 +234,7 @@ impl Model {
         let memory = self.memory.entry(id.0).or_default();
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
+        self.answered.insert((id.0, key.id), self.zxid);
         let of_lock = |asked: &Op| matches!(asked, Op::Acquire { .. });
         if memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op)).count() > MAX_REMEMBERED_REPLIES {
             let oldest = memory.iter().position(|(_, asked, _)| of_lock(asked) == of_lock(op)).unwrap();
