@@ -242,7 +242,8 @@ fn observed_in_order(run: &Recorded) -> Check {
             return Check::unknown(NAME, OF, "an observation cannot be read");
         };
         let (Some(token), Some(zxid)) = (token, event.zxid) else { continue };
-        let line = format!("client {} at {} us: {token} leads {office} at zxid {zxid}: {heard:?}", event.client, event.at_us);
+        let line =
+            format!("client {} at {} us: {token} leads {office} at zxid {zxid}: {heard:?}", event.client, event.at_us);
         let broken = |why: String| {
             let check = Check::invalid(NAME, OF, why, vec![line.clone()]);
             Check { at_us: Some(event.at_us), ..check }

@@ -96,7 +96,11 @@ impl Workload for Gates {
             let gate = session.gate(&key).pending(PENDING).label("jepsen");
             let key = Key { key, session: session.id() };
             drop(session);
-            if seat.hand.chance(50) { once(&mut seat, gate, key).await } else { turn(&mut seat, gate, key).await }
+            if seat.hand.chance(50) {
+                once(&mut seat, gate, key).await
+            } else {
+                turn(&mut seat, gate, key).await
+            }
             if seat.hand.chance(2) {
                 seat.close().await;
             }
@@ -387,7 +391,8 @@ impl Story {
             }
             for pair in bodies.windows(2) {
                 if !self.may_be_over(key, pair[0], pair[1].at_us) {
-                    let what = format!("{key}: token {} was to proceed while {} was at it", pair[1].token, pair[0].token);
+                    let what =
+                        format!("{key}: token {} was to proceed while {} was at it", pair[1].token, pair[0].token);
                     return broken(NAME, OF, pair[1].at_us, what, &pair);
                 }
                 again += 1;
@@ -402,7 +407,11 @@ impl Story {
         }
         match runs {
             0 => Check::unknown(NAME, OF, "no body ran"),
-            _ => Check::valid(NAME, OF, format!("{runs} runs of {} keys, {again} of them after one that failed or died", self.bodies.len())),
+            _ => Check::valid(
+                NAME,
+                OF,
+                format!("{runs} runs of {} keys, {again} of them after one that failed or died", self.bodies.len()),
+            ),
         }
     }
 
@@ -415,7 +424,13 @@ impl Story {
             for one in given {
                 let known = self.finishing.contains(&(key.clone(), one.token)) && one.result == result_of(one.token);
                 if !known || (one.token, &one.result) != (given[0].token, &given[0].result) {
-                    return broken(NAME, OF, one.at_us, format!("{key}: {one:?} is no result, or not the only one"), given);
+                    return broken(
+                        NAME,
+                        OF,
+                        one.at_us,
+                        format!("{key}: {one:?} is no result, or not the only one"),
+                        given,
+                    );
                 }
                 results += 1;
             }

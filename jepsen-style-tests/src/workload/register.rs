@@ -19,9 +19,9 @@ use uuid::Uuid;
 
 use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once};
 use super::{Begun, ClientContext, Recorded, Workload};
-use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
 use crate::check::Check;
 use crate::check::model::{self, Reply, What};
+use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
 use crate::history::{Ended, Op};
 use crate::http::{Called, Change};
 use crate::record::boot_us;
@@ -396,7 +396,9 @@ fn replayed(run: &Recorded, ops: &[Op]) -> Check {
     for op in ops {
         let Ok(asked) = op.asked::<Asked>() else { continue };
         match op.answer::<Answer>() {
-            Ok(answer) => replies.extend(what(asked.call, answer).and_then(|what| Reply::of(op, path(&asked.key), what))),
+            Ok(answer) => {
+                replies.extend(what(asked.call, answer).and_then(|what| Reply::of(op, path(&asked.key), what)))
+            }
             Err(error) => return Check::unknown(NAME, "P4 P7 P9", format!("an answer cannot be read: {error}")),
         }
     }
@@ -500,10 +502,12 @@ mod tests {
 
     #[test]
     fn stale_reads_lost_writes_and_doubled_writes_are_caught() {
-        let stale = [op(1, 2, create("a"), done(0)), op(3, 4, Call::Read, Some(Answer::Refused { code: Code::NoNode }))];
+        let stale =
+            [op(1, 2, create("a"), done(0)), op(3, 4, Call::Read, Some(Answer::Refused { code: Code::NoNode }))];
         assert_eq!(linearizable(&stale).verdict, Verdict::Invalid);
         let write = Call::Write { value: "b".into() };
-        let doubled = [op(1, 2, create("a"), done(0)), op(3, 4, write.clone(), done(1)), op(5, 6, Call::Read, is("b", 2))];
+        let doubled =
+            [op(1, 2, create("a"), done(0)), op(3, 4, write.clone(), done(1)), op(5, 6, Call::Read, is("b", 2))];
         assert_eq!(linearizable(&doubled).verdict, Verdict::Invalid);
         let lost = [op(1, 2, create("a"), done(0)), op(3, 4, write, done(1)), op(5, 6, Call::Read, is("a", 0))];
         assert_eq!(linearizable(&lost).verdict, Verdict::Invalid);
@@ -511,7 +515,8 @@ mod tests {
 
     #[test]
     fn two_answers_to_one_request_and_silence_are_caught() {
-        let (first, second) = (Box::new(Answer::Done { version: Some(1) }), Box::new(Answer::Done { version: Some(2) }));
+        let (first, second) =
+            (Box::new(Answer::Done { version: Some(1) }), Box::new(Answer::Done { version: Some(2) }));
         let torn = op(1, 2, Call::Write { value: "b".into() }, Some(Answer::Torn { first, second }));
         assert_eq!(answered_alike(&[torn]).verdict, Verdict::Invalid);
         assert_eq!(answered_alike(&[]).verdict, Verdict::Unknown);

@@ -102,7 +102,8 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
         if story.last.is_none() && story.added.iter().any(|added| added.ended == Ended::Ok) {
             return Check::unknown(name, OF, format!("{list} was not read at the end"));
         }
-        let lost = story.added.iter().find(|added| added.ended == Ended::Ok && !there.contains_key(added.element.as_str()));
+        let lost =
+            story.added.iter().find(|added| added.ended == Ended::Ok && !there.contains_key(added.element.as_str()));
         if let Some(added) = lost {
             return broken(name, OF, added, format!("{list}: {} was acknowledged and is not there", added.element));
         }
@@ -121,7 +122,12 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
                 }
                 Some(_) => {}
                 None => {
-                    return Check::invalid(name, OF, format!("{list}: nobody added {element}, and it is there"), vec![]);
+                    return Check::invalid(
+                        name,
+                        OF,
+                        format!("{list}: nobody added {element}, and it is there"),
+                        vec![],
+                    );
                 }
             }
         }
@@ -316,7 +322,10 @@ mod tests {
     #[test]
     fn lost_doubled_and_invented_elements_are_caught() {
         for list in [vec!["a"], vec!["a", "b", "b"], vec!["a", "b", "d"], vec!["a", "b", "z"]] {
-            assert!(found(&history(&list, &ROWS)).contains(&"lists: nothing lost, nothing twice".to_owned()), "{list:?}");
+            assert!(
+                found(&history(&list, &ROWS)).contains(&"lists: nothing lost, nothing twice".to_owned()),
+                "{list:?}"
+            );
         }
         for rows in [vec!["x-0000000000"], vec!["x-0000000000", "y-0000000001", "x-0000000002"]] {
             let found = found(&history(&["a", "b"], &rows));

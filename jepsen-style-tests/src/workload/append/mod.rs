@@ -204,7 +204,9 @@ async fn row(hand: &mut Hand, session: &Session, element: Element) {
         join(one.change(&change), other.change(&change)).await
     } else {
         let first = one.change(&change).await;
-        hand.think(0..300).await;
+        // Now and then long enough for a node to have died and come back from a snapshot.
+        let longest_ms = if hand.chance(10) { 4_000 } else { 300 };
+        hand.think(0..longest_ms).await;
         (first, other.change(&change).await)
     };
     let again = second.as_ref().ok().filter(|_| first.is_ok()).map(|made| name_of(&made.value));
@@ -215,7 +217,9 @@ async fn row(hand: &mut Hand, session: &Session, element: Element) {
         },
         _ => Sure::NotDone,
     };
-    end(begun, first.or(second).map(|made| (Row { name: name_of(&made.value), again }, Some(made.value.zxid))), |_| certain);
+    end(begun, first.or(second).map(|made| (Row { name: name_of(&made.value), again }, Some(made.value.zxid))), |_| {
+        certain
+    });
 }
 
 fn name_of(made: &Changed) -> String {

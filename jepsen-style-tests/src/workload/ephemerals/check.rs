@@ -165,7 +165,8 @@ fn said_and_done(told: &Told) -> Check {
     const NAME: &str = "who says that a session is over has removed what it owned";
     let broken = told.gone.iter().find(|gone| gone.revived || !gone.standing.is_empty());
     if let Some(gone) = broken {
-        let mut lines = vec![format!("{} said {:?} of session {} at {} us", gone.at, gone.how, gone.session, gone.said_us)];
+        let mut lines =
+            vec![format!("{} said {:?} of session {} at {} us", gone.at, gone.how, gone.session, gone.said_us)];
         lines.extend(gone.standing.iter().map(|path| format!("and then still had {path}")));
         if gone.revived {
             lines.push("and then acknowledged its keepalive".into());
@@ -195,7 +196,8 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
     }
     let mut compared = 0;
     for op in ops.iter().filter(|op| op.what == LIST && op.ended == Ended::Ok) {
-        let (Ok(directory), Ok(Some(Listed { names })), Some(zxid)) = (op.asked::<String>(), op.answer(), op.zxid) else {
+        let (Ok(directory), Ok(Some(Listed { names })), Some(zxid)) = (op.asked::<String>(), op.answer(), op.zxid)
+        else {
             return Check::unknown(NAME, "P6 P7", "a listing cannot be read");
         };
         let listed: BTreeSet<&str> = names.iter().map(String::as_str).collect();

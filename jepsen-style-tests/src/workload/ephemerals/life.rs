@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use lockkeeper_client::Session;
 use lockkeeper_client::api::nodes::{Changed, Create, Deleted, Kind};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::Membership;
-use lockkeeper_client::Session;
 use rand::Rng as _;
 use reqwest::Method;
 use uuid::Uuid;

@@ -103,10 +103,13 @@ impl Story {
                 return Check::invalid(NAME, OF, format!("{left} items could not be taken in the end"), Vec::new());
             }
         }
-        let acknowledged = |put: &&Put| self.acks.get(&put.name).is_some_and(|acks| acks.iter().any(|ack| ack.0 != Ended::Fail));
+        let acknowledged =
+            |put: &&Put| self.acks.get(&put.name).is_some_and(|acks| acks.iter().any(|ack| ack.0 != Ended::Fail));
         if let Some(lost) = self.puts.iter().find(|put| !acknowledged(put)) {
             let mut lines = vec![format!("{lost:?}")];
-            lines.extend(self.takings.iter().filter(|taking| taking.given.name == lost.name).map(|taking| format!("{taking:?}")));
+            lines.extend(
+                self.takings.iter().filter(|taking| taking.given.name == lost.name).map(|taking| format!("{taking:?}")),
+            );
             let check = Check::invalid(NAME, OF, format!("{} is gone, and nobody acknowledged it", lost.name), lines);
             return Check { at_us: Some(lost.done_us), ..check };
         }
@@ -131,11 +134,20 @@ impl Story {
             }
         }
         let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-        for (payload, name) in self.puts.iter().map(|put| (&put.payload, &put.name)).chain(
-            self.takings.iter().map(|taking| (&taking.given.payload, &taking.given.name)),
-        ) {
+        for (payload, name) in self
+            .puts
+            .iter()
+            .map(|put| (&put.payload, &put.name))
+            .chain(self.takings.iter().map(|taking| (&taking.given.payload, &taking.given.name)))
+        {
             if names.insert(payload, name).is_some_and(|other| other != name) || !self.asked.contains(payload) {
-                return broken(NAME, OF, 0, format!("{payload} is {name} and something else, or was never put"), &[name]);
+                return broken(
+                    NAME,
+                    OF,
+                    0,
+                    format!("{payload} is {name} and something else, or was never put"),
+                    &[name],
+                );
             }
         }
         let mut attempts = BTreeSet::new();
@@ -151,7 +163,9 @@ impl Story {
         }
         match done_us.len() {
             0 => Check::unknown(NAME, OF, "nothing was acknowledged"),
-            done => Check::valid(NAME, OF, format!("{done} items acknowledged, given out {} times", self.takings.len())),
+            done => {
+                Check::valid(NAME, OF, format!("{done} items acknowledged, given out {} times", self.takings.len()))
+            }
         }
     }
 
@@ -212,7 +226,8 @@ impl Story {
             let Given { name, attempt, .. } = &taking.given;
             let mine = claims.get(name.as_str()).unwrap_or(&none);
             let Some(claimed) = (*attempt as usize).checked_sub(1).and_then(|at| mine.get(at)) else {
-                let what = format!("{name} was given out for the {attempt}th time, and was claimed {} times", mine.len());
+                let what =
+                    format!("{name} was given out for the {attempt}th time, and was claimed {} times", mine.len());
                 return broken(NAME, OF, taking.done_us, what, &[taking]);
             };
             for put in self.puts.iter().filter(|put| put.done_us < taking.asked_us && put.name < *name) {

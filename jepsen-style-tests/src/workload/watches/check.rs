@@ -81,8 +81,10 @@ impl Given {
 
     fn broken(&self, event: &Event, what: String) -> Wrong {
         let from = self.seen.len().saturating_sub(4);
-        let mut lines: Vec<String> =
-            self.seen[from..].iter().map(|(zxid, effect, at_us)| format!("gave {effect:?} at zxid {zxid} ({at_us} us)")).collect();
+        let mut lines: Vec<String> = self.seen[from..]
+            .iter()
+            .map(|(zxid, effect, at_us)| format!("gave {effect:?} at zxid {zxid} ({at_us} us)"))
+            .collect();
         lines.push(format!("then told {} {} at zxid {:?}", event.what, event.value, event.zxid));
         Wrong::Broken { at_us: event.at_us, detail: format!("{} {what}", self.name()), lines }
     }
@@ -260,8 +262,12 @@ mod tests {
     use crate::history::{History, Kind as Said};
     use crate::judge::queue::Event as Logged;
 
-    const TOLD: [(&str, &str, u64); 4] =
-        [("created", "/watched/p0/a", 11), ("created", "/watched/p1/b", 12), ("data_changed", "/watched/p0/a", 13), ("deleted", "/watched/p1/b", 13)];
+    const TOLD: [(&str, &str, u64); 4] = [
+        ("created", "/watched/p0/a", 11),
+        ("created", "/watched/p1/b", 12),
+        ("data_changed", "/watched/p0/a", 13),
+        ("deleted", "/watched/p1/b", 13),
+    ];
 
     fn told(what: &str, value: Value, zxid: Option<u64>) -> Event {
         Event { at_us: 0, client: 1, op: 0, kind: Said::Told, what: what.into(), value, zxid }
@@ -322,10 +328,17 @@ mod tests {
 
     #[test]
     fn gaps_are_caught_wherever_they_are() {
-        assert_eq!(judged(vec![begun(2, ROOT, 10), seen(2, TOLD[0]), seen(2, TOLD[2]), seen(2, TOLD[3]), mark(2, 20)]), MISSES);
+        assert_eq!(
+            judged(vec![begun(2, ROOT, 10), seen(2, TOLD[0]), seen(2, TOLD[2]), seen(2, TOLD[3]), mark(2, 20)]),
+            MISSES
+        );
         assert_eq!(judged(vec![begun(2, ROOT, 12), seen(2, TOLD[2]), mark(2, 13)]), MISSES, "half a transaction");
         assert_eq!(judged(vec![begun(2, ROOT, 12), mark(2, 13)]), MISSES, "a bookmark over a gap");
-        assert_eq!(judged(vec![begun(2, ROOT, 10), seen(2, TOLD[0]), resumed(2, 11), mark(2, 12)]), MISSES, "lost at the seam");
+        assert_eq!(
+            judged(vec![begun(2, ROOT, 10), seen(2, TOLD[0]), resumed(2, 11), mark(2, 12)]),
+            MISSES,
+            "lost at the seam"
+        );
     }
 
     #[test]
@@ -336,7 +349,8 @@ mod tests {
         let ghost = ("created", "/watched/p0/ghost", 12);
         let invented = judged(vec![begun(2, "/watched/p0", 11), seen(2, ghost), seen(2, TOLD[2]), mark(2, 13)]);
         assert_eq!(invented[1], Verdict::Invalid);
-        let invented = judged(vec![begun(2, ROOT, 11), seen(2, TOLD[1]), seen(2, ("data_changed", "/watched/p1/b", 12))]);
+        let invented =
+            judged(vec![begun(2, ROOT, 11), seen(2, TOLD[1]), seen(2, ("data_changed", "/watched/p1/b", 12))]);
         assert_eq!(invented[1], Verdict::Invalid);
         assert_eq!(judged(vec![begun(2, "/watched/p0", 10), seen(2, TOLD[1])]), DISORDER, "not what is watched");
     }
