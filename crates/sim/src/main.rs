@@ -92,7 +92,10 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     if !lockkeeper_sim::DETERMINISTIC {
-        eprintln!("this build cannot run a seed twice and see the same: build without RUSTFLAGS in the environment (.cargo/config.toml sets tokio_unstable)");
+        eprintln!(
+            "this build cannot run a seed twice and see the same: build it without RUSTFLAGS in the environment \
+             (.cargo/config.toml sets tokio_unstable)"
+        );
     }
     if args.determinism {
         return determinism(&args);
