@@ -6,6 +6,7 @@
 //! neither, and what it writes while another holds is lost or loses something: under faults that stop a holder, it must show.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,6 +23,9 @@ use crate::postgres::{self, Postgres};
 use crate::work::{OpenStore, Store};
 
 const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number-3"];
+/// The control has more of them, so that hardly a pause misses all of their holders.
+const UNFENCED: [&str; 6] =
+    ["jepsen/bare-1", "jepsen/bare-2", "jepsen/bare-3", "jepsen/bare-4", "jepsen/bare-5", "jepsen/bare-6"];
 const WAIT_MS: u64 = 1_500;
 const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 /// In the shared directory: where the store is, if it is not the file.
@@ -51,9 +55,10 @@ impl Workload for Fenced {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut stores = Stores::of(&context, &NUMBERS, true)?;
         let mut seat = Seat::new(context)?;
         while let Some(session) = seat.session().await {
-            fenced_turn(&mut seat, &session).await;
+            fenced_turn(&mut seat, &session, &mut stores).await;
             seat.hand.think(0..15).await;
         }
         seat.close().await;
@@ -61,7 +66,7 @@ impl Workload for Fenced {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        conclude(context, true).await
+        conclude(context, &NUMBERS, true).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -94,9 +99,10 @@ impl Workload for Unfenced {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut stores = Stores::of(&context, &UNFENCED, false)?;
         let mut seat = Seat::new(context)?;
         while let Some(session) = seat.session().await {
-            unfenced_turn(&mut seat, &session).await;
+            unfenced_turn(&mut seat, &session, &mut stores).await;
             seat.hand.think(0..5).await;
         }
         seat.close().await;
@@ -104,7 +110,7 @@ impl Workload for Unfenced {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        conclude(context, false).await
+        conclude(context, &UNFENCED, false).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -129,40 +135,62 @@ fn store_of(shared: &Path) -> Result<Store, String> {
     }
 }
 
+/// A client's connections to the numbers, made as they are needed, and made anew after a failure.
+struct Stores {
+    at: Store,
+    numbers: &'static [&'static str],
+    fenced: bool,
+    open: BTreeMap<usize, OpenStore>,
+}
+
+impl Stores {
+    fn of(context: &ClientContext, numbers: &'static [&'static str], fenced: bool) -> Result<Self, String> {
+        Ok(Self { at: store_of(&context.shared)?, numbers, fenced, open: BTreeMap::new() })
+    }
+
+    async fn take(&mut self, number: usize) -> Result<OpenStore, String> {
+        match self.open.remove(&number) {
+            Some(store) => Ok(store),
+            None => self.at.open_row(self.fenced, row(number)).await,
+        }
+    }
+}
+
 /// The row of a lock's number.
 fn row(at: usize) -> i32 {
     i32::try_from(at).unwrap_or(i32::MAX).saturating_add(1)
 }
 
 /// Reads the store's own list of what it took, and how the queues stand.
-async fn conclude(context: ClientContext, fenced: bool) -> Result<(), String> {
-    let store = store_of(&context.shared)?;
+async fn conclude(context: ClientContext, numbers: &'static [&'static str], fenced: bool) -> Result<(), String> {
+    let mut stores = Stores::of(&context, numbers, fenced)?;
     let seat = Seat::new(context)?;
-    for (at, lock) in NUMBERS.iter().enumerate() {
+    for (at, lock) in numbers.iter().enumerate() {
         let begun = seat.teller().begin(tells::TAKEN, lock);
-        let taken = store.open_row(fenced, row(at)).await?.taken().await?;
-        begun.ok(&Taken { store: store.kind().to_owned(), writes: taken }, None);
+        let taken = stores.take(at).await?.taken().await?;
+        begun.ok(&Taken { store: stores.at.kind().to_owned(), writes: taken }, None);
     }
-    view_all(&seat.hand.client, seat.teller(), &NUMBERS.map(str::to_owned), EMPTY_WITHIN).await
+    let locks: Vec<String> = numbers.iter().map(|name| (*name).to_owned()).collect();
+    view_all(&seat.hand.client, seat.teller(), &locks, EMPTY_WITHIN).await
 }
 
 struct Turn {
     under: Under,
+    number: usize,
     store: OpenStore,
     guard: Guard,
 }
 
 /// Takes one of the locks and reaches its number.
-async fn begin(seat: &mut Seat, session: &Session, fenced: bool) -> Option<Turn> {
-    let at = seat.hand.rng.random_range(0..NUMBERS.len());
-    let name = NUMBERS[at];
+async fn begin(seat: &mut Seat, session: &Session, stores: &mut Stores) -> Option<Turn> {
+    let number = seat.hand.rng.random_range(0..stores.numbers.len());
+    let name = stores.numbers[number];
     let lock = session.lock(name);
     let asks = asks(name, Mode::Exclusive, WAIT_MS, session);
     let guard = seat.acquire(&asks, lock.lock_timeout(Duration::from_millis(WAIT_MS))).await?;
     let under = under(&asks, guard.token());
-    let store = async { store_of(&seat.hand.context.shared)?.open_row(fenced, row(at)).await };
-    match store.await {
-        Ok(store) => Some(Turn { under, store, guard }),
+    match stores.take(number).await {
+        Ok(store) => Some(Turn { under, number, store, guard }),
         Err(why) => {
             seat.teller().told(tells::STORE_FAILED, &why, None);
             seat.release(&under, guard).await;
@@ -190,46 +218,55 @@ async fn read(seat: &Seat, turn: &Turn) -> Option<i64> {
     }
 }
 
-async fn write(seat: &Seat, under: &Under, store: &OpenStore, value: i64, late: bool) {
+/// Writes; gives the connection back if it is still good for anything.
+async fn write(seat: &Seat, under: &Under, store: OpenStore, value: i64, late: bool) -> Option<OpenStore> {
     let added = Added { lock: under.locks[0].clone(), token: under.token, value, late };
     let begun = seat.teller().begin(tells::WRITE, &added);
     match store.write(value, under.token).await {
         Ok(true) => begun.ok(&true, None),
         Ok(false) => begun.fail("the token is stale"),
-        Err(why) => begun.info(&why),
+        Err(why) => {
+            begun.info(&why);
+            return None;
+        }
     }
+    Some(store)
 }
 
-async fn fenced_turn(seat: &mut Seat, session: &Session) {
-    let Some(turn) = begin(seat, session, true).await else { return };
+async fn fenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
+    let Some(turn) = begin(seat, session, stores).await else { return };
     let value = if seat.look(&turn.under, &turn.guard) { None } else { read(seat, &turn).await };
     let longest_ms = if seat.hand.chance(5) { 300 } else { 20 };
     let stay_ms = seat.hand.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
     let lost = seat.look(&turn.under, &turn.guard);
-    let Turn { under, store, guard } = turn;
+    let Turn { under, number, store, guard } = turn;
     let Some(value) = value else { return seat.release(&under, guard).await };
     // What a good program does not do, and a paused one does all the same: it writes although the lock is gone.
     let late = seat.hand.chance(8) || lost && seat.hand.chance(50);
-    if late {
+    let left = if late {
         seat.release(&under, guard).await;
         let pause_ms = seat.hand.rng.random_range(0..100);
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-        return write(seat, &under, &store, value + 1, true).await;
-    }
-    if !lost {
-        write(seat, &under, &store, value + 1, false).await;
-    }
-    seat.release(&under, guard).await;
+        write(seat, &under, store, value + 1, true).await
+    } else {
+        let left = if lost { Some(store) } else { write(seat, &under, store, value + 1, false).await };
+        seat.release(&under, guard).await;
+        left
+    };
+    stores.open.extend(left.map(|store| (number, store)));
 }
 
 /// Almost all of the time somebody is between reading and writing, which is where a pause is to hit.
-async fn unfenced_turn(seat: &mut Seat, session: &Session) {
-    let Some(turn) = begin(seat, session, false).await else { return };
-    if let Some(value) = read(seat, &turn).await {
-        let stay_ms = seat.hand.rng.random_range(10..60);
+async fn unfenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
+    let Some(turn) = begin(seat, session, stores).await else { return };
+    let value = read(seat, &turn).await;
+    let Turn { under, number, store, guard } = turn;
+    if let Some(value) = value {
+        let stay_ms = seat.hand.rng.random_range(50..150);
         tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-        write(seat, &turn.under, &turn.store, value + 1, false).await;
+        let left = write(seat, &under, store, value + 1, false).await;
+        stores.open.extend(left.map(|store| (number, store)));
     }
-    seat.release(&turn.under, turn.guard).await;
+    seat.release(&under, guard).await;
 }

@@ -1,5 +1,6 @@
 //! `lock`: clients that take one of a few exclusive locks, hold it, and give it back, in every way there is: waiting with a bound, trying,
-//! and breaking a wait off; through guards (even clients) and through plain calls (odd ones). Some try to give back what is another's.
+//! and breaking a wait off; through guards (even clients) and through plain calls (odd ones). Some try to give back what is another's,
+//! which is refused, and some take it by force, which is not.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use super::tells::{self, Asks, Granted, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
 
-const LOCKS: [&str; 3] = ["jepsen/lock-a", "jepsen/lock-b", "jepsen/lock-c"];
+/// The last is wanted so seldom that it is made anew, with its directory, now and then.
+const LOCKS: [&str; 4] = ["jepsen/lock-a", "jepsen/lock-b", "jepsen/lock-c", "jepsen/lock-seldom"];
 const LONGEST_WAIT_MS: u64 = 1_500;
 const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
@@ -27,7 +29,7 @@ impl Workload for Exclusive {
     }
 
     fn about(&self) -> &'static str {
-        "exclusive locks: waiting, trying, breaking off, giving back one's own and another's"
+        "exclusive locks: waiting, trying, breaking off, giving back one's own and another's, by force too"
     }
 
     fn promises(&self) -> &'static str {
@@ -38,9 +40,13 @@ impl Workload for Exclusive {
         let plain = context.client % 2 == 1;
         let mut seat = Seat::new(context)?;
         while let Some(session) = seat.session().await {
-            let lock = LOCKS[seat.hand.rng.random_range(0..LOCKS.len())];
+            let often = seat.hand.rng.random_range(0..LOCKS.len() - 1);
+            let lock = if seat.hand.chance(2) { LOCKS[LOCKS.len() - 1] } else { LOCKS[often] };
             if seat.hand.chance(4) {
                 seat.steal(&session, lock).await;
+            }
+            if seat.hand.chance(1) {
+                seat.force(&session, lock).await;
             }
             let settled = if plain {
                 plain_turn(&mut seat, &session, lock).await

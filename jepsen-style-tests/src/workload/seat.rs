@@ -6,7 +6,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use lockkeeper_client::api::Code;
-use lockkeeper_client::api::locks::{Mode, Verified};
+use lockkeeper_client::api::locks::{Mode, Released, Verified};
 use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::locks::Guard;
 use lockkeeper_client::{Client, Error, Session, SessionState, safety_margin};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::hand::{self, Hand};
 use super::tells::{self, Asks, Ended, Granted, OfSession, Sure, Under, View};
-use super::{ClientContext, Teller};
+use super::{Begun, ClientContext, Teller};
 use crate::record::boot_us;
 
 pub(super) struct Seat {
@@ -94,6 +94,8 @@ impl Seat {
         let begun = self.teller().begin(tells::RELEASE, under);
         match guard.release().await {
             Ok(()) => begun.ok(&Value::Null, None),
+            // A guard goes on giving back what no node took: it may still be done.
+            Err(error @ Error::Unreachable { .. }) => begun.info(&error.to_string()),
             Err(error) => end_failed(begun, &error),
         }
     }
@@ -123,18 +125,18 @@ impl Seat {
 
     /// Tries to give back what another session holds, if one does.
     pub(super) async fn steal(&self, session: &Session, lock: &str) {
-        let Ok(view) = session.client().lock(lock).await else { return };
-        let Some(other) = view.holders.iter().find(|holder| holder.session_id.is_some_and(|id| id != session.id()))
-        else {
-            return;
-        };
-        let under = Under { locks: vec![lock.to_owned()], token: other.token, session: session.id() };
+        let Some((_, token)) = holder(session, lock).await else { return };
+        let under = Under { locks: vec![lock.to_owned()], token, session: session.id() };
         let begun = self.teller().begin(tells::STEAL, &under);
-        match session.client().release(lock, other.token).await {
-            Ok(released) => begun.ok(&true, Some(released.zxid)),
-            Err(error) if error.code() == Some(Code::NotHeld) => begun.ok(&false, None),
-            Err(error) => end_failed(begun, &error),
-        }
+        took(begun, session.client().release(lock, token).await);
+    }
+
+    /// Takes the lock from whoever else holds it, by force.
+    pub(super) async fn force(&self, session: &Session, lock: &str) {
+        let Some((owner, token)) = holder(session, lock).await else { return };
+        let under = Under { locks: vec![lock.to_owned()], token, session: owner };
+        let begun = self.teller().begin(tells::FORCE, &under);
+        took(begun, self.hand.client.force_release(lock, token).await);
     }
 
     /// After a failure, so that the next does not follow at once.
@@ -144,10 +146,26 @@ impl Seat {
 }
 
 /// Ends an operation that failed in the way that is certain.
-pub(super) fn end_failed(begun: super::Begun, error: &Error) {
+pub(super) fn end_failed(begun: Begun, error: &Error) {
     match hand::sure(error) {
         hand::Sure::Unknown => begun.info(&error.to_string()),
         hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
+    }
+}
+
+/// Another session that holds the lock, and its token.
+async fn holder(session: &Session, lock: &str) -> Option<(u64, u64)> {
+    let view = session.client().lock(lock).await.ok()?;
+    let other = view.holders.iter().find(|holder| holder.session_id.is_some_and(|id| id != session.id()))?;
+    Some((other.session_id?, other.token))
+}
+
+/// Ends an operation that tried to end another's grant: whether it did.
+fn took(begun: Begun, answer: Result<Released, Error>) {
+    match answer {
+        Ok(released) => begun.ok(&true, Some(released.zxid)),
+        Err(error) if error.code() == Some(Code::NotHeld) => begun.ok(&false, None),
+        Err(error) => end_failed(begun, &error),
     }
 }
 

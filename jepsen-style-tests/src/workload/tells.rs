@@ -8,6 +8,7 @@
 //! | `downgrade` | [`Under`] | nothing |
 //! | `verify` | [`Under`] | whether it holds |
 //! | `steal` | [`Under`], with another's token | whether it was given back, which must not be |
+//! | `force` | [`Under`], with the holder's token and session | whether it was taken from it |
 //! | `look` | [`Under`] | whether the guard says that it is lost. The invocation is stamped before it is asked |
 //! | `view` | a lock's name | [`View`] |
 //!
@@ -30,6 +31,8 @@ pub const DOWNGRADE: &str = "downgrade";
 pub const VERIFY: &str = "verify";
 /// Tries to give back what another holds.
 pub const STEAL: &str = "steal";
+/// Takes a lock from whoever holds it, by the right to do so.
+pub const FORCE: &str = "force";
 /// Asks the guard.
 pub const LOOK: &str = "look";
 /// Looks at a lock's queue.

@@ -46,7 +46,7 @@ fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
             let (lock, owner, token) = of(&op.asked()?);
             (lock, owner, RwAsk::Downgrade { owner, token }, done)
         }
-        tells::STEAL => {
+        tells::STEAL | tells::FORCE => {
             let (lock, owner, token) = of(&op.asked()?);
             let answer = op.answer::<bool>()?.map(|freed| if freed { LockAnswer::Done } else { LockAnswer::NotHeld });
             (lock, owner, RwAsk::Release { owner, token }, answer)
@@ -60,6 +60,10 @@ fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
     Ok(Some(Asked { lock, op: op.clone(), owner, ask, answer }))
 }
 
+fn token_granted(op: &Op) -> Option<u64> {
+    (op.what == tells::ACQUIRE).then(|| op.answer::<Granted>().ok().flatten())?.map(|granted| granted.token)
+}
+
 /// All operations by lock, with the ends of sessions.
 fn operations(run: &Recorded) -> Result<Vec<(String, Operation<RwAsk, LockAnswer>)>, String> {
     let ends = ends_us(run)?;
@@ -68,7 +72,13 @@ fn operations(run: &Recorded) -> Result<Vec<(String, Operation<RwAsk, LockAnswer
     let mut left: BTreeMap<(String, u64), BTreeSet<u64>> = BTreeMap::new();
     // When an owner was last known to live.
     let mut alive_us: BTreeMap<u64, u64> = BTreeMap::new();
-    for op in run.history.ops() {
+    let ops = run.history.ops();
+    let granted: BTreeSet<u64> = ops.iter().filter_map(token_granted).collect();
+    for op in ops {
+        // A grant that was taken away before its client was told: the library has asked anew, and the client was told of another.
+        if op.what == tells::FORCE && op.asked::<Under>().is_ok_and(|under| !granted.contains(&under.token)) {
+            continue;
+        }
         let Some(asked) = asked(&op).map_err(|error| error.to_string())? else { continue };
         let left = left.entry((asked.lock.clone(), asked.owner)).or_default();
         match (asked.ask, asked.answer) {
@@ -77,7 +87,8 @@ fn operations(run: &Recorded) -> Result<Vec<(String, Operation<RwAsk, LockAnswer
             (RwAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
             _ => {}
         }
-        if op.ended == Ended::Ok && !matches!(asked.ask, RwAsk::Verify { .. }) {
+        let by_owner = op.what != tells::VERIFY && op.what != tells::FORCE;
+        if op.ended == Ended::Ok && by_owner {
             let last = alive_us.entry(asked.owner).or_default();
             *last = (*last).max(op.invoked_us);
         }
@@ -250,6 +261,19 @@ mod tests {
         story.acquire(1, Mode::Exclusive, 0, 10, None);
         story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
         assert_eq!(story.judged(exclusive), Verdict::Valid);
+    }
+
+    #[test]
+    fn what_was_taken_before_it_was_told_was_never_held() {
+        let judged = |forced: u64| {
+            let mut story = Story::of(&[]);
+            story.acquire(1, Mode::Exclusive, 0, 40, Some(9));
+            story.under(tells::FORCE, 1, forced, 20, 30, json!(true));
+            story.under(tells::RELEASE, 1, 9, 50, 60, json!(null));
+            story.judged(exclusive)
+        };
+        assert_eq!(judged(5), Verdict::Valid, "the library asked anew after it had lost 5");
+        assert_eq!(judged(9), Verdict::Invalid, "taken by force and given back as well");
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub struct Told {
     pub verifies: Vec<Answered>,
     /// The cluster was asked to give back what is another's.
     pub steals: Vec<Answered>,
+    /// The cluster was asked to take a lock from its holder by force.
+    pub forced: Vec<Answered>,
     /// What the replicated clock showed under a token, at which zxid.
     pub marks: Vec<(Under, Marked, u64)>,
     /// Places of dead holders that were seen to be kept.
@@ -151,6 +153,7 @@ impl Told {
                 }
                 tells::LOOK => told.looks.push(answered(&op)?),
                 tells::VERIFY => told.verifies.push(answered(&op)?),
+                tells::FORCE => told.forced.push(answered(&op)?),
                 tells::STEAL => told.steals.push(answered(&op)?),
                 tells::MARK => {
                     if let (Some(marked), Some(zxid)) = (op.answer::<Marked>()?, op.zxid) {
@@ -186,6 +189,12 @@ impl Told {
         }
         told.holds.sort_by_key(|hold| hold.granted_us);
         Ok(told)
+    }
+
+    /// From when on a grant may have been ended by force.
+    pub fn forced_us(&self, token: u64) -> Option<u64> {
+        let may_have = self.forced.iter().filter(|force| force.under.token == token && force.ended != Ended::Fail);
+        may_have.filter(|force| force.yes != Some(false)).map(|force| force.asked_us).min()
     }
 
     /// The session of a hold.
