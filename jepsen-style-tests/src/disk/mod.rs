@@ -134,8 +134,14 @@ impl fmt::Display for Lost {
 /// The trace cannot be read or understood, or files cannot be written.
 pub async fn lose(node_dir: &Path, rng: &mut StdRng, loss: Loss) -> Result<Lost, Failed> {
     let files = Files::of(node_dir);
-    ended(&files.trace).await?;
-    let trace = std::fs::read(&files.trace)?;
+    let trace = match files.trace.exists() {
+        true => {
+            ended(&files.trace).await?;
+            std::fs::read(&files.trace)?
+        }
+        // It was killed before there was a tracer, and so before it did anything.
+        false => Vec::new(),
+    };
     let mut seed = StdRng::from_rng_of(rng);
     let lost = tokio::task::spawn_blocking(move || rebuild(&files, &trace, &mut seed, loss));
     lost.await.map_err(std::io::Error::other)?
@@ -178,7 +184,9 @@ fn rebuild(files: &Files, trace: &[u8], rng: &mut StdRng, loss: Loss) -> Result<
     let (kept, lost) = disk.cut(rng, loss);
     image::replace(&files.data, &kept)?;
     image::replace(&files.base, &kept)?;
-    std::fs::rename(&files.trace, &files.last)?;
+    if files.trace.exists() {
+        std::fs::rename(&files.trace, &files.last)?;
+    }
     Ok(lost)
 }
 

@@ -124,8 +124,9 @@ impl Transaction<'_> {
     fn sequential_path(&self, prefix: &NodePath) -> Result<NodePath, Refusal> {
         let parent = prefix.parent().unwrap_or_else(NodePath::root);
         let directory = self.node(&parent)?;
-        let sequence = match directory.queue.iter().next_back() {
-            Some((last, _)) if planted(Bug::GrantOutOfOrder) && directory.queue.len() > 1 => last.0,
+        let mut places = directory.queue.iter().map(|(place, _)| place.0);
+        let sequence = match (places.next(), places.next_back()) {
+            (Some(first), Some(last)) if planted(Bug::GrantOutOfOrder) && first < last => last,
             _ => directory.children_made,
         };
         check_sequence(&parent, sequence)?;
