@@ -110,7 +110,8 @@ pub fn gone_with_session(told: &Told, queues: &Queues, ends: &BTreeMap<u64, u64>
                 let lines = vec![hold.line(), format!("{place:?}")];
                 return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
             }
-            let let_go = hold.released.is_some_and(|change| change.ended != Ended::Fail);
+            let let_go =
+                hold.released.is_some_and(|change| change.ended != Ended::Fail) || told.forced_us(hold.token).is_some();
             if !let_go && gone.is_some_and(|gone| gone < *end) {
                 let detail = format!(
                     "token {} was not given back, and went at {gone:?}, before its session ended at {end}",
@@ -142,8 +143,13 @@ pub fn refused_to_others(told: &Told, queues: &Queues) -> Check {
         let lines = owner.into_iter().chain(place).collect();
         return Check { at_us: Some(tried.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
     }
+    let forced = told.forced.iter().filter(|force| force.yes == Some(true)).count();
     let refused = told.steals.iter().filter(|tried| tried.yes == Some(false)).count();
-    Check::valid(NAME, PROMISES, format!("{refused} of {} tries refused, the others unknown", told.steals.len()))
+    Check::valid(
+        NAME,
+        PROMISES,
+        format!("{refused} of {} tries refused, the others unknown; {forced} taken by force", told.steals.len()),
+    )
 }
 
 fn place_of(places: &[Place], token: u64) -> Option<&Place> {
@@ -153,7 +159,7 @@ fn place_of(places: &[Place], token: u64) -> Option<&Place> {
 #[cfg(test)]
 mod tests {
     use lockkeeper_client::api::locks::Mode;
-    use lockkeeper_core::lock::LockMode;
+    use crate::check::locks::names::LockMode;
 
     use super::super::told::{Answered, Change};
     use super::*;

@@ -125,7 +125,7 @@ pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, 
 #[cfg(test)]
 mod tests {
     use lockkeeper_client::api::locks::Mode;
-    use lockkeeper_core::lock::LockMode;
+    use crate::check::locks::names::LockMode;
 
     use super::super::told::{Change, SessionLife};
     use super::*;

@@ -4,6 +4,7 @@ mod against_log;
 mod black_box;
 mod clocks;
 mod delays;
+pub mod names;
 mod places;
 mod progress;
 mod told;

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_core::lock::{LockMode, parse_name};
-
+use super::names::{self, LockMode};
 use crate::judge::queue::{Event, Life, lives};
 
 /// One request's place in the queue.
@@ -56,26 +55,26 @@ pub fn places(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Place>, String
     let mut lived: Vec<Life> = lives(events, &format!("/locks/{lock}"))?;
     lived.sort_by_key(|life| life.token);
     for life in lived {
-        let Some(name) = parse_name(&life.name) else { continue };
+        let Some(name) = names::parse(&life.name) else { continue };
         if let Some(dead) = name.keeps_place_of {
-            let of = places.iter_mut().find(|place| place.token == dead.0 && place.gone == Some(life.token));
+            let of = places.iter_mut().find(|place| place.token == dead && place.gone == Some(life.token));
             let of = of.ok_or_else(|| format!("{} keeps the place of a request that did not go then", life.name))?;
             (of.kept_from, of.gone) = (Some(life.token), life.gone);
             continue;
         }
         // A writer that becomes a reader keeps its sequence and its token, and gets another name.
-        let was = (name.form.mode == LockMode::Shared).then(|| writers.get(&name.sequence)).flatten();
+        let was = (name.mode == LockMode::Shared).then(|| writers.get(&name.sequence)).flatten();
         if let Some(of) = was.and_then(|at| places.get_mut(*at)).filter(|of| of.gone == Some(life.token)) {
             (of.reader_from, of.gone) = (Some(life.token), life.gone);
             continue;
         }
-        if name.form.mode == LockMode::Write {
+        if name.mode == LockMode::Write {
             writers.insert(name.sequence, places.len());
         }
         places.push(Place {
             token: life.token,
-            mode: name.form.mode,
-            delay_ms: name.form.delay_ms,
+            mode: name.mode,
+            delay_ms: name.delay_ms,
             reader_from: None,
             kept_from: None,
             gone: life.gone,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::lock::LockMode;
+use crate::check::locks::names::LockMode;
 
 use super::told::{Hold, Told};
 use super::{Place, Queues, holds_after};

@@ -47,7 +47,7 @@ pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
 #[cfg(test)]
 mod tests {
     use lockkeeper_client::api::locks::Mode;
-    use lockkeeper_core::lock::LockMode;
+    use crate::check::locks::names::LockMode;
 
     use super::*;
     use crate::check::Verdict;

@@ -53,8 +53,9 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: String, written
     loop {
         let mut options = WatchOptions::new(path.clone());
         (options.recursive, options.from) = (true, Some(position));
-        // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again.
-        options.silence = Duration::from_millis(if hand.chance(50) { 3_000 } else { 40_000 });
+        // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again. But not
+        // before its next bookmark (every 5 s): it would never hear that nothing more had happened.
+        options.silence = Duration::from_millis(if hand.chance(50) { 7_000 } else { 40_000 });
         let mut following = client.watch(options);
         let pause_at = Instant::now() + Duration::from_millis(hand.rng.random_range(300..3_000));
         let until = pause_at.min(leave_at);
