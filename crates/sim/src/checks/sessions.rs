@@ -55,6 +55,10 @@ impl Sessions {
     /// # Errors
     /// If it has expired before that.
     pub fn promised(&mut self, session: u64, what: &str, from_us: u64, for_ms: u64) -> Checked {
+        if for_ms == 0 {
+            // A lock may be granted to a session whose time is up, or that has just ended: the answer says so, and promises nothing.
+            return Ok(());
+        }
         let until_us = self.kept_until_us(from_us, for_ms);
         if let Some(end) = self.ended.get(&session) {
             let promise = format!("{what} at {from_us} us promised {for_ms} ms");
@@ -185,6 +189,7 @@ mod tests {
             assert_eq!(sessions.expired(), 1);
             // The acknowledgement may reach its client later than the end.
             assert_eq!(sessions.promised(session, "late", acknowledged_ms * 1_000, 2_000).is_ok(), good);
+            sessions.promised(session, "none", 9_000_000, 0).unwrap();
         }
     }
 
