@@ -9,6 +9,7 @@ use std::time::Duration;
 use jepsen_style_tests::cluster::{Cluster, Options};
 use jepsen_style_tests::http::{Api, new_client};
 use jepsen_style_tests::nemesis::{self, Nemesis, Stage};
+use jepsen_style_tests::net::netns::NetnsNet;
 use jepsen_style_tests::net::proxy::ProxyNet;
 use jepsen_style_tests::net::{Door, FaultNet, Place};
 use jepsen_style_tests::verdict::Failed;
@@ -58,8 +59,7 @@ fn write_all_the_while(stage: &Stage) -> tokio::task::JoinHandle<()> {
     })
 }
 
-async fn stage(dir: &Path, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> Stage {
-    let net: Arc<dyn FaultNet> = Arc::new(ProxyNet::start(nodes).await.unwrap());
+async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> Stage {
     let mut options = Options { nodes, net: Some(Arc::clone(&net)), ..Options::default() };
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
@@ -82,10 +82,14 @@ async fn stage(dir: &Path, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> Stage {
 
 /// Puts each of these on and takes it off, under writes.
 async fn try_out(names: &[&str], nodes: u64, clients: usize) {
+    try_out_on(Arc::new(ProxyNet::start(nodes).await.unwrap()), names, nodes, clients).await;
+}
+
+async fn try_out_on(net: Arc<dyn FaultNet>, names: &[&str], nodes: u64, clients: usize) {
     let mut nemeses: Vec<_> = nemesis::all().into_iter().filter(|nemesis| names.contains(&nemesis.name())).collect();
     assert_eq!(nemeses.len(), names.len());
     let dir = tempfile::tempdir().unwrap();
-    let mut stage = stage(dir.path(), nodes, &nemeses).await;
+    let mut stage = stage(dir.path(), net, nodes, &nemeses).await;
     stage.cluster.api(1).create("/inside", &Create::default(), None).await.unwrap();
     for at in 0..clients {
         stage.replace_worker(at).unwrap();
@@ -150,4 +154,13 @@ async fn clocks() {
 #[tokio::test]
 async fn membership() {
     try_out(&["membership"], 3, 0).await;
+}
+
+#[tokio::test]
+async fn in_namespaces() {
+    if let Some(lacks) = NetnsNet::lacks() {
+        return eprintln!("skipped: {lacks}");
+    }
+    let net = Arc::new(NetnsNet::start(3).unwrap());
+    try_out_on(net, &["partition-leader", "partition-oneway", "kill-leader", "membership"], 3, 0).await;
 }

@@ -20,7 +20,7 @@ const PROGRAM: &str = "lockkeeper-faulty";
 const CONTROL: &str = "LOCKKEEPER_CLOCK_CONTROL";
 /// Tells how its clock was put.
 const SAID: &str = "the clock was put";
-const OBEYED_WITHIN: Duration = Duration::from_secs(5);
+const OBEYED_WITHIN: Duration = Duration::from_secs(15);
 const JUMPS_MS: [i64; 5] = [20, 300, 3_000, 30_000, 90_000];
 const RATES: [f64; 5] = [0.5, 0.8, 0.95, 1.02, 1.05];
 
@@ -42,12 +42,16 @@ pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
     [How::Jump, How::Rate].into_iter().map(make).collect()
 }
 
+fn tell(directory: &Path, offset_ms: i64, rate: f64) -> std::io::Result<()> {
+    let (file, half) = (directory.join("clock"), directory.join("clock.half"));
+    std::fs::write(&half, format!("{offset_ms} {rate}\n"))?;
+    std::fs::rename(half, file)
+}
+
 /// Puts a clock, and waits until the node says that it has obeyed; gives what it said.
 async fn put(directory: &Path, offset_ms: i64, rate: f64) -> Result<String, Failed> {
     let from = observe::log_end(directory);
-    let (file, half) = (directory.join("clock"), directory.join("clock.half"));
-    std::fs::write(&half, format!("{offset_ms} {rate}\n"))?;
-    std::fs::rename(half, file)?;
+    tell(directory, offset_ms, rate)?;
     let begun = Instant::now();
     loop {
         if let Some(line) = observe::said(directory, from, &[SAID]) {
@@ -128,12 +132,16 @@ impl Nemesis for Clocks {
 
     async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
         for node in std::mem::take(&mut self.wrong) {
-            // Another fault may have put a new node in its place.
-            let there = stage.cluster.ids().contains(&node);
-            if there && stage.cluster.process(node).is_some_and(|process| process.ended().is_none()) {
-                put(stage.cluster.directory(node), 0, 1.0).await?;
-            } else if there {
-                std::fs::write(stage.cluster.directory(node).join("clock"), "0 1\n")?;
+            // Another fault may have put a new node in its place, or killed it, or stopped it: then it obeys when it goes on.
+            if !stage.cluster.ids().contains(&node) {
+                continue;
+            }
+            let process = stage.cluster.process(node);
+            match process.and_then(|process| process.ended().is_none().then(|| process.pid())) {
+                Some(pid) if !observe::is_stopped(pid).await => {
+                    put(stage.cluster.directory(node), 0, 1.0).await.map(drop)?
+                }
+                _ => tell(stage.cluster.directory(node), 0, 1.0)?,
             }
         }
         Ok(std::mem::take(&mut self.evidence))

@@ -176,11 +176,11 @@ impl Nemesis for Partition {
 
     async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
         let mut evidence = Vec::new();
-        if let Some((lead, before)) = self.before.take() {
-            if let Some(held) = observe::held_since(stage, &before).await {
-                evidence.push(held);
-                evidence.extend(observe::lead_changed(&stage.cluster, lead).await);
-            }
+        if let Some((lead, before)) = self.before.take()
+            && let Some(held) = observe::held_since(stage, &before).await
+        {
+            evidence.push(held);
+            evidence.extend(observe::lead_changed(&stage.cluster, lead).await);
         }
         put(stage, &std::mem::take(&mut self.lines), LinkFault::None).await?;
         Ok(evidence)

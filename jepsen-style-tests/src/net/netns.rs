@@ -10,6 +10,7 @@
 //! All names carry our pid. They go when this is dropped; what a process left behind that was killed goes at the next start.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -247,14 +248,14 @@ impl NetnsNet {
         let hub = self.hub();
         let mut book = self.book();
         let next = RULES_FROM + u32::try_from(book.ways.len()).unwrap_or(0);
-        if !book.ways.contains_key(&way) {
-            if !cut {
-                return Ok(());
+        let known = match book.ways.entry(way) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if !cut => return Ok(()),
+            Entry::Vacant(free) => {
+                lay_sink(&hub, next)?;
+                free.insert(Way { number: next, is_cut: false })
             }
-            lay_sink(&hub, next)?;
-            book.ways.insert(way, Way { number: next, is_cut: false });
-        }
-        let Some(known) = book.ways.get_mut(&way) else { return Ok(()) };
+        };
         if known.is_cut != cut {
             let number = known.number;
             let verb = if cut { "add" } else { "del" };

@@ -18,12 +18,14 @@ use super::{Door, FaultNet, LinkFault, Passed, Place};
 use crate::ports;
 use crate::verdict::{Failed, broken};
 
+type ByEnds = BTreeMap<(Place, Place), Arc<Way>>;
+
 /// The directions, each made when first asked for.
 #[derive(Clone, Default)]
-struct Ways(Arc<Mutex<BTreeMap<(Place, Place), Arc<Way>>>>);
+struct Ways(Arc<Mutex<ByEnds>>);
 
 impl Ways {
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<(Place, Place), Arc<Way>>> {
+    fn locked(&self) -> MutexGuard<'_, ByEnds> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
