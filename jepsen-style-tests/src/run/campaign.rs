@@ -11,7 +11,7 @@ use crate::nemesis::{FaultRecord, Nemesis, Stage};
 use crate::record::boot_us;
 use crate::verdict::Failed;
 
-use super::plan::{Deck, Pace};
+use super::plan::{self, Deck, Pace};
 use super::screen::Screen;
 
 /// How long putting a fault on, or taking it off, may take.
@@ -71,7 +71,7 @@ impl Campaign {
         let begun = Instant::now();
         let until = means.time.saturating_sub(means.pace.last_calm);
         // Where faults take longer than was thought, each still has its turn; but not for ever.
-        let at_most = until * 2 + Duration::from_secs(10);
+        let at_most = until * 3 + Duration::from_secs(60);
         let mut calm = means.pace.first_calm;
         loop {
             campaign.calm(means.screen, "calm", calm).await;
@@ -124,6 +124,8 @@ impl Campaign {
         let names = names.join(" + ");
         means.screen.phase(&names);
         tokio::time::sleep(means.deck.about(means.pace.hold)).await;
+        // Else in the order in which they came: nodes that were killed come back over a healed network.
+        on.sort_by_key(|fault| plan::off_last(means.nemeses[fault.nemesis].name()));
         for fault in on {
             self.heal(means, fault).await;
         }

@@ -34,6 +34,11 @@ fn kind(name: &str) -> Kind {
     }
 }
 
+/// Whether it is taken off after all others: a clock is set right by a node that runs.
+pub fn off_last(name: &str) -> bool {
+    kind(name) == Kind::Clock
+}
+
 fn bears(kinds: &[Kind], another: Kind) -> bool {
     let heavy = |kind: Kind| matches!(kind, Kind::Network | Kind::Process);
     kinds.iter().all(|kind| match (*kind, another) {
