@@ -99,6 +99,8 @@ struct Pending {
     fail: Fail,
     /// No item overtakes another.
     last_at_us: u64,
+    /// Something of the stream was lost: nothing that comes after it may arrive.
+    torn: bool,
 }
 
 /// See the module's text. Clones share it.
@@ -256,7 +258,7 @@ impl State {
     /// A new call: its number.
     pub(crate) fn begin(&mut self, from: HostId, to: HostId, fail: Fail) -> u64 {
         self.calls += 1;
-        self.pending.insert(self.calls, Pending { from, to, fail, last_at_us: 0 });
+        self.pending.insert(self.calls, Pending { from, to, fail, last_at_us: 0, torn: false });
         self.calls
     }
 
@@ -281,7 +283,8 @@ impl State {
     pub(crate) fn answer(&mut self, from: HostId, to: HostId, call: u64, deliver: Deliver, more: bool) {
         let plan = self.link(from, to).plan;
         self.trace.count("messages");
-        if !self.pending.contains_key(&call) || self.lose(plan, from, to, call) {
+        let Some(pending) = self.pending.get(&call) else { return };
+        if pending.torn || self.lose(plan, from, to, call) {
             return;
         }
         self.send_reliably(from, to, call, What::Answer { call, deliver, more });
@@ -295,16 +298,12 @@ impl State {
         }
         self.trace.count("losses");
         self.trace_line(from, format_args!("#{call} to {to} is lost"));
-        let Some(caller) = self.pending.get(&call).map(|pending| pending.from) else { return true };
-        let stream = self.pending.get(&call).is_some_and(|pending| pending.last_at_us > 0);
-        if stream || self.dice.random_bool(0.5) {
-            let error = CallError::Reset;
+        let Some(pending) = self.pending.get_mut(&call) else { return true };
+        let caller = pending.from;
+        pending.torn = pending.last_at_us > 0;
+        if pending.torn || self.dice.random_bool(0.5) {
             let other = if caller == from { to } else { from };
-            match stream {
-                // Before anything that is sent from now on, so that nothing is missing in the middle.
-                true => self.send_reliably(other, caller, call, What::Fail { call, error }),
-                false => self.send(other, caller, What::Fail { call, error }),
-            }
+            self.send(other, caller, What::Fail { call, error: CallError::Reset });
         }
         true
     }
@@ -350,6 +349,9 @@ impl State {
             link.held.push(event);
         } else if let Some(call) = streaming {
             // Nothing may be missing in the middle of a stream: the receiver gives it up.
+            if let Some(pending) = self.pending.get_mut(&call) {
+                pending.torn = true;
+            }
             let what = What::Fail { call, error: CallError::Reset };
             let (at_us, life) = (self.now_us + self.tick_us, event.life);
             self.enqueue(at_us, Event { to, life, what });

@@ -7,7 +7,7 @@ use lockkeeper_sim::swarm::Plan;
 
 fn short(seed: u64) -> Report {
     let mut plan = Plan::draw(seed);
-    plan.fault_phase = Duration::from_secs(6);
+    plan.fault_phase = Duration::from_secs(4);
     run(&plan)
 }
 
@@ -19,10 +19,20 @@ fn kept(report: &Report) {
 
 #[test]
 fn a_few_seeds_keep_every_promise() {
-    for seed in 0..6 {
+    for seed in 0..4 {
         let report = short(seed);
         kept(&report);
         assert!(report.seen.entries > 0 && report.works_again.is_some());
+    }
+}
+
+/// Seeds that have broken a promise once, of the product or of the simulation itself, in full length.
+const SEEDS: [u64; 2] = [25, 209];
+
+#[test]
+fn seeds_that_have_found_something_keep_every_promise() {
+    for seed in SEEDS {
+        kept(&run(&Plan::draw(seed)));
     }
 }
 

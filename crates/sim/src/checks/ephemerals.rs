@@ -23,13 +23,15 @@ impl Ephemerals {
     /// If a session ends and something of it stays, or goes at another point, or if one that has ended owns something new.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let made = made_by(change);
+        let ends = matches!(change.command, Command::CloseSession { .. } | Command::ExpireSessions { .. });
         for (zxid, events) in change.transactions() {
-            let mut gone: BTreeSet<&str> = BTreeSet::new();
             for event in events {
                 match event {
                     Event::Node { kind: NodeEventKind::Deleted, path, .. } => {
+                        if ends {
+                            self.goes_with_its_session(path.as_str(), zxid, events)?;
+                        }
                         self.remove(path.as_str());
-                        gone.insert(path.as_str());
                     }
                     Event::Node { kind: NodeEventKind::Created, path, .. } => {
                         if let Some(session) = made.as_ref().filter(|made| made.paths.contains(path.as_str())) {
@@ -43,6 +45,16 @@ impl Ephemerals {
             }
         }
         Ok(())
+    }
+
+    /// What goes because sessions end, goes in the transaction in which its own one does.
+    fn goes_with_its_session(&self, path: &str, zxid: u64, events: &[Event]) -> Checked {
+        let owner = self.owner.get(path).copied();
+        let ends = |event: &Event| matches!(event, Event::SessionEnded { session, .. } if Some(session.0) == owner);
+        if events.iter().any(ends) {
+            return Ok(());
+        }
+        Err(format!("{path} of session {owner:?} went at {zxid}, and its session did not end there"))
     }
 
     fn add(&mut self, path: &str, session: u64, zxid: u64) -> Checked {
@@ -170,6 +182,22 @@ mod tests {
                 Event::SessionOpened { .. } => {}
             }
         }
+        ephemerals.change(&change(&command, &outcome, 9)).unwrap_err();
+    }
+
+    #[test]
+    fn those_that_go_before_their_session_are_refused() {
+        let (mut history, mut ephemerals, session) = with_three();
+        history.expire(session);
+        let (command, mut outcome) = history.last();
+        for event in &mut outcome.events {
+            if let Event::Node { zxid, path, .. } = event
+                && path.as_str() == "/e"
+            {
+                zxid.0 -= 1;
+            }
+        }
+        outcome.events.sort_by_key(super::super::change::zxid_of);
         ephemerals.change(&change(&command, &outcome, 9)).unwrap_err();
     }
 

@@ -92,9 +92,27 @@ impl Client {
 
     /// The same under a given request id.
     pub(super) async fn mutate_as(&mut self, session: &Session, what: &'static str, op: Op, id: u128) -> Told<Reply> {
+        let began = self.lab.oracle.lock().began();
+        self.mutate_since(session, what, op, id, began).await
+    }
+
+    /// Once more, although the answer is there. It is the first answer again, true when that was.
+    pub(super) async fn mutate_again(&mut self, session: &Session, what: &'static str, op: Op, id: u128) {
+        drop(self.mutate_since(session, what, op, id, 0).await);
+        // A try of the first time may still be open.
+        session.keep(RequestId(id));
+    }
+
+    async fn mutate_since(
+        &mut self,
+        session: &Session,
+        what: &'static str,
+        op: Op,
+        id: u128,
+        began: u64,
+    ) -> Told<Reply> {
         session.keep(RequestId(id));
         let key = RequestKey { id: RequestId(id), acknowledged: session.acknowledgements() };
-        let began = self.lab.oracle.lock().began();
         let give_up_us = self.now_us() + 15_000_000;
         let mut open = false;
         let told = loop {

@@ -141,7 +141,7 @@ impl Client {
         let told = self.mutate_as(session, "release", op.clone(), id).await;
         // Sometimes the answer is lost on its last steps, and it is asked for again.
         if matches!(told, Told::Done(_)) && self.rng.random_bool(0.1) {
-            drop(self.mutate_as(session, "release again", op, id).await);
+            self.mutate_again(session, "release again", op, id).await;
         }
     }
 

@@ -109,7 +109,7 @@ impl Client {
             );
             told = self.mutate(session, "create ephemeral", op).await;
         } else if matches!(told, Told::Done(_)) && self.rng.random_bool(0.2) {
-            drop(self.mutate_as(session, "create again", op, id).await);
+            self.mutate_again(session, "create again", op, id).await;
         }
         self.note_progress(&told);
         self.look_at_members(home).await;
