@@ -24,6 +24,8 @@ use crate::verdict::Failed;
 pub const PLANTED: &str = "LOCKKEEPER_PLANTED";
 /// No trial takes longer.
 const LIMIT: Duration = Duration::from_secs(900);
+/// How a harness says that a port which it had chosen was taken before a node could.
+const PORT_TAKEN: [&str; 2] = ["another process has this port", "Address already in use"];
 /// Trials of a bug with other seeds before it counts as missed.
 const ATTEMPTS: u64 = 2;
 
@@ -163,6 +165,8 @@ impl Said {
         };
         match (code, wrong) {
             (Some(0), _) => Self::Passed,
+            // Somebody else on this machine was faster: no bug's doing.
+            (_, Some(what)) if PORT_TAKEN.iter().any(|said| what.contains(said)) => Self::Nothing(what.to_owned()),
             (Some(1), Some(what)) => Self::Invalid(what.split_whitespace().collect::<Vec<_>>().join(" ")),
             (Some(1), None) => Self::Nothing(format!("unknown: {last}")),
             _ => Self::Nothing(last),
@@ -185,6 +189,8 @@ mod tests {
         assert_eq!(Said::of(Program::Run, Some(0), report), Said::Passed);
         let proof = "[ 1.0] round 1\nherd: broken (three woken; seed 1)\n";
         assert_eq!(Said::of(Program::Prove, Some(1), proof), Said::Invalid("three woken; seed 1)".into()));
+        let taken = "herd: broken (cannot listen on x: another process has this port)";
+        assert!(matches!(Said::of(Program::Prove, Some(1), taken), Said::Nothing(_)));
         assert_eq!(Said::of(Program::Prove, Some(2), "x: skipped (y)"), Said::Nothing("x: skipped (y)".into()));
     }
 }
