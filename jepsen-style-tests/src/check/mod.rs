@@ -5,6 +5,8 @@ pub mod leaders;
 pub mod locks;
 pub mod model;
 pub mod order;
+#[cfg(test)]
+mod sharpness;
 pub mod wgl;
 
 use serde::{Deserialize, Serialize};
