@@ -15,6 +15,7 @@ use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -117,7 +118,8 @@ impl NetnsNet {
         if !has_program("ip") {
             return Some("network namespaces take the program `ip` (iproute2)".into());
         }
-        let name = format!("{PREFIX}{}-probe", std::process::id());
+        static PROBES: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{PREFIX}{}-probe{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let probed = ip(&["netns", "add", &name]).and_then(|_| {
             let lines = ["link add probe type veth peer name eborp", "rule add from 10.0.0.1 to 10.0.0.2 lookup 100"];
             batch(Some(&name), &lines.map(str::to_owned))
@@ -135,6 +137,9 @@ impl NetnsNet {
             return Err(Failed::CannotRun(lacks));
         }
         sweep()?;
+        // Two at a time would choose the same network.
+        static LAYING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = LAYING.lock().unwrap_or_else(PoisonError::into_inner);
         let routed = |network: &u8| ip(&["route", "show", "root", &format!("10.{network}.0.0/16")]);
         let free = NETWORKS.into_iter().find(|network| routed(network).is_ok_and(|routes| routes.trim().is_empty()));
         let Some(network) = free else {
@@ -184,13 +189,13 @@ impl NetnsNet {
         batch(
             None,
             &[
-                format!("link add {uplink} type veth peer name up netns {hub}"),
+                format!("link add {uplink} type veth peer name ours netns {hub}"),
                 format!("addr add {ours}/24 dev {uplink}"),
                 format!("link set {uplink} up"),
                 format!("route add 10.{network}.0.0/16 via {hubs} dev {uplink}"),
             ],
         )?;
-        batch(Some(&hub), &["link set lo up".into(), format!("addr add {hubs}/24 dev up"), "link set up up".into()])
+        batch(Some(&hub), &["link set lo up".into(), format!("addr add {hubs}/24 dev ours"), "link set ours up".into()])
     }
 
     fn lay_place(&self, node: u64) -> Result<(), Failed> {
