@@ -83,7 +83,9 @@ impl Reader {
         self.line += 1;
         let Some(space) = line.iter().position(|byte| *byte == b' ') else { return Ok(None) };
         let (thread, text) = (String::from_utf8_lossy(&line[..space]).into_owned(), line[space..].trim_ascii());
-        if let Some(start) = text.strip_suffix(b"<unfinished ...>") {
+        // The second is said of a thread that died before its line was whole.
+        let start = text.strip_suffix(b"<unfinished ...>").or_else(|| text.strip_suffix(b"<detached ...>"));
+        if let Some(start) = start {
             self.begun.insert(thread, (self.line, start.to_vec()));
             return Ok(None);
         }
@@ -386,7 +388,7 @@ mod tests {
             r#"7 fsync(9</d/x> <unfinished ...>"#,
             r#"8 pwrite64(9</d/x>, "ab", 2, 0 <unfinished ...>"#,
             r#"7 <... fsync resumed>)             = 0"#,
-            r#"9 fsync(9</d/x> <unfinished ...>"#,
+            r#"9 fsync(9</d/x> <detached ...>"#,
         ]);
         let x = || path("x");
         assert_eq!(calls[0], Call { began: 1, ended: true, deed: Deed::Sync { path: x() } });
