@@ -5,6 +5,7 @@ use lockkeeper_api::nodes::{Changed, Kind, Node, TxnDone, TxnResult};
 use lockkeeper_api::{Code, Data};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
+use uuid::Uuid;
 
 use crate::harness::Cluster;
 
@@ -38,6 +39,26 @@ async fn a_node_from_creation_to_deletion() {
     assert_eq!(node.call(Method::DELETE, "/v1/nodes/config/a", None, None).await.status, StatusCode::OK);
     assert_eq!(node.call(Method::DELETE, "/v1/nodes/config?version=1", None, None).await.status, StatusCode::OK);
     node.get("/v1/nodes/config").await.problem(Code::NoNode);
+}
+
+#[tokio::test]
+async fn an_answer_given_again_names_the_zxid_of_the_change() {
+    let node = Cluster::start(1).await;
+    let session = node.session(10_000).await;
+    let (made, set) = (Uuid::new_v4().to_string(), Uuid::new_v4().to_string());
+    let ask = |method: Method, id: String, body: serde_json::Value| {
+        let request = node.request(method, "/v1/nodes/n").header("lockkeeper-session", &session.credential);
+        request.header("lockkeeper-request-id", id).json(&body)
+    };
+    let mut answers: Vec<Changed> = Vec::new();
+    for round in 0..2 {
+        for (method, id) in [(Method::POST, &made), (Method::PUT, &set)] {
+            let got = ask(method, id.clone(), json!({ "data": { "text": "one" } })).send().await.unwrap();
+            answers.push(got.json().await.unwrap());
+        }
+        node.post(&format!("/v1/nodes/between-{round}"), None, json!({})).await;
+    }
+    assert_eq!(answers[..2], answers[2..]);
 }
 
 #[tokio::test]
