@@ -69,8 +69,10 @@ impl Locks {
         for (zxid, events) in change.transactions() {
             self.transaction(zxid, events, session, change, &mut entitled)?;
         }
-        if let Command::Do { op, .. } = change.command {
-            self.answer(op, session, &change.outcome.reply, &before, change.outcome.zxid.0, change.outcome.changed)?;
+        if let Command::Do { op, request, .. } = change.command {
+            // An answer from memory was true when it was given first.
+            let fresh = change.outcome.changed || request.is_none();
+            self.answer(op, session, &change.outcome.reply, &before, change.outcome.zxid.0, fresh)?;
         }
         Ok(entitled)
     }
@@ -278,12 +280,12 @@ impl Locks {
         reply: &Result<Reply, Refusal>,
         before: &Before,
         zxid: u64,
-        changed: bool,
+        fresh: bool,
     ) -> Checked {
         let say =
             |what: &str| Err(format!("{op:?} of session {session:?} was answered {reply:?} at {zxid}, but {what}"));
         match (op, reply) {
-            (Op::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if changed => {
+            (Op::Acquire { locks, .. }, Ok(Reply::Queued { token, held, .. })) if fresh => {
                 if token.0 != zxid {
                     return say("the token is not the zxid of the request");
                 }
@@ -295,22 +297,22 @@ impl Locks {
                 }
                 Ok(())
             }
-            (Op::Release { .. }, Ok(_)) if changed && !before.all_held => say("it did not hold them"),
+            (Op::Release { .. }, Ok(_)) if fresh && !before.all_held => say("it did not hold them"),
             (Op::Release { .. }, Err(Refusal::NotHeld { .. })) if before.all_held => say("it held them"),
             (Op::Withdraw { .. }, Ok(Reply::HeldInstead)) if !before.all_held => say("it did not hold them"),
-            (Op::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn)) if changed && before.all_held => {
+            (Op::Withdraw { if_holding: IfHolding::Keep, .. }, Ok(Reply::Withdrawn)) if fresh && before.all_held => {
                 say("it held them, and was to keep them")
             }
             (Op::Withdraw { .. }, Err(Refusal::NotQueued { .. })) if before.any_there => say("it stood there"),
             (
                 Op::Release { locks, token } | Op::Withdraw { locks, token, .. },
                 Ok(Reply::Released | Reply::Withdrawn),
-            ) if changed => self.left(op, locks, *token),
-            (Op::ForceRelease { lock, token }, Ok(Reply::ForceReleased { .. })) if changed => {
+            ) if fresh => self.left(op, locks, *token),
+            (Op::ForceRelease { lock, token }, Ok(Reply::ForceReleased { .. })) if fresh => {
                 self.left(op, std::slice::from_ref(lock), *token)
             }
-            (Op::Abandon { locks, token, .. }, Ok(_)) if changed => self.left(op, locks, *token),
-            (Op::Multi(_), Ok(_)) if changed && !before.guards_hold => {
+            (Op::Abandon { locks, token, .. }, Ok(_)) if fresh => self.left(op, locks, *token),
+            (Op::Multi(_), Ok(_)) if fresh && !before.guards_hold => {
                 say("a lock that it is guarded by was not held so")
             }
             _ => Ok(()),

@@ -126,6 +126,8 @@ fn a_withdrawn_request_that_stays_is_refused() {
     let mut locks = fed(&mut history);
     let stays = Outcome { events: Vec::new(), ..outcome.clone() };
     locks.change(&change(&command, &stays, 9)).unwrap_err();
+    let pretends = Outcome { changed: false, ..stays };
+    locks.change(&change(&command, &pretends, 9)).unwrap_err();
     let entitled = fed_again(&mut locks, &command, &outcome);
     assert_eq!(entitled, Entitled::default());
 }
