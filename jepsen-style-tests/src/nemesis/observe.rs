@@ -171,9 +171,10 @@ pub(super) async fn held_since(stage: &Stage, before: &Counts) -> Option<String>
         bytes += now.bytes - before.bytes;
         links += u32::from(now.held > before.held || now.reset > before.reset);
     }
+    let unit = if stage.net.backend() == "proxy" { "bytes" } else { "packets" };
     (links > 0).then(|| {
         format!(
-            "{links} of {} links held back {held} bytes and reset {reset} connections ({bytes} bytes passed)",
+            "{links} of {} links held back {held} {unit} and reset {reset} connections ({bytes} bytes passed)",
             before.len()
         )
     })
