@@ -221,6 +221,8 @@ impl Arguments<'_> {
             "mkdirat" => self.path_beside(0)?.map(|path| Deed::MakeDirectory { path }),
             // One that did not end made nothing durable for certain.
             "fsync" | "fdatasync" => self.file(0)?.filter(|_| self.result.is_some()).map(|path| Deed::Sync { path }),
+            // Sent to somebody, with one of our paths in what is said.
+            "writev" | "pwritev" | "pwritev2" if self.descriptor(0)?.1.is_none() => None,
             _ => return Err("not understood".into()),
         })
     }

@@ -97,3 +97,12 @@ fn files_that_are_not_as_the_trace_tells_are_noticed() {
     assert!(disk.compare(&Some(directory(&[("x", file("ac"))]))).unwrap_err().contains("/x differs at 1"));
     assert!(disk.compare(&Some(directory(&[]))).is_err());
 }
+
+#[test]
+fn what_is_said_of_the_directory_on_a_socket_changes_nothing() {
+    let said = r#"1 writev(30<socket:[7]>, [{iov_base="disk of /d is full", iov_len=18}], 1) = 18"#;
+    let lines = [OPEN, said, r#"1 write(3</d/x>, "ab", 2) = 2"#, "1 fsync(3</d/x>) = 0", "1 fsync(4</d>) = 0"];
+    assert_eq!(after(&lines, Loss::All).0, directory(&[("x", file("ab"))]));
+    let mut disk = Disk::at(std::path::Path::new("/d"), None);
+    assert!(disk.replay(br#"1 writev(3</d/x>, [{iov_base="ab", iov_len=2}], 1) = 2"#).is_err());
+}
