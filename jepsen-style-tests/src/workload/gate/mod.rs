@@ -1,0 +1,265 @@
+//! `gate`: operations behind idempotency gates, each asked for by several clients at about the same time, some of which die, fail or leave in
+//! the middle. The body runs once for each key unless the one who ran it died or said that it failed; the result, once there, is
+//! the same for everybody; and a gate whose worker died is free again (P5, P6, P9).
+
+mod check;
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::recipes::{Begun as How, Gate, GateTicket, OnceError};
+use lockkeeper_client::{Error, Session};
+use rand::Rng as _;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::hand::{Sure, sure};
+use super::seat::{Seat, end_failed};
+use super::{Begun, ClientContext, Recorded, Workload};
+use crate::check::Check;
+use crate::record::boot_us;
+
+/// How long a key is in use, in microseconds.
+const WINDOW_US: u64 = 400_000;
+/// Longer than any run: only death and failure free a gate.
+const PENDING: Duration = Duration::from_secs(3_600);
+const KEEP: Duration = Duration::from_secs(3_600);
+/// How long after the end a gate whose worker died may take to be free.
+const FREE_WITHIN: Duration = Duration::from_secs(15);
+const MOST_LOOKED_AT: usize = 40;
+
+// Operations.
+const BEGIN: &str = "begin";
+const FINISH: &str = "finish";
+const FAIL: &str = "fail";
+const ONCE: &str = "once";
+/// Told: the body runs.
+const BODY: &str = "body";
+/// Told at the end: whether a gate whose worker died could be begun again.
+const FREED: &str = "freed";
+
+/// Argument of `begin` and `once`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Key {
+    key: String,
+    session: u64,
+}
+
+/// Argument of `finish` and `fail`, and told as `body`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Run {
+    key: String,
+    token: u64,
+    session: u64,
+}
+
+/// Answer of `begin` and `once`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+enum Stands {
+    Proceed { token: u64 },
+    InProgress { token: u64 },
+    Done { token: u64, result: String },
+}
+
+/// Told as `freed`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Freed {
+    key: String,
+    free: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Gates;
+
+#[async_trait]
+impl Workload for Gates {
+    fn name(&self) -> &'static str {
+        "gate"
+    }
+
+    fn about(&self) -> &'static str {
+        "idempotency gates: one body for each key, one result, freed when the worker dies"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P5 P6 P9"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let mut seat = Seat::new(context)?;
+        while let Some(session) = seat.session().await {
+            let key = format!("jepsen-{}", boot_us() / WINDOW_US);
+            let gate = session.gate(&key).pending(PENDING).label("jepsen");
+            let key = Key { key, session: session.id() };
+            drop(session);
+            if seat.hand.chance(50) {
+                once(&mut seat, gate, key).await
+            } else {
+                turn(&mut seat, gate, key).await
+            }
+            if seat.hand.chance(2) {
+                seat.close().await;
+            }
+            seat.hand.think(20..120).await;
+        }
+        seat.close().await;
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        let left = std::fs::read_to_string(left_behind(&context)).unwrap_or_default();
+        let mut seat = Seat::new(context)?;
+        let Some(session) = seat.session().await else { return Ok(()) };
+        let until_us = boot_us() + u64::try_from(FREE_WITHIN.as_micros()).unwrap_or(u64::MAX);
+        let lines: BTreeSet<&str> = left.lines().rev().take(MOST_LOOKED_AT).collect();
+        for key in lines {
+            let free = free_again(&seat, &session, key, until_us).await;
+            seat.teller().told(FREED, &Freed { key: key.to_owned(), free }, None);
+        }
+        drop(session);
+        seat.close().await;
+        Ok(())
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        check::all(run)
+    }
+}
+
+fn result_of(token: u64) -> String {
+    format!("result of {token}")
+}
+
+/// Where clients that are about to die write down which gate they leave shut.
+fn left_behind(context: &ClientContext) -> PathBuf {
+    context.shared.join("gates-left-shut")
+}
+
+fn stands(how: &How) -> Stands {
+    match how {
+        How::Proceed(ticket) => Stands::Proceed { token: ticket.token() },
+        How::InProgress(other) => Stands::InProgress { token: other.token },
+        How::Done(done) => {
+            Stands::Done { token: done.token, result: String::from_utf8_lossy(&done.result).into_owned() }
+        }
+    }
+}
+
+/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle.
+async fn turn(seat: &mut Seat, gate: Gate, key: Key) {
+    let begun = seat.teller().begin(BEGIN, &key);
+    let how = match gate.begin(&key.key).await {
+        Ok(how) => how,
+        Err(error) => return failed(seat, begun, &error).await,
+    };
+    begun.ok(&stands(&how), None);
+    let How::Proceed(ticket) = how else { return };
+    let run = Run { key: key.key, token: ticket.token(), session: key.session };
+    seat.teller().told(BODY, &run, None);
+    seat.hand.think(1..60).await;
+    match seat.hand.rng.random_range(0..100) {
+        0..70 => finish(seat, &run, ticket).await,
+        70..85 => {
+            let begun = seat.teller().begin(FAIL, &run);
+            match ticket.fail().await {
+                Ok(()) => begun.ok(&Value::Null, None),
+                Err(error) => failed(seat, begun, &error).await,
+            }
+        }
+        _ => {
+            leave_shut(seat, &run.key);
+            drop((ticket, gate));
+            // Either of the ways in which a session ends.
+            if seat.hand.chance(50) { seat.abandon() } else { seat.close().await }
+        }
+    }
+}
+
+fn leave_shut(seat: &Seat, key: &str) {
+    let file = std::fs::File::options().append(true).create(true).open(left_behind(&seat.hand.context));
+    // One that is not written down is not looked at in the end; there are others.
+    let _ = file.and_then(|mut file| file.write_all(format!("{key}\n").as_bytes()));
+}
+
+async fn finish(seat: &Seat, run: &Run, ticket: GateTicket) {
+    let begun = seat.teller().begin(FINISH, run);
+    match ticket.finish(result_of(run.token), KEEP).await {
+        Ok(()) => begun.ok(&Value::Null, None),
+        Err(error) => failed(seat, begun, &error).await,
+    }
+}
+
+async fn failed(seat: &Seat, begun: Begun, error: &Error) {
+    end_failed(begun, error);
+    seat.rest().await;
+}
+
+/// The recipe that does it all, waiting for others included. Broken off where another takes long.
+async fn once(seat: &mut Seat, gate: Gate, key: Key) {
+    let fails = seat.hand.chance(15);
+    let body_ms = seat.hand.rng.random_range(1..60);
+    let teller = seat.teller().clone();
+    let work = async |token: u64| {
+        let run = Run { key: key.key.clone(), token, session: key.session };
+        teller.told(BODY, &run, None);
+        tokio::time::sleep(Duration::from_millis(body_ms)).await;
+        if fails {
+            // What follows in the recipe frees the gate; nobody says when.
+            teller.begin(FAIL, &run).info("in the recipe");
+            return Err("it was to fail");
+        }
+        teller.begin(FINISH, &run).info("in the recipe");
+        Ok(result_of(token).into_bytes())
+    };
+    let begun = seat.teller().begin(ONCE, &key);
+    let patience = seat.hand.context.ttl * 2;
+    match tokio::time::timeout(patience, gate.run_once(&key.key, KEEP, work)).await {
+        Ok(Ok(done)) => {
+            let result = String::from_utf8_lossy(&done.result).into_owned();
+            begun.ok(&Stands::Done { token: done.token, result }, None);
+        }
+        Ok(Err(OnceError::Work(why))) => begun.fail(why),
+        Ok(Err(OnceError::Gate(error))) => match sure(&error) {
+            // The body may have run, and its end be what failed.
+            Sure::Refused(_) | Sure::NotDone | Sure::Unknown => begun.info(&error.to_string()),
+        },
+        // Its body may have been broken off: then the gate stays shut until the session ends.
+        Err(_) => {
+            begun.info("broken off");
+            seat.abandon();
+        }
+    }
+}
+
+/// Whether a gate is begun, or found done, in time.
+async fn free_again(seat: &Seat, session: &Session, key: &str, until_us: u64) -> bool {
+    let gate = session.gate(key).pending(PENDING);
+    let asked = Key { key: key.to_owned(), session: session.id() };
+    loop {
+        let begun = seat.teller().begin(BEGIN, &asked);
+        match gate.begin(key).await {
+            Ok(how) => {
+                begun.ok(&stands(&how), None);
+                match how {
+                    How::Proceed(ticket) => {
+                        let run = Run { key: key.to_owned(), token: ticket.token(), session: session.id() };
+                        seat.teller().told(BODY, &run, None);
+                        finish(seat, &run, ticket).await;
+                        return true;
+                    }
+                    How::Done(_) => return true,
+                    How::InProgress(_) => {}
+                }
+            }
+            Err(error) => end_failed(begun, &error),
+        }
+        if boot_us() > until_us {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
