@@ -21,8 +21,8 @@ use crate::settings::HostId;
 use crate::swarm::Plan;
 use crate::world::World;
 
-/// Within this, after the heal, every client has done something again.
-const WORKS_AGAIN: Duration = Duration::from_secs(20);
+/// Within this, after the heal, every client has done something again. A wait of 10 s may have begun just before it, and its answer been lost.
+const WORKS_AGAIN: Duration = Duration::from_secs(30);
 /// Within this, after they were told to, all clients have gone.
 const CLIENTS_GO: Duration = Duration::from_secs(60);
 /// Within this, after that, all sessions have ended, all queues are empty, all replicas are the same, and all watches have heard of it.

@@ -79,7 +79,7 @@ impl Plan {
     /// The plan of a seed.
     pub fn draw(seed: u64) -> Self {
         // Not the stream of the world itself.
-        let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed_0f_a_91a4);
+        let mut rng = StdRng::seed_from_u64(seed ^ 0x05ee_d0fa_91a4);
         let faults = draw_faults(&mut rng);
         let drift =
             if rng.random_bool(0.5) { 0.0 } else { *[0.0005, 0.01, MAX_DRIFT].choose(&mut rng).unwrap_or(&0.0) };

@@ -94,9 +94,8 @@ fn a_leader_that_is_cut_off_is_replaced_and_steps_down() {
         world.cut(old, other);
         world.cut(other, old);
     }
-    let leads = |world: &World, node| {
-        world.node(node).is_some_and(|node| node.consensus().leadership().borrow().leading)
-    };
+    let leads =
+        |world: &World, node| world.node(node).is_some_and(|node| node.consensus().leadership().borrow().leading);
     until(&mut world, "another leader", |world| (1..=3).any(|node| node != old && leads(world, node)));
     world.heal();
     until(&mut world, "the old one to know", |world| !leads(world, old));
