@@ -4,6 +4,7 @@
 //! It keeps creations, deletions, and that data was set (not to what: watches do not tell). Where two nodes both claim to have told
 //! everything, they must have told the same (P8).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -160,9 +161,8 @@ impl Ledger {
             }
         }
         for (id, api) in here {
-            if !self.nodes.contains_key(&id) {
-                let told = Shared::default();
-                self.nodes.insert(id, Arc::clone(&told));
+            if let Entry::Vacant(place) = self.nodes.entry(id) {
+                let told = Arc::clone(place.insert(Shared::default()));
                 // When it tells is not when it happened.
                 self.tasks.push(tokio::spawn(gather(api, self.from, told, Arc::default())));
             }

@@ -4,13 +4,13 @@ use std::process::{Command, Output};
 
 fn run(words: &[&str]) -> Output {
     let program = env!("CARGO_BIN_EXE_jepsen-style-tests");
-    Command::new(program).args(words).env_remove("LOCKKEEPER_BIN").output().unwrap()
+    Command::new(program).args(words).env_remove("LOCKKEEPER_BIN").output().expect("runs")
 }
 
 fn refused(words: &[&str]) -> String {
     let output = run(words);
     assert_eq!(output.status.code(), Some(2), "{words:?}");
-    String::from_utf8(output.stderr).unwrap()
+    String::from_utf8(output.stderr).expect("text")
 }
 
 #[test]

@@ -45,7 +45,7 @@ where
 {
     for at in ask.iter().cycle() {
         let change = change.clone();
-        match net.call(*at, PATIENCE, move |node| change(node)).await {
+        match net.call(*at, PATIENCE, change).await {
             Ok(Ok(_)) => return,
             Ok(Err(error)) => net.note(&format!("node {at} does not change the membership: {error}")),
             Err(error) => net.note(&format!("node {at} is not asked to change the membership: {error}")),

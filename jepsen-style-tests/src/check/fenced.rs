@@ -159,7 +159,10 @@ mod tests {
         checks(&History::new(events), fenced).iter().map(|check| check.verdict).collect()
     }
 
-    fn good(count: i64) -> (Vec<(u64, i64, Kind, bool)>, Vec<(i64, i64)>) {
+    /// What clients told of their writes, and what the store took.
+    type Told = (Vec<(u64, i64, Kind, bool)>, Vec<(i64, i64)>);
+
+    fn good(count: i64) -> Told {
         let writes = (1..=count).map(|n| (u64::try_from(n * 10).unwrap(), n, Kind::Ok, false)).collect();
         (writes, (1..=count).map(|n| (n, n * 10)).collect())
     }

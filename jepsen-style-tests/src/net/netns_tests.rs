@@ -1,5 +1,5 @@
 use super::*;
-use std::io::{self, Read as _};
+use std::io::{self, BufReader, Read as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, ChildStdin};
 use std::sync::mpsc;
@@ -56,7 +56,9 @@ impl End {
             .unwrap();
         let (typed, shown): (ChildStdin, ChildStderr) = (child.stdin.take().unwrap(), child.stderr.take().unwrap());
         let (sender, seen) = mpsc::channel();
-        thread::spawn(move || shown.bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte)));
+        thread::spawn(move || {
+            BufReader::new(shown).bytes().map_while(Result::ok).try_for_each(|byte| sender.send(byte))
+        });
         Self { child, typed, seen }
     }
 

@@ -67,7 +67,7 @@ impl Campaign {
     /// Calm, then turns of faults until the time is over and each nemesis had its turn.
     pub async fn fight(mut means: Means<'_>) -> Self {
         let mut campaign = Self::default();
-        let mut rng = StdRng::seed_from_u64(means.seed ^ 0x6e65_6d65_7369_73);
+        let mut rng = StdRng::seed_from_u64(means.seed ^ 0x006e_656d_6573_6973);
         let begun = Instant::now();
         let until = means.time.saturating_sub(means.pace.last_calm);
         // Where faults take longer than was thought, each still has its turn; but not for ever.

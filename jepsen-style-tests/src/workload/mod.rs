@@ -2,8 +2,8 @@
 //!
 //! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
 
-mod counting;
 mod append;
+mod counting;
 mod election;
 mod ephemerals;
 mod gate;
@@ -196,5 +196,20 @@ pub trait Workload: Send + Sync {
 
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
-    vec![Box::new(lock::Exclusive), Box::new(counting::Fenced), Box::new(counting::Unfenced), Box::new(rw_lock::ReadersAndWriters), Box::new(semaphore::Permits), Box::new(lock_delay::Delay), Box::new(multi_lock::Several), Box::new(register::Register), Box::new(append::Append), Box::new(election::Elections), Box::new(gate::Gates), Box::new(queue::Queues), Box::new(ephemerals::Ephemerals), Box::new(watches::Watches)]
+    vec![
+        Box::new(lock::Exclusive),
+        Box::new(counting::Fenced),
+        Box::new(counting::Unfenced),
+        Box::new(rw_lock::ReadersAndWriters),
+        Box::new(semaphore::Permits),
+        Box::new(lock_delay::Delay),
+        Box::new(multi_lock::Several),
+        Box::new(register::Register),
+        Box::new(append::Append),
+        Box::new(election::Elections),
+        Box::new(gate::Gates),
+        Box::new(queue::Queues),
+        Box::new(ephemerals::Ephemerals),
+        Box::new(watches::Watches),
+    ]
 }

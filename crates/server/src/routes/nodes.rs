@@ -190,8 +190,7 @@ pub(super) async fn create(
     let done = app.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::Created { path, stat } => {
-            // Asked for again, the answer comes from memory, and the zxid that it is true at is a later one.
-            let body = Changed { path: path.to_string(), zxid: stat.czxid.0, stat: stat_out(stat) };
+            let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
             Ok(Reply::created(done.zxid, body))
         }
         other => Err(unexpected(&other)),
@@ -224,7 +223,7 @@ pub(super) async fn set(
     let done = app.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::DataSet(stat) => {
-            let body = Changed { path: path.to_string(), zxid: stat.mzxid.0, stat: stat_out(stat) };
+            let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
             Ok(Reply::ok(done.zxid, body))
         }
         other => Err(unexpected(&other)),

@@ -41,7 +41,7 @@ fn last_lines(world: &World) -> Vec<String> {
 }
 
 pub(crate) fn leader(world: &World) -> Option<HostId> {
-    world.nodes().into_iter().find(|node| world.node(*node).is_some_and(|node| leads(node)))
+    world.nodes().into_iter().find(|node| world.node(*node).is_some_and(leads))
 }
 
 fn leads(node: &Node) -> bool {
@@ -66,7 +66,7 @@ pub(crate) fn writer(world: &mut World, every: Duration) -> Arc<AtomicU64> {
 
 pub(crate) async fn create(net: &ClientNet, node: HostId, path: &str) -> bool {
     let op = Op::Create {
-        path: NodePath::parse(path).unwrap(),
+        path: NodePath::parse(path).expect("a path"),
         data: Vec::new().into(),
         kind: NodeKind::Persistent,
         sequential: false,

@@ -158,8 +158,8 @@ fn place_of(places: &[Place], token: u64) -> Option<&Place> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_client::api::locks::Mode;
     use crate::check::locks::names::LockMode;
+    use lockkeeper_client::api::locks::Mode;
 
     use super::super::told::{Answered, Change};
     use super::*;

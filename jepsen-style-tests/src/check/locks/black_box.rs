@@ -64,8 +64,11 @@ fn token_granted(op: &Op) -> Option<u64> {
     (op.what == tells::ACQUIRE).then(|| op.answer::<Granted>().ok().flatten())?.map(|granted| granted.token)
 }
 
+/// Operations, each with the lock it is on.
+type OnLocks = Vec<(String, Operation<RwAsk, LockAnswer>)>;
+
 /// All operations by lock, with the ends of sessions.
-fn operations(run: &Recorded) -> Result<Vec<(String, Operation<RwAsk, LockAnswer>)>, String> {
+fn operations(run: &Recorded) -> Result<OnLocks, String> {
     let ends = ends_us(run)?;
     let mut all = Vec::new();
     // What an owner may still hold of a lock when its session ends: tokens, or something that nobody was told of (0).

@@ -158,7 +158,7 @@ pub fn not_ended_early(told: &Told, ends: &BTreeMap<u64, u64>, seen_us: &BTreeMa
             let early = session.until_us - seen;
             let detail = format!("session {number:x} was ended at least {early} us before it could be");
             let sure = format!("{} us: until then its keeper was sure of it", session.until_us);
-            let held = told.holds.iter().filter(|hold| hold.asks.session == *number).next_back().map(Hold::line);
+            let held = told.holds.iter().rfind(|hold| hold.asks.session == *number).map(Hold::line);
             let lines = held.into_iter().chain([format!("{seen} us: the log shows its end"), sure]).collect();
             return Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, lines) };
         }

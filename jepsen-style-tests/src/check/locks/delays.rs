@@ -124,8 +124,8 @@ pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, 
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_client::api::locks::Mode;
     use crate::check::locks::names::LockMode;
+    use lockkeeper_client::api::locks::Mode;
 
     use super::super::told::{Change, SessionLife};
     use super::*;

@@ -117,8 +117,8 @@ pub fn all_gone(history: &History, queues: &Queues) -> Check {
     const PROMISES: &str = "P2 P6";
     let ops = history.ops();
     for (lock, places) in queues {
-        let views = ops.iter().filter(|op| op.what == tells::VIEW && op.input.as_str() == Some(lock));
-        let Some(last) = views.filter(|op| op.ended == Ended::Ok).last() else {
+        let mut views = ops.iter().filter(|op| op.what == tells::VIEW && op.input.as_str() == Some(lock));
+        let Some(last) = views.rfind(|op| op.ended == Ended::Ok) else {
             return Check::unknown(NAME, PROMISES, format!("nobody looked at the end of {lock}"));
         };
         match last.answer::<View>() {
