@@ -2,7 +2,7 @@
 //! calls (promise P4).
 //!
 //! [`prepare`] makes the nodes of a cluster write such traces (`strace`), from their first start on. After a node was killed, [`lose`]
-//! replays its trace ([`calls`], [`replay`]) and puts in place of its data what a disk need have kept: what was synced, and of the rest
+//! replays its trace (`calls`, `replay`) and puts in place of its data what a disk need have kept: what was synced, and of the rest
 //! whatever the draw leaves ([`Loss`]), in torn sectors if it comes to that. It never keeps less than was synced: losing that takes a
 //! disk that breaks its promise. `sync_file_range` syncs nothing here, as its manual says; a name counts as synced with its directory.
 

@@ -214,9 +214,11 @@ mod tests {
     #[test]
     fn a_dead_session_owns_nothing_new() {
         let (mut history, mut ephemerals, session) = with_three();
-        history.run(Some(session), create("/late", "", NodeKind::Ephemeral));
-        let late = history.last();
         history.expire(session);
+        let (mut elsewhere, _, same) = with_three();
+        assert_eq!(same, session);
+        elsewhere.run(Some(same), create("/late", "", NodeKind::Ephemeral));
+        let late = elsewhere.last();
         history.each(|each| ephemerals.change(each).unwrap());
         ephemerals.change(&change(&late.0, &late.1, 9)).unwrap_err();
     }
