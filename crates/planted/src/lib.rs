@@ -3,7 +3,7 @@
 //!
 //! This crate must never change what a normal build does. Without the cargo feature `planted` the question is a constant
 //! `false` which the compiler removes together with the line behind it, and there is no way to plant anything. With it a
-//! process carries at most one bug at a time, chosen at its start ([`from_env`]) or by a simulation ([`plant`]).
+//! process carries at most one bug at a time, chosen at its start (`from_env`) or by a simulation (`plant`).
 
 mod bug;
 #[cfg(feature = "planted")]
