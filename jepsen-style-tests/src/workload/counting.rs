@@ -15,7 +15,7 @@ use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 
-use super::seat::{Seat, asks, under, view_all};
+use super::seat::{EMPTY_WITHIN, Seat, asks, under, view_all};
 use super::tells::{self, Added, Taken, Under};
 use super::{ClientContext, Expected, Recorded, Workload};
 use crate::check::{Check, fenced, locks};
@@ -27,7 +27,6 @@ const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number
 const UNFENCED: [&str; 6] =
     ["jepsen/bare-1", "jepsen/bare-2", "jepsen/bare-3", "jepsen/bare-4", "jepsen/bare-5", "jepsen/bare-6"];
 const WAIT_MS: u64 = 1_500;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 /// In the shared directory: where the store is, if it is not the file.
 const STORE_AT: &str = "store";
 

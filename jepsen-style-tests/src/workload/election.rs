@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::hand::{Hand, sure_recipe};
-use super::seat::{Seat, asks, under, view_all};
+use super::seat::{EMPTY_WITHIN, Seat, asks, under, view_all};
 use super::tells::{self, Granted, Under};
 use super::{ClientContext, Recorded, Teller, Workload, hand};
 use crate::check::{Check, locks};
@@ -26,7 +26,6 @@ use crate::judge::queue::{self, Life};
 const OFFICES: [&str; 2] = ["jepsen/a", "jepsen/b"];
 const LOCKS: [&str; 2] = ["elections/jepsen/a", "elections/jepsen/b"];
 const LONGEST_WAIT_MS: u64 = 2_000;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
 /// An operation: the leader speaks.
 const PROCLAIM: &str = "proclaim";

@@ -10,7 +10,7 @@ use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::seat::{Seat, asks, end_failed, under, view_all};
+use super::seat::{self, EMPTY_WITHIN, Seat, asks, end_failed, under};
 use super::tells::{self, Asks, Granted, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -18,7 +18,6 @@ use crate::check::{Check, locks};
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
 const LOCKS: [&str; 4] = ["jepsen/lock-a", "jepsen/lock-b", "jepsen/lock-c", "jepsen/lock-seldom"];
 const LONGEST_WAIT_MS: u64 = 1_500;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct Exclusive;
 
@@ -64,8 +63,7 @@ impl Workload for Exclusive {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {

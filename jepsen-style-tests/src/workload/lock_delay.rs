@@ -13,7 +13,7 @@ use lockkeeper_client::{Error, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::seat::{Seat, asks, end_failed, under, view_all};
+use super::seat::{self, Seat, asks, end_failed, under};
 use super::tells::{self, Asks, Granted, Kept, Marked, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -65,8 +65,7 @@ impl Workload for Delay {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {

@@ -8,7 +8,7 @@ use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
-use super::seat::{Seat, asks, under, view_all};
+use super::seat::{self, EMPTY_WITHIN, Seat, asks, under};
 use super::tells::Asks;
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -24,7 +24,6 @@ const LOCKS: [&str; 7] = [
 ];
 const TOGETHER: usize = 3;
 const LONGEST_WAIT_MS: u64 = 2_500;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct Several;
 
@@ -53,8 +52,7 @@ impl Workload for Several {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {

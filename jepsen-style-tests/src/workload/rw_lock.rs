@@ -9,14 +9,13 @@ use lockkeeper_client::locks::{Guard, WriteGuard};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::seat::{Seat, asks, end_failed, under, view_all};
+use super::seat::{self, EMPTY_WITHIN, Seat, asks, end_failed, under};
 use super::tells::{self, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
 
 const LOCKS: [&str; 2] = ["jepsen/shelf-a", "jepsen/shelf-b"];
 const LONGEST_WAIT_MS: u64 = 1_500;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 const READERS_PERCENT: u32 = 65;
 
 pub(super) struct ReadersAndWriters;
@@ -51,8 +50,7 @@ impl Workload for ReadersAndWriters {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {

@@ -197,6 +197,16 @@ pub(super) fn follow(session: &Session, teller: &Teller) {
     });
 }
 
+/// What most workloads give queues to become empty, once their clients have gone.
+pub(super) const EMPTY_WITHIN: Duration = Duration::from_secs(15);
+
+/// The end of a workload that is about locks alone: how their queues stand.
+pub(super) async fn conclude(context: ClientContext, locks: &[&str], within: Duration) -> Result<(), String> {
+    let seat = Seat::new(context)?;
+    let locks: Vec<String> = locks.iter().map(|lock| (*lock).to_owned()).collect();
+    view_all(&seat.hand.client, seat.teller(), &locks, within).await
+}
+
 /// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long enough.
 pub(super) async fn view_all(
     client: &Client,

@@ -7,14 +7,13 @@ use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 
-use super::seat::{Seat, asks, under, view_all};
+use super::seat::{self, EMPTY_WITHIN, Seat, asks, under};
 use super::tells::Asks;
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
 
 const SEMAPHORES: [(&str, u16); 2] = [("jepsen/berths-2", 2), ("jepsen/berths-3", 3)];
 const LONGEST_WAIT_MS: u64 = 1_500;
-const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
 pub(super) struct Permits;
 
@@ -43,9 +42,7 @@ impl Workload for Permits {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        let names = SEMAPHORES.map(|(name, _)| name.to_owned());
-        view_all(&seat.hand.client, seat.teller(), &names, EMPTY_WITHIN).await
+        seat::conclude(context, &SEMAPHORES.map(|(name, _)| name), EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
