@@ -265,12 +265,11 @@ impl Disk {
             }
         }
         if let Some(Change::Append(records)) = state.unsynced.pop_front().filter(|_| keep < most) {
-            let part = state.dice.random_range(0..records.len().max(1));
-            if part > 0 {
-                damage.torn = true;
-                state.torn = true;
-                state.durable.write(&Change::Append(records[..part].to_vec()));
-            }
+            let whole = state.dice.random_range(0..records.len().max(1));
+            state.durable.write(&Change::Append(records[..whole].to_vec()));
+            // The cut lies between two records, or in the one after: a piece of that is there, and the node finds and drops it.
+            damage.torn = state.dice.random_bool(0.5);
+            state.torn = damage.torn;
         }
         state.unsynced.clear();
         state.synced = 0;

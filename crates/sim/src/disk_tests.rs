@@ -86,7 +86,7 @@ fn a_power_cut_takes_a_tail_of_what_was_not_synced_and_may_tear_it() {
         assert_eq!(bench.disk.read(0..99, usize::MAX).unwrap(), records(0..last + 1), "no holes");
         assert!(opened.vote.is_some() || last == 4, "in order");
         assert_eq!(damage.torn, opened.torn_tail_cut);
-        assert_eq!(damage.torn, ![4, 8, 12].contains(&last));
+        assert!(!damage.torn || last < 12, "there must be something to tear");
         torn += u32::from(damage.torn);
         ends.insert(last);
         // It goes on from there.

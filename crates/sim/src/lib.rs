@@ -4,6 +4,7 @@ mod calls;
 pub mod checks;
 pub mod clients;
 mod clock;
+pub mod command;
 pub mod counting;
 mod disk;
 pub mod faults;

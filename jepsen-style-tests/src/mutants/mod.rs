@@ -1,9 +1,11 @@
-//! The proof that this suite finds something: each planted bug (`crates/planted`) in turn, under what should catch it.
+//! The proof that both tiers find something: each planted bug (`crates/planted`) in turn, in the simulation and under what should catch
+//! it here.
 //!
 //! A run under a bug is a process of its own, this program's or `prove`, with the faulty server and the faulty workers, so that it is the
 //! very run that users make. It catches the bug if it says *invalid*, or *broken*: one that could not be run, or is unknown, does not.
 //! Before that the same runs are made with the same programs and no bug, and must pass: else nothing follows from the others.
 
+mod simulation;
 mod table;
 mod trials;
 
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_planted::Bug;
 use tokio::process::Command;
 
-pub use table::{Came, Line, Table};
+pub use table::{Came, Line, Table, Tier};
 use trials::{Program, Trial};
 
 use crate::run::programs::Programs;
@@ -55,6 +57,7 @@ pub async fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Table, 
     };
     programs.faulty_worker()?;
     let mut table = Table::default();
+    simulation::hunt(&programs.faulty_simulation()?, &bugs, &mut table).await?;
     if !plan.without_controls {
         for trial in trials::distinct(&bugs) {
             table.take(stage.control(&trial).await?);
@@ -96,26 +99,36 @@ impl Stage {
             Said::Invalid(what) => Came::Caught(what),
             Said::Nothing(why) => Came::NotRun(why),
         };
-        Ok(Line::tell(None, trial.words(), came, begun.elapsed()))
+        Ok(Line::tell(Tier::Processes, None, trial.words(), came, begun.elapsed()))
     }
 
     async fn hunt(&self, bug: Bug) -> Result<Line, Failed> {
         let begun = Instant::now();
+        if trials::of(bug).is_empty() {
+            return Ok(Line::tell(Tier::Processes, Some(bug), String::new(), Came::NotThere, begun.elapsed()));
+        }
         let (mut tried, mut missed) = (Vec::new(), Came::Missed);
         for attempt in 0..ATTEMPTS {
+            tried.clear();
             for trial in trials::of(bug) {
                 let name = format!("{bug}-{}-{attempt}", trial.slug());
-                tried = vec![trial.words()];
+                tried.push(trial.words());
                 match self.run(trial, Some(bug), self.seed.wrapping_add(attempt), &name).await? {
                     Said::Invalid(what) => {
-                        return Ok(Line::tell(Some(bug), trial.words(), Came::Caught(what), begun.elapsed()));
+                        return Ok(Line::tell(
+                            Tier::Processes,
+                            Some(bug),
+                            trial.words(),
+                            Came::Caught(what),
+                            begun.elapsed(),
+                        ));
                     }
                     Said::Passed => missed = Came::Missed,
                     Said::Nothing(why) => missed = Came::NotRun(why),
                 }
             }
         }
-        Ok(Line::tell(Some(bug), tried.join("; "), missed, begun.elapsed()))
+        Ok(Line::tell(Tier::Processes, Some(bug), tried.join("; "), missed, begun.elapsed()))
     }
 
     /// One run, and what it said.

@@ -100,9 +100,7 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
                 ]))]
             }
         }
-        Bug::LeaseFromAnswer => {
-            const { &[run(&["--workload", "lock", "--nemesis", "slow-links,partition-leader", "--time", "40"]), MINORITY] }
-        }
+        Bug::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
     }
 }
 

@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// After so many that hit nothing, the damage is one that cannot be missed.
 const SMALL_ATTEMPTS: u32 = 3;
 const ATTEMPTS: u32 = 6;
-const PAGE: u64 = 4096;
+const PAGE: usize = 4096;
 
 #[derive(Default)]
 struct Damage {
@@ -166,17 +166,17 @@ fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
     if heavy {
         files.retain(|(path, _)| path.ends_with("log/sled/db"));
     }
-    let Some((path, length)) = files.choose_weighted(rng, |(_, length)| *length).ok().cloned() else {
+    let Some((path, used)) = files.choose_weighted(rng, |(_, used)| *used as u64).ok().cloned() else {
         return broken(format!("there is nothing to damage in {}", data.display()));
     };
     let name = path.strip_prefix(data).unwrap_or(&path).display().to_string();
     let mut bytes = std::fs::read(&path)?;
-    let at = usize::try_from(rng.random_range(0..length)).unwrap_or(0);
+    let (length, at) = (bytes.len(), rng.random_range(0..used));
     let what = match (heavy, rng.random_range(0..3)) {
         (true, _) => {
-            let from = bytes.len() / 4;
-            bytes[from..].iter_mut().step_by(61).for_each(|byte| *byte ^= 0x55);
-            format!("every 61st byte from {from} on flipped in {name}")
+            let from = used / 4;
+            bytes[from..used].iter_mut().step_by(61).for_each(|byte| *byte ^= 0x55);
+            format!("every 61st byte from {from} to {used} flipped in {name}")
         }
         (false, 0) => {
             let at = bytes[at..].iter().position(|byte| *byte != 0).map_or(at, |skip| at + skip);
@@ -189,8 +189,8 @@ fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
             format!("{name} cut from {length} to {at} bytes")
         }
         (false, _) => {
-            let (from, page) = (at - at % PAGE as usize, PAGE as usize);
-            let to = (from + page).min(bytes.len());
+            let from = at - at % PAGE;
+            let to = (from + PAGE).min(bytes.len());
             bytes[from..to].fill(0);
             format!("bytes {from} to {to} wiped in {name}")
         }
@@ -199,15 +199,14 @@ fn harm(data: &Path, rng: &mut StdRng, heavy: bool) -> Result<String, Failed> {
     Ok(what)
 }
 
-/// The files that hold something, with their lengths.
-fn list(dir: &Path, files: &mut Vec<(PathBuf, u64)>) -> std::io::Result<()> {
+/// The files that hold something, with how much of each is in use: sled makes its file longer in advance, and harm to that is none.
+fn list(dir: &Path, files: &mut Vec<(PathBuf, usize)>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        if metadata.is_dir() {
-            list(&entry.path(), files)?;
-        } else if metadata.len() > 0 {
-            files.push((entry.path(), metadata.len()));
+        let path = entry?.path();
+        if path.is_dir() {
+            list(&path, files)?;
+        } else if let Some(last) = std::fs::read(&path)?.iter().rposition(|byte| *byte != 0) {
+            files.push((path, last + 1));
         }
     }
     Ok(())

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::Request;
 use nix::sys::signal::Signal;
 
+use super::pair::{Asked, PATIENCE, Pair, granted, sure_until_ms};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::judge::timing::in_time;
 use crate::ledger::Ledger;
 use crate::record::{Record, What, boot_us, wall_ms};
 use crate::verdict::{Failed, Outcome, broken};
-use crate::workers::Worker;
 
 pub(super) const ROUNDS: u32 = 4;
 const DELAY_MS: u64 = 1_500;
@@ -30,7 +30,6 @@ const EXPIRY_MS: u64 = TTL_MS / 3 + 500;
 const GRACE_AMID_MS: u64 = 4_000;
 /// "At once".
 const AT_ONCE_MS: u64 = 300;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
@@ -56,51 +55,9 @@ pub(super) async fn run(context: &Context) -> Outcome {
     ))
 }
 
-/// A holder and the one behind it.
-pub(super) struct Pair {
-    lock: String,
-    pub(super) holder: Worker,
-    pub(super) waiter: Worker,
-    token: u64,
-}
-
-/// A holder with a waiter behind it, each in a process of its own.
-pub(super) async fn pair(context: &Context, cluster: &Cluster, name: &str, holder_words: &str) -> Result<Pair, Failed> {
-    let lock = format!("lock-delay/{name}");
-    let start = |role: &str, ttl_ms: u64, words: &str| {
-        let arguments = format!("--ttl-ms {ttl_ms} --label {role}-{name} hold --lock {lock}{words}");
-        let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
-        Worker::start(&context.dir, &format!("{role}-{name}"), &cluster.endpoints(), &arguments)
-    };
-    let mut holder = start("holder", TTL_MS, holder_words)?;
-    let (token, _) = holder.told("its grant", PATIENCE, granted).await?;
-    let waiter = start("waiter", 10_000, "")?;
-    let begun = Instant::now();
-    loop {
-        let view = cluster.api(1).lock(&lock).await.map_err(|failure| Failed::Broken(failure.to_string()))?.value;
-        if view.waiting == 1 {
-            return Ok(Pair { lock, holder, waiter, token });
-        }
-        if begun.elapsed() > PATIENCE {
-            return broken(format!("the waiter does not stand in the queue: {view:?}"));
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-pub(super) fn granted(record: &Record) -> Option<(u64, u64)> {
-    match record.what {
-        What::Granted { token, .. } => Some((token, record.at_us)),
-        _ => None,
-    }
-}
-
-pub(super) fn sure_until_ms(holder: &Worker) -> Result<u64, Failed> {
-    let sure = holder.records()?.into_iter().filter_map(|record| match record.what {
-        What::Sure { until_ms } => Some(until_ms),
-        _ => None,
-    });
-    sure.max().ok_or_else(|| Failed::Broken("the holder was never sure of its session".into()))
+async fn pair(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<Pair, Failed> {
+    let asked = Asked { family: "lock-delay", name, ttl_ms: TTL_MS, words, holder_at: None };
+    asked.start(context, cluster).await
 }
 
 /// Gives how late the next was granted, in milliseconds after the end of the delay.

@@ -9,10 +9,12 @@ mod group_commit;
 mod herd;
 mod kill_all;
 mod kills;
+mod late_answers;
 mod lock_delay;
 mod lost_writes;
 mod minority;
 mod multi_lock;
+mod pair;
 mod paused_holder;
 mod queues;
 mod recovery;
@@ -108,6 +110,12 @@ pub const PROOFS: &[Proof] = &[
         about: "the leader cut off: it acknowledges nothing, the others go on, its holder is told first, all agree after (P10, P11)",
         limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(minority::ROUNDS))),
         run: |context| Box::pin(minority::run(context)),
+    },
+    Proof {
+        name: "late-answers",
+        about: "answers take a while, then nothing the holder sends arrives: it knows its lock is lost before the next holds (P11)",
+        limit: |context| minutes(2 + u64::from(context.rounds.unwrap_or(late_answers::ROUNDS))),
+        run: |context| Box::pin(late_answers::run(context)),
     },
     Proof {
         name: "expiry",

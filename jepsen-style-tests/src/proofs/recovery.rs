@@ -14,7 +14,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::failover::{self, Fault};
-use super::lock_delay::{self, Pair};
+use super::pair::{Asked, PATIENCE, Pair, granted, sure_until_ms};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::net::proxy::ProxyNet;
@@ -27,7 +27,6 @@ pub(super) const ROUNDS: u32 = 100;
 const LASTING: Duration = Duration::from_millis(2_500);
 /// Holders that die in one round: each has a process, and so has the one behind it.
 const HOLDERS: u32 = 10;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
@@ -87,7 +86,8 @@ async fn holders(
         let mut pairs = Vec::new();
         for number in first..count.min(first + HOLDERS) {
             let name = format!("{}-{number}", if with_leader { "both" } else { "alone" });
-            pairs.push(lock_delay::pair(context, cluster, &name, "").await?);
+            let asked = Asked { family: "recovery", name: &name, ttl_ms: TTL_MS, words: "", holder_at: None };
+            pairs.push(asked.start(context, cluster).await?);
         }
         // Anywhere between two signs of life.
         tokio::time::sleep(Duration::from_millis(random.random_range(0..TTL_MS / 3))).await;
@@ -112,8 +112,8 @@ async fn holders(
 async fn next_after(pair: Pair, struck_us: u64) -> Result<(Duration, Duration), Failed> {
     let Pair { mut holder, mut waiter, .. } = pair;
     holder.kill().await?;
-    let sure_ms = lock_delay::sure_until_ms(&holder)?;
-    let (_, granted_us) = waiter.told("its grant", PATIENCE, lock_delay::granted).await?;
+    let sure_ms = sure_until_ms(&holder)?;
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     waiter.signal(Signal::SIGUSR1);
     waiter.idle(PATIENCE).await?;
     waiter.finish(PATIENCE).await?;

@@ -57,6 +57,14 @@ impl Programs {
         self.beside("worker-faulty", &["-p", "jepsen-style-tests", "--features", "planted"])
     }
 
+    /// The simulation, with bugs to plant.
+    ///
+    /// # Errors
+    /// It cannot be built.
+    pub fn faulty_simulation(&self) -> Result<PathBuf, Failed> {
+        self.beside("lockkeeper-sim-faulty", &["-p", "lockkeeper-sim", "--features", "planted"])
+    }
+
     /// The program of proofs.
     ///
     /// # Errors

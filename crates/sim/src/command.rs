@@ -1,0 +1,272 @@
+//! The command line: runs seeds and says what came of them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use crate::report::Totals;
+use crate::run::{Report, run};
+use crate::swarm::Plan;
+
+/// Whole Lockkeeper clusters in one thread under a seed, with faults, and everything checked after every step.
+///
+/// Exits with 0 if every run kept every promise, with 1 if one did not, with 2 if the runs could not be made.
+#[derive(Debug, Parser)]
+#[command(name = "lockkeeper-sim", version)]
+struct Args {
+    /// How many seeds to run.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Run this seed alone.
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Length of the phase with faults, in simulated seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    time: Option<u64>,
+    /// Write the trace of the (first) seed here: one line for each thing that happens.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How many runs to make at the same time, each on a thread of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    jobs: u64,
+    /// Go on after a run that failed.
+    #[arg(long)]
+    keep_going: bool,
+    /// Run the (first) seed twice, and compare the two traces line by line.
+    #[arg(long, conflicts_with_all = ["seeds", "jobs"])]
+    determinism: bool,
+    /// Plant each bug in turn, and run seeds until it is caught; `--seeds` bounds how many. Needs the cargo feature `planted`.
+    #[arg(long, conflicts_with_all = ["jobs", "determinism", "trace"])]
+    mutants: bool,
+    /// Plant this bug, by its name. Needs the cargo feature `planted`.
+    #[arg(long, value_name = "BUG")]
+    plant: Option<String>,
+    /// Say what the nodes log: a filter such as `info`.
+    #[arg(long, value_name = "FILTER")]
+    log: Option<String>,
+}
+
+impl Args {
+    fn plan(&self, seed: u64) -> Plan {
+        let mut plan = Plan::draw(seed);
+        self.adapt(&mut plan);
+        plan
+    }
+
+    fn adapt(&self, plan: &mut Plan) {
+        if let Some(seconds) = self.time {
+            plan.fault_phase = Duration::from_secs(seconds);
+        }
+    }
+
+    fn first(&self) -> u64 {
+        self.seed.unwrap_or(self.first)
+    }
+
+    /// What to type to see this run again.
+    fn again(&self, seed: u64) -> String {
+        let time = self.time.map(|seconds| format!(" --time {seconds}")).unwrap_or_default();
+        let (feature, plant) = match &self.plant {
+            Some(bug) => (" --features planted", format!(" --plant {bug}")),
+            None => ("", String::new()),
+        };
+        format!("cargo run --release -p lockkeeper-sim{feature} -- --seed {seed}{time}{plant} --trace trace.txt")
+    }
+}
+
+/// Runs what the command line asks for.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(filter) = &args.log {
+        tracing_subscriber::fmt().with_env_filter(filter.as_str()).with_writer(std::io::stderr).without_time().init();
+    }
+    if let Some(bug) = &args.plant
+        && let Err(why) = plant(bug)
+    {
+        eprintln!("{why}");
+        return ExitCode::from(2);
+    }
+    if !crate::DETERMINISTIC {
+        eprintln!(
+            "this build cannot run a seed twice and see the same: build it without RUSTFLAGS in the environment \
+             (.cargo/config.toml sets tokio_unstable)"
+        );
+    }
+    if args.determinism {
+        return determinism(&args);
+    }
+    if args.mutants {
+        return mutants(&args);
+    }
+    seeds(&args)
+}
+
+fn seeds(args: &Args) -> ExitCode {
+    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    let started = Instant::now();
+    let mut totals = Totals::default();
+    let mut told = Instant::now();
+    let (next, stop) = (AtomicU64::new(args.first()), AtomicBool::new(false));
+    let end = args.first().saturating_add(count);
+    let mut written = Ok(());
+    std::thread::scope(|scope| {
+        let (send, reports) = mpsc::channel();
+        for _ in 0..args.jobs {
+            let (send, next, stop) = (send.clone(), &next, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end || send.send(run(&traced(args, seed))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(send);
+        for report in reports {
+            totals.add(&report);
+            if report.seed == args.first() {
+                written = write_trace(args, &report);
+            }
+            if let Some(violation) = &report.violation {
+                println!("seed {} FAILED after {:.1} simulated seconds", report.seed, report.simulated.as_secs_f64());
+                println!("  {violation}");
+                println!("  plan: {}", args.plan(report.seed).summary());
+                println!("  again: {}", args.again(report.seed));
+                stop.store(!args.keep_going, Ordering::Relaxed);
+            }
+            if told.elapsed() > Duration::from_secs(5) {
+                told = Instant::now();
+                eprintln!("{}", totals.progress(count));
+            }
+        }
+    });
+    println!("{}", totals.tables(started.elapsed()));
+    if let Err(error) = written {
+        eprintln!("the trace could not be written: {error}");
+        return ExitCode::from(2);
+    }
+    if totals.failed().is_empty() {
+        println!("\nall {} runs kept every promise", totals.runs());
+        return ExitCode::SUCCESS;
+    }
+    println!("\nFAILED: seeds {:?}", totals.failed());
+    for seed in totals.failed() {
+        println!("again: {}", args.again(*seed));
+    }
+    ExitCode::FAILURE
+}
+
+fn traced(args: &Args, seed: u64) -> Plan {
+    let mut plan = args.plan(seed);
+    plan.world.keep_trace = args.trace.is_some() && seed == args.first();
+    plan
+}
+
+fn write_trace(args: &Args, report: &Report) -> std::io::Result<()> {
+    let Some(file) = &args.trace else { return Ok(()) };
+    let mut text = report.trace.join("\n");
+    text.push('\n');
+    std::fs::write(file, text)?;
+    println!("trace of seed {}: {} lines in {}", report.seed, report.trace.len(), file.display());
+    Ok(())
+}
+
+/// Whether the same seed gives the same run.
+fn determinism(args: &Args) -> ExitCode {
+    let seed = args.first();
+    let mut plan = args.plan(seed);
+    plan.world.keep_trace = true;
+    let (one, two) = (run(&plan), run(&plan));
+    let different = one.trace.iter().zip(&two.trace).position(|(one, two)| one != two);
+    let same = one.trace == two.trace && one.trace_hash == two.trace_hash;
+    println!(
+        "seed {seed}: {} lines, hash {:016x}; again: {} lines, hash {:016x}",
+        one.trace.len(),
+        one.trace_hash,
+        two.trace.len(),
+        two.trace_hash
+    );
+    if same {
+        println!("the two traces are the same, byte by byte");
+        return ExitCode::SUCCESS;
+    }
+    let at = different.unwrap_or_else(|| one.trace.len().min(two.trace.len()));
+    println!("the traces differ from line {} on:", at + 1);
+    for (name, report) in [("one", &one), ("two", &two)] {
+        for line in report.trace.iter().skip(at.saturating_sub(2)).take(5) {
+            println!("  {name}: {line}");
+        }
+    }
+    println!("again: cargo run --release -p lockkeeper-sim -- --first {seed} --determinism");
+    ExitCode::FAILURE
+}
+
+#[cfg(not(feature = "planted"))]
+const NOT_BUILT: &str =
+    "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted -- ...";
+
+#[cfg(not(feature = "planted"))]
+fn plant(_: &str) -> Result<(), String> {
+    Err(NOT_BUILT.into())
+}
+
+#[cfg(feature = "planted")]
+fn plant(name: &str) -> Result<(), String> {
+    let bug = name.parse().map_err(|error: lockkeeper_planted::UnknownBug| error.to_string())?;
+    lockkeeper_planted::plant(Some(bug));
+    Ok(())
+}
+
+#[cfg(not(feature = "planted"))]
+fn mutants(_: &Args) -> ExitCode {
+    eprintln!("{NOT_BUILT}");
+    ExitCode::from(2)
+}
+
+/// Every bug, and a control without any.
+#[cfg(feature = "planted")]
+fn mutants(args: &Args) -> ExitCode {
+    use lockkeeper_planted::Bug;
+
+    use crate::mutants::{hunt, is_simulated};
+    use crate::report::table;
+
+    let only = args.plant.as_ref().and_then(|name| name.parse::<Bug>().ok());
+    let bugs = Bug::ALL.iter().copied().filter(|bug| only.is_none_or(|only| only == *bug)).map(Some);
+    let mut shown = table(&["planted bug", "caught by", "with seed", "seeds tried", "wall time"]);
+    let mut good = true;
+    for bug in [None].into_iter().chain(bugs) {
+        let most = if bug.is_none() { args.seeds.min(20) } else { args.seeds };
+        let hunted = hunt(bug, args.first(), most);
+        let name = bug.map_or("none", Bug::name);
+        let seed = hunted.caught.as_ref().map_or_else(String::new, |(seed, _)| seed.to_string());
+        // Read by the fault suite, which shows both tiers side by side.
+        let (by, words) = match (&hunted.caught, bug) {
+            (Some((seed, broken)), _) => {
+                let check = broken.check.name();
+                (check, format!("caught by {check} (seed {seed}: {broken})"))
+            }
+            (None, None) => ("nothing, as it should be", "passes".to_owned()),
+            (None, Some(bug)) if !is_simulated(bug) => ("not simulated: second tier", "not simulated".to_owned()),
+            (None, Some(_)) => ("MISSED", "MISSED".to_owned()),
+        };
+        println!("{name}: {words}");
+        good &= match bug {
+            None => hunted.caught.is_none(),
+            Some(bug) => hunted.caught.is_some() || !is_simulated(bug),
+        };
+        let wall = format!("{:.1} s", hunted.wall.as_secs_f64());
+        shown.add_row([name.to_owned(), by.to_owned(), seed, hunted.tried.to_string(), wall]);
+    }
+    println!("{shown}");
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,103 @@
+//! P11 where it is easiest to get wrong: a holder whose answers come late, and whose signs of life then come to nobody.
+//!
+//! What its node sends takes longer than a third of the session's timeout, for long enough that keepalives are acknowledged like that;
+//! then nothing that the holder sends arrives any more. A client that counts its lease from when the last acknowledgement *came* is sure
+//! of it for as much longer as that was on its way, and that is after the next one holds. The holder must say *lost* first; both moments
+//! are told on one clock.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::Rng as _;
+use rand::seq::IndexedRandom as _;
+
+use super::Context;
+use super::pair::{Asked, PATIENCE, Pair, granted};
+use crate::cluster::{Cluster, Options};
+use crate::net::proxy::ProxyNet;
+use crate::net::{LinkFault, Place};
+use crate::record::{Record, What};
+use crate::stats::millis;
+use crate::verdict::{Failed, Outcome, broken};
+
+pub(super) const ROUNDS: u32 = 4;
+const TTL_MS: u64 = 3_000;
+/// What an answer takes: more than an expiry can be late (a third of the timeout, and the noticing) and the margin of the client.
+const LATE: Duration = Duration::from_millis(1_500);
+/// Late acknowledgements before the cut.
+const ACKNOWLEDGED: usize = 2;
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let net = std::sync::Arc::new(ProxyNet::start(3).await?);
+    let options = Options { nodes: 3, net: Some(net), ..Options::default() };
+    let cluster = Cluster::start(&context.binary, &context.dir, options).await?;
+    let mut random = context.random(1);
+    let mut leads = Vec::new();
+    for round in 1..=rounds {
+        let Some(node) = cluster.ids().choose(&mut random).copied() else { return broken("there are no nodes") };
+        // Anywhere between two signs of life.
+        let phase = Duration::from_millis(random.random_range(0..TTL_MS / 3));
+        let lead = one_round(context, &cluster, round, node, phase).await;
+        cluster.net().heal().await?;
+        leads.push(lead.map_err(|failed| match failed {
+            Failed::Broken(what) => Failed::Broken(format!("round {round}, holder at node {node}: {what}")),
+            other => other,
+        })?);
+    }
+    let least = leads.iter().min().copied().unwrap_or_default();
+    Ok(format!(
+        "{rounds} holders cut off after answers that took {}: each knew that its lock was lost at least {} before the next grant",
+        millis(LATE),
+        millis(least)
+    ))
+}
+
+/// Gives how long before the next grant the holder was told.
+async fn one_round(
+    context: &Context,
+    cluster: &Cluster,
+    round: u32,
+    node: u64,
+    phase: Duration,
+) -> Result<Duration, Failed> {
+    let name = format!("round-{round}");
+    let asked = Asked { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
+    let Pair { mut holder, mut waiter, .. } = asked.start(context, cluster).await?;
+    let sure = |records: &[Record]| records.iter().filter(|record| matches!(record.what, What::Sure { .. })).count();
+    cluster.net().set_answers(node, LinkFault::Slow { delay: LATE, jitter: Duration::ZERO, bytes_per_s: 0 }).await?;
+    // What was on its way before does not count.
+    tokio::time::sleep(LATE).await;
+    let before = sure(&holder.records()?);
+    let begun = tokio::time::Instant::now();
+    while sure(&holder.records()?) < before + ACKNOWLEDGED {
+        if begun.elapsed() > PATIENCE {
+            return broken(format!(
+                "no keepalive was acknowledged within {PATIENCE:?} while answers took {}",
+                millis(LATE)
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(phase).await;
+    cluster.net().set(Place::Clients, node, LinkFault::Cut).await?;
+    let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
+    let lost_us = holder.told("that its lock is lost", PATIENCE, lost).await?;
+    cluster.net().heal().await?;
+    waiter.signal(Signal::SIGUSR1);
+    waiter.idle(PATIENCE).await?;
+    waiter.finish(PATIENCE).await?;
+    if lost_us > granted_us {
+        let late = Duration::from_micros(lost_us - granted_us);
+        return broken(format!("the holder was told {} after the lock went to another (P11)", millis(late)));
+    }
+    let lead = Duration::from_micros(granted_us - lost_us);
+    context
+        .story
+        .say(format!("round {round}: the holder at node {node} was told {} before the next grant", millis(lead)));
+    Ok(lead)
+}
+
+fn lost(record: &Record) -> Option<u64> {
+    matches!(record.what, What::Lost { .. }).then_some(record.at_us)
+}
