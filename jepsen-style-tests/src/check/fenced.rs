@@ -7,6 +7,9 @@ use super::Check;
 use crate::history::{Ended, History, Op};
 use crate::workload::tells::{self, Added, Taken};
 
+/// The check that the control without a fence is there to fail.
+pub const NONE_LOST: &str = "no lost update, no stale write";
+
 const FEWEST_WRITES: usize = 20;
 
 /// All that can be said of it. Without a fence nothing is there to refuse.
@@ -52,7 +55,6 @@ fn of_store(ops: &[Op]) -> Result<BTreeMap<String, Number>, serde_json::Error> {
 
 /// No update is lost and no stale token was taken.
 fn nothing_lost(numbers: &BTreeMap<String, Number>) -> Check {
-    const NAME: &str = "no lost update, no stale write";
     const PROMISES: &str = "P1";
     let (mut stale, mut lost, mut lines, mut at_us) = (0, 0, Vec::new(), None);
     for (lock, number) in numbers {
@@ -83,9 +85,9 @@ fn nothing_lost(numbers: &BTreeMap<String, Number>) -> Check {
         "{store}: {total} writes taken, {lost} of them not the number before plus one, {stale} under a stale token"
     );
     match () {
-        () if stale + lost > 0 => Check { at_us, ..Check::invalid(NAME, PROMISES, detail, lines) },
-        () if total < FEWEST_WRITES => Check::unknown(NAME, PROMISES, detail),
-        () => Check::valid(NAME, PROMISES, detail),
+        () if stale + lost > 0 => Check { at_us, ..Check::invalid(NONE_LOST, PROMISES, detail, lines) },
+        () if total < FEWEST_WRITES => Check::unknown(NONE_LOST, PROMISES, detail),
+        () => Check::valid(NONE_LOST, PROMISES, detail),
     }
 }
 

@@ -154,7 +154,8 @@ impl Stage {
         let Ok(status) = tokio::time::timeout(LIMIT, child.wait()).await else {
             return Ok(Said::Nothing(format!("not at an end after {LIMIT:?}")));
         };
-        Ok(Said::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?))
+        let finding = |what: &str| bug.is_none_or(|bug| trials::is_of(bug, what));
+        Ok(Said::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
     }
 }
 
@@ -169,22 +170,30 @@ enum Said {
 }
 
 impl Said {
-    fn of(program: Program, code: Option<i32>, text: &str) -> Self {
+    /// `is_finding` picks what the bug would be seen by: anything else that went wrong says nothing of it.
+    fn of(program: Program, code: Option<i32>, text: &str, is_finding: impl Fn(&str) -> bool) -> Self {
         let last = text.lines().last().unwrap_or("it said nothing").to_owned();
-        let wrong = match program {
+        let wrong = |line: &str| match program {
             // A check and what it found.
-            Program::Run => text.lines().find_map(|line| line.strip_prefix("  invalid ")),
-            Program::Prove => text.lines().find_map(|line| line.split_once(": broken (").map(|(_, what)| what)),
+            Program::Run => line.strip_prefix("  invalid ").map(one_spaced),
+            Program::Prove => line.split_once(": broken (").map(|(_, what)| one_spaced(what)),
         };
-        match (code, wrong) {
-            (Some(0), _) => Self::Passed,
+        let wrong: Vec<String> = text.lines().filter_map(wrong).collect();
+        let finding = wrong.iter().find(|what| is_finding(what));
+        match (code, finding, wrong.first()) {
+            (Some(0), _, _) => Self::Passed,
             // Somebody else on this machine was faster: no bug's doing.
-            (_, Some(what)) if PORT_TAKEN.iter().any(|said| what.contains(said)) => Self::Nothing(what.to_owned()),
-            (Some(1), Some(what)) => Self::Invalid(what.split_whitespace().collect::<Vec<_>>().join(" ")),
-            (Some(1), None) => Self::Nothing(format!("unknown: {last}")),
+            (_, _, Some(what)) if PORT_TAKEN.iter().any(|said| what.contains(said)) => Self::Nothing(what.clone()),
+            (Some(1), Some(what), _) => Self::Invalid(what.clone()),
+            (Some(1), None, Some(what)) => Self::Nothing(format!("something else went wrong: {what}")),
+            (Some(1), None, None) => Self::Nothing(format!("unknown: {last}")),
             _ => Self::Nothing(last),
         }
     }
+}
+
+fn one_spaced(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -193,17 +202,28 @@ mod tests {
 
     #[test]
     fn only_what_is_found_to_be_wrong_counts_as_caught() {
+        let any = |_: &str| true;
+        let of = |program, code, text| Said::of(program, Some(code), text, any);
         let report =
             "lock under none, seed 1\n  valid    order    fine\n  invalid  exclusion     two  at once\ninvalid: lock\n";
-        assert_eq!(Said::of(Program::Run, Some(1), report), Said::Invalid("exclusion two at once".into()));
+        assert_eq!(of(Program::Run, 1, report), Said::Invalid("exclusion two at once".into()));
         let unknown = "  unknown  final reads   no answer\nunknown: lock under none\n";
-        assert_eq!(Said::of(Program::Run, Some(1), unknown), Said::Nothing("unknown: unknown: lock under none".into()));
-        assert_eq!(Said::of(Program::Run, Some(2), ""), Said::Nothing("it said nothing".into()));
-        assert_eq!(Said::of(Program::Run, Some(0), report), Said::Passed);
+        assert_eq!(of(Program::Run, 1, unknown), Said::Nothing("unknown: unknown: lock under none".into()));
+        assert_eq!(of(Program::Run, 2, ""), Said::Nothing("it said nothing".into()));
+        assert_eq!(of(Program::Run, 0, report), Said::Passed);
         let proof = "[ 1.0] round 1\nherd: broken (three woken; seed 1)\n";
-        assert_eq!(Said::of(Program::Prove, Some(1), proof), Said::Invalid("three woken; seed 1)".into()));
+        assert_eq!(of(Program::Prove, 1, proof), Said::Invalid("three woken; seed 1)".into()));
         let taken = "herd: broken (cannot listen on x: another process has this port)";
-        assert!(matches!(Said::of(Program::Prove, Some(1), taken), Said::Nothing(_)));
-        assert_eq!(Said::of(Program::Prove, Some(2), "x: skipped (y)"), Said::Nothing("x: skipped (y)".into()));
+        assert!(matches!(of(Program::Prove, 1, taken), Said::Nothing(_)));
+        assert_eq!(of(Program::Prove, 2, "x: skipped (y)"), Said::Nothing("x: skipped (y)".into()));
+    }
+
+    #[test]
+    fn what_the_bug_would_not_do_says_nothing_of_it() {
+        let report = "  invalid  final reads   no answer\n  invalid  exclusion  two at once\n";
+        let finding = |what: &str| what.starts_with("exclusion");
+        assert_eq!(Said::of(Program::Run, Some(1), report, finding), Said::Invalid("exclusion two at once".into()));
+        let other = Said::of(Program::Run, Some(1), report, |_| false);
+        assert_eq!(other, Said::Nothing("something else went wrong: final reads no answer".into()));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper_planted::Bug;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -11,6 +11,8 @@ use tokio::process::Command;
 use super::table::{Came, Line, Table, Tier};
 use crate::verdict::Failed;
 
+/// No bug takes longer.
+const LIMIT: Duration = Duration::from_secs(600);
 /// Seeds for each bug before it counts as missed.
 const SEEDS: &str = "100";
 
@@ -27,16 +29,24 @@ pub(super) async fn hunt(program: &Path, bugs: &[Bug], table: &mut Table) -> Res
         let mut child = command.spawn()?;
         let Some(said) = child.stdout.take() else { return Err(Failed::CannotRun("it has no output".into())) };
         let mut said = BufReader::new(said).lines();
-        let mut begun = Instant::now();
-        while let Some(line) = said.next_line().await? {
+        let (mut begun, mut heard) = (Instant::now(), Vec::new());
+        // A bug of which it says nothing, because it hangs or has ended, is one that it was not seen to catch.
+        while let Ok(line) = tokio::time::timeout(LIMIT, said.next_line()).await {
+            let Some(line) = line? else { break };
             let Some((bug, came)) = read(&line) else { continue };
+            heard.extend(bug);
             // The control comes first each time.
             if bug.is_some() || table.has_no_control(Tier::Simulation) {
                 table.take(Line::tell(Tier::Simulation, bug, String::new(), came, begun.elapsed()));
             }
             begun = Instant::now();
         }
-        child.wait().await?;
+        child.start_kill()?;
+        let status = child.wait().await?;
+        for silent in bug.map_or(bugs.to_vec(), |bug| vec![bug]).into_iter().filter(|bug| !heard.contains(bug)) {
+            let why = Came::NotRun(format!("the simulation ended ({status}) without a word of it"));
+            table.take(Line::tell(Tier::Simulation, Some(silent), String::new(), why, begun.elapsed()));
+        }
     }
     Ok(())
 }

@@ -100,7 +100,47 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
                 ]))]
             }
         }
+        // Not looked for here: the simulation catches them.
+        Bug::BusyWithoutWithdrawal
+        | Bug::IgnoreHangUp
+        | Bug::AbandonIgnoresVersions
+        | Bug::LoseWakeup
+        | Bug::ExpiredBeforeApplied => &[],
         Bug::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
+    }
+}
+
+/// Whether a finding is of what this bug does: it names a check that sees it, or says so in a proof's own words.
+pub(super) fn is_of(bug: Bug, what: &str) -> bool {
+    finds(bug).iter().any(|words| what.contains(words))
+}
+
+/// Something acknowledged is gone, or was never agreed on.
+const GONE: &[&str] =
+    &["was acknowledged and is not on", "acknowledged was", "votes were forgotten", "token", "replicas"];
+const EARLY: &[&str] = &["early", "expired"];
+const QUEUE: &[&str] =
+    &["as a black box", "no more holders than allowed", "order of the log", "releases in the log", "no standstill"];
+
+fn finds(bug: Bug) -> &'static [&'static str] {
+    match bug {
+        Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted | Bug::ResetTokensAtRestore => GONE,
+        Bug::SkipReadIndex => &["linearizable", "replayed from the log", "agree with real time"],
+        Bug::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
+        Bug::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
+        Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => EARLY,
+        Bug::ForgetRequestsAtSnapshot => &["one answer for one request id", "linearizable lists", "replicas agree"],
+        Bug::ApplyBatchTwice => &["creates were acknowledged"],
+        Bug::EphemeralsOneByOne => &["what a session owned goes at one zxid", "locks go with their session"],
+        Bug::WakeAllWaiters => &["notifications"],
+        Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => QUEUE,
+        Bug::NoLockDelay => &["before the delay", "dead holder's place"],
+        Bug::GateLetsAllIn => &["one run at a time"],
+        Bug::SkipTxnGuards => &["linearizable", "replayed from the log"],
+        Bug::DropWatchAtReconnect | Bug::ForgetWatchesAtInstall => &["watches"],
+        Bug::LeaseFromAnswer => &["the holder was told"],
+        // Looked for by the simulation alone.
+        _ => &[],
     }
 }
 

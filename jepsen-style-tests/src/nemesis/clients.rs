@@ -49,6 +49,7 @@ impl Nemesis for Kill {
         self.evidence.clear();
         let told = format!("killed {}", named(stage, &places));
         self.killed.clone_from(&places);
+        stage.moments.strike();
         for at in places {
             let worker = &mut stage.workers[at];
             if let Some(early) = worker.ended_early() {
@@ -66,6 +67,7 @@ impl Nemesis for Kill {
         for at in std::mem::take(&mut self.killed) {
             stage.replace_worker(at)?;
         }
+        stage.moments.lift();
         Ok(std::mem::take(&mut self.evidence))
     }
 }
@@ -93,6 +95,7 @@ impl Nemesis for Pause {
         let places = some(stage, rng);
         let told = format!("stopped {}", named(stage, &places));
         self.stopped.clear();
+        stage.moments.strike();
         for at in places {
             let worker = &mut stage.workers[at];
             if let Some(early) = worker.ended_early() {
@@ -100,7 +103,9 @@ impl Nemesis for Pause {
             }
             worker.signal(Signal::SIGSTOP);
             self.stopped.push((at, worker.pid(), Instant::now()));
-            observe::stopped(worker.pid()).await?;
+        }
+        for (_, pid, _) in &self.stopped {
+            observe::stopped(*pid).await?;
         }
         Ok(told)
     }

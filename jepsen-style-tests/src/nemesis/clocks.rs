@@ -92,6 +92,10 @@ impl Nemesis for Clocks {
         }
     }
 
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        (!stage.clocks_obey).then(|| "the server that was given has no clock that can be put".into())
+    }
+
     fn prepares(&self, options: &mut Options) {
         options.program = Some(PROGRAM.into());
         let named = options.environment.iter().any(|(name, _)| name == CONTROL);
@@ -112,6 +116,7 @@ impl Nemesis for Clocks {
             nodes.push(leader);
         }
         let mut told = Vec::new();
+        stage.moments.strike();
         for node in nodes {
             let (offset_ms, rate) = self.draw(rng);
             let called = observe::called(&stage.cluster, node).await;

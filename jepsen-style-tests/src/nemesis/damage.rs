@@ -1,4 +1,4 @@
-//! The data of one node are damaged while it is down: bits flipped, a file cut short, a page wiped. It must refuse to start and say why;
+//! The data of one node, or of a minority, are damaged while it is down: bits flipped, a file cut short, a page wiped. It must refuse to start and say why;
 //! if the damage lies where nothing is kept it may start, and then it must agree with the others. Afterwards its files are put back, or
 //! it is given up and a new member takes its place.
 //!
@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
-use rand::seq::IndexedRandom as _;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
+use super::kills::minority;
 use super::{Nemesis, Stage, members, observe};
 use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::verdict::{Failed, broken};
 
 const DECIDES_WITHIN: Duration = Duration::from_secs(30);
-const LOOK_FOR: Duration = Duration::from_secs(1);
+/// Under load the nodes stand at the same zxid only now and then.
+const COMPARED_WITHIN: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 /// After so many that hit nothing, the damage is one that cannot be missed.
 const SMALL_ATTEMPTS: u32 = 3;
@@ -27,7 +29,8 @@ const PAGE: usize = 4096;
 
 #[derive(Default)]
 struct Damage {
-    down: Option<(u64, PathBuf)>,
+    /// Nodes that refused to start, and where their files are kept.
+    down: Vec<(u64, PathBuf)>,
     replaces: bool,
     evidence: Vec<String>,
 }
@@ -43,31 +46,16 @@ enum Became {
     Serves,
 }
 
-#[async_trait]
-impl Nemesis for Damage {
-    fn name(&self) -> &'static str {
-        "damage"
-    }
-
-    fn about(&self) -> &'static str {
-        "bits flipped and files cut short in one node's data: it refuses to start, never serves what is wrong"
-    }
-
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        (stage.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged node".into())
-    }
-
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        self.evidence.clear();
-        self.replaces = rng.random_bool(0.5);
-        let node = observe::any(stage, rng)?;
+impl Damage {
+    /// Harms one node's files until it refuses them; says what was done.
+    async fn spoil(&mut self, stage: &mut Stage, node: u64, rng: &mut StdRng) -> Result<String, Failed> {
         let called = observe::called(&stage.cluster, node).await;
         let mut told = Vec::new();
         for attempt in 1..=ATTEMPTS {
             observe::kill(&mut stage.cluster, node).await?;
             let (data, kept) = (stage.cluster.data(node)?, stage.dir.join(format!("kept-{node}")));
             put_back(&data, &kept)?;
-            self.down = Some((node, kept));
+            self.down.push((node, kept));
             let what = harm(&data, rng, attempt > SMALL_ATTEMPTS)?;
             told.push(what.clone());
             stage.cluster.begin_trace_again(node).await?;
@@ -80,7 +68,7 @@ impl Nemesis for Damage {
                 }
                 Became::Serves => {
                     // What was kept is older than what it has promised since.
-                    self.down = None;
+                    self.down.pop();
                     agrees(&stage.cluster, node).await?;
                     told.push("(it started, and agreed)".into());
                 }
@@ -89,9 +77,8 @@ impl Nemesis for Damage {
         Ok(format!("{called} killed, its files damaged: {}", told.join(", ")))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
-        let mut evidence = std::mem::take(&mut self.evidence);
-        let Some((node, kept)) = self.down.take() else { return Ok(evidence) };
+    /// Gives a node its files back, or another its place.
+    async fn mend(&mut self, stage: &mut Stage, node: u64, kept: &Path) -> Result<String, Failed> {
         // Nothing may run on files that are about to change.
         if stage.cluster.process(node).is_some_and(|process| Process::ended(process).is_none()) {
             stage.cluster.kill(node).await?;
@@ -99,13 +86,48 @@ impl Nemesis for Damage {
         if self.replaces {
             members::remove(&stage.cluster, node).await?;
             let new = members::settle_in_place_of(&mut stage.cluster, node).await?;
-            evidence.push(format!("it was given up, and node {new} took its place"));
-        } else {
-            put_back(&kept, &stage.cluster.data(node)?)?;
-            stage.cluster.begin_trace_again(node).await?;
-            stage.cluster.spawn(node)?;
-            let back = observe::back(&mut stage.cluster, &[node]).await?;
-            evidence.push(format!("its files were put back, {back}"));
+            return Ok(format!("node {node} was given up, and node {new} took its place"));
+        }
+        put_back(kept, &stage.cluster.data(node)?)?;
+        stage.cluster.begin_trace_again(node).await?;
+        stage.cluster.spawn(node)?;
+        let back = observe::back(&mut stage.cluster, &[node]).await?;
+        Ok(format!("node {node}'s files were put back, {back}"))
+    }
+}
+
+#[async_trait]
+impl Nemesis for Damage {
+    fn name(&self) -> &'static str {
+        "damage"
+    }
+
+    fn about(&self) -> &'static str {
+        "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves what is wrong"
+    }
+
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        (stage.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged nodes".into())
+    }
+
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+        self.evidence.clear();
+        self.replaces = rng.random_bool(0.5);
+        let mut nodes = stage.cluster.ids();
+        nodes.shuffle(rng);
+        nodes.truncate(rng.random_range(1..=minority(nodes.len()).max(1)));
+        let mut told = Vec::new();
+        stage.moments.strike();
+        for node in nodes {
+            told.push(self.spoil(stage, node, rng).await?);
+        }
+        Ok(told.join("; "))
+    }
+
+    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+        let mut evidence = std::mem::take(&mut self.evidence);
+        for (node, kept) in std::mem::take(&mut self.down) {
+            evidence.push(self.mend(stage, node, &kept).await?);
         }
         Ok(evidence)
     }
@@ -139,24 +161,31 @@ async fn became(cluster: &mut Cluster, node: u64, log_from: u64) -> Result<Becam
     }
 }
 
-/// Looks for a state that differs from another's at the same zxid.
+/// Waits until its state has been compared with another's at the same zxid.
 async fn agrees(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     let begun = Instant::now();
-    while begun.elapsed() < LOOK_FOR {
+    while begun.elapsed() < COMPARED_WITHIN {
         let states: Vec<_> =
             cluster.statuses(true).await.into_iter().filter_map(|s| Some((s.node_id, s.state?))).collect();
-        let Some((_, own)) = states.iter().find(|(id, _)| *id == node) else { continue };
-        for (other, state) in &states {
+        let own = states.iter().find(|(id, _)| *id == node);
+        let others = states.iter().filter(|(id, _)| *id != node);
+        for ((_, own), (other, state)) in own.into_iter().flat_map(|own| others.clone().map(move |other| (own, other)))
+        {
             if state.zxid == own.zxid && state.checksum != own.checksum {
                 return broken(format!(
                     "node {node} serves damaged data: at zxid {} its state has checksum {}, that of node {other} {}",
                     own.zxid, own.checksum, state.checksum
                 ));
             }
+            if state.zxid == own.zxid {
+                return Ok(());
+            }
         }
         tokio::time::sleep(POLL).await;
     }
-    Ok(())
+    Err(Failed::CannotRun(format!(
+        "node {node} started on damaged files, and its state could not be compared with another's within {COMPARED_WITHIN:?}"
+    )))
 }
 
 /// Does some damage and says what; `heavy` where nothing can be left whole.

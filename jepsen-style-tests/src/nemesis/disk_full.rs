@@ -64,6 +64,7 @@ impl Nemesis for DiskFull {
         self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
         let called = observe::called(&stage.cluster, node).await;
         let log_from = observe::log_end(stage.cluster.directory(node));
+        stage.moments.strike();
         let Some(disk) = stage.cluster.disk(node) else { return broken(format!("node {node} has no small disk")) };
         let filled = disk.fill()?;
         let left = disk.free_bytes()?;
@@ -91,6 +92,7 @@ impl Nemesis for DiskFull {
         if stage.cluster.process(node).is_none_or(|process| Process::ended(process).is_some()) {
             stage.cluster.spawn(node)?;
         }
+        stage.moments.lift();
         evidence.push(observe::back(&mut stage.cluster, &[node]).await?);
         verdict.map(|_| evidence)
     }

@@ -66,6 +66,7 @@ impl Nemesis for LostWrites {
                 std::fs::create_dir_all(stage.cluster.directory(*victim).join("base"))?;
             }
         }
+        stage.moments.strike();
         for victim in &victims {
             stage.cluster.signal(*victim, Signal::SIGKILL);
         }
@@ -90,6 +91,7 @@ impl Nemesis for LostWrites {
         for node in &down {
             stage.cluster.spawn(*node)?;
         }
+        stage.moments.lift();
         evidence.push(observe::back(&mut stage.cluster, &down).await?);
         Ok(if bit { evidence } else { Vec::new() })
     }

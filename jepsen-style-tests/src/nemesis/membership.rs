@@ -38,6 +38,7 @@ impl Nemesis for Membership {
         self.evidence.clear();
         self.lead = observe::lead(&stage.cluster, Duration::from_secs(2)).await;
         let (before, old) = (members::voters(&stage.cluster).await, stage.cluster.ids());
+        stage.moments.strike();
         let added = stage.cluster.prepare_node(None).await?;
         self.added = Some(added);
         members::join(&mut stage.cluster, added).await?;

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
 use crate::net::FaultNet;
+use crate::record::boot_us;
 use crate::verdict::Failed;
 use crate::workers::Worker;
 
@@ -42,6 +43,42 @@ pub struct Stage {
     pub ttl: Duration,
     /// A directory for the nemesis.
     pub dir: PathBuf,
+    /// The server that the nodes run.
+    pub server: PathBuf,
+    /// Whether its clocks can be put from outside.
+    pub clocks_obey: bool,
+    /// When the fault in hand struck, and when it was lifted.
+    pub moments: Moments,
+}
+
+/// When a fault struck and when it was lifted, as the nemesis says: before it strikes it looks who leads, and after it has lifted its fault it
+/// waits until the nodes are back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moments {
+    struck_us: Option<u64>,
+    lifted_us: Option<u64>,
+}
+
+impl Moments {
+    /// The first of its blows is about to fall.
+    pub fn strike(&mut self) {
+        self.struck_us.get_or_insert_with(boot_us);
+    }
+
+    /// The last of it has just been taken off.
+    pub fn lift(&mut self) {
+        self.lifted_us = Some(boot_us());
+    }
+
+    /// When it struck; `otherwise` where the nemesis has not said.
+    pub fn struck_us(&self, otherwise: u64) -> u64 {
+        self.struck_us.unwrap_or(otherwise)
+    }
+
+    /// When it was lifted; now, where the nemesis has not said.
+    pub fn lifted_us(&self) -> u64 {
+        self.lifted_us.unwrap_or_else(boot_us)
+    }
 }
 
 impl fmt::Debug for Stage {
@@ -72,9 +109,9 @@ pub struct FaultRecord {
     pub nemesis: String,
     /// What it did, for people: "node 2 (the leader) cut off".
     pub what: String,
-    /// When it had been put on, in microseconds of the boot clock.
+    /// When it struck, in microseconds of the boot clock.
     pub began_us: u64,
-    /// When it had been taken off.
+    /// When it was lifted: from then on nothing is in the way of healing.
     pub ended_us: u64,
     /// What shows that it bit: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
     pub evidence: Vec<String>,

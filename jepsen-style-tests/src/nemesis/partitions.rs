@@ -170,6 +170,7 @@ impl Nemesis for Partition {
         let before = observe::count(stage, &lines).await;
         self.lines.clone_from(&lines);
         self.before = Some((lead, before));
+        stage.moments.strike();
         put(stage, &lines, fault).await?;
         Ok(format!("{told}, {how}"))
     }
@@ -183,6 +184,7 @@ impl Nemesis for Partition {
             evidence.extend(observe::lead_changed(&stage.cluster, lead).await);
         }
         put(stage, &std::mem::take(&mut self.lines), LinkFault::None).await?;
+        stage.moments.lift();
         Ok(evidence)
     }
 }

@@ -1,4 +1,4 @@
-//! SIGSTOP of nodes: one, the leader, all. A node that was stopped finds the world changed and must not act on what it knew.
+//! SIGSTOP of nodes: one, the leader, a minority, a majority, all. A node that was stopped finds the world changed and must not act on what it knew.
 
 use std::time::{Duration, Instant};
 
@@ -21,25 +21,33 @@ struct Pause {
 /// All of them.
 pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
     let make = |which| Box::new(Pause { which, stopped: Vec::new(), lead: None }) as Box<dyn Nemesis>;
-    [Which::One, Which::Leader, Which::All].into_iter().map(make).collect()
+    Which::EACH.into_iter().map(make).collect()
 }
 
 #[async_trait]
 impl Nemesis for Pause {
     fn name(&self) -> &'static str {
         match self.which {
+            Which::One => "pause-one",
             Which::Leader => "pause-leader",
+            Which::Minority => "pause-minority",
+            Which::Majority => "pause-majority",
             Which::All => "pause-all",
-            Which::One | Which::Majority => "pause-one",
         }
     }
 
     fn about(&self) -> &'static str {
         match self.which {
-            Which::Leader => "the leader stopped (SIGSTOP) for longer than sessions live",
+            Which::One => "one node stopped (SIGSTOP) for longer than sessions live",
+            Which::Leader => "the leader stopped for longer than sessions live",
+            Which::Minority => "as many nodes as can be missed stopped for longer than sessions live",
+            Which::Majority => "a majority stopped for longer than sessions live",
             Which::All => "all nodes stopped for longer than sessions live",
-            Which::One | Which::Majority => "one node stopped for longer than sessions live",
         }
+    }
+
+    fn lacks(&self, stage: &Stage) -> Option<String> {
+        self.which.lacks(stage)
     }
 
     async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
@@ -50,12 +58,15 @@ impl Nemesis for Pause {
             told.push(observe::called(&stage.cluster, *victim).await);
         }
         self.stopped.clear();
+        stage.moments.strike();
         for victim in victims {
             stage.cluster.signal(victim, Signal::SIGSTOP);
             if let Some(pid) = stage.cluster.process(victim).map(|process| process.pid()) {
                 self.stopped.push((victim, pid, Instant::now()));
-                observe::stopped(pid).await?;
             }
+        }
+        for (_, pid, _) in &self.stopped {
+            observe::stopped(*pid).await?;
         }
         Ok(format!("stopped {}", told.join(", ")))
     }
@@ -81,6 +92,7 @@ impl Nemesis for Pause {
         for (node, _, _) in &stopped {
             stage.cluster.signal(*node, Signal::SIGCONT);
         }
+        stage.moments.lift();
         let nodes: Vec<u64> = stopped.iter().map(|(node, _, _)| *node).collect();
         for node in &nodes {
             if let Some(status) = stage.cluster.process(*node).and_then(Process::ended) {

@@ -1,12 +1,15 @@
-//! A rolling restart, as for an upgrade: each node is told to end, ends well, and is ready again before the next is told.
+//! A rolling restart, as for an upgrade: each node is told to end, ends well, and is ready again before the next is told. The first has its
+//! turn when the fault is put on, the others when it is taken off, so that there is time for work between two versions.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 
-use super::{Nemesis, Stage, observe};
+use super::observe::{self, Lead};
+use super::{Nemesis, Stage};
 use crate::verdict::{Failed, broken};
 
 /// Longer than the servers' own bound on a shutdown.
@@ -16,6 +19,9 @@ const ENDED_WITHIN: Duration = Duration::from_secs(15);
 struct RollingRestart {
     /// Told to end, and not yet back.
     down: Option<u64>,
+    /// Their turn comes while the fault is taken off.
+    rest: Vec<u64>,
+    lead: Option<Lead>,
     evidence: Vec<String>,
 }
 
@@ -55,15 +61,18 @@ impl Nemesis for RollingRestart {
         "each node in turn told to end (SIGTERM) and started again"
     }
 
-    async fn inject(&mut self, stage: &mut Stage, _: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
         self.evidence.clear();
-        let lead = observe::lead(&stage.cluster, Duration::from_secs(2)).await;
-        let nodes = stage.cluster.ids();
-        for node in &nodes {
-            self.restart(stage, *node).await?;
+        self.lead = observe::lead(&stage.cluster, Duration::from_secs(2)).await;
+        let mut nodes = stage.cluster.ids();
+        nodes.shuffle(rng);
+        let told = format!("nodes {nodes:?} restarted one after the other");
+        self.rest = nodes.split_off(1);
+        stage.moments.strike();
+        for node in nodes {
+            self.restart(stage, node).await?;
         }
-        self.evidence.extend(observe::lead_changed(&stage.cluster, lead).await);
-        Ok(format!("nodes {nodes:?} restarted one after the other"))
+        Ok(told)
     }
 
     async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
@@ -72,6 +81,11 @@ impl Nemesis for RollingRestart {
             stage.cluster.spawn(node)?;
             observe::back(&mut stage.cluster, &[node]).await?;
         }
+        for node in std::mem::take(&mut self.rest) {
+            self.restart(stage, node).await?;
+        }
+        stage.moments.lift();
+        self.evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
         Ok(std::mem::take(&mut self.evidence))
     }
 }

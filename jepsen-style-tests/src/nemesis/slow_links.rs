@@ -64,6 +64,7 @@ impl Nemesis for SlowLinks {
         let fault = LinkFault::Slow { delay: self.delay, jitter: Duration::from_millis(jitter_ms), bytes_per_s };
         self.lines.clone_from(&lines);
         self.before = Some((observe::count(stage, &lines).await, before));
+        stage.moments.strike();
         partitions::put(stage, &lines, fault).await?;
         Ok(format!("every way {delay_ms} to {} ms longer, {} KB/s", delay_ms + jitter_ms, bytes_per_s / 1000))
     }
@@ -86,6 +87,7 @@ impl Nemesis for SlowLinks {
             }
         }
         partitions::put(stage, &std::mem::take(&mut self.lines), LinkFault::None).await?;
+        stage.moments.lift();
         Ok(evidence)
     }
 }

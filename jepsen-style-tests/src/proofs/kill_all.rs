@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
-use lockkeeper_api::Data;
 use lockkeeper_api::locks::Acquire;
 use lockkeeper_api::nodes::{Create, Kind};
+use lockkeeper_api::{Code, Data};
 use nix::sys::signal::Signal;
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -77,8 +77,29 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    let figures = many_rounds(context, &mut cluster, rounds, None).await?;
+    let figures = many_rounds(context, &mut cluster, rounds, None).await?.whole()?.0;
     Ok(format!("{rounds} rounds, {figures}"))
+}
+
+/// What became of what was acknowledged.
+pub(super) enum Kept {
+    /// All of it is there: figures, and the rounds in which a disk lost something that was not synced.
+    Whole { figures: String, rounds_with_losses: u32 },
+    /// This is not.
+    Not(String),
+}
+
+impl Kept {
+    /// The figures, and in how many rounds a disk lost something.
+    ///
+    /// # Errors
+    /// Something is gone.
+    pub(super) fn whole(self) -> Result<(String, u32), Failed> {
+        match self {
+            Self::Whole { figures, rounds_with_losses } => Ok((figures, rounds_with_losses)),
+            Self::Not(what) => broken(what),
+        }
+    }
 }
 
 /// Kills everyone over and over; where a loss is given, the power of all of them fails with that.
@@ -87,36 +108,47 @@ pub(super) async fn many_rounds(
     cluster: &mut Cluster,
     rounds: u32,
     power_cut: Option<Loss>,
-) -> Result<String, Failed> {
+) -> Result<Kept, Failed> {
     let mut random = context.random(1);
     let mut all = Totals::default();
+    let mut rounds_with_losses = 0;
     let sessions = open_sessions(cluster).await?;
     create_parent(cluster, "/kill-all").await?;
     for round in 1..=rounds {
-        let (seen, how) = one_round(cluster, round, &sessions, &mut random, power_cut).await?;
+        let (seen, blow) = match one_round(cluster, round, &sessions, &mut random, power_cut).await? {
+            Round::Ended(seen, blow) => (seen, blow),
+            Round::VotesForgotten(what) => return Ok(Kept::Not(format!("round {round}: {what}"))),
+        };
+        rounds_with_losses += u32::from(blow.lost_something);
         if let Some(surprise) = lock(&seen.surprise).take() {
             return broken(format!("round {round}: {surprise}"));
         }
         let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
         let written = std::mem::take(&mut *lock(&seen.written));
         all.take(&seen, &written);
-        verify(cluster, &written).await.map_err(|failed| Failed::Broken(format!("round {round}: {failed}")))?;
-        all.names_are_there(cluster).await?;
-        tokens::check(&all.grants).map_err(|what| Failed::Broken(format!("round {round}: {what}")))?;
+        let gone = match verify(cluster, &written).await? {
+            Some(what) => Some(what),
+            None => all.names_are_there(cluster).await?.or(tokens::check(&all.grants).err()),
+        };
+        if let Some(what) = gone {
+            return Ok(Kept::Not(format!("round {round}: {what}")));
+        }
         context.story.say(format!(
-            "round {round} of {rounds}: {how}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
+            "round {round} of {rounds}: {}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
              zxid {zxid}",
+            blow.told,
             written.len(),
             lock(&seen.unknown),
             all.grants.len()
         ));
     }
-    Ok(format!(
+    let figures = format!(
         "{} acknowledged writes all there, {} unknown outcomes, {} grants with rising tokens, replicas agreed every time",
         all.names.len(),
         all.unknown,
         all.grants.len()
-    ))
+    );
+    Ok(Kept::Whole { figures, rounds_with_losses })
 }
 
 #[derive(Default)]
@@ -133,8 +165,8 @@ impl Totals {
         self.unknown += *lock(&seen.unknown);
     }
 
-    /// All names of all rounds, on every node.
-    async fn names_are_there(&self, cluster: &Cluster) -> Result<(), Failed> {
+    /// All names of all rounds, on every node; gives what is missing.
+    async fn names_are_there(&self, cluster: &Cluster) -> Result<Option<String>, Failed> {
         let rounds: BTreeSet<&str> = self.names.iter().filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
         for (id, api) in cluster.apis() {
             let mut found = BTreeSet::new();
@@ -143,10 +175,10 @@ impl Totals {
                 found.extend(names.into_iter().map(|name| format!("{parent}/{name}")));
             }
             if let Some(missing) = self.names.iter().find(|name| !found.contains(*name)) {
-                return broken(format!("{missing} was acknowledged and is not on node {id}"));
+                return Ok(Some(format!("{missing} was acknowledged and is not on node {id}")));
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -164,13 +196,25 @@ async fn create_parent(cluster: &Cluster, path: &str) -> Result<(), Failed> {
     cluster.api(1).create(path, &Create::default(), None).await.map_err(healthy).map(drop)
 }
 
+enum Round {
+    Ended(Arc<Seen>, Blow),
+    VotesForgotten(String),
+}
+
+/// How everyone was killed.
+#[derive(Default)]
+struct Blow {
+    told: String,
+    lost_something: bool,
+}
+
 async fn one_round(
     cluster: &mut Cluster,
     round: u32,
     sessions: &[String],
     random: &mut StdRng,
     power_cut: Option<Loss>,
-) -> Result<(Arc<Seen>, String), Failed> {
+) -> Result<Round, Failed> {
     let parent = format!("/kill-all/round-{round}");
     create_parent(cluster, &parent).await?;
     let seen = Arc::new(Seen::default());
@@ -188,11 +232,12 @@ async fn one_round(
     }
     tokio::time::sleep(Duration::from_millis(random.random_range(200..1_500))).await;
     let term = cluster.leader().await?.1;
-    let how = kill_everyone(cluster, random, power_cut).await?;
+    let blow = kill_everyone(cluster, random, power_cut).await?;
     cluster.all_ready().await?;
     let next = cluster.leader().await?.1;
     if next <= term {
-        return broken(format!("term {term} was over, and now a leader has term {next}: votes were forgotten"));
+        let what = format!("term {term} was over, and now a leader has term {next}: votes were forgotten");
+        return Ok(Round::VotesForgotten(what));
     }
     // The load must find the cluster again before it ends: writes go on after the kill.
     let (before, begun) = (lock(&seen.written).len(), Instant::now());
@@ -207,10 +252,10 @@ async fn one_round(
         let ended = tokio::time::timeout(CALL * 3, worker).await;
         ended.map_err(|_| Failed::Broken("a client's request did not end".into()))?.map_err(std::io::Error::other)?;
     }
-    Ok((seen, how))
+    Ok(Round::Ended(seen, blow))
 }
 
-async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng, power_cut: Option<Loss>) -> Result<String, Failed> {
+async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng, power_cut: Option<Loss>) -> Result<Blow, Failed> {
     let mut ids = cluster.ids();
     ids.shuffle(random);
     let together = random.random_bool(0.5);
@@ -223,9 +268,10 @@ async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng, power_cut: Op
     for id in &ids {
         cluster.ended(*id, Duration::from_secs(10)).await?;
     }
-    let mut how = format!("killed {ids:?} {}", if together { "together" } else { "one after the other" });
+    let told = format!("killed {ids:?} {}", if together { "together" } else { "one after the other" });
+    let mut blow = Blow { told, lost_something: false };
     for id in &ids {
-        how.push_str(&fail_power(cluster, *id, random, power_cut).await?);
+        fail_power(cluster, *id, random, power_cut, &mut blow).await?;
     }
     for id in &ids {
         cluster.spawn(*id)?;
@@ -235,12 +281,12 @@ async fn kill_everyone(cluster: &mut Cluster, random: &mut StdRng, power_cut: Op
         tokio::time::sleep(pause).await;
         for id in &ids {
             cluster.kill(*id).await?;
-            fail_power(cluster, *id, random, power_cut).await?;
+            fail_power(cluster, *id, random, power_cut, &mut blow).await?;
             cluster.spawn(*id)?;
         }
-        how.push_str(&format!(", and again {} ms into the start", pause.as_millis()));
+        blow.told.push_str(&format!("; and again {} ms into the start", pause.as_millis()));
     }
-    Ok(how)
+    Ok(blow)
 }
 
 /// What a node that was killed has on its disk, if its power failed with it.
@@ -249,10 +295,13 @@ async fn fail_power(
     id: u64,
     random: &mut StdRng,
     power_cut: Option<Loss>,
-) -> Result<String, Failed> {
-    let Some(loss) = power_cut else { return Ok(String::new()) };
+    blow: &mut Blow,
+) -> Result<(), Failed> {
+    let Some(loss) = power_cut else { return Ok(()) };
     let lost = disk::lose(cluster.directory(id), random, loss).await?;
-    Ok(format!("; node {id}: {lost}"))
+    blow.lost_something |= lost.anything();
+    blow.told.push_str(&format!("; node {id}: {lost}"));
+    Ok(())
 }
 
 async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<Seen>) {
@@ -288,7 +337,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen
                 Ok(answer) => break Some((answer.value.token, answer.received)),
                 Err(Failure::Refused(problem)) if problem.status == 423 => break None,
                 // A lost reply of a wait that timed out: the request is no longer in the queue.
-                Err(Failure::Refused(problem)) if problem.code == lockkeeper_api::Code::NotQueued => break None,
+                Err(Failure::Refused(problem)) if problem.code == Code::NotQueued => break None,
                 Err(failure) => pause_after(&seen, "acquire", &failure).await,
             }
             if lock(&seen.surprise).is_some() {
@@ -304,7 +353,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen
             match api.release(&credential, &name, token).await {
                 Ok(_) => break,
                 // The release whose answer was lost took place.
-                Err(Failure::Refused(problem)) if problem.code == lockkeeper_api::Code::NotHeld => break,
+                Err(Failure::Refused(problem)) if problem.code == Code::NotHeld => break,
                 Err(failure) => pause_after(&seen, "release", &failure).await,
             }
             if lock(&seen.surprise).is_some() {
@@ -319,28 +368,31 @@ async fn pause_after(seen: &Seen, doing: &str, failure: &Failure) {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-/// Every acknowledged write of the round, with its data, zxid and owner; on each node a third of them.
-async fn verify(cluster: &Cluster, written: &[Written]) -> Result<(), Failed> {
+/// Every acknowledged write of the round, with its data, zxid and owner; on each node a third of them. Gives what is missing or other.
+async fn verify(cluster: &Cluster, written: &[Written]) -> Result<Option<String>, Failed> {
     let apis = cluster.apis();
     let checks = written.iter().enumerate().map(|(at, written)| {
         let (id, api) = apis[at % apis.len()].clone();
         async move {
             let node = match api.get_stale(&written.path).await {
                 Ok(answer) => answer.value,
-                Err(failure) => return broken(format!("{} was acknowledged; node {id}: {failure}", written.path)),
+                Err(failure) if failure.code() == Some(Code::NoNode) => {
+                    return Ok(Some(format!("{} was acknowledged and is not on node {id}", written.path)));
+                }
+                Err(failure) => return Err(healthy(failure)),
             };
             let data = node.data.to_bytes().unwrap_or_default();
             if data != written.data.as_bytes()
                 || node.stat.czxid != written.czxid
                 || node.stat.ephemeral_owner != written.owner
             {
-                return broken(format!("{} is on node {id} as {node:?}, acknowledged was {written:?}", written.path));
+                return Ok(Some(format!("{} is on node {id} as {node:?}, acknowledged was {written:?}", written.path)));
             }
-            Ok(())
+            Ok(None)
         }
     });
-    let results: Vec<Result<(), Failed>> = futures::stream::iter(checks).buffer_unordered(64).collect().await;
-    results.into_iter().collect()
+    let gone: Vec<Result<Option<String>, Failed>> = futures::stream::iter(checks).buffer_unordered(64).collect().await;
+    Ok(gone.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().next())
 }
 
 fn healthy(failure: Failure) -> Failed {

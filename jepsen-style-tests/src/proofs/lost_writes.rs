@@ -4,7 +4,8 @@
 //! by the draw. What must hold afterwards is what must hold after `kill_all`. Then the same with the test-only switch that leaves the
 //! sync out: there acknowledged writes must be seen to be lost, or this shows nothing.
 
-use super::{Context, kill_all};
+use super::Context;
+use super::kill_all::{self, Kept};
 use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
 use crate::verdict::{Failed, Outcome, broken};
@@ -17,10 +18,18 @@ pub(super) async fn run(context: &Context) -> Outcome {
     disk::works(&context.dir).await?;
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("full"), traced()).await?;
-    let figures = kill_all::many_rounds(context, &mut cluster, rounds, Some(Loss::Drawn)).await?;
+    let kept = kill_all::many_rounds(context, &mut cluster, rounds, Some(Loss::Drawn)).await?;
     drop(cluster);
+    let (figures, with_losses) = kept.whole()?;
+    if with_losses == 0 {
+        return Err(Failed::CannotRun(format!(
+            "in none of {rounds} rounds did a disk lose anything: nothing is shown"
+        )));
+    }
     let seen = control(context).await?;
-    Ok(format!("{rounds} rounds, {figures}; with the sync left out {seen}"))
+    Ok(format!(
+        "{rounds} rounds, in {with_losses} of them disks lost what was not synced, {figures}; with the sync left out {seen}"
+    ))
 }
 
 fn traced() -> Options {
@@ -36,13 +45,14 @@ async fn control(context: &Context) -> Result<String, Failed> {
     options.environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".into(), "true".into()));
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("flush-only"), options).await?;
     match kill_all::many_rounds(context, &mut cluster, CONTROL_ROUNDS, Some(Loss::Late)).await {
-        Err(Failed::Broken(what)) => {
+        Ok(Kept::Not(what)) => {
             context.story.say(format!("caught: {what}"));
             Ok(format!("this was seen: {what}"))
         }
-        Err(other) => Err(other),
-        Ok(_) => {
+        Ok(Kept::Whole { .. }) => {
             broken(format!("nothing was lost in {CONTROL_ROUNDS} rounds without a sync: this proof sees no losses"))
         }
+        // It shows nothing: that is no loss of what was acknowledged.
+        Err(failed) => Err(Failed::CannotRun(format!("without a sync, something else went wrong: {failed}"))),
     }
 }

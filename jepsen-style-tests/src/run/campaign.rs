@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::nemesis::{FaultRecord, Nemesis, Stage};
+use crate::nemesis::{FaultRecord, Moments, Nemesis, Stage};
 use crate::record::boot_us;
 use crate::verdict::Failed;
 
@@ -108,10 +108,12 @@ impl Campaign {
         for at in turn {
             let nemesis = &mut means.nemeses[*at];
             means.screen.phase(&format!("putting on {}", nemesis.name()));
+            let begun_us = boot_us();
+            means.stage.moments = Moments::default();
             match bounded(nemesis.inject(means.stage, rng)).await {
                 Ok(what) => {
                     means.screen.say(&format!("  fault on:  {} ({what})", nemesis.name()));
-                    on.push(On { nemesis: *at, what, began_us: boot_us() });
+                    on.push(On { nemesis: *at, what, began_us: means.stage.moments.struck_us(begun_us) });
                 }
                 Err(failed) => {
                     self.trouble(nemesis.name(), "could not be put on", failed, means.screen);
@@ -135,6 +137,7 @@ impl Campaign {
     async fn heal(&mut self, means: &mut Means<'_>, fault: On) {
         let nemesis = &mut means.nemeses[fault.nemesis];
         means.screen.phase(&format!("taking off {}", nemesis.name()));
+        means.stage.moments = Moments::default();
         let evidence = match bounded(nemesis.heal(means.stage)).await {
             Ok(evidence) => evidence,
             Err(failed) => {
@@ -148,7 +151,7 @@ impl Campaign {
             nemesis: nemesis.name().into(),
             what: fault.what,
             began_us: fault.began_us,
-            ended_us: boot_us(),
+            ended_us: means.stage.moments.lifted_us(),
             bit: !evidence.is_empty(),
             evidence,
             stops_holders: nemesis.stops_holders(),

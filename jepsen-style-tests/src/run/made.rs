@@ -1,14 +1,15 @@
 //! Where and on what a run was made, as far as the machine tells.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::report::Made;
 
-use super::programs::{Programs, checkout};
+use super::programs::checkout;
 
-/// Asks git, the programs and the kernel. What does not answer is said to be unknown.
-pub fn made(programs: &Programs) -> Made {
-    let server = programs.server.display().to_string();
+/// Asks git, the server that was on trial and the kernel. What does not answer is said to be unknown.
+pub fn made(server: &Path) -> Made {
+    let server = server.display().to_string();
     Made {
         commit: commit(),
         versions: vec![

@@ -14,12 +14,12 @@ pub mod stage;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::check::{Check, leaders, order};
+use crate::check::{Check, Verdict, fenced, leaders, order};
 use crate::history::{Event, History, Op};
 use crate::ledger::Ledger;
 use crate::nemesis::{FaultRecord, Nemesis, Stage};
 use crate::record::{self, boot_us};
-use crate::report::{Outcome, Recovery, Report, Skipped};
+use crate::report::{Made, Outcome, Recovery, Report, Skipped};
 use crate::verdict::Failed;
 use crate::workload::{Expected, Recorded, Workload};
 
@@ -60,6 +60,7 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     screen.phase("starting the cluster");
     let began_us = boot_us();
     let (mut stage, recruits) = stage::set(settings, &nemeses, programs, &places).await?;
+    let made = made::made(&stage.server);
     let skipped = leave_out(&mut nemeses, &stage);
     if nemeses.is_empty() && !settings.nemeses.is_empty() {
         return Ok(End::Lacking(skipped));
@@ -75,7 +76,7 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     screen.phase("checking");
     let history = History::new(events(&places.clients)?);
     let asked: Vec<String> = nemeses.iter().map(|nemesis| nemesis.name().to_owned()).collect();
-    let report = judge(settings, workload.as_ref(), &history, ended, &asked, skipped, &places, began_us, programs);
+    let report = judge(settings, workload.as_ref(), &history, ended, &asked, skipped, &places, began_us, made);
     crate::report::write(dir, &report, &history)?;
     tidy(&places, report.outcome.passes());
     Ok(End::Reported(Box::new(report)))
@@ -248,7 +249,7 @@ fn judge(
     skipped: Vec<Skipped>,
     places: &Places,
     began_us: u64,
-    programs: &Programs,
+    made: Made,
 ) -> Report {
     let Over { mut campaign, healed_us, mut recorded, mut checks } = over;
     recorded.history = history.clone();
@@ -273,7 +274,7 @@ fn judge(
         nemesis: settings.nemesis(),
         seed: settings.seed,
         command: settings.command(),
-        made: made::made(programs),
+        made,
         nodes: settings.nodes,
         net: settings.net.name().into(),
         clients: settings.clients,
@@ -290,15 +291,20 @@ fn judge(
     }
 }
 
-/// What the run came to. Of the control only the checks of its own may be broken, and under faults that stop holders they must be.
+/// What the run came to. Of the control nothing may be broken but that updates were lost, only under faults that stop holders, and there it
+/// must be.
 fn outcome(expected: Expected, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
-    let (own, general) = (Outcome::of(own), Outcome::of(general));
+    let (checks, own, general) = (own, Outcome::of(own), Outcome::of(general));
     if expected == Expected::Valid || !general.passes() {
         return worse(own, general);
     }
     let stopped = faults.iter().any(|fault| fault.bit && fault.stops_holders);
+    let broken = || checks.iter().filter(|check| check.verdict == Verdict::Invalid);
     match (own, stopped) {
-        (Outcome::Invalid, _) => Outcome::CorruptsAsExpected,
+        (Outcome::Invalid, true) if broken().all(|check| check.name == fenced::NONE_LOST) => {
+            Outcome::CorruptsAsExpected
+        }
+        (Outcome::Invalid, _) => Outcome::Invalid,
         (_, true) => Outcome::Unknown,
         (other, false) => other,
     }
@@ -342,7 +348,10 @@ mod tests {
         let of = |own: &[Check], general: &[Check], stops| {
             outcome(Expected::InvalidWhenStopped, own, general, &[fault(stops)])
         };
-        assert_eq!(of(&invalid, &valid, true), Outcome::CorruptsAsExpected);
+        let lost = [Check::invalid(fenced::NONE_LOST, "", "", Vec::new())];
+        assert_eq!(of(&lost, &valid, true), Outcome::CorruptsAsExpected);
+        assert_eq!(of(&lost, &valid, false), Outcome::Invalid, "nobody was stopped, and yet");
+        assert_eq!(of(&[&lost[..], &invalid].concat(), &valid, true), Outcome::Invalid, "not by the pause alone");
         assert_eq!(of(&valid, &valid, true), Outcome::Unknown, "a control that shows nothing is no pass");
         assert_eq!(of(&valid, &valid, false), Outcome::Valid);
         assert_eq!(of(&invalid, &invalid, true), Outcome::Invalid);

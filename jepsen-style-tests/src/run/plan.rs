@@ -139,7 +139,8 @@ impl Pace {
         let first_calm = seconds(1.0, time_s / 12.0, 5.0);
         // Who died or was cut off while it held is in the way for as long as its session lives, and a new leader counts that anew.
         let until_all_are_back_s = ttl.as_secs_f64() + 1.3;
-        let last_calm = seconds(until_all_are_back_s, time_s / 8.0, 10.0);
+        // And then clients are at work undisturbed for a while, so that one that still waits is seen to wait.
+        let last_calm = seconds(until_all_are_back_s + 1.5, time_s / 8.0, 10.0);
         let turns = f64::from(u32::try_from(turns.max(1)).unwrap_or(u32::MAX));
         let each_s = (time.saturating_sub(first_calm + last_calm)).as_secs_f64() / turns;
         let ttl_s = ttl.as_secs_f64();

@@ -41,6 +41,11 @@ impl Programs {
         Ok(Self { server, directory, given: given.is_some() })
     }
 
+    /// Whether the server is one that was given and cannot carry what ours can: planted bugs and an injected clock.
+    pub fn has_foreign_server(&self) -> bool {
+        self.given && self.server.file_name().is_none_or(|name| name != "lockkeeper-faulty")
+    }
+
     /// The server that can carry planted bugs and an injected clock: built at its first use.
     ///
     /// # Errors

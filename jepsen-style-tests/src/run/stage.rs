@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cluster::{Cluster, Options};
-use crate::nemesis::{Nemesis, Stage};
+use crate::nemesis::{Moments, Nemesis, Stage};
 use crate::net::FaultNet;
 use crate::net::netns::NetnsNet;
 use crate::net::proxy::ProxyNet;
@@ -124,9 +124,11 @@ pub async fn set(
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
     }
-    let server = match options.program.take() {
-        Some(_) => programs.faulty()?,
-        None => programs.server.clone(),
+    let (server, clocks_obey) = match options.program.take() {
+        // Another server than ours is tried as it is.
+        Some(_) if programs.has_foreign_server() => (programs.server.clone(), false),
+        Some(_) => (programs.faulty()?, true),
+        None => (programs.server.clone(), false),
     };
     let cluster = Cluster::start(&server, &places.nodes, options).await?;
     let endpoints = cluster.endpoints();
@@ -144,6 +146,9 @@ pub async fn set(
         }),
         ttl: settings.ttl,
         dir: places.nemesis.clone(),
+        moments: Moments::default(),
+        server,
+        clocks_obey,
     };
     Ok((stage, recruits))
 }
