@@ -3,8 +3,9 @@
 //! Every write that a store took is also kept in a log, in the order in which the store took them (in PostgreSQL by a trigger). The
 //! proof reads that log: it is the resource's word, not the worker's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_client::fencing::sql::{FencedTable, SqlError, accepted, parameter};
 use lockkeeper_client::fencing::{FencedFile, FileError};
@@ -205,8 +206,7 @@ impl Open {
                         Err(error) => Err(error.to_string()),
                     };
                 }
-                let old = std::fs::read(path).unwrap_or_default();
-                std::fs::write(path, [&old, line.as_bytes()].concat()).map_err(|error| error.to_string())?;
+                replace(path, |old| [old, line.as_bytes()].concat()).map_err(|error| error.to_string())?;
                 Ok(true)
             }
         }
@@ -228,13 +228,33 @@ impl Open {
                     let read = FencedFile::new(path).read().map_err(|error| error.to_string())?;
                     read.map(|fenced| fenced.data).unwrap_or_default()
                 } else {
-                    std::fs::read(path).unwrap_or_default()
+                    read(path).map_err(|error| error.to_string())?
                 };
                 lines(&String::from_utf8_lossy(&bytes))
                     .ok_or_else(|| format!("{}: not lines of two numbers", path.display()))
             }
         }
     }
+}
+
+/// What is in a file; nothing where there is none.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+        read => read,
+    }
+}
+
+/// Changes a file whole or not at all, so that a writer that is killed on the way leaves nothing half done. Of two that change it at the same
+/// time one is lost: there is no fence here, and that is what the control is to show.
+fn replace(path: &Path, change: impl FnOnce(&[u8]) -> Vec<u8>) -> std::io::Result<()> {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut name = path.as_os_str().to_owned();
+    // Each writer its own: another process may be at it.
+    name.push(format!(".{}-{}.new", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
+    let new = PathBuf::from(name);
+    std::fs::write(&new, change(&read(path)?))?;
+    std::fs::rename(&new, path)
 }
 
 fn lines(text: &str) -> Option<Vec<Taken>> {
@@ -275,6 +295,24 @@ mod tests {
     async fn the_file_refuses_what_is_stale() {
         let dir = tempfile::tempdir().unwrap();
         refuses_what_is_stale(&Store::File(dir.path().join("number"))).await;
+    }
+
+    #[test]
+    fn an_unfenced_file_is_changed_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("number");
+        let add = |line: &'static str| move |old: &[u8]| [old, line.as_bytes()].concat();
+        replace(&path, add("1 5\n")).unwrap();
+        let died = std::panic::catch_unwind(|| replace(&path, |_| panic!("killed on the way")));
+        assert!(died.is_err());
+        // Whoever has it open goes on seeing what was there, not the middle of a change.
+        let opened = std::fs::File::open(&path).unwrap();
+        replace(&path, add("2 6\n")).unwrap();
+        assert_eq!(std::io::read_to_string(opened).unwrap(), "1 5\n");
+        assert_eq!(lines(&std::fs::read_to_string(&path).unwrap()), Some(vec![(1, 5), (2, 6)]));
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["number"], "nothing else is left behind");
+        assert!(read(dir.path()).is_err(), "what cannot be read is not empty");
     }
 
     #[tokio::test]
