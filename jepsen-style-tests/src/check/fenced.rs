@@ -34,6 +34,8 @@ pub fn checks(history: &History, fenced: bool) -> Vec<Check> {
 struct Number {
     store: String,
     taken: Vec<(i64, i64)>,
+    /// When the store was asked for that.
+    read_us: Option<u64>,
     sent: Vec<(Added, Ended, u64)>,
 }
 
@@ -41,7 +43,9 @@ fn of_store(ops: &[Op]) -> Result<BTreeMap<String, Number>, serde_json::Error> {
     let mut numbers: BTreeMap<String, Number> = BTreeMap::new();
     for op in ops.iter().filter(|op| op.what == tells::TAKEN) {
         if let (Some(lock), Some(taken)) = (op.input.as_str(), op.answer::<Taken>()?) {
-            numbers.insert(lock.to_owned(), Number { store: taken.store, taken: taken.writes, sent: Vec::new() });
+            let Taken { store, writes } = taken;
+            let number = Number { store, taken: writes, read_us: op.completed_us, sent: Vec::new() };
+            numbers.insert(lock.to_owned(), number);
         }
     }
     for op in ops.iter().filter(|op| op.what == tells::WRITE) {
@@ -72,7 +76,7 @@ fn nothing_lost(numbers: &BTreeMap<String, Number>) -> Check {
                         .sent
                         .iter()
                         .find(|(added, ..)| (added.value, i64::try_from(added.token).ok()) == (write.0, Some(write.1)));
-                    at_us = sent.map(|sent| sent.2);
+                    at_us = sent.map(|sent| sent.2).or(number.read_us);
                 }
             }
             value = write.0;
@@ -121,7 +125,8 @@ fn acknowledged_once(numbers: &BTreeMap<String, Number>) -> Check {
             }
         }
     }
-    Check::valid(NAME, "P1", format!("{ok} writes taken, {fail} refused, {info} unknown"))
+    let detail = format!("{ok} writes taken, {fail} refused, {info} unknown");
+    if ok + fail == 0 { Check::unknown(NAME, "P1", detail) } else { Check::valid(NAME, "P1", detail) }
 }
 
 /// The fence had something to refuse.

@@ -11,7 +11,8 @@ pub mod wgl;
 
 use serde::{Deserialize, Serialize};
 
-/// What a checker found. *Unknown* is not a pass.
+/// What a checker found. *Unknown* is not a pass. A check that a run gave nothing to look at is left out of what is said of it, so that no promise is
+/// shown as held by a check of nothing; where the run was to give it something, it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {

@@ -45,8 +45,19 @@ struct Stand<'a> {
 }
 
 /// Operations whose zxid is that of a transaction that they made.
-const CHANGES: [&str; 9] =
-    ["write", "compare_and_set", "create", "delete", "append", "row", tells::RELEASE, tells::DOWNGRADE, "change"];
+const CHANGES: [&str; 10] = [
+    "write",
+    "compare_and_set",
+    "create",
+    "delete",
+    "append",
+    "row",
+    tells::RELEASE,
+    tells::DOWNGRADE,
+    "change",
+    // Of a gate, where its answer was to proceed; other answers to it tell no zxid.
+    "begin",
+];
 
 /// Where an operation was answered before another was asked for, the other's zxid is not smaller; and it is larger if the other changed
 /// something. The token of a grant is the zxid of its request, so it counts as a change of its own.

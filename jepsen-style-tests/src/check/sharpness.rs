@@ -27,9 +27,12 @@ struct Answered {
 }
 
 impl Run {
+    fn load_named(name: &str) -> Recorded {
+        archive::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded").join(name)).unwrap()
+    }
+
     fn load(name: &'static str) -> Self {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded").join(name);
-        let run = archive::load(&dir).unwrap();
+        let run = Self::load_named(name);
         Self { name, events: run.history.events().to_vec(), run }
     }
 
@@ -83,16 +86,31 @@ impl Run {
 
 type Spoil = fn(&mut Run);
 
+/// What a workload's checks speak of is what it says that it can falsify.
+fn promised(name: &str) {
+    let all = workload::all();
+    let workload = all.iter().find(|workload| workload.name() == name).unwrap();
+    let can: Vec<&str> = workload.promises().split(' ').collect();
+    for check in workload.check(&Run::load_named(name)) {
+        let beyond: Vec<&str> = check.promises.split_whitespace().filter(|promise| !can.contains(promise)).collect();
+        assert!(beyond.is_empty(), "{name}: {} speaks of {beyond:?}", check.name);
+    }
+}
+
 /// Each must be refused, and by what is wrong with it: the good history is not.
 fn refuses(name: &'static str, spoils: &[(&str, Spoil)]) {
     let good = Run::load(name).checks();
     let wrong: Vec<&Check> = good.iter().filter(|check| check.verdict == Verdict::Invalid).collect();
     assert!(wrong.is_empty(), "the good history is refused: {wrong:#?}");
+    promised(name);
     let unknown = |checks: &[Check]| checks.iter().filter(|check| check.verdict == Verdict::Unknown).count();
     for (how, spoil) in spoils {
         let mut run = Run::load(name);
         spoil(&mut run);
         let checks = run.checks();
+        for check in checks.iter().filter(|check| check.verdict == Verdict::Invalid) {
+            assert!(check.at_us.is_some(), "{name}: {how}: broken at no moment, and so without a timeline: {check:#?}");
+        }
         let refused = checks.iter().any(|check| check.verdict == Verdict::Invalid) || unknown(&checks) > unknown(&good);
         assert!(refused, "{name}: {how}: passed\n{checks:#?}");
     }

@@ -15,7 +15,7 @@ use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 
-use super::seat::{EMPTY_WITHIN, Seat, asks, under, view_all};
+use super::seat::{EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under, view_all};
 use super::tells::{self, Added, Taken, Under};
 use super::{ClientContext, Expected, Recorded, Workload};
 use crate::check::{Check, fenced, locks};
@@ -46,7 +46,7 @@ impl Workload for Fenced {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P11"
+        locks::PROMISES
     }
 
     async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
@@ -250,7 +250,11 @@ async fn fenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
         write(seat, &under, store, value + 1, true).await
     } else {
         let left = if lost { Some(store) } else { write(seat, &under, store, value + 1, false).await };
-        seat.release(&under, guard).await;
+        if seat.hand.chance(LEAVE_PERCENT) {
+            seat.leave(&under, guard).await;
+        } else {
+            seat.release(&under, guard).await;
+        }
         left
     };
     stores.open.extend(left.map(|store| (number, store)));

@@ -56,7 +56,7 @@ impl Workload for Elections {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P5 P8 P11"
+        "P1 P2 P4 P5 P6 P7 P8 P10 P11"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -149,10 +149,7 @@ async fn lead(seat: &mut Seat, under: &Under, office: &str, leadership: Leadersh
             drop(leadership);
             begun.info("dropped");
         }
-        _ => {
-            seat.close().await;
-            drop(leadership);
-        }
+        _ => seat.leave(under, leadership).await,
     }
 }
 

@@ -122,6 +122,15 @@ pub(super) fn sure(error: &Error) -> Sure {
     }
 }
 
+/// The same of a call that only looked. It changes nothing, so nobody keeps account of whether it came through: where no node refused it,
+/// nobody knows.
+pub(super) fn sure_read(error: &Error) -> Sure {
+    match error {
+        Error::Refused(problem) => of_code(problem.code),
+        _ => Sure::Unknown,
+    }
+}
+
 /// The same of one attempt at one node, which was the only one.
 pub(super) fn sure_once(failure: &Failure) -> Sure {
     match failure {
@@ -198,6 +207,10 @@ mod tests {
         ] {
             assert_eq!(sure(&open), Sure::Unknown, "{open}");
         }
+        assert_eq!(sure_read(&refused(Code::NoNode)), Sure::Refused(Code::NoNode));
+        assert_eq!(sure_read(&refused(Code::NoLeader)), Sure::NotDone);
+        let unanswered = Error::Unreachable { tried: Vec::new() };
+        assert_eq!(sure_read(&unanswered), Sure::Unknown, "it may have been read, and the answer be late");
         assert_eq!(sure_once(&Failure::Unknown("timeout".into())), Sure::Unknown);
         assert_eq!(sure_once(&Failure::NotDone("no connection".into())), Sure::NotDone);
         assert_eq!(sure_recipe(&RecipeError::Client(Error::Lost("gone".into()))), Sure::Unknown);

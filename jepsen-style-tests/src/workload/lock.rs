@@ -10,7 +10,7 @@ use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::seat::{self, EMPTY_WITHIN, Seat, asks, end_failed, under};
+use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, end_failed, under};
 use super::tells::{self, Asks, Granted, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -32,7 +32,7 @@ impl Workload for Exclusive {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P11"
+        locks::PROMISES
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -98,6 +98,9 @@ async fn guarded_turn(seat: &mut Seat, session: &Session, name: &str) {
     hold(seat, &under, || guard.is_lost()).await;
     if seat.hand.chance(10) {
         return let_fall(seat, &under, guard);
+    }
+    if seat.hand.chance(LEAVE_PERCENT) {
+        return seat.leave(&under, guard).await;
     }
     seat.release(&under, guard).await;
     if seat.hand.chance(10) {

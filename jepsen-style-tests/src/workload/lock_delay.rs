@@ -24,6 +24,11 @@ const DELAY_MS: u32 = 1_000;
 const LONGEST_WAIT_MS: u64 = 3_000;
 const EMPTY_WITHIN: Duration = Duration::from_secs(20);
 const DIE_PERCENT: u32 = 6;
+/// One client in so many dies when it holds for the first time, so that in every run some do, and do so early.
+const DOOMED_OF: u32 = 3;
+/// How long a client looks out for the place that it left behind, beyond the time that it takes where no fault is on. Sessions do not end
+/// while there is no leader.
+const LOOK_OUT_LONGER: Duration = Duration::from_secs(15);
 
 pub(super) struct Delay;
 
@@ -38,7 +43,7 @@ impl Workload for Delay {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P6 P11"
+        locks::PROMISES
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -46,13 +51,17 @@ impl Workload for Delay {
         if !seat.hand.prepare(&[MARKS]).await {
             return Ok(());
         }
+        let client = seat.hand.context.client;
+        let mut doomed = client.is_multiple_of(DOOMED_OF);
         while let Some(session) = seat.session().await {
-            let name = LOCKS[seat.hand.rng.random_range(0..LOCKS.len())];
-            let after = turn(&mut seat, &session, name).await;
+            // Each of them at another lock, as nobody gets on there for some seconds.
+            let at = if doomed { (client / DOOMED_OF) as usize } else { seat.hand.rng.random_range(0..LOCKS.len()) };
+            let after = turn(&mut seat, &session, LOCKS[at % LOCKS.len()], doomed).await;
+            doomed &= !matches!(after, After::Die(_));
             drop(session);
             match after {
                 After::GoOn => {}
-                After::Close => seat.close().await,
+                After::Close => drop(seat.close().await),
                 After::Die(dead) => {
                     seat.abandon();
                     watch_place(&seat, &dead).await;
@@ -80,7 +89,7 @@ enum After {
 }
 
 /// Everything here by plain calls: a guard would give the lock back when it is dropped.
-async fn turn(seat: &mut Seat, session: &Session, name: &str) -> After {
+async fn turn(seat: &mut Seat, session: &Session, name: &str, doomed: bool) -> After {
     let wait_ms = seat.hand.rng.random_range(200..LONGEST_WAIT_MS);
     let asks = Asks { delay_ms: DELAY_MS, ..asks(name, Mode::Exclusive, wait_ms, session) };
     let acquire = Acquire { wait_ms, delay_ms: DELAY_MS, ..Acquire::default() };
@@ -99,7 +108,7 @@ async fn turn(seat: &mut Seat, session: &Session, name: &str) -> After {
     let stay_ms = seat.hand.rng.random_range(0..30);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
     seat.looked(&under, || session.left().is_zero());
-    if seat.hand.chance(DIE_PERCENT) {
+    if doomed || seat.hand.chance(DIE_PERCENT) {
         return After::Die(under);
     }
     let begun = seat.teller().begin(tells::RELEASE, &under);
@@ -131,7 +140,7 @@ async fn mark(seat: &Seat, session: &Session, under: &Under) {
 /// Looks until the dead holder's place is seen to be kept, and tells until when; or until it cannot be any more.
 async fn watch_place(seat: &Seat, dead: &Under) {
     let (Some(lock), begun) = (dead.locks.first(), Instant::now()) else { return };
-    let within = seat.hand.context.ttl * 2 + Duration::from_millis(DELAY_MS.into());
+    let within = seat.hand.context.ttl * 2 + Duration::from_millis(DELAY_MS.into()) + LOOK_OUT_LONGER;
     while begun.elapsed() < within && !seat.hand.context.stop.is_cancelled() {
         if let Ok(view) = seat.hand.client.lock(lock).await
             && let Some(place) = view

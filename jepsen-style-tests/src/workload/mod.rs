@@ -194,6 +194,9 @@ pub trait Workload: Send + Sync {
     fn check(&self, run: &Recorded) -> Vec<Check>;
 }
 
+#[cfg(test)]
+mod tests;
+
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![

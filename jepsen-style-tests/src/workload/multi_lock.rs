@@ -8,7 +8,7 @@ use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
-use super::seat::{self, EMPTY_WITHIN, Seat, asks, under};
+use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under};
 use super::tells::Asks;
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -38,7 +38,7 @@ impl Workload for Several {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P11"
+        locks::PROMISES
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -81,5 +81,8 @@ async fn turn(seat: &mut Seat, session: &Session) {
         seat.verify(&under).await;
     }
     seat.look(&under, &guard);
+    if seat.hand.chance(LEAVE_PERCENT) {
+        return seat.leave(&under, guard).await;
+    }
     seat.release(&under, guard).await;
 }

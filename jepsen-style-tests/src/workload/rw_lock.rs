@@ -9,7 +9,7 @@ use lockkeeper_client::locks::{Guard, WriteGuard};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::seat::{self, EMPTY_WITHIN, Seat, asks, end_failed, under};
+use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, end_failed, under};
 use super::tells::{self, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -31,7 +31,7 @@ impl Workload for ReadersAndWriters {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P11"
+        locks::PROMISES
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -71,6 +71,9 @@ async fn read(seat: &mut Seat, session: &Session, name: &str) {
     let Some(guard) = seat.acquire(&asks, asked).await else { return };
     let under = under(&asks, guard.token());
     stay(seat, &under, &guard).await;
+    if seat.hand.chance(LEAVE_PERCENT) {
+        return seat.leave(&under, guard).await;
+    }
     seat.release(&under, guard).await;
 }
 
@@ -84,6 +87,8 @@ async fn write(seat: &mut Seat, session: &Session, name: &str) {
     stay(seat, &under, &guard).await;
     if seat.hand.chance(30) {
         downgrade(seat, &under, guard).await;
+    } else if seat.hand.chance(LEAVE_PERCENT) {
+        seat.leave(&under, guard).await;
     } else {
         seat.release(&under, guard).await;
     }

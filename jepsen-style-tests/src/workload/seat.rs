@@ -51,14 +51,16 @@ impl Seat {
         self.session.clone()
     }
 
-    /// Ends the session, with all that may still be open in it.
-    pub(super) async fn close(&mut self) {
-        let Some(session) = self.session.take() else { return };
+    /// Ends the session, with all that may still be open in it. Whether the cluster said that it is over.
+    pub(super) async fn close(&mut self) -> bool {
+        let Some(session) = self.session.take() else { return false };
         self.teller().told(tells::CLOSING, &OfSession { session: session.id() }, None);
         // If it fails, the session expires by itself: nothing renews it any more.
-        if session.close().await.is_ok() {
+        let closed = session.close().await.is_ok();
+        if closed {
             self.teller().told(tells::CLOSED, &OfSession { session: session.id() }, None);
         }
+        closed
     }
 
     /// Stops renewing the session and does nothing else, as a process that dies. Nobody may have a clone of it by then.
@@ -100,6 +102,16 @@ impl Seat {
         }
     }
 
+    /// Closes the session with all that is held under a guard, which goes with it. Where it could not be closed, what is held is given back in
+    /// the background, as the guard is dropped.
+    pub(super) async fn leave<H>(&mut self, under: &Under, held: H) {
+        if !self.close().await {
+            let begun = self.teller().begin(tells::RELEASE, under);
+            drop(held);
+            begun.info("dropped, as its session could not be closed");
+        }
+    }
+
     /// Asks the guard whether it is lost.
     pub(super) fn look<K>(&self, under: &Under, guard: &Guard<K>) -> bool {
         self.looked(under, || guard.is_lost())
@@ -119,7 +131,7 @@ impl Seat {
         let begun = self.teller().begin(tells::VERIFY, under);
         match self.hand.client.verify(lock, under.token).await {
             Ok(Verified { held, zxid, .. }) => begun.ok(&held, Some(zxid)),
-            Err(error) => end_failed(begun, &error),
+            Err(error) => end_read(begun, &error),
         }
     }
 
@@ -148,6 +160,14 @@ impl Seat {
 /// Ends an operation that failed in the way that is certain.
 pub(super) fn end_failed(begun: Begun, error: &Error) {
     match hand::sure(error) {
+        hand::Sure::Unknown => begun.info(&error.to_string()),
+        hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
+    }
+}
+
+/// Ends a look that failed in the way that is certain.
+fn end_read(begun: Begun, error: &Error) {
+    match hand::sure_read(error) {
         hand::Sure::Unknown => begun.info(&error.to_string()),
         hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
     }
@@ -197,6 +217,9 @@ pub(super) fn follow(session: &Session, teller: &Teller) {
     });
 }
 
+/// So often a holder does not give back what it holds, but closes its session with it.
+pub(super) const LEAVE_PERCENT: u32 = 5;
+
 /// What most workloads give queues to become empty, once their clients have gone.
 pub(super) const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
@@ -229,7 +252,7 @@ pub(super) async fn view_all(
                     }
                 }
                 Err(error) => {
-                    begun.fail(&error.to_string());
+                    end_read(begun, &error);
                     if !in_time {
                         return Err(format!("lock {lock} cannot be looked at: {error}"));
                     }

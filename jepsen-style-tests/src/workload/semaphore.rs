@@ -7,7 +7,7 @@ use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 
-use super::seat::{self, EMPTY_WITHIN, Seat, asks, under};
+use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under};
 use super::tells::Asks;
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
@@ -28,7 +28,7 @@ impl Workload for Permits {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P11"
+        locks::PROMISES
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -70,5 +70,8 @@ async fn turn(seat: &mut Seat, session: &Session) {
     let stay_ms = seat.hand.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
     seat.look(&under, &permit);
+    if seat.hand.chance(LEAVE_PERCENT) {
+        return seat.leave(&under, permit).await;
+    }
     seat.release(&under, permit).await;
 }

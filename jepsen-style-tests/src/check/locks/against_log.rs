@@ -1,12 +1,13 @@
 //! What clients were told, against the queues in the log: exact, by zxid, whatever the clocks say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Queues;
 use super::places::{Place, holds_after};
 use super::told::{Hold, Told};
 use crate::check::Check;
 use crate::history::Ended;
+use crate::nemesis::FaultRecord;
 
 /// Every grant that a client was told is a request of the queue, and held at the zxid of the answer: all that stood before it had gone by
 /// then, and that is both exclusion and first come, first served. Nobody's request went before one that stood before it and was in its way.
@@ -17,9 +18,10 @@ pub fn granted_in_order(told: &Told, queues: &Queues) -> Check {
     for hold in &told.holds {
         for lock in &hold.asks.locks {
             let places = queues.get(lock).map(Vec::as_slice).unwrap_or_default();
-            // Where the answer names no point, it must have held right before it went.
+            // Where the answer names no point, it must have held right before it went, or at the end. A token that the log does not
+            // have was never anybody's.
             let gone = place_of(places, hold.token).and_then(Place::owner_gone);
-            let Some(at) = hold.zxid.or(gone.map(|gone| gone.saturating_sub(1))) else { continue };
+            let at = hold.zxid.unwrap_or(gone.map_or(u64::MAX, |gone| gone.saturating_sub(1)));
             if let Err(why) = holds_after(places, hold.token, at) {
                 return Check {
                     at_us: Some(hold.granted_us),
@@ -29,7 +31,10 @@ pub fn granted_in_order(told: &Told, queues: &Queues) -> Check {
             looked += 1;
         }
     }
-    Check::valid(NAME, PROMISES, format!("{looked} grants, each held in the log at the zxid of its answer"))
+    match looked {
+        0 => Check::unknown(NAME, PROMISES, "nobody was granted anything"),
+        _ => Check::valid(NAME, PROMISES, format!("{looked} grants, each held in the log when it was told")),
+    }
 }
 
 /// Every acknowledged release is in the log, at the zxid that was told; nothing that was released has a delay; and what was certainly
@@ -66,11 +71,12 @@ pub fn released_in_log(told: &Told, queues: &Queues) -> Check {
             }
         }
     }
-    Check::valid(NAME, PROMISES, format!("{looked} acknowledged releases, {by_zxid} of them compared by zxid"))
+    let detail = format!("{looked} acknowledged releases, {by_zxid} of them compared by zxid");
+    if looked == 0 { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
 }
 
-/// The cluster's answers to "does this token hold?" are those of the log at the zxid of the answer.
-pub fn verified_in_log(told: &Told, queues: &Queues) -> Check {
+/// The cluster's answers to "does this token hold?" are those of the log at the zxid of the answer. None where nobody asked.
+pub fn verified_in_log(told: &Told, queues: &Queues) -> Option<Check> {
     const NAME: &str = "verified as in the log";
     const PROMISES: &str = "P1 P7";
     let (mut held, mut not) = (0, 0);
@@ -84,15 +90,25 @@ pub fn verified_in_log(told: &Told, queues: &Queues) -> Check {
             let place = place_of(places, token).map(|place| format!("{place:?}"));
             let lines =
                 vec![format!("{} us: client {} asked", asked.asked_us, asked.client), place.unwrap_or_default()];
-            return Check { at_us: Some(asked.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+            return Some(Check { at_us: Some(asked.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
         }
         if yes { held += 1 } else { not += 1 }
     }
-    Check::valid(NAME, PROMISES, format!("{held} tokens said to hold and {not} said not to"))
+    match (told.verifies.len(), held + not) {
+        (0, _) => None,
+        (asked, 0) => Some(Check::unknown(NAME, PROMISES, format!("asked {asked} times, and never answered"))),
+        _ => Some(Check::valid(NAME, PROMISES, format!("{held} tokens said to hold and {not} said not to"))),
+    }
 }
 
-/// What a session held or waited for goes in the transaction that ends the session, neither before (but by its own release) nor after.
-pub fn gone_with_session(told: &Told, queues: &Queues, ends: &BTreeMap<u64, u64>) -> Check {
+/// What a session held goes in the transaction that ends the session, neither before (but by its own release) nor after. None where
+/// nothing went with one; but where clients were killed or stopped, something must have.
+pub fn gone_with_session(
+    told: &Told,
+    queues: &Queues,
+    ends: &BTreeMap<u64, u64>,
+    faults: &[FaultRecord],
+) -> Option<Check> {
     const NAME: &str = "locks go with their session, at once";
     const PROMISES: &str = "P6";
     let mut looked = 0;
@@ -108,7 +124,7 @@ pub fn gone_with_session(told: &Told, queues: &Queues, ends: &BTreeMap<u64, u64>
                     hold.token
                 );
                 let lines = vec![hold.line(), format!("{place:?}")];
-                return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+                return Some(Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
             }
             let let_go =
                 hold.released.is_some_and(|change| change.ended != Ended::Fail) || told.forced_us(hold.token).is_some();
@@ -118,15 +134,26 @@ pub fn gone_with_session(told: &Told, queues: &Queues, ends: &BTreeMap<u64, u64>
                     hold.token
                 );
                 let lines = vec![hold.line(), format!("{place:?}")];
-                return Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+                return Some(Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
             }
         }
     }
-    Check::valid(NAME, PROMISES, format!("{} sessions seen to end, {looked} locks went with one", ends.len()))
+    let at_an_end: BTreeSet<u64> = ends.values().copied().collect();
+    let places = queues.values().flatten().filter_map(Place::owner_gone);
+    let in_line = places.filter(|gone| at_an_end.contains(gone)).count().saturating_sub(looked);
+    let detail = format!(
+        "{} sessions seen to end; {looked} locks went with one, and {in_line} requests of which nobody was told",
+        ends.len()
+    );
+    match looked {
+        0 if super::clients_died(faults) => Some(Check::unknown(NAME, PROMISES, detail)),
+        0 => None,
+        _ => Some(Check::valid(NAME, PROMISES, detail)),
+    }
 }
 
-/// Nobody gives back what is another's.
-pub fn refused_to_others(told: &Told, queues: &Queues) -> Check {
+/// Nobody gives back what is another's. None where nobody was refused.
+pub fn refused_to_others(told: &Told, queues: &Queues) -> Option<Check> {
     const NAME: &str = "nobody frees another's lock";
     const PROMISES: &str = "P1";
     for tried in &told.steals {
@@ -141,15 +168,13 @@ pub fn refused_to_others(told: &Told, queues: &Queues) -> Check {
         let place = tried.under.locks.first().and_then(|lock| queues.get(lock));
         let place = place.and_then(|places| place_of(places, tried.under.token)).map(|place| format!("{place:?}"));
         let lines = owner.into_iter().chain(place).collect();
-        return Check { at_us: Some(tried.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) };
+        return Some(Check { at_us: Some(tried.asked_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
     }
     let forced = told.forced.iter().filter(|force| force.yes == Some(true)).count();
     let refused = told.steals.iter().filter(|tried| tried.yes == Some(false)).count();
-    Check::valid(
-        NAME,
-        PROMISES,
-        format!("{refused} of {} tries refused, the others unknown; {forced} taken by force", told.steals.len()),
-    )
+    let detail =
+        format!("{refused} of {} tries refused, the others unknown; {forced} taken by force", told.steals.len());
+    (refused > 0).then(|| Check::valid(NAME, PROMISES, detail))
 }
 
 fn place_of(places: &[Place], token: u64) -> Option<&Place> {
@@ -203,6 +228,13 @@ mod tests {
         assert_eq!(judged(hold(8, 40)), Verdict::Invalid, "a token from nowhere: an acknowledged grant that was lost");
         assert_eq!(judged(hold(5, 20)), Verdict::Invalid, "said to hold after it had gone");
         assert_eq!(judged(Hold { zxid: None, ..hold(6, 0) }), Verdict::Invalid, "it went before it could hold");
+        assert_eq!(judged(Hold { zxid: None, ..hold(5, 0) }), Verdict::Valid);
+        let lost = judged(Hold { zxid: None, ..hold(8, 0) });
+        assert_eq!(lost, Verdict::Invalid, "lost, and its answer named no point in the order");
+        assert_eq!(granted_in_order(&told(&[]), &log).verdict, Verdict::Unknown, "nothing granted");
+        let left = queues(&[(5, 0), (6, 0)]);
+        let judged = |token| granted_in_order(&told(&[Hold { zxid: None, ..hold(token, 0) }]), &left).verdict;
+        assert_eq!((judged(5), judged(6)), (Verdict::Valid, Verdict::Invalid), "those who are left at the end");
     }
 
     #[test]
@@ -221,8 +253,12 @@ mod tests {
         let log = queues(&[(5, 20), (6, 30)]);
         let judged = |token, zxid, yes| {
             let told = Told { verifies: vec![answered(token, zxid, yes)], ..Told::default() };
-            verified_in_log(&told, &log).verdict
+            verified_in_log(&told, &log).unwrap().verdict
         };
+        assert_eq!(verified_in_log(&Told::default(), &log), None, "nobody asked, so nothing is said");
+        let unanswered = Answered { ended: Ended::Info, yes: None, ..answered(5, 10, true) };
+        let silent = Told { verifies: vec![unanswered], ..Told::default() };
+        assert_eq!(verified_in_log(&silent, &log).unwrap().verdict, Verdict::Unknown);
         assert_eq!(
             (judged(5, 10, true), judged(6, 10, false), judged(5, 20, false)),
             (Verdict::Valid, Verdict::Valid, Verdict::Valid)
@@ -237,8 +273,9 @@ mod tests {
     fn who_frees_another_s_lock_is_found() {
         let judged = |freed| {
             let told = Told { steals: vec![answered(5, 10, freed)], ..Told::default() };
-            refused_to_others(&told, &queues(&[(5, 10)])).verdict
+            refused_to_others(&told, &queues(&[(5, 10)])).unwrap().verdict
         };
+        assert_eq!(refused_to_others(&Told::default(), &queues(&[(5, 10)])), None);
         assert_eq!((judged(false), judged(true)), (Verdict::Valid, Verdict::Invalid));
     }
 
@@ -247,11 +284,17 @@ mod tests {
         let judged = |gone, released: Option<Ended>| {
             let released = released.map(|ended| Change { asked_us: 9, ended, zxid: None });
             let told = told(&[Hold { released, ..hold(5, 5) }]);
-            gone_with_session(&told, &queues(&[(5, gone)]), &BTreeMap::from([(5, 20)])).verdict
+            let faults = [super::super::progress::tests::fault("client-pause", 1, 2)];
+            let ends = BTreeMap::from([(5, 20)]);
+            let without = gone_with_session(&told, &queues(&[(5, gone)]), &ends, &[]).map(|check| check.verdict);
+            let with = gone_with_session(&told, &queues(&[(5, gone)]), &ends, &faults).unwrap().verdict;
+            assert_eq!(without, Some(with).filter(|verdict| *verdict != Verdict::Unknown));
+            with
         };
         assert_eq!(
             (judged(20, None), judged(12, Some(Ended::Ok)), judged(12, Some(Ended::Info))),
-            (Verdict::Valid, Verdict::Valid, Verdict::Valid)
+            (Verdict::Valid, Verdict::Unknown, Verdict::Unknown),
+            "where nothing went with its session, nothing is shown, and a client that was stopped was to show it"
         );
         assert_eq!(
             (judged(21, None), judged(0, Some(Ended::Info))),

@@ -14,50 +14,52 @@ const NAME: &str = "linearizable, as a black box";
 const PROMISES: &str = "P1 P7";
 
 /// When the first watch told of the end of a session, by its number.
-fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
+pub(crate) fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
     let ends = super::session_ends(&run.log)?;
     Ok(ends.into_iter().filter_map(|(session, end)| Some((session, *run.seen_us.get(&end)?))).collect())
 }
 
-/// One operation on one lock, whatever its kind.
+/// One operation, whatever its kind: on one lock, or on several at once. On several it is one on each: each lock has an order of its own, and
+/// linearizability is local.
 struct Asked {
-    lock: String,
-    op: Op,
+    locks: Vec<String>,
     owner: u64,
     ask: RwAsk,
     answer: Option<LockAnswer>,
 }
 
 fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
-    let of = |under: &Under| (under.locks.first().cloned().unwrap_or_default(), under.session, under.token);
+    let of = |under: Under| (under.locks, under.session, under.token);
     let done = (op.ended == Ended::Ok).then_some(LockAnswer::Done);
-    let (lock, owner, ask, answer) = match op.what.as_str() {
+    let (locks, owner, ask, answer) = match op.what.as_str() {
         tells::ACQUIRE => {
             let asks: Asks = op.asked()?;
             let answer = op.answer::<Granted>()?.map(|granted| LockAnswer::Granted { token: granted.token });
-            let lock = asks.locks.first().cloned().unwrap_or_default();
-            (lock, asks.session, RwAsk::Acquire { owner: asks.session, shared: asks.mode == Mode::Shared }, answer)
+            let ask = RwAsk::Acquire { owner: asks.session, shared: asks.mode == Mode::Shared };
+            (asks.locks, asks.session, ask, answer)
         }
         tells::RELEASE => {
-            let (lock, owner, token) = of(&op.asked()?);
-            (lock, owner, RwAsk::Release { owner, token }, done)
+            let (locks, owner, token) = of(op.asked()?);
+            (locks, owner, RwAsk::Release { owner, token }, done)
         }
         tells::DOWNGRADE => {
-            let (lock, owner, token) = of(&op.asked()?);
-            (lock, owner, RwAsk::Downgrade { owner, token }, done)
+            let (locks, owner, token) = of(op.asked()?);
+            (locks, owner, RwAsk::Downgrade { owner, token }, done)
         }
         tells::STEAL | tells::FORCE => {
-            let (lock, owner, token) = of(&op.asked()?);
+            let (locks, owner, token) = of(op.asked()?);
             let answer = op.answer::<bool>()?.map(|freed| if freed { LockAnswer::Done } else { LockAnswer::NotHeld });
-            (lock, owner, RwAsk::Release { owner, token }, answer)
+            (locks, owner, RwAsk::Release { owner, token }, answer)
         }
         tells::VERIFY => {
-            let (lock, owner, token) = of(&op.asked()?);
-            (lock, owner, RwAsk::Verify { token }, op.answer::<bool>()?.map(LockAnswer::Held))
+            let (mut locks, owner, token) = of(op.asked()?);
+            // Of several that are held together the client asks for the first.
+            locks.truncate(1);
+            (locks, owner, RwAsk::Verify { token }, op.answer::<bool>()?.map(LockAnswer::Held))
         }
         _ => return Ok(None),
     };
-    Ok(Some(Asked { lock, op: op.clone(), owner, ask, answer }))
+    Ok(Some(Asked { locks, owner, ask, answer }))
 }
 
 fn token_granted(op: &Op) -> Option<u64> {
@@ -83,24 +85,26 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
             continue;
         }
         let Some(asked) = asked(&op).map_err(|error| error.to_string())? else { continue };
-        let left = left.entry((asked.lock.clone(), asked.owner)).or_default();
-        match (asked.ask, asked.answer) {
-            (RwAsk::Acquire { .. }, Some(LockAnswer::Granted { token })) => drop(left.insert(token)),
-            (RwAsk::Acquire { .. }, None) if op.ended == Ended::Info => drop(left.insert(0)),
-            (RwAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
-            _ => {}
+        for lock in &asked.locks {
+            let left = left.entry((lock.clone(), asked.owner)).or_default();
+            match (asked.ask, asked.answer) {
+                (RwAsk::Acquire { .. }, Some(LockAnswer::Granted { token })) => drop(left.insert(token)),
+                (RwAsk::Acquire { .. }, None) if op.ended == Ended::Info => drop(left.insert(0)),
+                (RwAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
+                _ => {}
+            }
         }
         let by_owner = op.what != tells::VERIFY && op.what != tells::FORCE;
         if op.ended == Ended::Ok && by_owner {
             let last = alive_us.entry(asked.owner).or_default();
             *last = (*last).max(op.invoked_us);
         }
-        let Some(operation) = Operation::of(&asked.op, asked.ask, asked.answer) else { continue };
+        let Some(operation) = Operation::of(&op, asked.ask, asked.answer) else { continue };
         let operation = match ends.get(&asked.owner) {
             Some(at) => operation.closed_at(*at),
             None => operation,
         };
-        all.push((asked.lock, operation));
+        all.extend(asked.locks.into_iter().map(|lock| (lock, operation.clone())));
     }
     let left = left.into_iter().filter(|(_, tokens)| !tokens.is_empty());
     for (number, ((lock, owner), _)) in (1u64..).zip(left) {
@@ -204,7 +208,18 @@ mod tests {
         }
 
         fn acquire(&mut self, session: u64, mode: Mode, from_us: u64, to_us: u64, token: Option<u64>) {
-            let locks = vec!["l".to_owned()];
+            self.acquire_of(&["l"], session, mode, (from_us, to_us), token);
+        }
+
+        fn acquire_of(
+            &mut self,
+            locks: &[&str],
+            session: u64,
+            mode: Mode,
+            (from_us, to_us): (u64, u64),
+            token: Option<u64>,
+        ) {
+            let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
             let asks = Asks { locks, mode, wait_ms: 9, session, permits: None, delay_ms: 0 };
             let kind = if token.is_some() { Kind::Ok } else { Kind::Info };
             let answer = token.map_or(json!("lost"), |token| json!(Granted { token }));
@@ -277,6 +292,37 @@ mod tests {
         };
         assert_eq!(judged(5), Verdict::Valid, "the library asked anew after it had lost 5");
         assert_eq!(judged(9), Verdict::Invalid, "taken by force and given back as well");
+    }
+
+    #[test]
+    fn what_is_held_together_is_held_each() {
+        let judged = |second: &[&str]| {
+            let mut story = Story::of(&[(1, 40, 41)]);
+            story.acquire_of(&["l", "m", "n"], 1, Mode::Exclusive, (0, 10), Some(5));
+            story.acquire_of(second, 2, Mode::Exclusive, (12, 20), Some(9));
+            // It lives: this was answered to it.
+            let under = Under { locks: vec!["n".into()], token: 5, session: 1 };
+            story.op(tells::DOWNGRADE, 30, 31, Kind::Ok, json!(under), json!(null));
+            story.judged(exclusive)
+        };
+        assert_eq!(judged(&["k", "j"]), Verdict::Valid);
+        assert_eq!(
+            (judged(&["k", "n"]), judged(&["l"])),
+            (Verdict::Invalid, Verdict::Invalid),
+            "the last counts as well"
+        );
+        let given_back = |locks: &[&str]| {
+            let mut story = Story::of(&[(1, 40, 60)]);
+            story.acquire_of(&["l", "m"], 1, Mode::Exclusive, (0, 10), Some(5));
+            let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
+            let under = Under { locks, token: 5, session: 1 };
+            story.op(tells::RELEASE, 12, 18, Kind::Ok, json!(under), json!(null));
+            story.acquire_of(&["m"], 2, Mode::Exclusive, (12, 30), Some(9));
+            // It lived until then.
+            story.under(tells::DOWNGRADE, 1, 5, 40, 41, json!(null));
+            story.judged(exclusive)
+        };
+        assert_eq!((given_back(&["l", "m"]), given_back(&["l"])), (Verdict::Valid, Verdict::Invalid));
     }
 
     #[test]

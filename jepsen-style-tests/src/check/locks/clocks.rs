@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::told::{Hold, Told};
 use crate::check::Check;
 use crate::history::Ended;
+use crate::nemesis::FaultRecord;
 use crate::tokens;
 
 /// Tokens are unique for each lock, and no grant that was told before another was asked for has the larger one.
@@ -22,11 +23,13 @@ pub fn tokens_rise(told: &Told) -> Check {
     let grants: Vec<tokens::Grant<u64>> =
         told.holds.iter().flat_map(|hold| hold.asks.locks.iter().map(|lock| one_lock(hold, lock))).collect();
     match tokens::check(&grants) {
+        Ok(()) if grants.is_empty() => Check::unknown(NAME, PROMISES, "nobody was granted anything"),
         Ok(()) => Check::valid(NAME, PROMISES, format!("{} grants", grants.len())),
         Err(why) => {
             let of = |hold: &&Hold| why.contains(&format!("token {} ", hold.token));
-            let lines = told.holds.iter().filter(of).map(Hold::line).collect();
-            Check::invalid(NAME, PROMISES, why, lines)
+            let wrong: Vec<&Hold> = told.holds.iter().filter(of).collect();
+            let at_us = wrong.iter().map(|hold| hold.granted_us).max();
+            Check { at_us, ..Check::invalid(NAME, PROMISES, why, wrong.into_iter().map(Hold::line).collect()) }
         }
     }
 }
@@ -87,7 +90,8 @@ pub fn never_both(told: &Told) -> Check {
         told.looks.len(),
         overran.len() - forced
     );
-    Check::valid(NAME, PROMISES, detail)
+    // Whoever gave back or was asked says until when it held.
+    if sure.is_empty() { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
 }
 
 /// Who held what from when until when.
@@ -141,15 +145,21 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A session that its client did not close was not ended before its keeper was told that it is sure to live: the log shows its end, and the
-/// first watch that told of that did so after. The client's guard counts a margin less, so it said lost before.
-pub fn not_ended_early(told: &Told, ends: &BTreeMap<u64, u64>, seen_us: &BTreeMap<u64, u64>) -> Check {
+/// A session was not ended, but by its client, before its keeper was told that it is sure to live: the log shows its end, and the first
+/// watch that told of that did so after. The client's guard counts a margin less, so it said lost before. What a client closes when a call
+/// of it has failed may have been over by then; so only a closing that was begun before the end was seen explains it.
+pub fn not_ended_early(
+    told: &Told,
+    ends: &BTreeMap<u64, u64>,
+    seen_us: &BTreeMap<u64, u64>,
+    faults: &[FaultRecord],
+) -> Option<Check> {
     const NAME: &str = "no session ended early";
     const PROMISES: &str = "P5 P11";
     let (mut expired, mut told_first, mut closest_us) = (0_usize, 0_usize, u64::MAX);
     for (number, session) in &told.sessions {
         let Some(seen) = ends.get(number).and_then(|end| seen_us.get(end)) else { continue };
-        if session.closing_us.is_some() || session.until_us == 0 {
+        if session.closed_by(*seen) || session.until_us == 0 {
             continue;
         }
         expired += 1;
@@ -160,18 +170,19 @@ pub fn not_ended_early(told: &Told, ends: &BTreeMap<u64, u64>, seen_us: &BTreeMa
             let sure = format!("{} us: until then its keeper was sure of it", session.until_us);
             let held = told.holds.iter().rfind(|hold| hold.asks.session == *number).map(Hold::line);
             let lines = held.into_iter().chain([format!("{seen} us: the log shows its end"), sure]).collect();
-            return Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, lines) };
+            return Some(Check { at_us: Some(*seen), ..Check::invalid(NAME, PROMISES, detail, lines) });
         }
         closest_us = closest_us.min(seen - session.until_us);
     }
-    let soonest = match expired {
-        0 => String::new(),
-        _ => format!(
-            ", the soonest {} ms after it could be; {told_first} clients told it first, the others were stopped, dead or gone",
-            closest_us / 1_000
-        ),
-    };
-    Check::valid(NAME, PROMISES, format!("{expired} sessions expired{soonest}"))
+    if expired == 0 {
+        return super::clients_died(faults).then(|| Check::unknown(NAME, PROMISES, "no session was seen to expire"));
+    }
+    let detail = format!(
+        "{expired} sessions expired, the soonest {} ms after it could be; {told_first} clients told it first, the others were stopped, dead \
+         or gone",
+        closest_us / 1_000
+    );
+    Some(Check::valid(NAME, PROMISES, detail))
 }
 
 #[cfg(test)]
@@ -259,10 +270,16 @@ mod tests {
         let mut one = told(&[hold(5, Mode::Exclusive, 10, 0)]);
         one.sessions.insert(5, SessionLife { until_us: 2_000, lost_us: Some(1_800), ..SessionLife::default() });
         let ends = BTreeMap::from([(5, 8)]);
-        let judged = |told: &Told, seen| not_ended_early(told, &ends, &BTreeMap::from([(8, seen)])).verdict;
-        assert_eq!(judged(&one, 2_000), Verdict::Valid);
-        assert_eq!(judged(&one, 1_999), Verdict::Invalid);
+        let judged =
+            |told: &Told, seen| not_ended_early(told, &ends, &BTreeMap::from([(8, seen)]), &[]).map(|c| c.verdict);
+        assert_eq!(judged(&one, 2_000), Some(Verdict::Valid));
+        assert_eq!(judged(&one, 1_999), Some(Verdict::Invalid));
         one.sessions.entry(5).or_default().closing_us = Some(1_500);
-        assert_eq!(judged(&one, 1_999), Verdict::Valid, "its client closed it");
+        assert_eq!(judged(&one, 1_999), None, "its client closed it, and nothing is left to be judged");
+        one.sessions.entry(5).or_default().closing_us = Some(1_998);
+        assert_eq!(judged(&one, 1_997), Some(Verdict::Invalid), "it was over, a call failed, and so it was closed");
+        let client_kill = [super::super::progress::tests::fault("client-kill", 1, 2)];
+        let nothing = not_ended_early(&told(&[]), &ends, &BTreeMap::new(), &client_kill);
+        assert_eq!(nothing.map(|check| check.verdict), Some(Verdict::Unknown), "clients were killed");
     }
 }

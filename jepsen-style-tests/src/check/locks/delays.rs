@@ -16,14 +16,17 @@ fn place_of<'a>(queues: &'a Queues, hold: &Hold) -> Option<(&'a String, &'a Plac
 }
 
 /// Each holder that died leaves a kept place behind, in the transaction that ended its session; no other does.
-pub(super) fn kept_when_dead(told: &Told, queues: &Queues) -> Check {
+pub(super) fn kept_when_dead(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "a dead holder's place is kept";
     let (mut dead, mut released) = (0, 0);
     for hold in told.holds.iter().filter(|hold| hold.asks.delay_ms > 0) {
         let Some((_, place)) = place_of(queues, hold) else { continue };
-        let closed = told.session_of(hold).closing_us.is_some();
+        let closed_by = |gone: u64| {
+            let session = told.session_of(hold);
+            seen_us.get(&gone).map_or(session.closing_us.is_some(), |seen| session.closed_by(*seen))
+        };
         let wrong = match (hold.released.map(|change| change.ended), place.kept_from, place.gone) {
-            (None | Some(Ended::Fail), None, Some(gone)) if !closed => {
+            (None | Some(Ended::Fail), None, Some(gone)) if !closed_by(gone) => {
                 Some(format!("its holder died, and it went at {gone} without a delay"))
             }
             (Some(Ended::Ok), Some(from), _) => Some(format!("it was given back, and its place kept from {from} on")),
@@ -49,9 +52,12 @@ pub(super) fn kept_when_dead(told: &Told, queues: &Queues) -> Check {
 
 /// By the replicated clock: what a holder made that came after a kept place is not older than the end of the delay; and the delay is as
 /// long as was asked for.
-pub(super) fn not_before_the_delay(told: &Told, queues: &Queues) -> Check {
+pub(super) fn not_before_the_delay(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "nobody before the delay, by the replicated clock";
     let mut looked = 0;
+    // Where no watch told of it, the moment is that of the last grant: in a run that has one at all, somewhere after it.
+    let last_us = told.holds.last().map(|hold| hold.granted_us);
+    let moment = |zxid: Option<u64>| zxid.and_then(|zxid| seen_us.get(&zxid).copied()).or(last_us);
     for kept in &told.kept {
         let Some(place) =
             queues.get(&kept.lock).and_then(|places| places.iter().find(|place| place.token == kept.dead))
@@ -61,7 +67,8 @@ pub(super) fn not_before_the_delay(told: &Told, queues: &Queues) -> Check {
         if kept.until_ms != kept.since_ms + u64::from(place.delay_ms) {
             let detail =
                 format!("the place of token {} is kept from {} until {} ms", kept.dead, kept.since_ms, kept.until_ms);
-            return Check::invalid(NAME, PROMISES, detail, vec![format!("{kept:?}"), format!("{place:?}")]);
+            let lines = vec![format!("{kept:?}"), format!("{place:?}")];
+            return Check { at_us: moment(place.kept_from), ..Check::invalid(NAME, PROMISES, detail, lines) };
         }
         let from = place.kept_from.unwrap_or(u64::MAX);
         let after = told.marks.iter().filter(|(under, _, zxid)| *zxid > from && under.locks.contains(&kept.lock));
@@ -77,7 +84,7 @@ pub(super) fn not_before_the_delay(told: &Told, queues: &Queues) -> Check {
                 );
                 let lines =
                     vec![format!("{kept:?}"), format!("zxid {zxid}: {under:?} {marked:?}"), format!("{place:?}")];
-                return Check::invalid(NAME, PROMISES, detail, lines);
+                return Check { at_us: moment(Some(*zxid)), ..Check::invalid(NAME, PROMISES, detail, lines) };
             }
         }
     }
@@ -89,16 +96,17 @@ pub(super) fn not_before_the_delay(told: &Told, queues: &Queues) -> Check {
     }
 }
 
-/// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. Says nothing where a
-/// node's clock was put wrong.
-pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, clocks_right: bool) -> Check {
+/// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. None where a node's clock
+/// was put wrong: delays follow the replicated one.
+pub(super) fn long_enough(
+    told: &Told,
+    queues: &Queues,
+    seen_us: &BTreeMap<u64, u64>,
+    clocks_right: bool,
+) -> Option<Check> {
     const NAME: &str = "nobody before the delay, by the clock";
     if !clocks_right {
-        return Check::valid(
-            NAME,
-            PROMISES,
-            "not compared: the clocks of nodes were put wrong, and delays follow the replicated one",
-        );
+        return None;
     }
     let (mut looked, mut soonest_ms) = (0, u64::MAX);
     for hold in told.holds.iter().filter(|hold| hold.asks.delay_ms > 0) {
@@ -110,16 +118,17 @@ pub(super) fn long_enough(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, 
         looked += 1;
         if *seen < soonest_us {
             let detail = format!("the place of token {} was free {} us too soon", hold.token, soonest_us - seen);
-            return Check {
-                at_us: Some(*seen),
-                ..Check::invalid(NAME, PROMISES, detail, vec![hold.line(), format!("{place:?}")])
-            };
+            let check = Check::invalid(NAME, PROMISES, detail, vec![hold.line(), format!("{place:?}")]);
+            return Some(Check { at_us: Some(*seen), ..check });
         }
         soonest_ms = soonest_ms.min((seen - soonest_us) / 1_000);
     }
-    let soonest =
-        if looked == 0 { String::new() } else { format!(", the soonest free {soonest_ms} ms after it could be") };
-    Check::valid(NAME, PROMISES, format!("{looked} places{soonest}"))
+    Some(match looked {
+        0 => Check::unknown(NAME, PROMISES, "no place of a dead holder was seen to be free again"),
+        _ => {
+            Check::valid(NAME, PROMISES, format!("{looked} places, the soonest free {soonest_ms} ms after it could be"))
+        }
+    })
 }
 
 #[cfg(test)]
@@ -144,6 +153,8 @@ mod tests {
         Place { token, mode, delay_ms: 1_000, reader_from: None, kept_from, gone: Some(gone) }
     }
 
+    const SEEN: [(u64, u64); 2] = [(15, 1_500), (25, 2_500)];
+
     /// Three holders that died, whose places were kept from 1, 2 and 3 above their tokens on.
     fn story() -> (Told, Queues) {
         let holds = [10, 20, 30].map(hold).to_vec();
@@ -159,10 +170,17 @@ mod tests {
 
     #[test]
     fn a_dead_holder_without_a_delay_is_found() {
-        let (told, mut queues) = story();
+        let kept_when_dead = |told: &Told, queues: &Queues| kept_when_dead(told, queues, &SEEN.into());
+        let (mut told, mut queues) = story();
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Valid);
         queues.insert("l".into(), vec![place(10, None, 15)]);
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Invalid);
+        told.sessions.insert(10, SessionLife { closing_us: Some(1_500), ..SessionLife::default() });
+        assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Unknown, "it was closed, and nobody died");
+        told.sessions.insert(10, SessionLife { closing_us: Some(1_501), ..SessionLife::default() });
+        let late = kept_when_dead(&told, &queues);
+        assert_eq!(late.verdict, Verdict::Invalid, "closed when it was over, which does not explain it");
+        told.sessions.clear();
         let mut released = told.clone();
         released.holds[0].released = Some(Change { asked_us: 5, ended: Ended::Ok, zxid: None });
         assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Unknown, "given back, and nobody died");
@@ -173,6 +191,11 @@ mod tests {
     #[test]
     fn who_comes_too_soon_is_found() {
         let (mut told, queues) = story();
+        let not_before_the_delay = |told: &Told, queues: &Queues| {
+            let check = not_before_the_delay(told, queues, &SEEN.into());
+            assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
+            check
+        };
         assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Unknown, "nobody came after");
         let under = Under { locks: vec!["l".into()], token: 40, session: 4 };
         told.marks.push((under, Marked { clock_ms: 31_000 }, 41));
@@ -188,9 +211,12 @@ mod tests {
     fn a_delay_that_is_too_short_is_found() {
         let (mut told, queues) = story();
         told.sessions.insert(10, SessionLife { until_us: 2_000_000, ..SessionLife::default() });
-        let judged = |seen, right| long_enough(&told, &queues, &BTreeMap::from([(15, seen)]), right).verdict;
-        assert_eq!(judged(2_999_000, true), Verdict::Valid);
-        assert_eq!(judged(2_998_999, true), Verdict::Invalid);
-        assert_eq!(judged(2_998_999, false), Verdict::Valid, "the replicated clock is not this one");
+        let judged =
+            |seen, right| long_enough(&told, &queues, &BTreeMap::from([(15, seen)]), right).map(|check| check.verdict);
+        assert_eq!(judged(2_999_000, true), Some(Verdict::Valid));
+        assert_eq!(judged(2_998_999, true), Some(Verdict::Invalid));
+        assert_eq!(judged(2_998_999, false), None, "the replicated clock is not this one");
+        let unseen = long_enough(&told, &queues, &BTreeMap::new(), true).unwrap();
+        assert_eq!(unseen.verdict, Verdict::Unknown, "no place was seen to go");
     }
 }

@@ -13,14 +13,26 @@ mod whole;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
+pub(crate) use black_box::ends_us;
 pub use clocks::{never_both, not_ended_early, tokens_rise};
 pub use places::{Place, holds_after, places};
 pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
 pub use told::{Answered, Change, Hold, SessionLife, Told};
 
+use progress::Calm;
+
 use super::Check;
 use crate::judge::queue;
+use crate::nemesis::FaultRecord;
 use crate::workload::{Recorded, tells};
+
+/// What all workloads about locks can falsify: the promises that these checks speak of.
+pub const PROMISES: &str = "P1 P2 P4 P5 P6 P7 P10 P11";
+
+/// Whether clients were killed or stopped, so that sessions expired with what they held.
+fn clients_died(faults: &[FaultRecord]) -> bool {
+    faults.iter().any(|fault| fault.nemesis.starts_with("client-"))
+}
 
 /// The queues of locks, by name.
 pub type Queues = BTreeMap<String, Vec<Place>>;
@@ -46,6 +58,9 @@ impl Seen {
     /// The word on a run that cannot be read.
     pub(crate) fn of(run: &Recorded, locks: &[&str]) -> Result<Self, Check> {
         let told = Told::of(&run.history).map_err(|why| Check::unknown("history", "", why))?;
+        if run.log.is_empty() {
+            return Err(Check::unknown("log", "", "the log of the nodes is not there"));
+        }
         let mut queues = Queues::new();
         for lock in locks {
             let places = places(&run.log, lock).map_err(|why| Check::unknown("log", "", format!("{lock}: {why}")))?;
@@ -55,23 +70,25 @@ impl Seen {
         Ok(Self { told, queues, ends })
     }
 
-    /// The sweeps that every lock workload gets.
+    /// The sweeps that every lock workload gets, without those that found nothing to look at.
     pub(crate) fn sweeps(&self, run: &Recorded) -> Vec<Check> {
         let Self { told, queues, ends } = self;
-        vec![
-            tokens_rise(told),
-            never_both(told),
-            granted_in_order(told, queues),
-            released_in_log(told, queues),
+        let calm = Calm::between(&run.faults, run.ttl);
+        let sweeps = [
+            Some(tokens_rise(told)),
+            Some(never_both(told)),
+            Some(granted_in_order(told, queues)),
+            Some(released_in_log(told, queues)),
             verified_in_log(told, queues),
-            not_ended_early(told, ends, &run.seen_us),
-            gone_with_session(told, queues, ends),
+            not_ended_early(told, ends, &run.seen_us, &run.faults),
+            gone_with_session(told, queues, ends, &run.faults),
             goes_on(told, &run.faults, &run.history),
-            no_standstill(told, &run.faults),
-            handed_over(told, queues, &run.seen_us, &run.faults),
-            all_gone(&run.history, queues),
-            enough(told, queues),
-        ]
+            no_standstill(told, &calm),
+            handed_over(told, queues, &run.seen_us, &calm),
+            Some(all_gone(&run.history, queues, &run.seen_us)),
+            Some(enough(told, queues)),
+        ];
+        sweeps.into_iter().flatten().collect()
     }
 }
 
@@ -90,9 +107,7 @@ fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&Seen) -> Vec<Check>
 pub fn exclusive(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     judged(run, locks, |seen| {
         let mut checks = vec![black_box::exclusive(run)];
-        if !seen.told.steals.is_empty() {
-            checks.push(refused_to_others(&seen.told, &seen.queues));
-        }
+        checks.extend(refused_to_others(&seen.told, &seen.queues));
         checks
     })
 }
@@ -110,17 +125,19 @@ pub fn semaphores(run: &Recorded, semaphores: &[(&str, u16)]) -> Vec<Check> {
 
 /// All that can be said of several locks that are taken together.
 pub fn together(run: &Recorded, locks: &[&str]) -> Vec<Check> {
-    judged(run, locks, |seen| vec![whole::whole(&seen.told, &seen.queues)])
+    judged(run, locks, |seen| vec![black_box::exclusive(run), whole::whole(&seen.told, &seen.queues)])
 }
 
 /// All that can be said of locks with a delay.
 pub fn delayed(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     let clocks_right = !run.faults.iter().any(|fault| fault.nemesis.starts_with("clock-"));
     judged(run, locks, |Seen { told, queues, .. }| {
-        vec![
-            delays::kept_when_dead(told, queues),
-            delays::not_before_the_delay(told, queues),
-            delays::long_enough(told, queues, &run.seen_us, clocks_right),
-        ]
+        let mut checks = vec![
+            black_box::exclusive(run),
+            delays::kept_when_dead(told, queues, &run.seen_us),
+            delays::not_before_the_delay(told, queues, &run.seen_us),
+        ];
+        checks.extend(delays::long_enough(told, queues, &run.seen_us, clocks_right));
+        checks
     })
 }

@@ -1,6 +1,7 @@
 //! That things go on, come to an end, and that there was enough of them to say so.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::check::locks::names::LockMode;
 
@@ -14,15 +15,15 @@ use crate::workload::tells::{self, View};
 /// How long after a fault was taken off somebody must have been granted something.
 const AGAIN_WITHIN_US: u64 = 15_000_000;
 const FEWEST_GRANTS: usize = 20;
-/// How long after a fault was taken off its consequences may be felt.
-const SHADOW_US: u64 = 8_000_000;
+/// How long after a fault was taken off, and a session has had the time to expire, its consequences may be felt.
+const SHADOW_US: u64 = 1_500_000;
 /// Longer than any session takes to expire and any delay to pass.
 const STANDSTILL_US: u64 = 10_000_000;
 /// Less than clients with much patience wait.
 const TOLD_WITHIN_US: u64 = 2_500_000;
 
-/// After each fault somebody is granted something again.
-pub fn goes_on(told: &Told, faults: &[FaultRecord], history: &History) -> Check {
+/// After each fault somebody is granted something again. None where there was no fault.
+pub fn goes_on(told: &Told, faults: &[FaultRecord], history: &History) -> Option<Check> {
     const NAME: &str = "goes on after each fault";
     const PROMISES: &str = "P10";
     let last_us = told.holds.iter().map(|hold| hold.asked_us).max().unwrap_or(0);
@@ -45,45 +46,60 @@ pub fn goes_on(told: &Told, faults: &[FaultRecord], history: &History) -> Check 
                     None => "nobody was granted anything any more".into(),
                 };
                 let line = format!("{} us: {} ({}) taken off", fault.ended_us, fault.nemesis, fault.what);
-                return Check { at_us: Some(fault.ended_us), ..Check::invalid(NAME, PROMISES, detail, vec![line]) };
+                let check = Check::invalid(NAME, PROMISES, detail, vec![line]);
+                return Some(Check { at_us: Some(fault.ended_us), ..check });
             }
         }
     }
-    Check::valid(NAME, PROMISES, format!("{looked} faults, at most {} ms until the next grant", slowest_us / 1_000))
+    let detail = format!("{looked} faults, at most {} ms until the next grant", slowest_us / 1_000);
+    match (faults.len(), looked) {
+        (0, _) => None,
+        (_, 0) => Some(Check::unknown(NAME, PROMISES, "nobody asked for long enough after a fault")),
+        _ => Some(Check::valid(NAME, PROMISES, detail)),
+    }
 }
 
-/// Whether a moment is in nobody's shadow: no fault was on, and the last one has been off for long enough.
-fn calm(faults: &[FaultRecord], from_us: u64, to_us: u64) -> bool {
-    faults.iter().all(|fault| to_us < fault.began_us || from_us > fault.ended_us + SHADOW_US)
+/// When no fault was on, and none cast its shadow: sessions that it cost have expired, and what waited for that has come.
+pub struct Calm<'a> {
+    faults: &'a [FaultRecord],
+    shadow_us: u64,
 }
 
-/// While no fault is on, somebody is granted something all the time.
-pub fn no_standstill(told: &Told, faults: &[FaultRecord]) -> Check {
+impl<'a> Calm<'a> {
+    /// Between these faults, where sessions live for so long.
+    pub fn between(faults: &'a [FaultRecord], ttl: Duration) -> Self {
+        Self { faults, shadow_us: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX).saturating_add(SHADOW_US) }
+    }
+
+    fn is(&self, from_us: u64, to_us: u64) -> bool {
+        let after = |fault: &FaultRecord| from_us > fault.ended_us.saturating_add(self.shadow_us);
+        self.faults.iter().all(|fault| to_us < fault.began_us || after(fault))
+    }
+}
+
+/// While no fault is on, somebody is granted something all the time. None where there was no such time.
+pub fn no_standstill(told: &Told, calm: &Calm<'_>) -> Option<Check> {
     const NAME: &str = "no standstill";
     const PROMISES: &str = "P2";
     let gaps = told.holds.windows(2).map(|pair| (pair[0].granted_us, pair[1].granted_us));
-    let longest = gaps.filter(|(from, to)| calm(faults, *from, *to)).max_by_key(|(from, to)| to - from);
-    let Some((from_us, to_us)) = longest else { return Check::valid(NAME, PROMISES, "there was no calm") };
+    let (from_us, to_us) = gaps.filter(|(from, to)| calm.is(*from, *to)).max_by_key(|(from, to)| to - from)?;
     let detail = format!("the longest time without a grant while all was well: {} ms", (to_us - from_us) / 1_000);
     if to_us - from_us > STANDSTILL_US {
         let line = format!("nothing from {from_us} us to {to_us} us");
-        return Check { at_us: Some(from_us), ..Check::invalid(NAME, PROMISES, detail, vec![line]) };
+        return Some(Check { at_us: Some(from_us), ..Check::invalid(NAME, PROMISES, detail, vec![line]) });
     }
-    Check::valid(NAME, PROMISES, detail)
+    Some(Check::valid(NAME, PROMISES, detail))
 }
 
 /// From when the log had a waiting request hold until its client was told: a wake-up that was lost takes until the client's patience is
-/// over. Judged while no fault is on.
-pub fn handed_over(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, faults: &[FaultRecord]) -> Check {
+/// over. Judged while no fault is on; none where there was no such time.
+pub fn handed_over(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, calm: &Calm<'_>) -> Option<Check> {
     const NAME: &str = "waiters are told";
-    const PROMISES: &str = "P2 P3";
+    const PROMISES: &str = "P2";
     let mut took: Vec<(u64, &Hold)> = Vec::new();
-    let one_lock = told.holds.iter().filter(|hold| hold.asks.locks.len() == 1);
-    for hold in one_lock {
-        let Some(places) = hold.asks.locks.first().and_then(|lock| queues.get(lock)) else { continue };
-        let Some(from) = held_from(places, hold) else { continue };
-        let Some(from_us) = seen_us.get(&from) else { continue };
-        if calm(faults, *from_us, hold.granted_us) {
+    for hold in &told.holds {
+        let Some(from_us) = held_from(queues, hold).and_then(|from| seen_us.get(&from)) else { continue };
+        if calm.is(*from_us, hold.granted_us) {
             took.push((hold.granted_us.saturating_sub(*from_us), hold));
         }
     }
@@ -93,14 +109,24 @@ pub fn handed_over(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, f
         format!("{} hand-overs while all was well, ms: p50 {}, p99 {}, max {}", took.len(), at(50), at(99), at(100));
     match took.last() {
         Some((us, hold)) if *us > TOLD_WITHIN_US => {
-            Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, vec![hold.line()]) }
+            Some(Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, vec![hold.line()]) })
         }
-        _ => Check::valid(NAME, PROMISES, detail),
+        Some(_) => Some(Check::valid(NAME, PROMISES, detail)),
+        // Were nobody ever told, there would be no hand-over to be seen.
+        None if told.holds.iter().any(|hold| calm.is(hold.asked_us, hold.granted_us)) => {
+            Some(Check::unknown(NAME, PROMISES, detail))
+        }
+        None => None,
     }
 }
 
-/// The zxid from which on a request that had to wait held.
-fn held_from(places: &[Place], hold: &Hold) -> Option<u64> {
+/// The zxid from which on a request that had to wait held, all of its locks.
+fn held_from(queues: &Queues, hold: &Hold) -> Option<u64> {
+    let of = |lock: &String| queues.get(lock).and_then(|places| held_one_from(places, hold));
+    hold.asks.locks.iter().filter_map(of).max()
+}
+
+fn held_one_from(places: &[Place], hold: &Hold) -> Option<u64> {
     if holds_after(places, hold.token, hold.token).is_ok() {
         return None;
     }
@@ -112,10 +138,15 @@ fn held_from(places: &[Place], hold: &Hold) -> Option<u64> {
 }
 
 /// At the end nobody is left in the queues: neither as the cluster tells, nor in the log.
-pub fn all_gone(history: &History, queues: &Queues) -> Check {
+pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "nobody is left behind";
     const PROMISES: &str = "P2 P6";
     let ops = history.ops();
+    let left_behind = |at_us: Option<u64>, detail: String, lines: Vec<String>| {
+        let check = Check::invalid(NAME, PROMISES, detail, lines);
+        // A run has an end, and if nothing else is known, that is where somebody was found.
+        Check { at_us: at_us.or_else(|| history.events().last().map(|event| event.at_us)), ..check }
+    };
     for (lock, places) in queues {
         let mut views = ops.iter().filter(|op| op.what == tells::VIEW && op.input.as_str() == Some(lock));
         let Some(last) = views.rfind(|op| op.ended == Ended::Ok) else {
@@ -126,24 +157,16 @@ pub fn all_gone(history: &History, queues: &Queues) -> Check {
             Ok(Some(view)) => {
                 let left = |token: &u64| format!("{:?}", places.iter().find(|place| place.token == *token));
                 let lines = view.holders.iter().map(left).collect();
-                return Check::invalid(
-                    NAME,
-                    PROMISES,
-                    format!("long after the last client had gone, {lock} stood so: {view:?}"),
-                    lines,
-                );
+                let detail = format!("long after the last client had gone, {lock} stood so: {view:?}");
+                return left_behind(last.completed_us, detail, lines);
             }
             Ok(None) | Err(_) => {
                 return Check::unknown(NAME, PROMISES, format!("the last look at {lock} cannot be read"));
             }
         }
         if let Some(left) = places.iter().find(|place| place.gone.is_none()) {
-            return Check::invalid(
-                NAME,
-                PROMISES,
-                format!("{lock}: a request is left in the log"),
-                vec![format!("{left:?}")],
-            );
+            let detail = format!("{lock}: a request is left in the log");
+            return left_behind(seen_us.get(&left.token).copied(), detail, vec![format!("{left:?}")]);
         }
     }
     Check::valid(NAME, PROMISES, format!("{} queues, empty in the end", queues.len()))
@@ -173,7 +196,7 @@ pub fn enough(told: &Told, queues: &Queues) -> Check {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use lockkeeper_client::api::locks::Mode;
     use serde_json::json;
 
@@ -194,8 +217,8 @@ mod tests {
         Told { holds, ..Told::default() }
     }
 
-    fn fault(began_us: u64, ended_us: u64) -> FaultRecord {
-        let (nemesis, what, evidence) = ("kill-leader".into(), String::new(), Vec::new());
+    pub(in crate::check::locks) fn fault(nemesis: &str, began_us: u64, ended_us: u64) -> FaultRecord {
+        let (nemesis, what, evidence) = (nemesis.to_owned(), String::new(), Vec::new());
         FaultRecord { nemesis, what, began_us, ended_us, evidence, bit: true, stops_holders: false }
     }
 
@@ -208,19 +231,30 @@ mod tests {
                 Event { at_us, client: 1, op: 0, kind: Kind::Told, what: "x".into(), value: json!(1), zxid: None };
             History::new(vec![event])
         };
-        let judged = |told: &Told, until| goes_on(told, &[fault(5 * S, 10 * S)], &ended(until)).verdict;
+        let faults = [fault("kill-leader", 5 * S, 10 * S)];
+        let judged = |told: &Told, until| goes_on(told, &faults, &ended(until)).unwrap().verdict;
         assert_eq!(judged(&told(&[S, 12 * S]), 60 * S), Verdict::Valid);
         assert_eq!(judged(&told(&[S, 26 * S]), 60 * S), Verdict::Invalid, "late");
         assert_eq!(judged(&told(&[S]), 60 * S), Verdict::Invalid, "never");
-        assert_eq!(judged(&told(&[S]), 12 * S), Verdict::Valid, "nobody asked for long enough to say");
+        assert_eq!(judged(&told(&[S]), 12 * S), Verdict::Unknown, "nobody asked for long enough to say");
+        assert_eq!(goes_on(&told(&[S]), &[], &ended(S)), None, "there was no fault");
     }
 
     #[test]
     fn standstill_is_found_where_no_fault_explains_it() {
-        assert_eq!(no_standstill(&told(&[S, 5 * S, 9 * S]), &[]).verdict, Verdict::Valid);
-        assert_eq!(no_standstill(&told(&[S, 12 * S]), &[]).verdict, Verdict::Invalid);
-        assert_eq!(no_standstill(&told(&[S, 12 * S]), &[fault(2 * S, 6 * S)]).verdict, Verdict::Valid);
+        let judged = |granted_us: &[u64], faults: &[FaultRecord]| {
+            no_standstill(&told(granted_us), &Calm::between(faults, TTL)).map(|check| check.verdict)
+        };
+        assert_eq!(judged(&[S, 5 * S, 9 * S], &[]), Some(Verdict::Valid));
+        assert_eq!(judged(&[S, 12 * S], &[]), Some(Verdict::Invalid));
+        let fault = [fault("kill-leader", 2 * S, 6 * S)];
+        assert_eq!(judged(&[S, 12 * S], &fault), None, "there was no calm");
+        // Sessions live for 2 s: whoever waited for one to expire has come 3.5 s after the fault.
+        assert_eq!(judged(&[S, 9 * S, 20 * S], &fault), None);
+        assert_eq!(judged(&[S, 10 * S, 21 * S], &fault), Some(Verdict::Invalid), "and so this is nobody's shadow");
     }
+
+    const TTL: Duration = Duration::from_secs(2);
 
     #[test]
     fn a_lost_wake_up_is_found() {
@@ -233,13 +267,25 @@ mod tests {
             gone: Some(gone),
         };
         let queues = Queues::from([("l".to_owned(), vec![place(5, 20), place(6, 30)])]);
-        let waited = |granted_us| {
-            let told = Told { holds: vec![Hold { zxid: Some(20), ..hold(6, granted_us) }], ..Told::default() };
-            handed_over(&told, &queues, &BTreeMap::from([(20, 10 * S)]), &[])
+        let judged = |hold: Hold, faults: &[FaultRecord]| {
+            let told = Told { holds: vec![hold], ..Told::default() };
+            handed_over(&told, &queues, &BTreeMap::from([(20, 10 * S), (25, 13 * S)]), &Calm::between(faults, TTL))
         };
-        assert_eq!(waited(11 * S).verdict, Verdict::Valid);
-        assert!(waited(11 * S).detail.contains("1 hand-overs"));
-        assert_eq!(waited(14 * S).verdict, Verdict::Invalid);
+        let waited = |granted_us, faults: &[FaultRecord]| {
+            judged(Hold { zxid: Some(20), asked_us: 9 * S, ..hold(6, granted_us) }, faults).map(|check| check.verdict)
+        };
+        assert_eq!(waited(11 * S, &[]), Some(Verdict::Valid));
+        assert_eq!(waited(14 * S, &[]), Some(Verdict::Invalid));
+        // The fault was off for longer than a session lives and somebody needs to be told of it.
+        assert_eq!(waited(14 * S, &[fault("kill-one", S, 6 * S)]), Some(Verdict::Invalid), "lost after a fault");
+        assert_eq!(waited(14 * S, &[fault("kill-one", S, 7 * S)]), None, "in its shadow");
+        assert_eq!(judged(hold(5, 9 * S), &[]).unwrap().verdict, Verdict::Unknown, "nobody who had waited was told");
+        // Of two that are held together it is the later that counts.
+        let places = vec![place(4, 25), place(6, 30)];
+        let both = Queues::from([("l".to_owned(), queues["l"].clone()), ("m".to_owned(), places)]);
+        let mut joint = Hold { zxid: Some(25), ..hold(6, 14 * S) };
+        joint.asks.locks.push("m".into());
+        assert_eq!((held_from(&queues, &joint), held_from(&both, &joint)), (Some(20), Some(25)));
     }
 
     #[test]
@@ -258,10 +304,18 @@ mod tests {
         };
         let queues = Queues::from([("l".to_owned(), Vec::new())]);
         let empty = View { holders: Vec::new(), waiting: 0 };
-        assert_eq!(all_gone(&view(empty.clone()), &queues).verdict, Verdict::Valid);
-        assert_eq!(all_gone(&view(View { waiting: 1, ..empty.clone() }), &queues).verdict, Verdict::Invalid);
-        assert_eq!(all_gone(&view(View { holders: vec![5], waiting: 0 }), &queues).verdict, Verdict::Invalid);
-        assert_eq!(all_gone(&History::default(), &queues).verdict, Verdict::Unknown);
+        let judged = |history: &History, queues: &Queues| {
+            let check = all_gone(history, queues, &BTreeMap::new());
+            assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
+            check.verdict
+        };
+        assert_eq!(judged(&view(empty.clone()), &queues), Verdict::Valid);
+        assert_eq!(judged(&view(View { waiting: 1, ..empty.clone() }), &queues), Verdict::Invalid);
+        assert_eq!(judged(&view(View { holders: vec![5], waiting: 0 }), &queues), Verdict::Invalid);
+        assert_eq!(judged(&History::default(), &queues), Verdict::Unknown);
+        let left =
+            Place { token: 5, mode: LockMode::Exclusive, delay_ms: 0, reader_from: None, kept_from: None, gone: None };
+        assert_eq!(judged(&view(empty), &Queues::from([("l".to_owned(), vec![left])])), Verdict::Invalid);
         assert_eq!(enough(&Told::default(), &queues).verdict, Verdict::Unknown);
     }
 }

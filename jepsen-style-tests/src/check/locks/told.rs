@@ -78,6 +78,13 @@ pub struct SessionLife {
     pub abandoned_us: Option<u64>,
 }
 
+impl SessionLife {
+    /// Whether its client had begun to close it when its end was seen. Whoever closes it later may do so because it is over.
+    pub fn closed_by(&self, seen_us: u64) -> bool {
+        self.closing_us.is_some_and(|closing_us| closing_us <= seen_us)
+    }
+}
+
 /// Something that was asked about a token, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {

@@ -24,12 +24,9 @@ pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
     for (token, parts) in by_token.iter().filter(|(token, _)| by_itself.contains(token)) {
         let ends: BTreeSet<Option<u64>> = parts.values().copied().collect();
         if ends.len() > 1 {
-            return Check::invalid(
-                NAME,
-                PROMISES,
-                format!("the requests of token {token} went one by one"),
-                vec![format!("{parts:?}")],
-            );
+            let at_us = told.holds.iter().find(|hold| hold.token == *token).map(|hold| hold.granted_us);
+            let detail = format!("the requests of token {token} went one by one");
+            return Check { at_us, ..Check::invalid(NAME, PROMISES, detail, vec![format!("{parts:?}")]) };
         }
     }
     let mut together = 0;
@@ -45,7 +42,8 @@ pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
         }
         together += usize::from(want.len() > 1);
     }
-    Check::valid(NAME, PROMISES, format!("{} requests in the log, {together} joint grants told", by_token.len()))
+    let detail = format!("{} requests in the log, {together} joint grants told", by_token.len());
+    if together == 0 { Check::unknown(NAME, PROMISES, detail) } else { Check::valid(NAME, PROMISES, detail) }
 }
 
 #[cfg(test)]
@@ -79,7 +77,9 @@ mod tests {
         };
         let both = granted(5, &["b", "a"]);
         assert_eq!(whole(&both, &queues(&[(5, 9)], &[(5, 9), (6, 7)])).verdict, Verdict::Valid);
-        assert_eq!(whole(&both, &queues(&[(5, 9)], &[(5, 8)])).verdict, Verdict::Invalid, "went one by one");
+        let apart = whole(&both, &queues(&[(5, 9)], &[(5, 8)]));
+        assert_eq!((apart.verdict, apart.at_us), (Verdict::Invalid, Some(2)), "went one by one");
+        assert_eq!(whole(&granted(5, &["a"]), &queues(&[(5, 9)], &[])).verdict, Verdict::Unknown, "none was joint");
         let mut unanswered = both.clone();
         let change = Change { asked_us: 3, ended: Ended::Info, zxid: None };
         unanswered.holds[0].released = Some(change);

@@ -5,7 +5,8 @@
 //! 2017): depth first, remembering each pair (operations placed, state) that was tried. It is exponential at worst, so it has a
 //! [`Budget`]; running out of it is *unknown*, never a pass. A history of many keys is many histories ([`judge`]): linearizability is local.
 
-mod fifo;
+mod gate;
+mod item;
 mod list;
 mod lock;
 mod naive;
@@ -22,7 +23,8 @@ use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
-pub use fifo::{Fifo, FifoAnswer, FifoAsk};
+pub use gate::{Gate, GateAnswer, GateAsk};
+pub use item::{Item, ItemAsk, ItemDone};
 pub use list::{AppendList, ListAnswer, ListAsk};
 pub use lock::{LockAnswer, LockAsk, Mutex};
 pub use naive::search as naive;

@@ -26,6 +26,8 @@ struct Added {
 struct Story {
     added: Vec<Added>,
     last: Option<Vec<String>>,
+    /// When that was read.
+    read_us: Option<u64>,
 }
 
 type Stories = BTreeMap<String, Story>;
@@ -72,7 +74,8 @@ fn stories(ops: &[Op], add: &str, read: &str) -> Result<Stories, serde_json::Err
             if read == ROW_READ {
                 elements.sort_by_key(|name| sequence(name));
             }
-            stories.entry(list).or_default().last = Some(elements);
+            let story = stories.entry(list).or_default();
+            (story.last, story.read_us) = (Some(elements), op.completed_us);
         }
     }
     Ok(stories)
@@ -111,7 +114,7 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
             let what = format!("{list}: {element} is there {count} times");
             return match ends.get(element) {
                 Some(added) => broken(name, OF, added, what),
-                None => Check::invalid(name, OF, what, Vec::new()),
+                None => Check { at_us: story.read_us, ..Check::invalid(name, OF, what, Vec::new()) },
             };
         }
         for element in there.keys() {
@@ -122,12 +125,8 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
                 }
                 Some(_) => {}
                 None => {
-                    return Check::invalid(
-                        name,
-                        OF,
-                        format!("{list}: nobody added {element}, and it is there"),
-                        vec![],
-                    );
+                    let what = format!("{list}: nobody added {element}, and it is there");
+                    return Check { at_us: story.read_us, ..Check::invalid(name, OF, what, Vec::new()) };
                 }
             }
         }
@@ -307,7 +306,12 @@ mod tests {
     }
 
     fn found(ops: &[Op]) -> Vec<String> {
-        all(ops).into_iter().filter(|check| check.verdict != Verdict::Valid).map(|check| check.name).collect()
+        let found = all(ops).into_iter().filter(|check| check.verdict != Verdict::Valid);
+        let named = found.map(|check| {
+            assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
+            check.name
+        });
+        named.collect()
     }
 
     const ROWS: [&str; 2] = ["x-0000000000", "y-0000000001"];
@@ -321,7 +325,8 @@ mod tests {
 
     #[test]
     fn lost_doubled_and_invented_elements_are_caught() {
-        for list in [vec!["a"], vec!["a", "b", "b"], vec!["a", "b", "d"], vec!["a", "b", "z"]] {
+        for list in [vec!["a"], vec!["a", "b", "b"], vec!["a", "b", "d"], vec!["a", "b", "z"], vec!["a", "b", "z", "z"]]
+        {
             assert!(
                 found(&history(&list, &ROWS)).contains(&"lists: nothing lost, nothing twice".to_owned()),
                 "{list:?}"

@@ -17,7 +17,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hand::{ATTEMPT, Hand, Sure, end, sure, sure_once};
+use super::hand::{ATTEMPT, Hand, Sure, end, sure, sure_once, sure_read};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::Check;
 use crate::http::{Called, Change};
@@ -79,7 +79,7 @@ impl Workload for Append {
     }
 
     fn promises(&self) -> &'static str {
-        "P4 P7 P9"
+        "P4 P7 P9 P10"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
@@ -115,7 +115,7 @@ impl Workload for Append {
         for list in hand.client.children(ROWS).await.map_err(|error| error.to_string())? {
             let begun = hand.context.teller.begin(ROW_READ, &list);
             let names = hand.client.children(&format!("{ROWS}/{list}")).await;
-            end(begun, names.map(|elements| (List { elements }, None)), sure);
+            end(begun, names.map(|elements| (List { elements }, None)), sure_read);
         }
         Ok(())
     }
@@ -135,11 +135,12 @@ fn elements(node: &Node) -> Vec<String> {
 
 async fn read(hand: &Hand, client: &Client, list: &str) {
     let begun = hand.context.teller.begin(READ, &list);
-    match client.node(&format!("{LISTS}/{list}"), &Reading::default()).await {
-        Ok(node) => begun.ok(&List { elements: elements(&node) }, Some(node.zxid)),
-        Err(error) if error.code() == Some(Code::NoNode) => begun.ok(&List { elements: Vec::new() }, None),
-        Err(error) => begun.fail(&error.to_string()),
-    }
+    let read = match client.node(&format!("{LISTS}/{list}"), &Reading::default()).await {
+        Ok(node) => Ok((List { elements: elements(&node) }, Some(node.zxid))),
+        Err(error) if error.code() == Some(Code::NoNode) => Ok((List { elements: Vec::new() }, None)),
+        Err(error) => Err(error),
+    };
+    end(begun, read, sure_read);
 }
 
 /// Reads, and sets what it read with the element behind it, until nobody else came between.

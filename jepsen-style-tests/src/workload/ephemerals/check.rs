@@ -40,7 +40,7 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
     match estates(run) {
         Ok(estates) => {
             checks.push(never_early(&told, &estates, &run.seen_us));
-            checks.push(at_one_zxid(&told, &estates));
+            checks.push(at_one_zxid(&told, &estates, &run.seen_us));
         }
         Err(why) => checks.push(Check::unknown("ephemerals in the log", "P5 P6", why)),
     }
@@ -137,7 +137,7 @@ fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<
 }
 
 /// Whatever of a session was not deleted by name goes in one transaction, and nothing of it comes after.
-fn at_one_zxid(told: &Told, estates: &BTreeMap<u64, Estate>) -> Check {
+fn at_one_zxid(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "what a session owned goes at one zxid";
     let mut ended = 0;
     for (session, estate) in estates {
@@ -150,7 +150,11 @@ fn at_one_zxid(told: &Told, estates: &BTreeMap<u64, Estate>) -> Check {
                 .map(|(path, life)| format!("{path}: created at {}, gone at {:?}", life.token, life.gone))
                 .collect();
             let detail = format!("the end of session {session} is {} points in the order", ends.len());
-            return Check::invalid(NAME, "P6", detail, lines);
+            // The last of it that went, or where all of it stands, the last that came.
+            let moment = |zxid: Option<u64>| zxid.and_then(|zxid| seen_us.get(&zxid).copied());
+            let gone = moment(kept.iter().filter_map(|(_, life)| life.gone).max());
+            let at_us = gone.or_else(|| moment(kept.iter().map(|(_, life)| life.token).max()));
+            return Check { at_us, ..Check::invalid(NAME, "P6", detail, lines) };
         }
         ended += usize::from(kept.len() > 1 && ends.iter().all(Option::is_some));
     }

@@ -73,7 +73,7 @@ impl Workload for Ephemerals {
     }
 
     fn promises(&self) -> &'static str {
-        "P5 P6 P7"
+        "P5 P6 P7 P10"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, Key, ONCE, Run, Stands, result_of};
+use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, Key, ONCE, Run, Stands, black_box, result_of};
 use crate::check::Check;
 use crate::history::{Ended, Op};
 use crate::workload::Recorded;
@@ -10,7 +10,12 @@ use crate::workload::tells::{self, OfSession};
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
     match Story::of(run, &run.history.ops()) {
-        Ok(story) => vec![story.body_runs_once(), story.result_is_stable(), story.dead_ones_are_freed()],
+        Ok(story) => vec![
+            story.body_runs_once(),
+            story.result_is_stable(),
+            story.dead_ones_are_freed(),
+            black_box::linearizable(run, &run.history.ops()),
+        ],
         Err(error) => vec![Check::unknown("gates", "P9", format!("the history cannot be read: {error}"))],
     }
 }
@@ -47,7 +52,8 @@ struct Story {
     unfinished: Vec<(String, u64, Stands)>,
     sure_us: BTreeMap<u64, u64>,
     closing_us: BTreeMap<u64, u64>,
-    freed: Vec<Freed>,
+    /// With when it was told.
+    freed: Vec<(u64, Freed)>,
 }
 
 impl Story {
@@ -86,7 +92,7 @@ impl Story {
                     let OfSession { session } = serde_json::from_value(value)?;
                     story.closing_us.insert(session, event.at_us);
                 }
-                FREED => story.freed.push(serde_json::from_value(value)?),
+                FREED => story.freed.push((event.at_us, serde_json::from_value(value)?)),
                 _ => {}
             }
         }
@@ -192,9 +198,9 @@ impl Story {
     fn dead_ones_are_freed(&self) -> Check {
         const NAME: &str = "gates of dead workers are freed";
         const OF: &str = "P6 P10";
-        if let Some(shut) = self.freed.iter().find(|freed| !freed.free) {
+        if let Some((at_us, shut)) = self.freed.iter().find(|(_, freed)| !freed.free) {
             let what = format!("{}: its worker is dead, and it is shut", shut.key);
-            return Check::invalid(NAME, OF, what, vec![format!("{:?}", self.bodies.get(&shut.key))]);
+            return broken(NAME, OF, *at_us, what, &self.bodies.get(&shut.key));
         }
         match self.freed.len() {
             0 => Check::unknown(NAME, OF, "no worker died at a gate"),
@@ -262,7 +268,11 @@ mod tests {
 
         fn verdicts(self) -> Vec<Verdict> {
             let run = Recorded { history: History::new(self.events), ..Recorded::default() };
-            all(&run).iter().map(|check| check.verdict).collect()
+            let checks = all(&run);
+            for check in &checks {
+                assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
+            }
+            checks.iter().map(|check| check.verdict).collect()
         }
 
         fn after(change: impl FnOnce(&mut Self)) -> Vec<Verdict> {
@@ -272,18 +282,23 @@ mod tests {
         }
     }
 
-    const TWICE: [Verdict; 3] = [Verdict::Invalid, Verdict::Valid, Verdict::Valid];
-    const UNSTABLE: [Verdict; 3] = [Verdict::Valid, Verdict::Invalid, Verdict::Valid];
+    const TWICE: [Verdict; 4] = [Verdict::Invalid, Verdict::Valid, Verdict::Valid, Verdict::Valid];
+    const UNSTABLE: [Verdict; 4] = [Verdict::Valid, Verdict::Invalid, Verdict::Valid, Verdict::Valid];
+
+    /// And it is seen from outside.
+    fn and_seen([one, other, third, _]: [Verdict; 4]) -> [Verdict; 4] {
+        [one, other, third, Verdict::Invalid]
+    }
 
     #[test]
     fn good_gates_pass_and_silence_does_not() {
-        assert_eq!(Bench::good().verdicts(), [Verdict::Valid; 3]);
-        assert_eq!(Bench::default().verdicts(), [Verdict::Unknown; 3]);
+        assert_eq!(Bench::good().verdicts(), [Verdict::Valid; 4]);
+        assert_eq!(Bench::default().verdicts(), [Verdict::Unknown; 4]);
         let expired = Bench::after(|bench| {
             bench.body(100_000, "x", 20, 2);
             bench.body(1_000_000, "x", 21, 1);
         });
-        assert_eq!(expired, [Verdict::Valid; 3], "its session may have expired by then");
+        assert_eq!(expired, [Verdict::Valid; 4], "its session may have expired by then");
     }
 
     #[test]
@@ -295,14 +310,14 @@ mod tests {
         assert_eq!(Bench::after(beside), TWICE, "beside the first");
         assert_eq!(Bench::after(|bench| bench.body(21_000, "k", 5, 3)), TWICE, "under one token");
         let late = |bench: &mut Bench| bench.begin(60_000, "k", json!({ "is": "in_progress", "token": 6 }));
-        assert_eq!(Bench::after(late), TWICE, "after the result was there");
+        assert_eq!(Bench::after(late), and_seen(TWICE), "after the result was there");
     }
 
     #[test]
     fn other_results_and_gates_left_shut_are_caught() {
-        for (token, result) in [(5, "another"), (6, "result of 6")] {
+        for (token, result, found) in [(5, "another", UNSTABLE), (6, "result of 6", and_seen(UNSTABLE))] {
             let answer = json!({ "is": "done", "token": token, "result": result });
-            assert_eq!(Bench::after(|bench| bench.begin(60_000, "k", answer)), UNSTABLE);
+            assert_eq!(Bench::after(|bench| bench.begin(60_000, "k", answer)), found);
         }
         let shut = Bench::after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
         assert_eq!(shut[2], Verdict::Invalid);

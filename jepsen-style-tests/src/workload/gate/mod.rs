@@ -2,6 +2,7 @@
 //! the middle. The body runs once for each key unless the one who ran it died or said that it failed; the result, once there, is
 //! the same for everybody; and a gate whose worker died is free again (P5, P6, P9).
 
+mod black_box;
 mod check;
 
 use std::collections::BTreeSet;
@@ -30,6 +31,8 @@ const KEEP: Duration = Duration::from_secs(3_600);
 /// How long after the end a gate whose worker died may take to be free.
 const FREE_WITHIN: Duration = Duration::from_secs(15);
 const MOST_LOOKED_AT: usize = 40;
+/// One client in so many first dies at a gate of its own, so that in every run some gates are left shut.
+const DOOMED_OF: u32 = 3;
 
 // Operations.
 const BEGIN: &str = "begin";
@@ -86,20 +89,24 @@ impl Workload for Gates {
     }
 
     fn promises(&self) -> &'static str {
-        "P5 P6 P9"
+        "P4 P5 P6 P7 P9 P10"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let mut seat = Seat::new(context)?;
+        let client = seat.hand.context.client;
+        let mut doomed = client.is_multiple_of(DOOMED_OF);
         while let Some(session) = seat.session().await {
-            let key = format!("jepsen-{}", boot_us() / WINDOW_US);
+            let key = if doomed { format!("jepsen-of-{client}") } else { format!("jepsen-{}", boot_us() / WINDOW_US) };
             let gate = session.gate(&key).pending(PENDING).label("jepsen");
             let key = Key { key, session: session.id() };
             drop(session);
-            if seat.hand.chance(50) {
-                once(&mut seat, gate, key).await
+            if doomed {
+                doomed = !turn(&mut seat, gate, key, true).await;
+            } else if seat.hand.chance(50) {
+                once(&mut seat, gate, key).await;
             } else {
-                turn(&mut seat, gate, key).await
+                turn(&mut seat, gate, key, false).await;
             }
             if seat.hand.chance(2) {
                 seat.close().await;
@@ -149,21 +156,34 @@ fn stands(how: &How) -> Stands {
     }
 }
 
-/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle.
-async fn turn(seat: &mut Seat, gate: Gate, key: Key) {
+/// The point in the order that an answer tells: the token of a run is the zxid of its beginning.
+fn zxid(how: &How) -> Option<u64> {
+    if let How::Proceed(ticket) = how { Some(ticket.token()) } else { None }
+}
+
+/// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle. Whether it died.
+async fn turn(seat: &mut Seat, gate: Gate, key: Key, doomed: bool) -> bool {
     let begun = seat.teller().begin(BEGIN, &key);
     let how = match gate.begin(&key.key).await {
         Ok(how) => how,
-        Err(error) => return failed(seat, begun, &error).await,
+        Err(error) => {
+            failed(seat, begun, &error).await;
+            // Where it was let in without hearing of it, only the end of its session lets it in again.
+            if doomed {
+                drop(gate);
+                seat.close().await;
+            }
+            return false;
+        }
     };
-    begun.ok(&stands(&how), None);
-    let How::Proceed(ticket) = how else { return };
+    begun.ok(&stands(&how), zxid(&how));
+    let How::Proceed(ticket) = how else { return false };
     let run = Run { key: key.key, token: ticket.token(), session: key.session };
     seat.teller().told(BODY, &run, None);
     seat.hand.think(1..60).await;
     match seat.hand.rng.random_range(0..100) {
-        0..70 => finish(seat, &run, ticket).await,
-        70..85 => {
+        0..70 if !doomed => finish(seat, &run, ticket).await,
+        70..85 if !doomed => {
             let begun = seat.teller().begin(FAIL, &run);
             match ticket.fail().await {
                 Ok(()) => begun.ok(&Value::Null, None),
@@ -174,9 +194,15 @@ async fn turn(seat: &mut Seat, gate: Gate, key: Key) {
             leave_shut(seat, &run.key);
             drop((ticket, gate));
             // Either of the ways in which a session ends.
-            if seat.hand.chance(50) { seat.abandon() } else { seat.close().await }
+            if seat.hand.chance(50) {
+                seat.abandon();
+            } else {
+                seat.close().await;
+            }
+            return true;
         }
     }
+    false
 }
 
 fn leave_shut(seat: &Seat, key: &str) {
@@ -243,7 +269,7 @@ async fn free_again(seat: &Seat, session: &Session, key: &str, until_us: u64) ->
         let begun = seat.teller().begin(BEGIN, &asked);
         match gate.begin(key).await {
             Ok(how) => {
-                begun.ok(&stands(&how), None);
+                begun.ok(&stands(&how), zxid(&how));
                 match how {
                     How::Proceed(ticket) => {
                         let run = Run { key: key.to_owned(), token: ticket.token(), session: session.id() };

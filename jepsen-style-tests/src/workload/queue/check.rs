@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ACK, BACK, Given, Item, LEFT, Named, PATH, PUT, TAKE, Taker};
+use super::{ACK, BACK, Given, Item, LEFT, Named, PATH, PUT, TAKE, Taker, black_box};
 use crate::check::Check;
 use crate::history::{Ended, Op};
 use crate::judge::queue::{self, Life};
@@ -38,16 +38,24 @@ struct Story {
     takings: Vec<Taking>,
     /// Acknowledgements by name: how each ended, and when.
     acks: BTreeMap<String, Vec<(Ended, Option<u64>)>>,
-    /// How many items were left in the end; none if nobody knows.
-    left: Option<Option<u64>>,
+    /// How many items were left in the end; none if nobody knows. And when that was told.
+    left: Option<(Option<u64>, u64)>,
 }
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
-    let story = match Story::of(run, &run.history.ops()) {
+    let ops = run.history.ops();
+    let story = match Story::of(run, &ops) {
         Ok(story) => story,
         Err(error) => return vec![Check::unknown("queue", "P4", format!("the history cannot be read: {error}"))],
     };
-    vec![story.none_lost(), story.none_twice(), story.one_at_a_time(), story.put_in_order(), story.taken_in_order(run)]
+    vec![
+        story.none_lost(),
+        story.none_twice(),
+        story.one_at_a_time(),
+        story.put_in_order(),
+        story.taken_in_order(run),
+        black_box::linearizable(run, &ops),
+    ]
 }
 
 impl Story {
@@ -87,7 +95,7 @@ impl Story {
         }
         story.takings.sort_by_key(|taking| taking.done_us);
         for event in run.history.told().filter(|event| event.what == LEFT) {
-            story.left = Some(serde_json::from_value(event.value.clone())?);
+            story.left = Some((serde_json::from_value(event.value.clone())?, event.at_us));
         }
         Ok(story)
     }
@@ -97,10 +105,11 @@ impl Story {
         const NAME: &str = "no item is lost";
         const OF: &str = "P4 P6";
         match self.left {
-            None | Some(None) => return Check::unknown(NAME, OF, "the queue was not looked at in the end"),
-            Some(Some(0)) => {}
-            Some(Some(left)) => {
-                return Check::invalid(NAME, OF, format!("{left} items could not be taken in the end"), Vec::new());
+            None | Some((None, _)) => return Check::unknown(NAME, OF, "the queue was not looked at in the end"),
+            Some((Some(0), _)) => {}
+            Some((Some(left), at_us)) => {
+                let check = Check::invalid(NAME, OF, format!("{left} items could not be taken in the end"), Vec::new());
+                return Check { at_us: Some(at_us), ..check };
             }
         }
         let acknowledged =
@@ -134,20 +143,12 @@ impl Story {
             }
         }
         let mut names: BTreeMap<&str, &str> = BTreeMap::new();
-        for (payload, name) in self
-            .puts
-            .iter()
-            .map(|put| (&put.payload, &put.name))
-            .chain(self.takings.iter().map(|taking| (&taking.given.payload, &taking.given.name)))
-        {
+        let put = self.puts.iter().map(|put| (&put.payload, &put.name, put.done_us));
+        let taken = self.takings.iter().map(|taking| (&taking.given.payload, &taking.given.name, taking.done_us));
+        for (payload, name, at_us) in put.chain(taken) {
             if names.insert(payload, name).is_some_and(|other| other != name) || !self.asked.contains(payload) {
-                return broken(
-                    NAME,
-                    OF,
-                    0,
-                    format!("{payload} is {name} and something else, or was never put"),
-                    &[name],
-                );
+                let what = format!("{payload} is {name} and something else, or was never put");
+                return broken(NAME, OF, at_us, what, &[name]);
             }
         }
         let mut attempts = BTreeSet::new();
@@ -286,7 +287,7 @@ fn claims(run: &Recorded) -> Result<BTreeMap<String, Vec<Life>>, String> {
 
 fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &[impl std::fmt::Debug]) -> Check {
     let lines = of.iter().map(|one| format!("{one:?}")).collect();
-    Check { at_us: (at_us > 0).then_some(at_us), ..Check::invalid(name, promises, what, lines) }
+    Check { at_us: Some(at_us), ..Check::invalid(name, promises, what, lines) }
 }
 
 #[cfg(test)]
@@ -303,6 +304,8 @@ mod tests {
         run: Recorded,
         events: Vec<Event>,
         op: u64,
+        /// What was put, by the name that it got.
+        payloads: BTreeMap<String, String>,
     }
 
     impl Bench {
@@ -337,6 +340,7 @@ mod tests {
         }
 
         fn put(&mut self, at_us: u64, payload: &str, name: &str) {
+            self.payloads.insert(name.into(), payload.into());
             self.op(at_us, 3, PUT, json!({ "payload": payload }), json!({ "name": name }));
         }
 
@@ -350,7 +354,7 @@ mod tests {
         }
 
         fn ack(&mut self, at_us: u64, client: u32, name: &str, attempt: u32) {
-            let given = json!({ "name": name, "payload": "", "attempt": attempt });
+            let given = json!({ "name": name, "payload": self.payloads.get(name), "attempt": attempt });
             self.op(at_us, client, ACK, given, json!(null));
         }
 
@@ -360,6 +364,9 @@ mod tests {
             change(&mut bench);
             bench.run.history = History::new(bench.events);
             let checks = all(&bench.run);
+            for check in &checks {
+                assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
+            }
             (0..checks.len()).filter(|at| checks[*at].verdict == Verdict::Invalid).collect()
         }
     }
@@ -369,6 +376,7 @@ mod tests {
     const TWO_HANDS: usize = 2;
     const PUT_ORDER: usize = 3;
     const TAKEN_ORDER: usize = 4;
+    const SEEN_OUTSIDE: usize = 5;
 
     #[test]
     fn a_good_queue_passes_and_silence_does_not() {
@@ -387,14 +395,16 @@ mod tests {
 
     #[test]
     fn items_done_twice_are_caught() {
-        assert_eq!(Bench::found(|bench| bench.ack(90_000, 1, "i-0", 1)), [TWICE]);
-        assert_eq!(Bench::found(|bench| bench.take(90_000, 1, "i-0", "a", 3, (90, 95))), [TWICE], "after it was done");
-        assert_eq!(Bench::found(|bench| bench.take(45_000, 3, "i-0", "a", 1, (30, 35))), [TWICE], "one number for two");
+        assert_eq!(Bench::found(|bench| bench.ack(90_000, 1, "i-0", 1)), [TWICE, SEEN_OUTSIDE]);
+        let found = Bench::found(|bench| bench.take(90_000, 1, "i-0", "a", 3, (90, 95)));
+        assert_eq!(found, [TWICE, SEEN_OUTSIDE], "after it was done");
+        let found = Bench::found(|bench| bench.take(45_000, 3, "i-0", "a", 1, (30, 35)));
+        assert_eq!(found, [TWICE, SEEN_OUTSIDE], "one number for two");
         let again = Bench::found(|bench| {
             bench.put(21_000, "a", "i-2");
             bench.ack(95_000, 1, "i-2", 1);
         });
-        assert_eq!(again, [TWICE], "one payload in two items");
+        assert_eq!(again, [TWICE, SEEN_OUTSIDE], "one payload in two items");
     }
 
     #[test]

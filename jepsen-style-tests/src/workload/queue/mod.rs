@@ -1,6 +1,7 @@
 //! `queue`: items put and taken, acknowledged, given back and let fall. Each item that was put is acknowledged at most once and by somebody in the
 //! end, nobody is given what another has at the time, and items are given out in the order in which they were put (P1, P4, P6, P9).
 
+mod black_box;
 mod check;
 
 use std::time::Duration;
@@ -72,7 +73,7 @@ impl Workload for Queues {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P6 P9"
+        "P1 P2 P4 P5 P6 P7 P9 P10"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -19,7 +19,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once};
+use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once, sure_read};
 use super::{Begun, ClientContext, Recorded, Workload};
 use crate::check::Check;
 use crate::http::{Called, Change};
@@ -209,7 +209,7 @@ impl Told {
         }
     }
 
-    fn of_library(came: Result<(Answer, u64), Error>) -> Self {
+    fn of_library(came: Result<(Answer, u64), Error>, sure: fn(&Error) -> Sure) -> Self {
         match came {
             Ok((answer, zxid)) => Self::Ok(answer, Some(zxid)),
             Err(error) => Self::of(sure(&error), error.to_string()),
@@ -260,8 +260,11 @@ fn path(key: &str) -> String {
 async fn through_library(client: &Client, asked: &Asked) -> Told {
     let path = path(&asked.key);
     let changed = |changed: Changed| (Answer::Done { version: Some(changed.stat.version) }, changed.zxid);
-    Told::of_library(match &asked.call {
-        Call::Read => client.node(&path, &Reading::default()).await.map(|node| (value_of(&node), node.zxid)),
+    let came = match &asked.call {
+        Call::Read => {
+            let node = client.node(&path, &Reading::default()).await;
+            return Told::of_library(node.map(|node| (value_of(&node), node.zxid)), sure_read);
+        }
         Call::Write { value } => client.set(&path, &SetData { data: data(value) }, None).await.map(changed),
         Call::CompareAndSet { version, value } => {
             client.set(&path, &SetData { data: data(value) }, Some(*version)).await.map(changed)
@@ -272,7 +275,8 @@ async fn through_library(client: &Client, asked: &Asked) -> Told {
         Call::Delete { version } => {
             client.delete(&path, *version).await.map(|gone| (Answer::Done { version: None }, gone.zxid))
         }
-    })
+    };
+    Told::of_library(came, sure)
 }
 
 /// One attempt at one node, without a session.

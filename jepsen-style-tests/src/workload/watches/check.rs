@@ -25,8 +25,10 @@ struct Given {
     upto: u64,
     resumed: usize,
     compacted: bool,
-    /// How far it was to come, if it did not.
-    missed: Option<u64>,
+    /// How far it was to come, if it did not, and when that was told.
+    missed: Option<(u64, u64)>,
+    /// Whether it came as far as it was to.
+    arrived: bool,
 }
 
 impl Given {
@@ -72,7 +74,8 @@ impl Given {
             COMPACTED => self.compacted = true,
             ENDED => {
                 let Ends { caught_up, goal, .. } = read(event)?;
-                self.missed = (!caught_up).then_some(goal);
+                self.arrived |= caught_up;
+                self.missed = (!caught_up).then_some((goal, event.at_us));
             }
             _ => {}
         }
@@ -147,6 +150,7 @@ fn gather(run: &Recorded) -> Result<Vec<Given>, Wrong> {
                 resumed: 0,
                 compacted: false,
                 missed: None,
+                arrived: false,
             });
         } else if [SEEN, BOOKMARK, RESUMED, COMPACTED, ENDED].contains(&event.what.as_str()) {
             let Marks { watch } = read(event)?;
@@ -246,11 +250,15 @@ fn made_up(run: &Recorded, watches: &[Given], name: &str) -> Option<Check> {
 /// Once all is healed, every watch comes to the end of the log.
 fn caught_up(watches: &[Given]) -> Check {
     const NAME: &str = "watches come to the end of the log";
-    if let Some((watch, goal)) = watches.iter().find_map(|watch| Some((watch, watch.missed?))) {
+    if let Some((watch, (goal, at_us))) = watches.iter().find_map(|watch| Some((watch, watch.missed?))) {
         let lines = vec![format!("a read said that the log had come to {goal}; the watch had come to {}", watch.upto)];
-        return Check::invalid(NAME, "P8 P10", format!("{} did not catch up in time", watch.name()), lines);
+        let check = Check::invalid(NAME, "P8 P10", format!("{} did not catch up in time", watch.name()), lines);
+        return Check { at_us: Some(at_us), ..check };
     }
-    Check::valid(NAME, "P8 P10", format!("{} watches", watches.len()))
+    match watches.iter().filter(|watch| watch.arrived).count() {
+        0 => Check::unknown(NAME, "P8 P10", "no watch was followed to the end of the log"),
+        arrived => Check::valid(NAME, "P8 P10", format!("{arrived} watches followed to it")),
+    }
 }
 
 #[cfg(test)]
@@ -289,11 +297,12 @@ mod tests {
         told(RESUMED, json!({ "watch": watch, "from": from }), None)
     }
 
-    /// The log has what `TOLD` has; one watch has given all of it.
+    /// The log has what `TOLD` has; one watch has given all of it, and was followed to the end.
     fn judged(mut more: Vec<Event>) -> Vec<Verdict> {
         let mut events = vec![begun(1, ROOT, 10)];
         events.extend(TOLD.map(|told| seen(1, told)));
         events.push(mark(1, 20));
+        events.push(told(ENDED, json!({ "watch": 1, "caught_up": true, "goal": 20 }), None));
         events.append(&mut more);
         let mut run = Recorded::default();
         for (at_us, event) in (1..).zip(&mut events) {
@@ -307,7 +316,14 @@ mod tests {
                 run.log.insert(Logged { zxid, created: kind == "created", path: path.into() });
             }
         }
-        all(&run).iter().map(|check| check.verdict).collect()
+        let checks = all(&run);
+        for check in checks.iter().filter(|check| check.verdict == Verdict::Invalid) {
+            assert!(
+                check.at_us.is_some() || run.seen_us.is_empty() && check.name.contains("miss nothing"),
+                "{check:?}"
+            );
+        }
+        checks.iter().map(|check| check.verdict).collect()
     }
 
     const GOOD: [Verdict; 3] = [Verdict::Valid; 3];
@@ -360,6 +376,6 @@ mod tests {
         let behind = told(ENDED, json!({ "watch": 2, "caught_up": false, "goal": 20 }), None);
         let verdicts = judged(vec![begun(2, ROOT, 12), behind]);
         assert_eq!(verdicts[2], Verdict::Invalid);
-        assert_eq!(all(&Recorded::default())[0].verdict, Verdict::Unknown);
+        assert!(all(&Recorded::default()).iter().all(|check| check.verdict == Verdict::Unknown));
     }
 }

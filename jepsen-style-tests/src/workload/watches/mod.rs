@@ -116,7 +116,7 @@ impl Workload for Watches {
     }
 
     fn promises(&self) -> &'static str {
-        "P8"
+        "P8 P10"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

@@ -95,14 +95,36 @@ impl Runs for RwLock {
     }
 }
 
-impl Runs for Fifo {
-    fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(FifoAsk, FifoAnswer)> {
-        let first = FifoAnswer::First(state.front().copied());
-        Some(match draw.what {
-            0..=3 => (FifoAsk::Put(draw.value), FifoAnswer::Put),
-            4..=6 => (FifoAsk::Take, first),
-            _ => (FifoAsk::Peek, first),
+impl Runs for Gate {
+    fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(GateAsk, GateAnswer)> {
+        use super::super::gate::Stands;
+        let begin = GateAsk::Begin { owner: u64::from(draw.client) };
+        Some(match (draw.what, state.stands) {
+            (0..=3, Stands::Open) => (begin, GateAnswer::Proceed { token: point + 1 }),
+            (0..=3, Stands::Pending { token, .. }) => (begin, GateAnswer::InProgress { token: token? }),
+            (_, Stands::Finished(token)) => (begin, GateAnswer::Finished { token }),
+            (4, Stands::Pending { token, .. }) => (GateAsk::Finish { token: token? }, GateAnswer::Settled),
+            (5, Stands::Pending { token, .. }) => (GateAsk::Fail { token: token? }, GateAnswer::Settled),
+            (6, Stands::Pending { owner, .. }) => (GateAsk::SessionEnds { owner }, GateAnswer::Settled),
+            _ => return None,
         })
+    }
+}
+
+impl Runs for Item {
+    fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(ItemAsk, ItemDone)> {
+        use super::super::item::ItemState;
+        let ask = match (draw.what, *state) {
+            (0..=6, ItemState::Nowhere) => ItemAsk::Put,
+            (0..=3, ItemState::Free { given }) => {
+                ItemAsk::Take { owner: u64::from(draw.client), attempt: given + 1 + u32::from(draw.value == 0) }
+            }
+            (0, ItemState::Held { attempt, .. }) => ItemAsk::Acknowledge { attempt },
+            (1..=3, ItemState::Held { attempt, .. }) => ItemAsk::GiveBack { attempt },
+            (4, ItemState::Held { owner, .. }) => ItemAsk::SessionEnds { owner },
+            _ => return None,
+        };
+        Some((ask, ItemDone))
     }
 }
 
@@ -186,7 +208,8 @@ proptest! {
         accepted(&Mutex, &draws)?;
         accepted(&Semaphore { permits: 2 }, &draws)?;
         accepted(&RwLock, &draws)?;
-        accepted(&Fifo::default(), &draws)?;
+        accepted(&Gate, &draws)?;
+        accepted(&Item, &draws)?;
         accepted(&AppendList::default(), &draws)?;
     }
 }
@@ -203,7 +226,8 @@ proptest! {
         agree(&Mutex, &draws, swap, moved)?;
         agree(&Semaphore { permits: 2 }, &draws, swap, moved)?;
         agree(&RwLock, &draws, swap, moved)?;
-        agree(&Fifo::default(), &draws, swap, moved)?;
+        agree(&Gate, &draws, swap, moved)?;
+        agree(&Item, &draws, swap, moved)?;
         agree(&AppendList::default(), &draws, swap, moved)?;
     }
 }

@@ -136,16 +136,57 @@ fn permits_are_counted() {
 }
 
 #[test]
-fn a_queue_hands_out_in_order_and_once() {
-    let put = |op, value, from, to| done(op, FifoAsk::Put(value), FifoAnswer::Put, from, to);
-    let take = |op, value, from, to| done(op, FifoAsk::Take, FifoAnswer::First(value), from, to);
-    let puts = [put(1, 1, 0, 10), put(2, 2, 20, 30)];
-    let then = |takes: &[OperationOf<Fifo>]| is_good(&Fifo::default(), &[puts.as_slice(), takes].concat());
-    assert!(then(&[take(3, Some(1), 40, 50), take(4, Some(2), 40, 50), take(5, None, 60, 70)]));
-    assert!(!then(&[take(3, Some(2), 40, 50)]), "out of order");
-    assert!(!then(&[take(3, Some(1), 40, 50), take(4, Some(1), 60, 70)]), "twice");
-    assert!(!then(&[take(3, None, 40, 50)]), "lost");
-    assert!(then(&[open(3, FifoAsk::Take, 31), take(4, Some(2), 40, 50)]), "taken by one who was not told");
+fn a_gate_lets_one_in_at_a_time_and_none_after_a_result() {
+    let begin = |op, owner, answer, from, to| done(op, GateAsk::Begin { owner }, answer, from, to);
+    let proceed = |token| GateAnswer::Proceed { token };
+    let busy = |token| GateAnswer::InProgress { token };
+    let finished = |token| GateAnswer::Finished { token };
+    let finish = |op, token, from, to| done(op, GateAsk::Finish { token }, GateAnswer::Settled, from, to);
+    let good = |operations: &[OperationOf<Gate>]| is_good(&Gate, operations);
+    let one = begin(1, 1, proceed(5), 0, 10);
+    let turn = [one.clone(), begin(2, 2, busy(5), 5, 15), finish(3, 5, 20, 30), begin(4, 2, finished(5), 25, 40)];
+    assert!(good(&turn));
+    assert!(!good(&[one.clone(), begin(2, 2, proceed(6), 11, 20)]), "two at it");
+    assert!(!good(&[turn[0].clone(), turn[2].clone(), begin(5, 2, proceed(6), 31, 40)]), "again after the result");
+    assert!(!good(&[turn[0].clone(), turn[2].clone(), begin(5, 2, busy(5), 31, 40)]), "done, and in progress again");
+    assert!(!good(&[one.clone(), begin(2, 2, finished(5), 11, 20)]), "a result that nobody has made");
+    assert!(!good(&[turn[0].clone(), turn[2].clone(), begin(5, 2, finished(6), 31, 40)]), "another result");
+    let failed = done(2, GateAsk::Fail { token: 5 }, GateAnswer::Settled, 12, 20);
+    let next = |token| begin(3, 2, proceed(token), 15, 30);
+    assert!(good(&[one.clone(), failed.clone(), next(6)]));
+    assert!(!good(&[one.clone(), failed, next(4)]), "tokens rise");
+    let ends = |from, to| done(4, GateAsk::SessionEnds { owner: 1 }, GateAnswer::Settled, from, to);
+    assert!(good(&[one.clone(), ends(10, 25), next(6)]));
+    assert!(!good(&[one, ends(40, 50), next(6)]), "before its session could end");
+    // Let in without being told; what another is told of it must be so from then on.
+    let lost = open(1, GateAsk::Begin { owner: 1 }, 0);
+    assert!(good(&[lost.clone(), begin(2, 2, busy(5), 10, 20), begin(3, 3, busy(5), 30, 40)]));
+    assert!(!good(&[lost.clone(), begin(2, 2, busy(5), 10, 20), begin(3, 3, busy(6), 30, 40)]));
+    assert!(!good(&[lost.closed_at(15), begin(2, 2, proceed(5), 16, 20), begin(3, 3, busy(6), 30, 40)]));
+}
+
+#[test]
+fn an_item_is_in_one_pair_of_hands_and_done_once() {
+    let put = done(1, ItemAsk::Put, ItemDone, 0, 10);
+    let take = |op, owner, attempt, from, to| done(op, ItemAsk::Take { owner, attempt }, ItemDone, from, to);
+    let ack = |op, attempt, from, to| done(op, ItemAsk::Acknowledge { attempt }, ItemDone, from, to);
+    let back = |op, attempt, from, to| done(op, ItemAsk::GiveBack { attempt }, ItemDone, from, to);
+    let good = |then: &[OperationOf<Item>]| is_good(&Item, &[std::slice::from_ref(&put), then].concat());
+    let first = take(2, 1, 1, 5, 20);
+    assert!(good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 2, 35, 50), ack(5, 2, 60, 70)]));
+    assert!(good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 3, 35, 50)]), "the second was told nobody");
+    assert!(!good(&[first.clone(), take(4, 2, 2, 35, 50)]), "in two pairs of hands");
+    assert!(!good(&[first.clone(), back(3, 1, 60, 70), take(4, 2, 2, 35, 50)]), "before it was given back");
+    assert!(!good(&[first.clone(), ack(3, 1, 30, 40), take(4, 2, 2, 45, 50)]), "given out after it was done");
+    assert!(!good(&[first.clone(), ack(3, 1, 30, 40), ack(4, 1, 50, 60)]), "done twice");
+    assert!(!good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 1, 45, 50)]), "one number for two");
+    assert!(!good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 2, 45, 50), ack(5, 1, 60, 70)]), "not its any more");
+    let ends = |from, to| done(6, ItemAsk::SessionEnds { owner: 1 }, ItemDone, from, to);
+    assert!(good(&[first.clone(), ends(20, 40), take(4, 2, 2, 45, 50)]));
+    assert!(!good(&[first, ends(60, 70), take(4, 2, 2, 45, 50)]), "before its session could end");
+    assert!(!is_good(&Item, &[take(2, 1, 1, 5, 20)]), "out of nothing");
+    let late_put = done(1, ItemAsk::Put, ItemDone, 30, 40);
+    assert!(!is_good(&Item, &[late_put, take(2, 1, 1, 5, 20)]), "before it was put");
 }
 
 #[test]
