@@ -364,3 +364,84 @@ fn spoilt_ephemerals() {
         ],
     );
 }
+
+#[test]
+fn spoilt_gates() {
+    /// Answers of that kind to those who began a gate.
+    fn told(run: &Run, is: &str) -> Vec<Answered> {
+        let all = ["begin", "once"].into_iter().flat_map(|what| run.answered(what));
+        all.filter(|op| run.events[op.ok].value["is"] == is).collect()
+    }
+    refuses(
+        "gate",
+        &[
+            ("let in after the result", |run| {
+                let op = *told(run, "done").last().unwrap();
+                *run.answer(op) = json!({ "is": "proceed", "token": 1_000_000 });
+            }),
+            ("two were let in", |run| {
+                let op = told(run, "in_progress")[0];
+                *run.answer(op) = json!({ "is": "proceed", "token": 1_000_000 });
+            }),
+            ("another's result", |run| {
+                let op = *told(run, "done").last().unwrap();
+                let token = run.answer(op)["token"].as_u64().unwrap() + 1;
+                *run.answer(op) = json!({ "is": "done", "token": token, "result": format!("result of {token}") });
+            }),
+            ("a result before it was made", |run| {
+                let finishing = |run: &Run, op: &Answered| {
+                    let is_of = |event: &&Event| {
+                        event.what == "finish"
+                            && event.kind == Kind::Invoke
+                            && event.value["token"] == run.events[op.ok].value["token"]
+                    };
+                    run.events.iter().find(is_of).is_some_and(|finish| finish.at_us > run.events[op.ok].at_us)
+                };
+                let early = told(run, "in_progress").into_iter().find(|op| finishing(run, op)).unwrap();
+                let token = run.answer(early)["token"].as_u64().unwrap();
+                *run.answer(early) = json!({ "is": "done", "token": token, "result": format!("result of {token}") });
+            }),
+            ("left shut", |run| {
+                let freed = run.told("freed")[0];
+                run.events[freed].value["free"] = json!(false);
+            }),
+        ],
+    );
+}
+
+#[test]
+fn spoilt_queues() {
+    refuses(
+        "queue",
+        &[
+            ("an item given to two", |run| {
+                let takes = run.answered("take");
+                *run.answer(takes[1]) = run.answer(takes[0]).clone();
+            }),
+            ("an acknowledgement that was refused", |run| {
+                let ack = run.answered("ack")[0];
+                run.events[ack.ok].kind = Kind::Fail;
+            }),
+            ("acknowledged twice", |run| {
+                let acks = run.answered("ack");
+                run.events[acks[1].asked].value = run.events[acks[0].asked].value.clone();
+            }),
+            ("two puts turned round", |run| {
+                let puts = run.answered("put");
+                let (one, other) = (run.answer(puts[0]).clone(), run.answer(puts[1]).clone());
+                (*run.answer(puts[0]), *run.answer(puts[1])) = (other, one);
+            }),
+            ("taken before it was put", |run| {
+                let payload = run.events[run.answered("take")[3].ok].value["payload"].clone();
+                let puts = run.answered("put").into_iter();
+                let put = puts.into_iter().find(|put| run.events[put.asked].value["payload"] == payload).unwrap();
+                let end_us = run.events.last().unwrap().at_us;
+                (run.events[put.asked].at_us, run.events[put.ok].at_us) = (end_us, end_us + 1);
+            }),
+            ("left over", |run| {
+                let left = run.told("left")[0];
+                run.events[left].value = json!(3);
+            }),
+        ],
+    );
+}

@@ -4,7 +4,8 @@
 //! The replicated clock is read where it shows: the end of a kept place in the lock's view, and the time of a node that the next holder
 //! makes.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkeeper_client::api::locks::{Acquire, Mode};
@@ -13,22 +14,23 @@ use lockkeeper_client::{Error, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
+use super::hand::Hand;
 use super::seat::{self, Seat, asks, end_failed, under};
 use super::tells::{self, Asks, Granted, Kept, Marked, Under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
 
-const LOCKS: [&str; 3] = ["jepsen/quiet-a", "jepsen/quiet-b", "jepsen/quiet-c"];
+/// More than there are clients that die early, so that one at least goes on.
+const LOCKS: [&str; 5] = ["jepsen/quiet-a", "jepsen/quiet-b", "jepsen/quiet-c", "jepsen/quiet-d", "jepsen/quiet-e"];
 const MARKS: &str = "/jepsen-marks";
 const DELAY_MS: u32 = 1_000;
 const LONGEST_WAIT_MS: u64 = 3_000;
 const EMPTY_WITHIN: Duration = Duration::from_secs(20);
-const DIE_PERCENT: u32 = 6;
+const DIE_PERCENT: u32 = 4;
 /// One client in so many dies when it holds for the first time, so that in every run some do, and do so early.
 const DOOMED_OF: u32 = 3;
-/// How long a client looks out for the place that it left behind, beyond the time that it takes where no fault is on. Sessions do not end
-/// while there is no leader.
-const LOOK_OUT_LONGER: Duration = Duration::from_secs(15);
+/// One client in so many looks at the locks beside what it does. Not those that die.
+const LOOKS_OUT_OF: u32 = 3;
 
 pub(super) struct Delay;
 
@@ -47,30 +49,31 @@ impl Workload for Delay {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context)?;
+        let mut seat = Seat::new(context.clone())?;
         if !seat.hand.prepare(&[MARKS]).await {
             return Ok(());
         }
+        let looking = (context.client % LOOKS_OUT_OF == 1).then(|| tokio::spawn(look_out(context)));
         let client = seat.hand.context.client;
         let mut doomed = client.is_multiple_of(DOOMED_OF);
         while let Some(session) = seat.session().await {
             // Each of them at another lock, as nobody gets on there for some seconds.
             let at = if doomed { (client / DOOMED_OF) as usize } else { seat.hand.rng.random_range(0..LOCKS.len()) };
             let after = turn(&mut seat, &session, LOCKS[at % LOCKS.len()], doomed).await;
-            doomed &= !matches!(after, After::Die(_));
+            doomed &= !matches!(after, After::Die);
             drop(session);
             match after {
                 After::GoOn => {}
                 After::Close => drop(seat.close().await),
-                After::Die(dead) => {
-                    seat.abandon();
-                    watch_place(&seat, &dead).await;
-                }
+                After::Die => seat.abandon(),
             }
             seat.hand.think(0..25).await;
         }
         seat.close().await;
-        Ok(())
+        match looking {
+            Some(looking) => looking.await.map_err(|error| error.to_string())?,
+            None => Ok(()),
+        }
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
@@ -85,7 +88,7 @@ impl Workload for Delay {
 enum After {
     GoOn,
     Close,
-    Die(Under),
+    Die,
 }
 
 /// Everything here by plain calls: a guard would give the lock back when it is dropped.
@@ -109,7 +112,7 @@ async fn turn(seat: &mut Seat, session: &Session, name: &str, doomed: bool) -> A
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
     seat.looked(&under, || session.left().is_zero());
     if doomed || seat.hand.chance(DIE_PERCENT) {
-        return After::Die(under);
+        return After::Die;
     }
     let begun = seat.teller().begin(tells::RELEASE, &under);
     match session.client().release(name, acquired.token).await {
@@ -137,22 +140,26 @@ async fn mark(seat: &Seat, session: &Session, under: &Under) {
     }
 }
 
-/// Looks until the dead holder's place is seen to be kept, and tells until when; or until it cannot be any more.
-async fn watch_place(seat: &Seat, dead: &Under) {
-    let (Some(lock), begun) = (dead.locks.first(), Instant::now()) else { return };
-    let within = seat.hand.context.ttl * 2 + Duration::from_millis(DELAY_MS.into()) + LOOK_OUT_LONGER;
-    while begun.elapsed() < within && !seat.hand.context.stop.is_cancelled() {
-        if let Ok(view) = seat.hand.client.lock(lock).await
-            && let Some(place) = view
-                .holders
-                .iter()
-                .chain(&view.queue)
-                .find(|place| place.delayed_until_ms.is_some() && place.path.contains(&format!("-{}-", dead.token)))
-        {
-            let until_ms = place.delayed_until_ms.unwrap_or_default();
-            let kept = Kept { lock: lock.clone(), dead: dead.token, since_ms: place.since_ms, until_ms };
-            return seat.teller().told(tells::KEPT, &kept, Some(view.zxid));
+/// Looks at all the locks over and over, and tells of each place that is kept for a dead holder, until when. Those who die are not there to
+/// see it, nor are those who were killed: one in each process looks.
+async fn look_out(context: ClientContext) -> Result<(), String> {
+    let mut hand = Hand::new(context)?;
+    let mut told = BTreeSet::new();
+    while hand.think(150..250).await {
+        for lock in LOCKS {
+            let Ok(view) = hand.client.lock(lock).await else { continue };
+            for place in view.holders.iter().chain(&view.queue) {
+                let name = place.path.rsplit('/').next().and_then(locks::names::parse);
+                let (Some(until_ms), Some(dead)) = (place.delayed_until_ms, name.and_then(|name| name.keeps_place_of))
+                else {
+                    continue;
+                };
+                if told.insert(dead) {
+                    let kept = Kept { lock: lock.to_owned(), dead, since_ms: place.since_ms, until_ms };
+                    hand.context.teller.told(tells::KEPT, &kept, Some(view.zxid));
+                }
+            }
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    Ok(())
 }

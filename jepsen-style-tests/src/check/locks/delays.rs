@@ -1,6 +1,6 @@
 //! Lock delays: a holder whose session expired leaves its place behind, and nobody holds before the delay has passed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::told::{Hold, Told};
 use super::{Place, Queues};
@@ -88,8 +88,10 @@ pub(super) fn not_before_the_delay(told: &Told, queues: &Queues, seen_us: &BTree
             }
         }
     }
-    let detail = format!("{} kept places seen, {looked} later holders compared", told.kept.len());
-    if told.kept.len() < FEWEST || looked == 0 {
+    // Several may see the same.
+    let seen = told.kept.iter().map(|kept| kept.dead).collect::<BTreeSet<u64>>().len();
+    let detail = format!("{seen} kept places seen, {looked} later holders compared");
+    if seen < FEWEST || looked == 0 {
         Check::unknown(NAME, PROMISES, detail)
     } else {
         Check::valid(NAME, PROMISES, detail)
@@ -200,6 +202,9 @@ mod tests {
         let under = Under { locks: vec!["l".into()], token: 40, session: 4 };
         told.marks.push((under, Marked { clock_ms: 31_000 }, 41));
         assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Valid);
+        let mut often = told.clone();
+        often.kept = vec![told.kept[0].clone(); 3];
+        assert_eq!(not_before_the_delay(&often, &queues).verdict, Verdict::Unknown, "three times the same is one");
         told.marks[0].1.clock_ms -= 1;
         assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Invalid);
         told.marks[0].1.clock_ms += 1;
