@@ -51,6 +51,8 @@ bugs! {
     ApplyBatchTwice = "apply-batch-twice",
     /// The ephemerals of an ended session go one after the other, not with it.
     EphemeralsOneByOne = "ephemerals-one-by-one",
+    /// A node says that a session has expired before it has applied that itself.
+    ExpiredBeforeApplied = "expired-before-applied",
     /// A release looks at every waiter instead of the next.
     WakeAllWaiters = "wake-all-waiters",
     /// An exclusive request overlooks its predecessor and holds beside it.
@@ -59,6 +61,14 @@ bugs! {
     GrantOutOfOrder = "grant-out-of-order",
     /// A waiter whose patience ended stays in the queue.
     LeaveWithdrawnInQueue = "leave-withdrawn-in-queue",
+    /// A caller whose wait is over is told so, and the request stays in the queue.
+    BusyWithoutWithdrawal = "busy-without-withdrawal",
+    /// A request whose caller has gone is not taken back.
+    IgnoreHangUp = "ignore-hang-up",
+    /// A hang-up that is noticed late takes a request away from the caller who has made it theirs meanwhile.
+    AbandonIgnoresVersions = "abandon-ignores-versions",
+    /// Whoever waits for what has gone is not looked at again.
+    LoseWakeup = "lose-wakeup",
     /// The lock-delay of a session that died is not observed.
     NoLockDelay = "no-lock-delay",
     /// A gate in progress lets the next one in as well.

@@ -97,8 +97,17 @@ impl Transport for PeerLink {
         let (net, from) = (&self.net, self.from);
         let (mut line, slot, receiver) = begin(net, from, to);
         let serve = |body: Bytes| {
-            serve_once(net, line.call, from, to, &slot, move |node: Node| async move {
-                node.serve_peer(from, kind, body).await
+            let (net, call) = (net.clone(), line.call);
+            serve_once(&self.net, call, from, to, &slot, move |node: Node| async move {
+                let answer = node.serve_peer(from, kind, body).await;
+                net.with(|state| match &answer {
+                    Ok(bytes) => {
+                        let crc = crc32c::crc32c(bytes);
+                        state.trace_line(to, format_args!("answers #{call} {} bytes {crc:08x}", bytes.len()));
+                    }
+                    Err(refused) => state.trace_line(to, format_args!("refuses #{call}: {}", refused.code)),
+                });
+                answer
             })
         };
         let (once, again) = (serve(body.clone()), serve(body.clone()));

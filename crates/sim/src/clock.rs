@@ -63,6 +63,12 @@ impl HostClock {
         self.0.lock().wall_at_tick_us += by_ms * 1000;
     }
 
+    /// Puts the wall clock to so much before or after what it truly is, when so much has truly passed since the world began.
+    pub(crate) fn set_wall(&self, true_us: u64, off_by_ms: i64) {
+        let now_us = i64::try_from(true_us).unwrap_or(i64::MAX);
+        self.0.lock().wall_at_tick_us = WALL_BEGIN_MS * 1000 + now_us + off_by_ms * 1000;
+    }
+
     /// True time since the beginning of this tick.
     pub(crate) fn true_since_tick(&self) -> Duration {
         let state = self.0.lock();

@@ -1,5 +1,6 @@
 //! The command line: runs seeds and says what came of them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,10 +8,18 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use parking_lot::Mutex;
 
 use crate::report::Totals;
 use crate::run::{Report, run};
 use crate::swarm::Plan;
+
+/// How often it is said how far it has come.
+const TELL_EVERY: Duration = Duration::from_secs(5);
+/// A run that takes longer is named.
+const SLOW: Duration = Duration::from_secs(30);
+/// So many runs have every kind of fault among them, or too much was left out.
+const ALL_FAULTS_FROM: u64 = 200;
 
 /// Whole Lockkeeper clusters in one thread under a seed, with faults, and everything checked after every step.
 ///
@@ -19,7 +28,7 @@ use crate::swarm::Plan;
 #[command(name = "lockkeeper-sim", version)]
 struct Args {
     /// How many seeds to run.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them.
     #[arg(long, default_value_t = 0)]
@@ -55,9 +64,18 @@ struct Args {
 
 impl Args {
     fn plan(&self, seed: u64) -> Plan {
-        let mut plan = Plan::draw(seed);
+        let mut plan = self.draw(seed);
         self.adapt(&mut plan);
         plan
+    }
+
+    /// With a bug planted, the plan that the hunt for it makes of the seed: so each catch can be seen again.
+    fn draw(&self, seed: u64) -> Plan {
+        #[cfg(feature = "planted")]
+        if let Some(bug) = self.plant.as_ref().and_then(|name| name.parse().ok()) {
+            return crate::mutants::plan(Some(bug), seed);
+        }
+        Plan::draw(seed)
     }
 
     fn adapt(&self, plan: &mut Plan) {
@@ -70,14 +88,24 @@ impl Args {
         self.seed.unwrap_or(self.first)
     }
 
+    fn count(&self) -> u64 {
+        if self.seed.is_some() { 1 } else { self.seeds }
+    }
+
     /// What to type to see this run again.
     fn again(&self, seed: u64) -> String {
+        format!("{} --seed {seed}{} --trace trace.txt", self.program(), self.options())
+    }
+
+    fn program(&self) -> String {
+        let faulty = if self.plant.is_some() { " --features planted --bin lockkeeper-sim-faulty" } else { "" };
+        format!("cargo run --release -p lockkeeper-sim{faulty} --")
+    }
+
+    fn options(&self) -> String {
         let time = self.time.map(|seconds| format!(" --time {seconds}")).unwrap_or_default();
-        let (feature, plant) = match &self.plant {
-            Some(bug) => (" --features planted", format!(" --plant {bug}")),
-            None => ("", String::new()),
-        };
-        format!("cargo run --release -p lockkeeper-sim{feature} -- --seed {seed}{time}{plant} --trace trace.txt")
+        let plant = self.plant.as_ref().map(|bug| format!(" --plant {bug}")).unwrap_or_default();
+        time + &plant
     }
 }
 
@@ -110,42 +138,56 @@ pub fn main() -> ExitCode {
 }
 
 fn seeds(args: &Args) -> ExitCode {
-    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    let count = args.count();
+    if args.first().checked_add(count - 1).is_none() {
+        eprintln!("there are no {count} seeds from {} on", args.first());
+        return ExitCode::from(2);
+    }
     let started = Instant::now();
     let mut totals = Totals::default();
-    let mut told = Instant::now();
-    let (next, stop) = (AtomicU64::new(args.first()), AtomicBool::new(false));
-    let end = args.first().saturating_add(count);
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let running = Running::default();
     let mut written = Ok(());
     std::thread::scope(|scope| {
         let (send, reports) = mpsc::channel();
         for _ in 0..args.jobs {
-            let (send, next, stop) = (send.clone(), &next, &stop);
+            let (send, next, stop, running) = (send.clone(), &next, &stop, &running);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end || send.send(run(&traced(args, seed))).is_err() {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        break;
+                    }
+                    let seed = args.first() + number;
+                    running.begin(seed);
+                    let report = run(&traced(args, seed));
+                    running.end(seed);
+                    if send.send(report).is_err() {
                         break;
                     }
                 }
             });
         }
         drop(send);
-        for report in reports {
-            totals.add(&report);
-            if report.seed == args.first() {
-                written = write_trace(args, &report);
+        let mut told = Instant::now();
+        loop {
+            match reports.recv_timeout(TELL_EVERY) {
+                Ok(report) => {
+                    totals.add(&report);
+                    if report.seed == args.first() {
+                        written = write_trace(args, &report);
+                    }
+                    if tell(args, &report) {
+                        stop.store(!args.keep_going, Ordering::Relaxed);
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            if let Some(violation) = &report.violation {
-                println!("seed {} FAILED after {:.1} simulated seconds", report.seed, report.simulated.as_secs_f64());
-                println!("  {violation}");
-                println!("  plan: {}", args.plan(report.seed).summary());
-                println!("  again: {}", args.again(report.seed));
-                stop.store(!args.keep_going, Ordering::Relaxed);
-            }
-            if told.elapsed() > Duration::from_secs(5) {
+            if told.elapsed() > TELL_EVERY {
                 told = Instant::now();
                 eprintln!("{}", totals.progress(count));
+                running.tell_of_the_slow();
             }
         }
     });
@@ -154,15 +196,58 @@ fn seeds(args: &Args) -> ExitCode {
         eprintln!("the trace could not be written: {error}");
         return ExitCode::from(2);
     }
-    if totals.failed().is_empty() {
-        println!("\nall {} runs kept every promise", totals.runs());
-        return ExitCode::SUCCESS;
+    conclude(args, &totals)
+}
+
+fn conclude(args: &Args, totals: &Totals) -> ExitCode {
+    if !totals.failed().is_empty() {
+        println!("\nFAILED: seeds {:?}", totals.failed());
+        for seed in totals.failed() {
+            println!("again: {}", args.again(*seed));
+        }
+        return ExitCode::FAILURE;
     }
-    println!("\nFAILED: seeds {:?}", totals.failed());
-    for seed in totals.failed() {
-        println!("again: {}", args.again(*seed));
+    if totals.runs() == 0 {
+        println!("\nFAILED: nothing was run");
+        return ExitCode::FAILURE;
     }
-    ExitCode::FAILURE
+    let never = totals.never_injected();
+    if totals.runs() >= ALL_FAULTS_FROM && args.plant.is_none() && !never.is_empty() {
+        println!("\nFAILED: {} runs without a fault of kind {}", totals.runs(), never.join(", "));
+        return ExitCode::FAILURE;
+    }
+    println!("\nall {} runs kept every promise", totals.runs());
+    ExitCode::SUCCESS
+}
+
+/// True if the run has broken a promise.
+fn tell(args: &Args, report: &Report) -> bool {
+    let Some(violation) = &report.violation else { return false };
+    println!("seed {} FAILED after {:.1} simulated seconds", report.seed, report.simulated.as_secs_f64());
+    println!("  {violation}");
+    println!("  plan: {}", args.plan(report.seed).summary());
+    println!("  again: {}", args.again(report.seed));
+    true
+}
+
+/// Which seeds are being run, so that one that never ends is named.
+#[derive(Default)]
+struct Running(Mutex<BTreeMap<u64, Instant>>);
+
+impl Running {
+    fn begin(&self, seed: u64) {
+        self.0.lock().insert(seed, Instant::now());
+    }
+
+    fn end(&self, seed: u64) {
+        self.0.lock().remove(&seed);
+    }
+
+    fn tell_of_the_slow(&self) {
+        for (seed, begun) in self.0.lock().iter().filter(|(_, begun)| begun.elapsed() > SLOW) {
+            eprintln!("seed {seed} has been running for {} s", begun.elapsed().as_secs());
+        }
+    }
 }
 
 fn traced(args: &Args, seed: u64) -> Plan {
@@ -186,8 +271,10 @@ fn determinism(args: &Args) -> ExitCode {
     let mut plan = args.plan(seed);
     plan.world.keep_trace = true;
     let (one, two) = (run(&plan), run(&plan));
-    let different = one.trace.iter().zip(&two.trace).position(|(one, two)| one != two);
-    let same = one.trace == two.trace && one.trace_hash == two.trace_hash;
+    if let Err(error) = write_trace(args, &one) {
+        eprintln!("the trace could not be written: {error}");
+        return ExitCode::from(2);
+    }
     println!(
         "seed {seed}: {} lines, hash {:016x}; again: {} lines, hash {:016x}",
         one.trace.len(),
@@ -195,24 +282,26 @@ fn determinism(args: &Args) -> ExitCode {
         two.trace.len(),
         two.trace_hash
     );
-    if same {
-        println!("the two traces are the same, byte by byte");
-        return ExitCode::SUCCESS;
-    }
-    let at = different.unwrap_or_else(|| one.trace.len().min(two.trace.len()));
-    println!("the traces differ from line {} on:", at + 1);
-    for (name, report) in [("one", &one), ("two", &two)] {
-        for line in report.trace.iter().skip(at.saturating_sub(2)).take(5) {
-            println!("  {name}: {line}");
+    let same = one.is_same_run_as(&two);
+    if let Err(what) = &same {
+        println!("the two runs differ in {what}");
+        let different = one.trace.iter().zip(&two.trace).position(|(one, two)| one != two);
+        let at = different.unwrap_or_else(|| one.trace.len().min(two.trace.len()));
+        for (name, report) in [("one", &one), ("two", &two)] {
+            for line in report.trace.iter().skip(at.saturating_sub(2)).take(5) {
+                println!("  {name}: {line}");
+            }
         }
+        println!("again: {} --first {seed} --determinism{}", args.program(), args.options());
+    } else {
+        println!("the two traces are the same, byte by byte, and so is all that was counted");
     }
-    println!("again: cargo run --release -p lockkeeper-sim -- --first {seed} --determinism");
-    ExitCode::FAILURE
+    if !tell(args, &one) && same.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(not(feature = "planted"))]
 const NOT_BUILT: &str =
-    "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted -- ...";
+    "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted --bin lockkeeper-sim-faulty -- ...";
 
 #[cfg(not(feature = "planted"))]
 fn plant(_: &str) -> Result<(), String> {
@@ -245,8 +334,8 @@ fn mutants(args: &Args) -> ExitCode {
     let mut shown = table(&["planted bug", "caught by", "with seed", "seeds tried", "wall time"]);
     let mut good = true;
     for bug in [None].into_iter().chain(bugs) {
-        let most = if bug.is_none() { args.seeds.min(20) } else { args.seeds };
-        let hunted = hunt(bug, args.first(), most);
+        let most = if bug.is_none() { args.count().min(20) } else { args.count() };
+        let hunted = hunt(bug, args.first(), most, |plan| args.adapt(plan));
         let name = bug.map_or("none", Bug::name);
         let seed = hunted.caught.as_ref().map_or_else(String::new, |(seed, _)| seed.to_string());
         // Read by the fault suite, which shows both tiers side by side.

@@ -2,7 +2,8 @@
 //!
 //! What the node writes is seen by it at once and queued; a task on its host takes all that is queued, lets a barrier's time pass, moves
 //! it to what is durable and only then tells the callers, as the writer of the real store does. A crash keeps some prefix of what was not
-//! durable, and may tear the write in which that prefix ends. What is on the disk outlives the host's runtime.
+//! durable, which may end in the middle of an append: some of its records are there, and the others are not. That a record which is there
+//! in part is found and cut off is the real store's own affair, and tested there. What is on the disk outlives the host's runtime.
 
 use std::collections::VecDeque;
 use std::io::{self, Cursor, Read, Write};
@@ -21,6 +22,7 @@ use lockkeeper_store::{
 };
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
 
@@ -42,7 +44,7 @@ pub(crate) struct DiskCounts {
 pub(crate) struct Damage {
     /// Writes that are gone altogether.
     pub(crate) lost: usize,
-    /// Whether one is there in part.
+    /// Whether one is there in part: some of its records, and not the others.
     pub(crate) torn: bool,
 }
 
@@ -135,9 +137,32 @@ struct State {
     incarnation: u64,
     directory: u128,
     torn: bool,
+    /// The lowest index that was written, as the node sees its log, since this was last asked for.
+    changed_from: Option<u64>,
     plan: DiskPlan,
     dice: StdRng,
     counts: DiskCounts,
+}
+
+fn has_many(change: &Change) -> bool {
+    matches!(change, Change::Append(records) if records.len() > 1)
+}
+
+impl State {
+    /// How many of the first `most` writes a crash leaves whole. Most appends have one record, and few that have more are under way at any
+    /// instant; where there is one, half of the crashes hit it.
+    fn draw_kept(&mut self, most: usize) -> usize {
+        let at: Vec<usize> = (0..most).filter(|at| self.unsynced.get(*at).is_some_and(has_many)).collect();
+        match at.choose(&mut self.dice).copied() {
+            Some(at) if self.dice.random_bool(0.5) => at,
+            _ => self.dice.random_range(0..=most),
+        }
+    }
+
+    /// The log as the node sees it is another from here on.
+    fn note_changed(&mut self, from: u64) {
+        self.changed_from = Some(self.changed_from.map_or(from, |before| before.min(from)));
+    }
 }
 
 /// See the module's text. Clones share it.
@@ -162,6 +187,7 @@ impl Disk {
             incarnation: 0,
             directory: dice.random(),
             torn: false,
+            changed_from: None,
             plan,
             dice,
             counts: DiskCounts::default(),
@@ -257,7 +283,7 @@ impl Disk {
             Crash::Kill => state.syncing,
             Crash::PowerLoss => state.unsynced.len(),
         };
-        let keep = state.dice.random_range(0..=most);
+        let keep = state.draw_kept(most);
         let mut damage = Damage { lost: state.unsynced.len() - keep, torn: false };
         for _ in 0..keep {
             if let Some(change) = state.unsynced.pop_front() {
@@ -267,14 +293,14 @@ impl Disk {
         if let Some(Change::Append(records)) = state.unsynced.pop_front().filter(|_| keep < most) {
             let whole = state.dice.random_range(0..records.len().max(1));
             state.durable.write(&Change::Append(records[..whole].to_vec()));
-            // The cut lies between two records, or in the one after: a piece of that is there, and the node finds and drops it.
-            damage.torn = state.dice.random_bool(0.5);
+            damage.torn = whole > 0;
             state.torn = damage.torn;
         }
         state.unsynced.clear();
         state.synced = 0;
         state.syncing = 0;
         state.seen = state.durable.clone();
+        state.note_changed(0);
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         // Nobody is told anything: what waits is dropped, outside the lock.
@@ -282,12 +308,13 @@ impl Disk {
         damage
     }
 
-    pub(crate) fn set_plan(&self, plan: DiskPlan) {
-        self.state.lock().plan = plan;
+    /// Whether an append of several records is not on the disk yet.
+    pub(crate) fn is_appending_many(&self) -> bool {
+        self.state.lock().unsynced.iter().any(has_many)
     }
 
-    pub(crate) fn plan(&self) -> DiskPlan {
-        self.state.lock().plan
+    pub(crate) fn set_plan(&self, plan: DiskPlan) {
+        self.state.lock().plan = plan;
     }
 
     pub(crate) fn incarnation(&self) -> u64 {
@@ -296,6 +323,11 @@ impl Disk {
 
     pub(crate) fn take_counts(&self) -> DiskCounts {
         std::mem::take(&mut self.state.lock().counts)
+    }
+
+    /// From which index on the log may be another, as the node sees it, since this was last asked; none if it is the same.
+    pub(crate) fn take_changed(&self) -> Option<u64> {
+        self.state.lock().changed_from.take()
     }
 
     /// The log as the node sees it; what is durable when it is down.
@@ -308,6 +340,11 @@ impl Disk {
             let mut state = self.state.lock();
             match check(&state.seen) {
                 Ok(()) => {
+                    if let Change::Append(records) = &change
+                        && let Some(first) = records.first()
+                    {
+                        state.note_changed(first.position.index);
+                    }
                     state.seen.write(&change);
                     state.unsynced.push_back(change);
                     let after = state.synced + state.unsynced.len();

@@ -59,6 +59,8 @@ kinds! {
     PowerMajority = "power-majority",
     /// All of them at once.
     PowerAll = "power-all",
+    /// A machine loses power in the middle of an append of several entries: a while may pass until there is one.
+    PowerMidAppend = "power-mid-append",
     /// A process is frozen.
     PauseOne = "pause-one",
     /// That of the leader.
@@ -114,6 +116,8 @@ pub struct Faults {
     cut: BTreeMap<(HostId, HostId), u32>,
     counts: BTreeMap<FaultKind, u64>,
     nodes_wanted: usize,
+    /// Until then, whoever appends several entries at once loses power.
+    armed_until: Duration,
 }
 
 impl Faults {
@@ -134,6 +138,7 @@ impl Faults {
             cut: BTreeMap::new(),
             counts: BTreeMap::new(),
             nodes_wanted: usize::try_from(plan.world.nodes).unwrap_or(usize::MAX),
+            armed_until: Duration::ZERO,
         }
     }
 
@@ -149,6 +154,9 @@ impl Faults {
             let ended = self.ongoing.swap_remove(at);
             self.undo(world, ended.undo);
         }
+        if now < self.armed_until {
+            self.strike_mid_append(world);
+        }
         if now < self.next || self.kinds.is_empty() {
             return;
         }
@@ -163,10 +171,26 @@ impl Faults {
         }
     }
 
+    /// Whether nothing is under way: everything that was begun has been undone.
+    pub fn is_quiet(&self) -> bool {
+        self.ongoing.is_empty()
+    }
+
     /// Forgets what is under way: the world has been healed as a whole.
     pub fn healed(&mut self) {
         self.ongoing.clear();
+        self.armed_until = Duration::ZERO;
         self.cut.clear();
+    }
+
+    fn strike_mid_append(&mut self, world: &mut World) {
+        let Some(node) = world.nodes().into_iter().find(|node| world.is_appending_many(*node)) else { return };
+        self.armed_until = Duration::ZERO;
+        let kind = FaultKind::PowerMidAppend;
+        world.crash(node, Crash::PowerLoss);
+        self.last(world.now(), Undo::Restart(vec![node]));
+        world.note(&format!("fault {}", kind.name()));
+        *self.counts.entry(kind).or_default() += 1;
     }
 
     fn undo(&mut self, world: &mut World, undo: Undo) {
@@ -223,6 +247,11 @@ impl Faults {
             | K::PartitionClients => self.partition(world, kind),
             K::KillOne | K::KillLeader | K::KillAll => self.crash(world, kind, Crash::Kill),
             K::PowerOne | K::PowerLeader | K::PowerMajority | K::PowerAll => self.crash(world, kind, Crash::PowerLoss),
+            K::PowerMidAppend => {
+                // Counted when it strikes.
+                self.armed_until = world.now() + Duration::from_millis(self.lasts_ms);
+                false
+            }
             K::PauseOne | K::PauseLeader | K::PauseAll | K::PauseClients => self.pause(world, kind),
             K::BadLinks | K::SlowDisk | K::ClockJump | K::ClockRate | K::Snapshot => self.trouble(world, kind),
             K::AddNode | K::RemoveNode => self.membership(world, kind),
@@ -345,8 +374,8 @@ impl Faults {
                 self.last(world.now(), Undo::Disk(node))
             }
             FaultKind::ClockJump => {
-                let by_ms = self.rng.random_range(-20_000..=20_000);
-                world.jump_wall(node, by_ms);
+                let off_by_ms = self.rng.random_range(-20_000..=20_000);
+                world.set_wall(node, off_by_ms);
                 true
             }
             FaultKind::ClockRate => {

@@ -23,15 +23,9 @@ pub(crate) async fn add(net: ClientNet, ask: Vec<HostId>, node: HostId) {
 /// Removes a node.
 pub(crate) async fn remove(net: ClientNet, ask: Vec<HostId>, node: HostId) {
     until_done(&net, &ask, move |at| async move {
-        let consensus = at.consensus();
-        let members = consensus.members().borrow().clone();
-        match consensus.remove(node).await {
+        match at.consensus().remove(node).await {
             // An earlier attempt whose answer was lost has done it.
-            Err(ChangeError::Refused(_))
-                if !members.voters.contains_key(&node) && !members.learners.contains_key(&node) =>
-            {
-                Ok(members)
-            }
+            Err(ChangeError::Refused(why)) if why.contains("is not a member") => Ok(Members::default()),
             outcome => outcome,
         }
     })

@@ -28,15 +28,17 @@ pub fn is_simulated(bug: Bug) -> bool {
     !matches!(bug, Bug::DropWatchAtReconnect | Bug::LeaseFromAnswer)
 }
 
-/// Tries seeds from `first` on until the bug is caught, `most` at most.
-pub fn hunt(bug: Option<Bug>, first: u64, most: u64) -> Hunt {
+/// Tries seeds from `first` on until the bug is caught, `most` at most. `adapt` has the last word on each plan.
+pub fn hunt(bug: Option<Bug>, first: u64, most: u64, adapt: impl Fn(&mut Plan)) -> Hunt {
     plant(bug);
     let started = Instant::now();
     let mut caught = None;
     let mut tried = 0;
-    for seed in (first..first.saturating_add(most)).take_while(|_| bug.is_none_or(is_simulated)) {
+    for seed in (0..most).map_while(|number| first.checked_add(number)).take_while(|_| bug.is_none_or(is_simulated)) {
         tried += 1;
-        let report = run(&plan(bug, seed));
+        let mut plan = plan(bug, seed);
+        adapt(&mut plan);
+        let report = run(&plan);
         if let Some(violation) = report.violation {
             caught = Some((seed, violation));
             break;
@@ -58,6 +60,10 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         Bug::SkipReadIndex | Bug::ReadIndexWithoutQuorum => {
             (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
         }
+        Bug::BusyWithoutWithdrawal | Bug::LoseWakeup => (&[], &[Work::Lock, Work::ReadWrite]),
+        Bug::IgnoreHangUp => (&[], &[Work::Lock]),
+        Bug::AbandonIgnoresVersions => (&[F::PauseOne, F::PartitionClients, F::BadLinks], &[Work::Lock]),
+        Bug::ExpiredBeforeApplied => (&[F::BadLinks, F::SlowDisk], &[Work::Ephemeral]),
         Bug::KeepaliveWithoutQuorum | Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => {
             (&[F::PartitionLeader, F::OneWay, F::PauseLeader, F::KillLeader], &[Work::Lock])
         }

@@ -304,6 +304,8 @@ impl State {
         if pending.torn || self.dice.random_bool(0.5) {
             let other = if caller == from { to } else { from };
             self.send(other, caller, What::Fail { call, error: CallError::Reset });
+            // A connection breaks at both its ends, at neither of them when the other does.
+            self.send(caller, other, What::Cancel { call });
         }
         true
     }

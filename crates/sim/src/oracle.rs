@@ -10,6 +10,8 @@ use lockkeeper_core::{Batch, Event, LockName, Op, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
+use crate::checks::agreement::Agreement;
+use crate::checks::calls::Calls;
 use crate::checks::change::{Change, zxid_of};
 use crate::checks::committed::{Committed, Mark, hash_of};
 use crate::checks::ephemerals::Ephemerals;
@@ -23,13 +25,9 @@ use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Heard, Watches};
 use crate::checks::{Check, Checked, Violation};
 
-/// How many past states are kept to compare replicas and answers with.
-const KEPT_STATES: usize = 4_096;
 /// Marks an entry of the log that carries a batch; then follow 8 bytes of the leader's clock, and the batch.
 const BATCH: u8 = 1;
 const BATCH_AT: usize = 9;
-/// How long a replica's index may be behind its state while it installs a snapshot.
-const INSTALLING_US: u64 = 1_000_000;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -44,22 +42,16 @@ pub struct Oracle {
     reads: Reads,
     watches: Watches,
     gates: Gates,
+    calls: Calls,
+    agreement: Agreement,
     state: State,
-    /// The state after each of the last entries, by their index.
-    states: BTreeMap<u64, State>,
-    /// The last index at which the state had this zxid.
-    index_at: BTreeMap<u64, u64>,
-    checksums: BTreeMap<u64, u64>,
     /// The last batch of each node, by incarnation and sequence.
     batches: BTreeMap<u64, (u64, u64)>,
     violation: Option<Violation>,
-    compared: u64,
-    /// Since when a replica's state and index do not fit.
-    differing: BTreeMap<u64, u64>,
 }
 
 /// What the oracle has seen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Log entries.
     pub entries: u64,
@@ -93,14 +85,11 @@ impl Oracle {
             reads: Reads::default(),
             watches: Watches::default(),
             gates: Gates::default(),
+            calls: Calls::default(),
+            agreement: Agreement::default(),
             state: State::new(),
-            states: BTreeMap::from([(0, State::new())]),
-            index_at: BTreeMap::from([(0, 0)]),
-            checksums: BTreeMap::new(),
             batches: BTreeMap::new(),
             violation: None,
-            compared: 0,
-            differing: BTreeMap::new(),
         }
     }
 
@@ -130,7 +119,7 @@ impl Oracle {
             grants: self.locks.grants(),
             repeated: self.requests.repeated(),
             watch_events: self.watches.heard(),
-            compared: self.compared,
+            compared: self.agreement.compared(),
         }
     }
 
@@ -168,32 +157,17 @@ impl Oracle {
         self.committed.last().unwrap_or(0)
     }
 
-    /// A replica says that it has applied the log up to `index`, and shows its state.
-    pub fn replica(&mut self, node: u64, index: u64, shown: &State, now_us: u64) {
-        let zxid = shown.zxid().0;
-        let Some((at, state)) = self.index_at.get(&zxid).and_then(|at| Some((*at, self.states.get(at)?))) else {
-            return;
-        };
-        self.compared += 1;
-        let expected = *self.checksums.entry(at).or_insert_with(|| state.checksum());
-        let checksum = shown.checksum();
-        if expected != checksum {
-            let what =
-                format!("node {node} has checksum {checksum:016x} at zxid {zxid}, and the log gives {expected:016x}");
-            return self.broken(Check::AppliedAgreement, what);
-        }
-        // The clock, remembered replies and origins move without a zxid: they are told by the index, which is behind for a moment while
-        // a snapshot is installed.
-        let same = self.states.get(&index).is_none_or(|state| state == shown);
-        let since_us = *self.differing.entry(node).or_insert(now_us);
-        if same {
-            self.differing.remove(&node);
-        } else if now_us - since_us > INSTALLING_US {
-            let what = format!(
-                "node {node} has applied the log up to {index} and has another clock, other origins or other remembered replies than the log gives"
-            );
-            self.broken(Check::AppliedAgreement, what);
-        }
+    /// A replica shows its state. That is one which the log gives, whenever it is looked at.
+    pub fn replica(&mut self, node: u64, shown: &State) {
+        let checked = self.agreement.shown(node, shown);
+        self.hold(Check::AppliedAgreement, checked);
+    }
+
+    /// A replica's state is summed up, as operators compare it, and looked through for what its own invariants forbid.
+    pub fn look_through(&mut self, node: u64, shown: &State) {
+        let checked = self.agreement.summed(node, shown);
+        self.hold(Check::AppliedAgreement, checked);
+        self.validate(node, shown);
     }
 
     /// A replica's state breaks one of its invariants.
@@ -229,14 +203,7 @@ impl Oracle {
                 Err(error) => self.broken(Check::LogMatching, format!("entry {index} cannot be read: {error}")),
             }
         }
-        self.states.insert(index, self.state.clone());
-        self.index_at.insert(self.state.zxid().0, index);
-        while self.states.len() > KEPT_STATES {
-            if let Some((index, state)) = self.states.pop_first() {
-                self.checksums.remove(&index);
-                self.index_at.remove(&state.zxid().0);
-            }
-        }
+        self.agreement.follow(index, &self.state);
     }
 
     fn follow_batch(&mut self, index: u64, term: u64, batch: Batch, now_us: u64) {
@@ -326,14 +293,16 @@ impl Oracle {
         told: &T,
         again: impl Fn(&State) -> T,
     ) {
-        let Some(state) = self.index_at.get(&zxid).and_then(|index| self.states.get(index)) else { return };
-        let expected = again(state);
-        if expected != *told {
-            self.broken(
-                Check::AppliedAgreement,
-                format!("{what} at {zxid} was {told:?}, and the log gives {expected:?}"),
-            );
-        }
+        let checked = match self.agreement.at(zxid) {
+            Err(cannot_be) => Err(format!("{what} was given as of {zxid}: {cannot_be}")),
+            // Too long ago.
+            Ok(None) => Ok(()),
+            Ok(Some(state)) => match again(state) {
+                expected if expected == *told => Ok(()),
+                expected => Err(format!("{what} at {zxid} was {told:?}, and the log gives {expected:?}")),
+            },
+        };
+        self.hold(Check::AppliedAgreement, checked);
     }
 
     /// A client was given this answer to a request with an id.
@@ -361,6 +330,12 @@ impl Oracle {
         self.sessions.told_lost(session, now_us);
     }
 
+    /// A node says so; this is its state at that moment.
+    pub fn told_ended_by(&mut self, session: u64, shown: &State) {
+        let checked = self.ephemerals.told_ended_by(session, shown);
+        self.hold(Check::Ephemerals, checked);
+    }
+
     /// A client asks for a lock.
     pub fn asked(&mut self, uuid: &str) {
         self.herd.asked(uuid);
@@ -376,6 +351,50 @@ impl Oracle {
     pub fn verified(&mut self, lock: &str, token: u64, zxid: u64, answer: bool) {
         let checked = self.locks.verified(lock, token, zxid, answer);
         self.hold(Check::Locks, checked);
+    }
+
+    /// A client was told that its request for locks is no more: its wait is over, or it was refused.
+    pub fn left_queue(&mut self, uuid: &str, what: &str) {
+        let checked = self.locks.left_queue(uuid, what);
+        self.hold(Check::Locks, checked);
+    }
+
+    /// A node begins to serve a call for a lock; gives its number.
+    pub fn call_begins(&mut self, uuid: &str, node: u64, now_us: u64) -> u64 {
+        self.calls.begins(uuid, node, now_us)
+    }
+
+    /// It is over; see [`Calls::ends`].
+    pub fn call_ends(&mut self, call: u64, keeps: bool, now_us: u64) {
+        self.calls.ends(call, keeps, now_us);
+    }
+
+    /// A client has a certain answer to its request for a lock.
+    pub fn settled(&mut self, uuid: &str) {
+        self.calls.settled(uuid);
+    }
+
+    /// A client has gone, or has given up, and knows of no answer.
+    pub fn gave_up(&mut self, uuid: &str, now_us: u64) {
+        self.calls.gave_up(uuid, now_us);
+    }
+
+    /// A node has gone down.
+    pub fn node_died(&mut self, node: u64) {
+        self.calls.died(node);
+    }
+
+    /// Nothing has been wrong with the world since `right_us`: whoever waits for something that is due has it by now.
+    pub fn all_is_well(&mut self, now_us: u64, right_us: u64) {
+        let locks = &self.locks;
+        let checked = self.calls.overdue(now_us, right_us, |uuid| locks.stands(uuid));
+        self.hold(Check::Calls, checked);
+    }
+
+    /// A node refused a watch from `from` on, because it has events from `oldest` on only.
+    pub fn compacted(&mut self, spec: &WatchSpec, from: u64, oldest: u64) {
+        let checked = self.watches.compacted(spec, from, oldest);
+        self.hold(Check::Watches, checked);
     }
 
     /// A watch that had heard everything up to `from` was told this. None if it should not have been.
@@ -404,3 +423,7 @@ impl Oracle {
 fn mark_of(record: &Record) -> Mark {
     Mark { term: record.position.term, hash: hash_of(&record.payload) }
 }
+
+#[cfg(test)]
+#[path = "oracle_tests.rs"]
+mod tests;

@@ -59,6 +59,12 @@ impl Totals {
         &self.failed
     }
 
+    /// Kinds of fault that no run has had.
+    pub fn never_injected(&self) -> Vec<&'static str> {
+        let never = |kind: &&FaultKind| self.faults.get(kind).is_none_or(|(times, _)| *times == 0);
+        FaultKind::ALL.iter().filter(never).map(|kind| kind.name()).collect()
+    }
+
     /// How much faster than real time one core was.
     pub fn speed_up(&self) -> f64 {
         self.simulated.as_secs_f64() / self.busy.as_secs_f64().max(1e-9)

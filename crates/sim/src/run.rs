@@ -2,12 +2,10 @@
 //! after every step.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
-use lockkeeper_core::State;
-use lockkeeper_node::Consistency;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,21 +15,25 @@ use crate::clients::{Lab, Phase, Tally};
 use crate::counting::Woken;
 use crate::faults::{FaultKind, Faults};
 use crate::oracle::{Oracle, Seen};
-use crate::settings::HostId;
+use crate::settings::{CLIENTS, HostId};
 use crate::swarm::Plan;
 use crate::world::World;
 
-/// Within this, after the heal, every client has done something again. A wait of 10 s may have begun just before it, and its answer been lost.
-const WORKS_AGAIN: Duration = Duration::from_secs(30);
+/// Within this, after the heal, every client has done something again; of locks, has held one. A wait of 10 s may have begun just before it,
+/// and its answer been lost; a holder may have died, and the delay of its lock goes by a clock that waits for the wall clocks that were
+/// set right: up to 20 s.
+const WORKS_AGAIN: Duration = Duration::from_secs(60);
 /// Within this, after they were told to, all clients have gone.
 const CLIENTS_GO: Duration = Duration::from_secs(60);
 /// Within this, after that, all sessions have ended, all queues are empty, all replicas are the same, and all watches have heard of it.
 const SETTLES: Duration = Duration::from_secs(40);
-/// How often replicas are compared, logs matched, and invariants checked.
+/// For this long after the heal the clients go on working, so that what must be done soon is seen to be done soon.
+const WORKS_ON: Duration = Duration::from_secs(12);
+/// How often whole logs are matched once more, and replicas are summed up and looked through.
 const LOOK_CLOSELY_EVERY: Duration = Duration::from_millis(500);
 
 /// What came of a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
     /// The plan's seed.
     pub seed: u64,
@@ -59,11 +61,38 @@ pub struct Report {
     pub trace: Vec<String>,
 }
 
+impl Report {
+    /// Whether another run of the same plan was the same run.
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn is_same_run_as(&self, other: &Report) -> Result<(), String> {
+        fn same<T: PartialEq + std::fmt::Debug>(what: &str, one: &T, other: &T) -> Result<(), String> {
+            if one == other {
+                return Ok(());
+            }
+            Err(format!("{what}: {one:?} and {other:?}"))
+        }
+        same("what was broken", &self.violation, &other.violation)?;
+        same("simulated time", &self.simulated, &other.simulated)?;
+        same("faults", &self.faults, &other.faults)?;
+        same("counters of the world", &self.counters, &other.counters)?;
+        same("operations", &self.tally, &other.tally)?;
+        same("what the oracle has seen", &self.seen, &other.seen)?;
+        same("waiters woken", &self.woken, &other.woken)?;
+        same("time to work again", &self.works_again, &other.works_again)?;
+        same("hash of the trace", &self.trace_hash, &other.trace_hash)?;
+        if self.trace == other.trace { Ok(()) } else { Err("the traces".into()) }
+    }
+}
+
 /// What is known of a node between two steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     incarnation: u64,
     applied: u64,
+    /// It runs, or did when it was last looked at.
+    up: bool,
     leadership: (u64, Option<u64>),
 }
 
@@ -73,13 +102,30 @@ struct Run {
     lab: Lab,
     faults: Faults,
     known: BTreeMap<HostId, Known>,
+    /// The world's own links and disks do what they should.
+    sound: bool,
+    /// Since when nothing has been wrong.
+    right_since: Option<Duration>,
     woken: Arc<Woken>,
     next_look: Duration,
     fatals: usize,
 }
 
-/// Runs a plan to its end, or to the first broken promise.
+/// Runs a plan to its end, or to the first broken promise. A panic of the simulation itself is one as well: what it would have found is
+/// not known.
 pub fn run(plan: &Plan) -> Report {
+    match catch_unwind(AssertUnwindSafe(|| run_to_the_end(plan))) {
+        Ok(report) => report,
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("nothing");
+            let violation = Violation { check: Check::Fatal, what: format!("the simulation itself panicked: {said}") };
+            Report { seed: plan.seed, violation: Some(violation), ..Report::default() }
+        }
+    }
+}
+
+fn run_to_the_end(plan: &Plan) -> Report {
     let woken = Woken::new();
     // Everything happens on this thread, so everything that nodes count is counted here.
     let counted = woken.clone();
@@ -110,8 +156,8 @@ impl Run {
         }
         lab.start(&mut world);
         let faults = Faults::new(plan);
-        let known = BTreeMap::new();
-        Self { world, oracle, lab, faults, known, woken, next_look: Duration::ZERO, fatals: 0 }
+        let (known, sound, next_look) = (BTreeMap::new(), plan.is_sound(), Duration::ZERO);
+        Self { world, oracle, lab, faults, known, sound, right_since: None, woken, next_look, fatals: 0 }
     }
 
     /// Gives how long the healed cluster took to work again.
@@ -123,6 +169,7 @@ impl Run {
         self.world.note("heal");
         self.world.heal();
         self.faults.healed();
+        (self.sound, self.right_since) = (true, None);
         self.lab.set_nodes(self.world.nodes());
         let healed = self.world.now();
         self.lab.forget_done();
@@ -131,6 +178,9 @@ impl Run {
             Some(client) => Err(format!("client {client} got nothing done")),
         })?;
         let works_again = self.world.now() - healed;
+        while self.world.now() < healed + WORKS_ON {
+            self.step()?;
+        }
         self.lab.set_phase(Phase::Stop);
         self.until(CLIENTS_GO, |run| match run.lab.running() {
             0 => Ok(()),
@@ -145,6 +195,7 @@ impl Run {
     fn step(&mut self) -> Option<()> {
         self.world.step();
         self.observe();
+        self.look_at_the_clock();
         if self.world.now() >= self.next_look {
             self.next_look = self.world.now() + LOOK_CLOSELY_EVERY;
             self.lab.set_nodes(self.world.nodes());
@@ -191,6 +242,7 @@ impl Run {
                 return Err(format!("node {node} has applied {applied:?} of {last}"));
             }
         }
+        self.membership_settled()?;
         match self.lab.watched() {
             Some((number, up_to)) if up_to < oracle.state().zxid().0 => {
                 Err(format!("watch {number} has heard up to {up_to} of {}", oracle.state().zxid()))
@@ -199,17 +251,62 @@ impl Run {
         }
     }
 
-    /// After every step: who leads, and what was applied.
+    /// Every change of the membership that was begun is made, and what was said to be made is so.
+    fn membership_settled(&self) -> Result<(), String> {
+        let nodes = self.world.nodes();
+        if self.world.changes_under_way() > 0 {
+            return Err(format!("a change of the membership to {nodes:?} is not made"));
+        }
+        for node in &nodes {
+            let members = self.world.node(*node).map(|node| node.consensus().members().borrow().clone());
+            let voters = members.map(|members| members.voters.into_keys().collect::<Vec<_>>());
+            if voters.as_ref() != Some(&nodes) {
+                return Err(format!("node {node} names the voters {voters:?}, and they are to be {nodes:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where nothing has been wrong for a while, nobody waits for what is due.
+    fn look_at_the_clock(&mut self) {
+        let (now, world) = (self.world.now(), &self.world);
+        let runs = |node: &HostId| world.node(*node).is_some() && !world.is_paused(*node);
+        let right = self.sound
+            && self.faults.is_quiet()
+            && world.changes_under_way() == 0
+            && !world.is_paused(CLIENTS)
+            && world.nodes().iter().all(runs);
+        self.right_since = right.then(|| self.right_since.unwrap_or(now));
+        if let Some(since) = self.right_since {
+            self.oracle.lock().all_is_well(crate::clients::micros(now), crate::clients::micros(since));
+        }
+    }
+
+    /// After every step: who runs and who leads, what came into which log, what was applied, and what state that made.
     fn observe(&mut self) {
         let now_us = crate::clients::micros(self.world.now());
         let mut oracle = self.oracle.lock();
+        for (id, known) in &mut self.known {
+            if known.up && (!self.world.is_up(*id) || self.world.incarnation(*id) != known.incarnation) {
+                known.up = false;
+                oracle.node_died(*id);
+            }
+        }
+        let mut moved = Vec::new();
         for id in self.world.nodes() {
+            if let Some(from) = self.world.take_log_changed(id) {
+                let bounds = self.world.log_bounds(id);
+                let end = bounds.last.map_or(0, |last| last.index + 1);
+                // With the entry before, for what the new ones follow.
+                oracle.log(id, &self.world.log(id, from.saturating_sub(1)..end));
+            }
             let Some(node) = self.world.node(id) else { continue };
             let known = self.known.entry(id).or_default();
             let incarnation = self.world.incarnation(id);
             if known.incarnation != incarnation {
                 *known = Known { incarnation, ..Known::default() };
             }
+            known.up = true;
             let leadership = *node.consensus().leadership().borrow();
             if known.leadership != (leadership.term, leadership.leader) {
                 known.leadership = (leadership.term, leadership.leader);
@@ -223,6 +320,13 @@ impl Run {
                 let from = (known.applied + 1).max(kept);
                 oracle.applied(id, &self.world.log(id, from..applied + 1), now_us);
                 known.applied = applied;
+                moved.push(id);
+            }
+        }
+        // The log has been followed as far as any of them has come.
+        for id in moved {
+            if let Some(node) = self.world.node(id) {
+                oracle.replica(id, &node.state());
             }
         }
         oracle.woken(self.woken.count());
@@ -233,9 +337,8 @@ impl Run {
         self.fatals = fatals.len();
     }
 
-    /// Now and then: whole states and whole logs.
+    /// Now and then: whole logs, and every replica, whether it has moved or not.
     fn look_closely(&mut self) {
-        let now_us = crate::clients::micros(self.world.now());
         let mut oracle = self.oracle.lock();
         for id in self.world.nodes() {
             let bounds = self.world.log_bounds(id);
@@ -244,12 +347,9 @@ impl Run {
                 oracle.log(id, &self.world.log(id, from..last.index + 1));
             }
             let Some(node) = self.world.node(id) else { continue };
-            let applied = *node.consensus().applied().borrow();
-            // A stale read never waits.
-            if let Some(Ok(at)) = node.read(Consistency::Stale, State::clone).now_or_never() {
-                oracle.replica(id, applied, &at.value, now_us);
-                oracle.validate(id, &at.value);
-            }
+            let shown = node.state();
+            oracle.replica(id, &shown);
+            oracle.look_through(id, &shown);
         }
     }
 
@@ -269,5 +369,45 @@ impl Run {
             trace_hash: self.world.trace_hash(),
             trace: self.world.trace_lines(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_differ_in_anything_are_not_the_same() {
+        let one = || Report { seed: 1, trace_hash: 7, trace: vec!["a".into()], ..Report::default() };
+        one().is_same_run_as(&one()).unwrap();
+        let violation = Some(Violation { check: Check::Locks, what: "two".into() });
+        let mut tally = Tally::default();
+        tally.counts.insert(("read", crate::clients::Outcome::Ok), 1);
+        for other in [
+            Report { violation, ..one() },
+            Report { simulated: Duration::from_secs(1), ..one() },
+            Report { faults: BTreeMap::from([(FaultKind::KillAll, 1)]), ..one() },
+            Report { counters: BTreeMap::from([("losses", 1)]), ..one() },
+            Report { tally, ..one() },
+            Report { seen: Seen { entries: 1, ..Seen::default() }, ..one() },
+            Report { woken: (1, 1), ..one() },
+            Report { works_again: Some(Duration::ZERO), ..one() },
+            Report { trace_hash: 8, ..one() },
+            Report { trace: vec!["b".into()], ..one() },
+        ] {
+            one().is_same_run_as(&other).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_simulation_is_a_failure_that_names_its_seed() {
+        let mut plan = Plan::calm(5);
+        // No gap can be drawn from this.
+        plan.faults.insert(FaultKind::Snapshot, 1);
+        plan.fault_every_ms = 0;
+        let report = run(&plan);
+        let violation = report.violation.unwrap();
+        assert_eq!((report.seed, violation.check), (5, Check::Fatal));
+        assert!(violation.what.contains("the simulation itself"), "{violation}");
     }
 }

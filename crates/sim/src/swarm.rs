@@ -111,6 +111,12 @@ impl Plan {
         plan
     }
 
+    /// Whether links lose nothing and hold nothing up, and disks do not stall, as long as no fault is under way.
+    pub fn is_sound(&self) -> bool {
+        let WorldPlan { links, disk, .. } = &self.world;
+        links.loss == 0.0 && links.spike == 0.0 && disk.stall == 0.0
+    }
+
     /// One line about it.
     pub fn summary(&self) -> String {
         let faults: Vec<&str> = self.faults.keys().map(|kind| kind.name()).collect();

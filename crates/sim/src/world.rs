@@ -104,6 +104,8 @@ impl World {
 
     /// Moves by one tick.
     pub fn step(&mut self) {
+        // Whoever goes in this step was looked at after the last.
+        self.conclude_changes();
         self.net.with(|net| net.set_now(self.now_us));
         while let Some(event) = self.net.with(|net| net.next_due()) {
             if self.is_paused(event.to) {
@@ -121,7 +123,6 @@ impl World {
             resident.node = resident.slot.lock().clone();
         }
         self.hear_complaints();
-        self.conclude_changes();
     }
 
     /// Moves until the time has come.
@@ -243,6 +244,11 @@ impl World {
         self.residents.get(&node).map_or_else(Vec::new, |resident| resident.disk.read_seen(range))
     }
 
+    /// From which index on a node's log may be another since this was last asked; none if it is the same.
+    pub fn take_log_changed(&self, node: HostId) -> Option<u64> {
+        self.residents.get(&node)?.disk.take_changed()
+    }
+
     /// The hash of every line of the trace so far: two runs of one seed are the same if it is.
     pub fn trace_hash(&self) -> u64 {
         self.net.with(|net| net.trace.hash())
@@ -286,18 +292,17 @@ impl World {
         self.inboxes.remove(&node);
         resident.node = None;
         resident.slot.lock().take();
-        host.inside(|| ());
         host.halt();
         // A node that is dropped half-way leaves its complaints behind; they are of a dead one.
         self.complaints.lock().retain(|(of, _)| *of != node);
-        self.trace(node, format_args!("dies by {how:?}, loses {} writes, torn: {}", damage.lost, damage.torn));
+        self.trace(node, format_args!("dies by {how:?}, loses {} writes, cuts an append in two: {}", damage.lost, damage.torn));
         self.net.with(|net| {
             net.trace.count(match how {
                 Crash::Kill => "kills",
                 Crash::PowerLoss => "power losses",
             });
             net.trace.count_many("writes lost before the barrier", damage.lost as u64);
-            net.trace.count_many("torn writes", u64::from(damage.torn));
+            net.trace.count_many("appends cut in two", u64::from(damage.torn));
         });
     }
 
@@ -369,17 +374,30 @@ impl World {
         self.net.with(|net| net.calm(calm));
     }
 
-    /// Undoes every fault: the network heals, pauses end, clocks go right, disks do not stall, crashed nodes start.
+    /// Sets a node's wall clock to so much before or after what it truly is. Its monotonic clock goes on.
+    pub fn set_wall(&mut self, node: HostId, off_by_ms: i64) {
+        if let Some(there) = self.hosts.get(&node) {
+            there.clock.set_wall(self.now_us, off_by_ms);
+            self.count("clock jumps");
+            self.trace(node, format_args!("has its wall clock set to {off_by_ms} ms off"));
+        }
+    }
+
+    /// Undoes every fault: the network heals, pauses end, clocks go right and are set right, disks are as they were planned and do not
+    /// stall, crashed nodes start.
     pub fn heal(&mut self) {
         self.heal_network();
         let hosts: Vec<HostId> = self.hosts.keys().copied().collect();
         for host in hosts {
             self.resume(host);
             self.restart(host);
-            self.hosts.entry(host).and_modify(|host| host.clock.set_rate(1.0));
+            self.hosts.entry(host).and_modify(|host| {
+                host.clock.set_rate(1.0);
+                host.clock.set_wall(self.now_us, 0);
+            });
         }
         for resident in self.residents.values() {
-            resident.disk.set_plan(DiskPlan { stall: 0.0, ..resident.disk.plan() });
+            resident.disk.set_plan(DiskPlan { stall: 0.0, ..self.plan.disk });
         }
     }
 
@@ -441,6 +459,11 @@ impl World {
             work.await;
             *done.lock() = true;
         });
+    }
+
+    /// Whether the node has an append of several records on its way to the disk.
+    pub fn is_appending_many(&self, node: HostId) -> bool {
+        self.is_up(node) && self.residents.get(&node).is_some_and(|resident| resident.disk.is_appending_many())
     }
 
     /// Changes of the membership under way.

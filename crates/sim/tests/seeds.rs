@@ -26,8 +26,10 @@ fn a_few_seeds_keep_every_promise() {
     }
 }
 
-/// Seeds that have broken a promise once, of the product or of the simulation itself, in full length.
-const SEEDS: [u64; 2] = [25, 209];
+/// Seeds that have broken a promise once, all four by a fault of the simulation itself: 25 took an answer that was repeated for a stale one,
+/// 209 let items of a torn stream arrive, 368 gave a healed client too little time, 1032 took a promise of no time for one. An edit of the
+/// swarm or of the clients makes another run of each, so they are runs like others by now; what was mended has its own tests.
+const SEEDS: [u64; 4] = [25, 209, 368, 1032];
 
 #[test]
 fn seeds_that_have_found_something_keep_every_promise() {
@@ -55,5 +57,5 @@ fn the_same_seed_gives_the_same_trace() {
     };
     let (one, two) = (traced(), traced());
     assert!(one.trace.len() > 100);
-    assert_eq!((one.trace_hash, one.trace == two.trace), (two.trace_hash, true));
+    one.is_same_run_as(&two).unwrap();
 }

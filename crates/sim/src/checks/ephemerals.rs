@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_core::{Command, Event, NodeEventKind, NodeKind, Op, Reply};
+use lockkeeper_core::{Command, Event, NodeEventKind, NodeKind, Op, Reply, SessionId, State};
 
 use super::Checked;
 use super::change::Change;
@@ -96,6 +96,20 @@ impl Ephemerals {
         Err(format!("session {session} was said to have expired, and no log says so"))
     }
 
+    /// A node says that this session is no more, and shows its state at that moment.
+    ///
+    /// # Errors
+    /// If what the session owned is still there.
+    pub fn told_ended_by(&self, session: u64, shown: &State) -> Checked {
+        if shown.session(SessionId(session)).is_none() {
+            return Ok(());
+        }
+        Err(format!(
+            "session {session} was said to have expired by a node that has applied the log up to {}, and has it still",
+            shown.zxid()
+        ))
+    }
+
     /// The sessions that live.
     pub fn live(&self) -> impl Iterator<Item = u64> {
         self.live.iter().copied()
@@ -165,6 +179,15 @@ mod tests {
         ephemerals.told_ended(session).unwrap_err();
         history.each(|each| ephemerals.change(each).unwrap());
         ephemerals.told_ended(session).unwrap();
+    }
+
+    #[test]
+    fn a_node_that_speaks_of_an_end_which_it_has_not_applied_is_refused() {
+        let (mut history, ephemerals, session) = with_three();
+        let before = history.state.clone();
+        history.expire(session);
+        ephemerals.told_ended_by(session, &before).unwrap_err();
+        ephemerals.told_ended_by(session, &history.state).unwrap();
     }
 
     #[test]

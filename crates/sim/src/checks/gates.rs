@@ -20,6 +20,8 @@ enum Standing {
 pub struct Gates {
     standing: BTreeMap<String, Standing>,
     last_token: BTreeMap<String, u64>,
+    /// Who was given leave, under which request: to be told the same again.
+    begun: BTreeMap<(u64, u128), (String, GateStanding)>,
 }
 
 impl Gates {
@@ -35,10 +37,13 @@ impl Gates {
                 );
             }
         }
-        let Command::Do { session, op, .. } = change.command else { return Ok(()) };
+        let Command::Do { session, op, request } = change.command else { return Ok(()) };
         let Ok(reply) = &change.outcome.reply else { return Ok(()) };
         match (op, reply) {
             (Op::GateBegin { key, .. }, Reply::Gate(told)) if change.outcome.changed => {
+                if let (Some(session), Some(request)) = (session, request) {
+                    self.begun.insert((session.0, request.id.0), (key.to_string(), told.clone()));
+                }
                 self.begun(key.as_str(), session.map(|session| session.0), told, change.clock_ms)
             }
             (Op::GateBegin { key, .. }, Reply::Gate(told)) => self.asked(key.as_str(), told, change),
@@ -83,8 +88,7 @@ impl Gates {
     /// Somebody asked and changed nothing: was told how it stands, or what they had been told before.
     fn asked(&self, key: &str, told: &GateStanding, change: &Change<'_>) -> Checked {
         let good = match (told, self.now(key, change.clock_ms)) {
-            // A retry of the worker's own request.
-            (GateStanding::Proceed { .. }, _) => true,
+            (GateStanding::Proceed { .. }, _) => self.is_retry(key, told, change.command),
             (GateStanding::InProgress { token, .. }, Some(Standing::Pending { token: own, .. })) => token.0 == *own,
             (GateStanding::Done { token, result, .. }, Some(Standing::Done { token: own, result: kept, .. })) => {
                 token.0 == *own && result == kept
@@ -95,6 +99,13 @@ impl Gates {
             return Ok(());
         }
         Err(format!("gate {key} said {told:?} at {} ms, and stands {:?}", change.clock_ms, self.standing.get(key)))
+    }
+
+    /// Whether a worker asks for the leave that it was given, under the same request.
+    fn is_retry(&self, key: &str, told: &GateStanding, command: &Command) -> bool {
+        let Command::Do { session: Some(session), request: Some(request), .. } = command else { return false };
+        let begun = self.begun.get(&(session.0, request.id.0));
+        begun.is_some_and(|(of, given)| of == key && given == told)
     }
 
     fn settle(&mut self, key: &str, token: u64, clock_ms: u64) -> Checked {
@@ -149,6 +160,26 @@ mod tests {
         let (command, outcome) = history.last();
         gates.change(&change(&command, &outcome, 1)).unwrap();
         gates.change(&change(&command, &outcome, 2)).unwrap_err();
+    }
+
+    #[test]
+    fn leave_is_repeated_to_its_own_request_alone() {
+        let (mut history, mut gates) = (History::default(), Gates::default());
+        let session = history.open();
+        history.keyed(session, 7, begin());
+        history.keyed(session, 7, begin());
+        let (command, outcome) = history.last();
+        history.each(|each| gates.change(each).unwrap());
+        gates.change(&change(&command, &outcome, 9)).unwrap();
+        // Another request of the same session is told to go ahead as well; another token.
+        history.keyed(session, 8, begin());
+        let (other, _) = history.last();
+        gates.change(&change(&other, &outcome, 9)).unwrap_err();
+        let mut spoilt = outcome;
+        if let Ok(Reply::Gate(GateStanding::Proceed { token, .. })) = &mut spoilt.reply {
+            token.0 += 1;
+        }
+        gates.change(&change(&command, &spoilt, 9)).unwrap_err();
     }
 
     #[test]

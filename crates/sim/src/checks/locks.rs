@@ -41,6 +41,17 @@ pub struct Entitled {
     pub uuids: Vec<String>,
 }
 
+/// How a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// In no queue.
+    Not,
+    /// In a queue at least.
+    Waits,
+    /// It holds every lock that it had asked for.
+    Holds,
+}
+
 /// See the module's text.
 #[derive(Debug, Default)]
 pub struct Locks {
@@ -51,6 +62,14 @@ pub struct Locks {
     held: BTreeMap<(String, u64), Vec<Span>>,
     /// Which locks a token asks for.
     wholes: BTreeMap<u64, BTreeSet<String>>,
+    /// The token of each request.
+    tokens: BTreeMap<String, u64>,
+    /// Requests of which a client was told that they are no more.
+    left: BTreeSet<String>,
+    /// Tokens of which a client was told that it holds; it has not hung up on them.
+    told: BTreeSet<u64>,
+    /// Tokens that were taken back because their callers were gone.
+    abandoned: BTreeSet<u64>,
     grants: u64,
 }
 
@@ -166,6 +185,11 @@ impl Locks {
 
     fn enter(&mut self, lock: &str, last: &str, place: Place, renamed: bool, zxid: u64) -> Checked {
         let delay = place.name.stands_for.is_some();
+        if let Some(uuid) = place.name.uuid.as_ref().filter(|uuid| self.left.contains(*uuid)) {
+            return Err(format!(
+                "request {uuid} came into the queue of {lock} at {zxid}, after its client was told that it is no more"
+            ));
+        }
         if !delay && !renamed {
             let sequence = place.name.sequence;
             if let Some(before) =
@@ -178,15 +202,18 @@ impl Locks {
                 return Err(format!("lock {lock} gave token {token}, after {before}"));
             }
             self.wholes.entry(token).or_default().insert(lock.to_owned());
+            if let Some(uuid) = &place.name.uuid {
+                self.tokens.insert(uuid.clone(), token);
+            }
         }
         self.queues.entry(lock.to_owned()).or_default().insert((place.name.sequence, last.to_owned()), place);
         Ok(())
     }
 
     /// A dead holder's place is kept for as long as it had asked for, unless somebody takes it by force.
-    fn may_go(&self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
+    fn may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
         if place.name.stands_for.is_none() {
-            return Ok(());
+            return self.request_may_go(lock, place, change);
         }
         let forced = matches!(change.command, Command::Do { op: Op::ForceRelease { .. }, .. });
         let until_ms = place.since_ms + place.name.delay_ms;
@@ -197,6 +224,40 @@ impl Locks {
             "the delay of lock {lock} for token {:?} ended at {} ms, and was to be kept until {until_ms} ms",
             place.name.stands_for, change.clock_ms
         ))
+    }
+
+    /// A request goes with its session (which is checked elsewhere), by the word of its own session, by force, or because its caller has
+    /// gone. A caller who was told that it holds has not gone: that would take the lock from it behind its back.
+    fn request_may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
+        let (token, command) = (place.token, change.command);
+        let good = match command {
+            Command::CloseSession { .. } | Command::ExpireSessions { .. } => true,
+            Command::OpenSession { .. } | Command::Reap { .. } => false,
+            Command::Do { session, op, .. } => match op {
+                Op::Release { token: named, .. }
+                | Op::Withdraw { token: named, .. }
+                | Op::Downgrade { token: named, .. } => {
+                    named.0 == token && session.map(|session| session.0) == place.session
+                }
+                Op::ForceRelease { token: named, .. } => named.0 == token,
+                Op::Abandon { token: named, .. } => {
+                    self.abandoned.insert(token);
+                    if self.told.contains(&token) {
+                        return Err(format!(
+                            "token {token} of lock {lock} was taken back as one whose caller has gone, and a client had been told that it holds"
+                        ));
+                    }
+                    named.0 == token
+                }
+                // By hand, as ZooKeeper's clients do.
+                Op::Delete { .. } | Op::Multi(_) => true,
+                _ => false,
+            },
+        };
+        if good {
+            return Ok(());
+        }
+        Err(format!("token {token} of session {:?} left the queue of {lock} by {command:?}", place.session))
     }
 
     /// What is held by sessions that expire in these events and must stay closed.
@@ -329,14 +390,43 @@ impl Locks {
     /// A client was told at `zxid` that it holds these.
     ///
     /// # Errors
-    /// If it did not.
-    pub fn granted(&self, locks: &[LockName], token: u64, zxid: u64) -> Checked {
+    /// If it did not, or if it was taken for one whose caller had gone.
+    pub fn granted(&mut self, locks: &[LockName], token: u64, zxid: u64) -> Checked {
+        self.told.insert(token);
+        if self.abandoned.contains(&token) {
+            return Err(format!(
+                "a client was told at {zxid} that it holds {locks:?} with token {token}, which had been taken back as one whose caller has gone"
+            ));
+        }
         match locks.iter().find(|lock| !self.held_at(lock.as_str(), token, zxid)) {
             None => Ok(()),
             Some(lock) => Err(format!(
                 "a client was told at {zxid} that it holds {locks:?} with token {token}, but {lock} was held by {:?}",
                 self.holders_at(lock.as_str(), zxid)
             )),
+        }
+    }
+
+    /// A client was told that its request is no more: its wait is over, or it was refused.
+    ///
+    /// # Errors
+    /// If it stands in a queue.
+    pub fn left_queue(&mut self, uuid: &str, what: &str) -> Checked {
+        self.left.insert(uuid.to_owned());
+        match self.stands(uuid) {
+            Stands::Not => Ok(()),
+            stands => Err(format!("a client was told {what} of request {uuid}, which {stands:?} all the same")),
+        }
+    }
+
+    /// How a request stands now.
+    pub fn stands(&self, uuid: &str) -> Stands {
+        let Some(&token) = self.tokens.get(uuid) else { return Stands::Not };
+        let mut locks = self.wholes.get(&token).into_iter().flatten();
+        match locks.any(|lock| self.place(lock, token).is_some()) {
+            false => Stands::Not,
+            true if self.holds_whole(token) => Stands::Holds,
+            true => Stands::Waits,
         }
     }
 

@@ -20,7 +20,7 @@ fn exclusive_holders_follow_each_other() {
     let first = history.acquire(a, "l", LockMode::Exclusive, 0);
     let second = history.acquire(b, "l", LockMode::Exclusive, 0);
     let released = history.release(a, "l", first);
-    let locks = fed(&mut history);
+    let mut locks = fed(&mut history);
     locks.granted(&names("l"), first, first).unwrap();
     locks.granted(&names("l"), first, second).unwrap();
     locks.granted(&names("l"), second, released).unwrap();
@@ -43,7 +43,7 @@ fn readers_hold_together_and_permits_up_to_their_number() {
     let writer = history.acquire(session, "rw", LockMode::Write, 0);
     let late = history.acquire(session, "rw", LockMode::Shared, 0);
     let permits: Vec<u64> = (0..3).map(|_| history.acquire(session, "s", LockMode::Permit(2), 0)).collect();
-    let locks = fed(&mut history);
+    let mut locks = fed(&mut history);
     locks.granted(&names("rw"), one, late).unwrap();
     locks.granted(&names("rw"), two, late).unwrap();
     locks.granted(&names("rw"), writer, late).unwrap_err();
@@ -67,7 +67,7 @@ fn joint_requests_are_had_as_a_whole() {
     let both = history.run(Some(b), op);
     // It holds nothing as a whole, so no delay is due.
     let expired = history.expire(b);
-    let locks = fed(&mut history);
+    let mut locks = fed(&mut history);
     locks.granted(&[lock("x"), lock("y")], both, both).unwrap_err();
     locks.granted(&names("y"), held, expired).unwrap();
     assert_eq!(locks.standing().count(), 1);
@@ -80,7 +80,7 @@ fn a_downgraded_writer_keeps_its_token_and_lets_readers_in() {
     let writer = history.acquire(session, "rw", LockMode::Write, 0);
     let reader = history.acquire(session, "rw", LockMode::Shared, 0);
     let at = history.run(Some(session), Op::Downgrade { lock: lock("rw"), token: FencingToken(writer) });
-    let locks = fed(&mut history);
+    let mut locks = fed(&mut history);
     locks.granted(&names("rw"), reader, reader).unwrap_err();
     locks.granted(&names("rw"), reader, at).unwrap();
     locks.granted(&names("rw"), writer, at).unwrap();
@@ -173,4 +173,81 @@ fn one_waiter_is_entitled_for_each_that_goes() {
     history.each(|each| entitled.extend(locks.change(each).unwrap().uuids));
     entitled.dedup();
     assert_eq!(entitled.len(), 1);
+}
+
+#[test]
+fn a_lock_that_is_taken_back_from_one_who_was_told_is_refused() {
+    let abandoned = || {
+        let mut history = History::default();
+        let session = history.open();
+        let token = history.acquire(session, "l", LockMode::Exclusive, 0);
+        let op = Op::Abandon { locks: names("l"), token: FencingToken(token), versions: vec![0] };
+        history.run(None, op);
+        let (command, outcome) = history.last();
+        (fed(&mut history), token, command, outcome)
+    };
+    // Nobody was told: right, and nobody may be told afterwards.
+    let (mut locks, token, command, outcome) = abandoned();
+    locks.change(&change(&command, &outcome, 9)).unwrap();
+    locks.granted(&names("l"), token, token).unwrap_err();
+    // Told first.
+    let (mut locks, token, command, outcome) = abandoned();
+    locks.granted(&names("l"), token, token).unwrap();
+    locks.change(&change(&command, &outcome, 9)).unwrap_err();
+}
+
+#[test]
+fn a_place_that_another_takes_away_is_refused() {
+    let released = || {
+        let mut history = History::default();
+        let (a, b) = (history.open(), history.open());
+        let token = history.acquire(a, "l", LockMode::Exclusive, 0);
+        history.release(a, "l", token);
+        let (command, outcome) = history.last();
+        (fed(&mut history), b, token, command, outcome)
+    };
+    let (mut locks, _, _, command, outcome) = released();
+    locks.change(&change(&command, &outcome, 9)).unwrap();
+    let by = |session, op| Command::Do { session, request: None, op };
+    for number in 0..4 {
+        let (mut locks, b, token, command, outcome) = released();
+        let Command::Do { op, .. } = command else { unreachable!() };
+        let other_token = Op::Release { locks: names("l"), token: FencingToken(token + 1) };
+        let look = Op::CheckLock { lock: lock("l"), token: FencingToken(token) };
+        let b = Some(lockkeeper_core::SessionId(b));
+        let spoilt = [by(b, op), by(b, other_token), by(None, look), Command::Reap { paths: Vec::new() }];
+        let refused = locks.change(&change(&spoilt[number], &outcome, 9)).unwrap_err();
+        assert!(refused.contains("left the queue"), "{refused}");
+    }
+}
+
+#[test]
+fn a_request_of_which_its_client_was_told_that_it_is_no_more_is_gone_and_stays_away() {
+    let mut history = History::default();
+    let (a, b) = (history.open(), history.open());
+    history.acquire(a, "l", LockMode::Exclusive, 0);
+    let waits = history.acquire(b, "l", LockMode::Exclusive, 0);
+    let entered = history.pending.last().cloned().unwrap();
+    let uuid = |of: &Command| match of {
+        Command::Do { op: Op::Acquire { uuid, .. }, .. } => uuid.to_string(),
+        _ => unreachable!(),
+    };
+    let (second, first) = (uuid(&entered.0), uuid(&history.pending[2].0));
+    let mut locks = fed(&mut history);
+    assert_eq!((locks.stands(&first), locks.stands(&second)), (Stands::Holds, Stands::Waits));
+    locks.left_queue(&first, "busy").unwrap_err();
+    locks.left_queue(&second, "busy").unwrap_err();
+    let op = Op::Withdraw { locks: names("l"), token: FencingToken(waits), if_holding: IfHolding::Keep };
+    history.run(Some(b), op);
+    history.each(|each| drop(locks.change(each).unwrap()));
+    assert_eq!(locks.stands(&second), Stands::Not);
+    locks.left_queue(&second, "busy").unwrap();
+    let mut late = entered.1.clone();
+    for event in &mut late.events {
+        if let Event::Node { zxid, .. } = event {
+            zxid.0 += 100;
+        }
+    }
+    let refused = locks.change(&change(&entered.0, &late, 9)).unwrap_err();
+    assert!(refused.contains("is no more"), "{refused}");
 }

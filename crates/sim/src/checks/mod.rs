@@ -4,6 +4,8 @@
 //! Each check takes observations in the order in which they were made and gives the first one that it cannot accept. All times are
 //! true times of the simulated world in microseconds, which no host's clock may bend.
 
+pub mod agreement;
+pub mod calls;
 pub mod change;
 pub mod committed;
 pub mod ephemerals;
@@ -40,6 +42,8 @@ pub enum Check {
     Locks,
     /// Notifications per release.
     Herd,
+    /// Callers whose turn has come are told, and requests without a caller are taken back.
+    Calls,
     /// No session ends before its time.
     SessionEarly,
     /// The holder is told before anybody else can have the lock.
@@ -72,6 +76,7 @@ impl Check {
             Self::Invariants => "invariants",
             Self::Locks => "locks",
             Self::Herd => "herd",
+            Self::Calls => "calls",
             Self::SessionEarly => "session-early",
             Self::HolderTold => "holder-told",
             Self::Ephemerals => "ephemerals",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Command, Op, Outcome, Refusal, Reply};
+use lockkeeper_core::{Command, GateStanding, Op, Outcome, Refusal, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -52,10 +52,17 @@ impl Requests {
             ));
         }
         let due = if first.op == *op { first.answer.clone() } else { Err(Refusal::RequestMismatch) };
-        if *reply == due {
-            return Ok(());
+        if *reply != due {
+            return Err(format!("request {id} of session {session} was answered {due:?}, and later {reply:?}"));
         }
-        Err(format!("request {id} of session {session} was answered {due:?}, and later {reply:?}"))
+        // It is true where it was given first. Whoever watches from there on must not miss what has happened since.
+        if reply.is_ok() && zxid.0 != first.zxid {
+            return Err(format!(
+                "request {id} of session {session} was answered at {}, and the same again at {zxid}",
+                first.zxid
+            ));
+        }
+        Ok(())
     }
 
     /// A client was given this answer to an operation under a request id.
@@ -65,13 +72,15 @@ impl Requests {
     pub fn answered(&self, session: u64, id: u128, op: &Op, answer: &Answer, zxid: u64) -> Checked {
         let id_shown = lockkeeper_core::RequestId(id);
         match self.first.get(&(session, id)) {
-            // An answer that is not kept is worked out anew each time.
-            None if matches!(op, Op::GateBegin { .. }) => Ok(()),
+            // An answer that is not kept is worked out anew each time; leave to go ahead is kept.
+            None if matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing)) => Ok(()),
             None => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
             )),
             Some(first) if first.op != *op && *answer == Err(Refusal::RequestMismatch) => Ok(()),
-            Some(first) if first.answer == *answer && first.op == *op => Ok(()),
+            Some(first) if first.answer == *answer && first.op == *op && (answer.is_err() || zxid == first.zxid) => {
+                Ok(())
+            }
             Some(first) => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}; the log said {:?} at {}",
                 first.answer, first.zxid
@@ -83,6 +92,10 @@ impl Requests {
     pub fn repeated(&self) -> u64 {
         self.repeated
     }
+}
+
+fn is_leave(standing: &GateStanding) -> bool {
+    matches!(standing, GateStanding::Proceed { .. })
 }
 
 /// The state keeps no answer of a gate that only says how it stands.
@@ -118,7 +131,49 @@ mod tests {
         let session = history.open();
         history.keyed(session, 7, create("/a", "", NodeKind::Persistent));
         history.keyed(session, 7, create("/b", "", NodeKind::Persistent));
+        let (command, outcome) = history.last();
         history.each(|each| requests.change(each).unwrap());
+        requests.change(&change(&command, &outcome, 1)).unwrap();
+        let Command::Do { op, .. } = &command else { unreachable!() };
+        requests.answered(session, 7, op, &outcome.reply, 0).unwrap();
+        // Taken for the same as the first; carried out.
+        let first = requests.first.values().next().unwrap().answer.clone();
+        requests.answered(session, 7, op, &first, outcome.zxid.0).unwrap_err();
+        requests.change(&change(&command, &Outcome { reply: first, ..outcome.clone() }, 1)).unwrap_err();
+        requests.change(&change(&command, &Outcome { changed: true, ..outcome }, 1)).unwrap_err();
+    }
+
+    /// What the fault suite found once: a repeated answer that was said to be true now.
+    #[test]
+    fn an_answer_that_is_repeated_as_of_another_point_is_refused() {
+        let (mut history, mut requests) = (History::default(), Requests::default());
+        let session = history.open();
+        let op = create("/a", "", NodeKind::Persistent);
+        let made = history.keyed(session, 7, op.clone());
+        let answer = history.pending[1].1.reply.clone();
+        history.create("/b", "");
+        history.keyed(session, 7, op.clone());
+        let (command, again) = history.last();
+        history.each(|each| requests.change(each).unwrap());
+        assert_eq!(again.zxid.0, made);
+        requests.change(&change(&command, &again, 1)).unwrap();
+        let later = Outcome { zxid: history.state.zxid(), ..again };
+        requests.change(&change(&command, &later, 1)).unwrap_err();
+        requests.answered(session, 7, &op, &answer, made).unwrap();
+        requests.answered(session, 7, &op, &answer, made + 1).unwrap_err();
+    }
+
+    #[test]
+    fn leave_to_go_ahead_that_no_log_gave_is_refused() {
+        let requests = Requests::default();
+        let key = lockkeeper_core::GateKey::parse("g").unwrap();
+        let op = Op::GateBegin { key, fingerprint: "f".into(), pending_ms: 50, label: "w".into() };
+        let token = lockkeeper_core::FencingToken(3);
+        let says = |standing| requests.answered(1, 7, &op, &Ok(Reply::Gate(standing)), 3);
+        let session = Some(lockkeeper_core::SessionId(2));
+        says(GateStanding::InProgress { token, session, label: "w".into(), since_ms: 1, until_ms: 9 }).unwrap();
+        says(GateStanding::Proceed { token, until_ms: 9 }).unwrap_err();
+        requests.answered(1, 7, &op, &Err(Refusal::RequestMismatch), 3).unwrap_err();
     }
 
     #[test]

@@ -10,6 +10,8 @@ use super::change::Change;
 #[derive(Debug, Default)]
 pub struct Watches {
     events: Vec<(u64, NodeEventKind, String)>,
+    /// How far the log has come.
+    last: u64,
     heard: u64,
 }
 
@@ -25,12 +27,31 @@ pub struct Heard {
 impl Watches {
     /// Takes in a command of the log.
     pub fn change(&mut self, change: &Change<'_>) {
+        self.last = self.last.max(change.outcome.zxid.0);
         self.events.extend(change.node_events().map(|(zxid, kind, path)| (zxid, kind, path.to_owned())));
     }
 
     /// How many events were told to watches.
     pub fn heard(&self) -> u64 {
         self.heard
+    }
+
+    /// A watch from `from` on was refused, for events are kept from `oldest` on only.
+    ///
+    /// # Errors
+    /// If it could have been taken by that word, or if that is yet to come.
+    pub fn compacted(&self, spec: &WatchSpec, from: u64, oldest: u64) -> Result<(), String> {
+        if oldest <= from {
+            return Err(format!("{spec:?} was refused as of {from}, by a node that has events from {oldest} on"));
+        }
+        self.is_of_the_past(spec, oldest)
+    }
+
+    fn is_of_the_past(&self, spec: &WatchSpec, oldest: u64) -> Result<(), String> {
+        if oldest <= self.last {
+            return Ok(());
+        }
+        Err(format!("{spec:?} is to begin at {oldest}, and the log has come to {}", self.last))
     }
 
     /// A watch that had been told everything up to `from` was told this.
@@ -41,7 +62,10 @@ impl Watches {
         let (up_to, told): (u64, &[WatchEvent]) = match item {
             WatchItem::Changes(changes) => (changes.last().map_or(from, |last| last.zxid.0), changes),
             WatchItem::Bookmark(zxid) => (zxid.0, &[]),
-            WatchItem::Lost { .. } => return Ok(Heard { up_to: from, lost: true }),
+            WatchItem::Lost { oldest } => {
+                self.is_of_the_past(spec, oldest.0)?;
+                return Ok(Heard { up_to: from, lost: true });
+            }
         };
         if up_to <= from && !matches!(item, WatchItem::Bookmark(_)) {
             return Err(format!("{spec:?} had heard up to {from}, and is told of {item:?} again"));
@@ -118,6 +142,19 @@ mod tests {
         watches.told(&below, heard.up_to, &item(&all, 2, &["/a/b"])).unwrap();
         assert!(watches.told(&below, 0, &WatchItem::Lost { oldest: Zxid(2) }).unwrap().lost);
         assert_eq!(watches.heard(), 4);
+    }
+
+    #[test]
+    fn compaction_without_a_reason_is_refused() {
+        let (mut watches, _) = watches();
+        let below = spec("/a", true);
+        watches.compacted(&below, 1, 2).unwrap();
+        watches.compacted(&below, 1, 3).unwrap();
+        // It has what was asked for; it speaks of what is yet to come.
+        watches.compacted(&below, 2, 2).unwrap_err();
+        watches.compacted(&below, 3, 1).unwrap_err();
+        watches.compacted(&below, 1, 4).unwrap_err();
+        watches.told(&below, 1, &WatchItem::Lost { oldest: Zxid(4) }).unwrap_err();
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{Op, Refusal, Reply, RequestId, RequestKey, Zxid};
+use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Zxid};
 use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
+use rand::Rng;
 
 use super::session::Session;
 use super::{Client, Outcome};
 use crate::CallError;
+use crate::checks::{Check, Violation};
 
 /// How long a client waits for an answer to one try.
 pub(super) const TRY: Duration = Duration::from_millis(2_500);
@@ -37,8 +39,8 @@ pub(super) enum Tried<T> {
     Open,
 }
 
-/// What a call says.
-pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>) -> Result<Tried<T>, String> {
+/// What a call says. A node that contradicts itself, or the session's own secret, breaks a promise.
+pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>) -> Result<Tried<T>, Violation> {
     match answer {
         Ok(Ok(done)) => Ok(Tried::Done(done)),
         Ok(Err(NodeError::Refused(Refusal::SessionExpired(_)))) => Ok(Tried::Ended),
@@ -50,10 +52,13 @@ pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>
             | NodeError::Compacted { .. },
         ))
         | Err(CallError::Refused) => Ok(Tried::Nothing),
-        Ok(Err(NodeError::UnknownOutcome(_) | NodeError::Fatal(_))) | Err(CallError::Reset | CallError::TimedOut) => {
-            Ok(Tried::Open)
+        Ok(Err(NodeError::UnknownOutcome(_))) | Err(CallError::Reset | CallError::TimedOut) => Ok(Tried::Open),
+        Ok(Err(NodeError::WrongSecret)) => {
+            Err(Violation { check: Check::Durable, what: "the secret of a session was called wrong".into() })
         }
-        Ok(Err(NodeError::WrongSecret)) => Err("the secret of a session was called wrong".into()),
+        Ok(Err(NodeError::Fatal(why))) => {
+            Err(Violation { check: Check::Fatal, what: format!("a client was told that the node has failed: {why}") })
+        }
     }
 }
 
@@ -65,7 +70,17 @@ impl Client {
         F: FnOnce(Node) -> Fut + Send + 'static,
         Fut: Future<Output = Result<At<T>, NodeError>> + Send + 'static,
     {
-        let answer = self.lab.net.call(self.node(), deadline, serve).await;
+        let oracle = self.lab.oracle.clone();
+        // Where the answer is given, at the moment at which it is.
+        let watched = move |node: Node| async move {
+            let there = node.clone();
+            let answer = serve(node).await;
+            if let Err(NodeError::Refused(Refusal::SessionExpired(session))) = &answer {
+                oracle.lock().told_ended_by(session.0, &there.state());
+            }
+            answer
+        };
+        let answer = self.lab.net.call(self.node(), deadline, watched).await;
         match read_answer(answer) {
             Ok(tried) => {
                 if matches!(tried, Tried::Nothing | Tried::Open) {
@@ -73,8 +88,8 @@ impl Client {
                 }
                 tried
             }
-            Err(why) => {
-                self.lab.oracle.lock().broken(crate::checks::Check::Durable, why);
+            Err(Violation { check, what }) => {
+                self.lab.oracle.lock().broken(check, what);
                 Tried::Nothing
             }
         }
@@ -96,9 +111,18 @@ impl Client {
         self.mutate_since(session, what, op, id, began).await
     }
 
-    /// Once more, although the answer is there. It is the first answer again, true when that was.
+    /// Once more, although the answer is there. It is the first answer again, true when that was. Now and then it is something else under
+    /// the same id, which is refused for that alone.
     pub(super) async fn mutate_again(&mut self, session: &Session, what: &'static str, op: Op, id: u128) {
-        drop(self.mutate_since(session, what, op, id, 0).await);
+        if self.rng.random_bool(0.1)
+            && let Ok(path) = NodePath::parse("/never")
+        {
+            let (data, acl) = (std::sync::Arc::from(&b""[..]), vec![AclEntry::open()]);
+            let other = Op::Create { path, data, kind: NodeKind::Persistent, sequential: false, acl };
+            drop(self.mutate_since(session, "another under one id", other, id, 0).await);
+        } else {
+            drop(self.mutate_since(session, what, op, id, 0).await);
+        }
         // A try of the first time may still be open.
         session.keep(RequestId(id));
     }
@@ -197,5 +221,20 @@ pub(super) fn outcome_of<T>(told: &Told<T>) -> Outcome {
         Told::Refused(_) | Told::Ended => Outcome::Refused,
         Told::Failed => Outcome::Failed,
         Told::Unknown => Outcome::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_has_failed_or_denies_the_secret_breaks_a_promise() {
+        let said = |error| read_answer::<()>(Ok(Err(error))).map(drop).map_err(|violation| violation.check);
+        assert_eq!(said(NodeError::Fatal("an answer of the wrong kind".into())), Err(Check::Fatal));
+        assert_eq!(said(NodeError::WrongSecret), Err(Check::Durable));
+        for other in [NodeError::UnknownOutcome("who knows".into()), NodeError::ShuttingDown] {
+            assert_eq!(said(other), Ok(()));
+        }
     }
 }

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Op, RequestId, RequestKey, State};
-use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant};
+use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::asking::{TRY, Told, Tried, outcome_of};
 use super::session::Session;
-use super::{Client, Outcome, micros};
+use super::{Client, Lab, Outcome, micros};
+use crate::settings::HostId;
 use crate::swarm::Work;
 
 impl Client {
@@ -20,19 +21,17 @@ impl Client {
         let told = match give_up_after {
             Some(ms) => {
                 let asking = self.fork_and_acquire(session, &ask);
-                match tokio::time::timeout(Duration::from_millis(ms), asking).await {
-                    Ok(told) => told,
-                    // The caller has gone; the node notices, and takes the request back.
-                    Err(_) => return self.lab.count("acquire", Outcome::Unknown),
-                }
+                // Past it the caller has gone; the node notices, and takes the request back.
+                tokio::time::timeout(Duration::from_millis(ms), asking).await.unwrap_or(Told::Unknown)
             }
             None => self.acquire(session, &ask).await,
         };
         self.lab.count("acquire", outcome_of(&told));
         match told {
             Told::Done(At { value: Acquired::Held(grant), .. }) => self.hold(session, &ask, &grant).await,
-            Told::Done(_) | Told::Refused(_) => self.progress(),
-            Told::Failed | Told::Unknown | Told::Ended => {}
+            // It may hold without knowing of it: others must not wait for that for ever.
+            Told::Unknown => self.leave_after(3),
+            Told::Done(_) | Told::Refused(_) | Told::Failed | Told::Ended => {}
         }
     }
 
@@ -71,22 +70,31 @@ impl Client {
     async fn acquire(&mut self, session: &Session, ask: &Acquire) -> Told<Acquired> {
         let key = RequestKey { id: ask.uuid, acknowledged: Vec::new() };
         let give_up_us = self.now_us() + micros(ask.wait) + 10_000_000;
+        let mut asking = Asking { lab: self.lab.clone(), uuid: ask.uuid.to_string(), is_settled: false };
         let mut open = false;
         loop {
             let began = {
                 let mut oracle = self.lab.oracle.lock();
-                oracle.asked(&ask.uuid.to_string());
+                oracle.asked(&asking.uuid);
                 oracle.began()
             };
             let (net, wanted) = (self.lab.net.clone(), ask.clone());
             let caller = Caller { credential: Some(session.credential), request: Some(key.clone()) };
+            let (lab, at, uuid) = (self.lab.clone(), self.node(), asking.uuid.clone());
+            self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, ask.locks));
             let serve = move |node: lockkeeper_node::Node| async move {
-                let At { value, zxid } = node.acquire(caller, wanted).await?;
+                let mut serving = Serving::begin(lab, &uuid, at);
+                let answer = node.acquire(caller, wanted).await;
+                serving.keeps = matches!(
+                    answer,
+                    Ok(At { value: Acquired::Held(_), .. }) | Err(NodeError::ShuttingDown | NodeError::Fatal(_))
+                );
                 // What is left of the session is said as of now.
-                Ok(At { value: (value, micros(net.now())), zxid })
+                answer.map(|At { value, zxid }| At { value: (value, micros(net.now())), zxid })
             };
             match self.ask(ask.wait + TRY, serve).await {
                 Tried::Done(At { value: (value, said_us), zxid }) => {
+                    asking.answered(&value, ask, zxid.0);
                     let mut oracle = self.lab.oracle.lock();
                     oracle.answered("an acquire", began, zxid.0);
                     if let Acquired::Held(grant) = &value {
@@ -95,9 +103,13 @@ impl Client {
                     }
                     return Told::Done(At { value, zxid });
                 }
-                Tried::Refused(refusal) => return Told::Refused(refusal),
+                Tried::Refused(refusal) => {
+                    asking.left(&format!("{refusal:?}"));
+                    return Told::Refused(refusal);
+                }
                 Tried::Ended => {
                     session.told_ended(self);
+                    asking.left("that its session has ended");
                     return Told::Ended;
                 }
                 Tried::Open => open = true,
@@ -122,7 +134,7 @@ impl Client {
         }
         match self.rng.random_range(0..20) {
             // Keeps it until the session ends.
-            0 => {}
+            0 => self.leave_after(0),
             // Somebody takes it by force.
             1 => self.break_lock(&ask.locks[0], grant.token).await,
             2 if ask.mode == LockMode::Write => {
@@ -163,15 +175,88 @@ impl Client {
     }
 
     async fn break_lock(&mut self, lock: &LockName, token: FencingToken) {
-        let lock = lock.clone();
+        let began = self.lab.oracle.lock().began();
+        let named = lock.clone();
         let tried =
-            self.ask(TRY, move |node| async move { node.force_release(lock, token, "the simulation").await }).await;
+            self.ask(TRY, move |node| async move { node.force_release(named, token, "the simulation").await }).await;
         let outcome = match tried {
-            Tried::Done(_) => Outcome::Ok,
+            Tried::Done(At { zxid, .. }) => {
+                let mut oracle = self.lab.oracle.lock();
+                oracle.answered("a forced release", began, zxid.0);
+                // It is told of the past, so nobody holds with this token as of now either.
+                oracle.verified(lock.as_str(), token.0, zxid.0, false);
+                Outcome::Ok
+            }
             Tried::Refused(_) | Tried::Ended => Outcome::Refused,
             Tried::Nothing => Outcome::Failed,
             Tried::Open => Outcome::Unknown,
         };
         self.lab.count("force release", outcome);
+    }
+}
+
+/// A client that asks for a lock. Dropped without an answer, it has gone.
+struct Asking {
+    lab: Lab,
+    uuid: String,
+    is_settled: bool,
+}
+
+impl Asking {
+    fn answered(&mut self, value: &Acquired, ask: &Acquire, zxid: u64) {
+        self.lab.net.note(&format!("{} is answered at {zxid}: {value:?}", self.uuid));
+        match value {
+            Acquired::Held(_) => {
+                self.is_settled = true;
+                self.lab.oracle.lock().settled(&self.uuid);
+            }
+            Acquired::Busy { .. } => self.left(&format!("that it is busy at {zxid}")),
+            // What is left of a request for several locks is taken back behind this answer, as if its caller had gone.
+            Acquired::Gone if ask.locks.len() > 1 => {}
+            Acquired::Gone => self.left(&format!("that it is gone at {zxid}")),
+        }
+    }
+
+    /// The request is no more.
+    fn left(&mut self, what: &str) {
+        self.is_settled = true;
+        let mut oracle = self.lab.oracle.lock();
+        oracle.left_queue(&self.uuid, what);
+        oracle.settled(&self.uuid);
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.lab.net.note(&format!("{} is given up", self.uuid));
+            let now_us = micros(self.lab.net.now());
+            self.lab.oracle.lock().gave_up(&self.uuid, now_us);
+        }
+    }
+}
+
+/// A node at work on a call. Dropped, it has its answer, or it has noticed that the caller is gone, or it is no more.
+struct Serving {
+    lab: Lab,
+    uuid: String,
+    call: u64,
+    keeps: bool,
+}
+
+impl Serving {
+    fn begin(lab: Lab, uuid: &str, node: HostId) -> Self {
+        let now_us = micros(lab.net.now());
+        lab.net.note(&format!("node {node} serves {uuid}"));
+        let call = lab.oracle.lock().call_begins(uuid, node, now_us);
+        Self { lab, uuid: uuid.to_owned(), call, keeps: false }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let now_us = micros(self.lab.net.now());
+        self.lab.net.note(&format!("the serving of {} ends", self.uuid));
+        self.lab.oracle.lock().call_ends(self.call, self.keeps, now_us);
     }
 }

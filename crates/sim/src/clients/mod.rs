@@ -50,7 +50,7 @@ pub enum Outcome {
 }
 
 /// Operations by what they came to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// By operation and outcome.
     pub counts: BTreeMap<(&'static str, Outcome), u64>,
@@ -170,6 +170,8 @@ pub(crate) struct Client {
     /// The node that it asks first.
     preferred: usize,
     next_id: u64,
+    /// Pieces of work that are left for this session.
+    pieces: u32,
 }
 
 impl Client {
@@ -179,7 +181,7 @@ impl Client {
         let drift = lab.plan.drift;
         let rate = 1.0 + if drift > 0.0 { rng.random_range(-drift..=drift) } else { 0.0 };
         let preferred = rng.random_range(0..64);
-        Self { lab: lab.clone(), number, rng, clock: LocalClock { rate }, preferred, next_id: 0 }
+        Self { lab: lab.clone(), number, rng, clock: LocalClock { rate }, preferred, next_id: 0, pieces: 0 }
     }
 
     /// Another task of the same client, with dice of its own.
@@ -191,6 +193,7 @@ impl Client {
             clock: self.clock,
             preferred: self.preferred,
             next_id: 0,
+            pieces: 0,
         }
     }
 
@@ -219,6 +222,11 @@ impl Client {
 
     pub(crate) async fn sleep_ms(&self, ms: u64) {
         self.clock.sleep(Duration::from_millis(ms)).await;
+    }
+
+    /// It ends its session after so many more pieces of work.
+    pub(crate) fn leave_after(&mut self, pieces: u32) {
+        self.pieces = self.pieces.min(pieces + 1);
     }
 
     /// It has done some work.

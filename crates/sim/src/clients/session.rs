@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::RequestId;
-use lockkeeper_node::Credential;
+use lockkeeper_node::{Credential, KeepaliveAck, Node};
 use parking_lot::Mutex;
+use rand::Rng;
 use tokio_util::sync::CancellationToken;
 
 use super::asking::Tried;
@@ -134,15 +135,66 @@ impl Session {
         self.stop.cancel();
     }
 
+    /// Renews it no more, and asks one node after another whether it is over, about when it is.
+    pub(super) async fn outlive(&self, client: &mut Client) {
+        self.stop.cancel();
+        for _ in 0..4 {
+            let timeout_ms = u64::try_from(self.lease.lock().timeout.as_millis()).unwrap_or(u64::MAX);
+            let ms = timeout_ms + client.rng.random_range(0..=timeout_ms / 8);
+            client.sleep_ms(ms).await;
+            for _ in 0..4 {
+                let (told, sent_us) = self.ask_for_more(client, super::asking::TRY).await;
+                match told {
+                    Tried::Ended => return self.told_ended(client),
+                    // It was not over, and begins anew.
+                    Tried::Done(ack) => {
+                        self.renewed(client, sent_us, ack.value.timeout_ms);
+                        break;
+                    }
+                    Tried::Refused(_) | Tried::Nothing | Tried::Open => client.move_on(),
+                }
+            }
+            if client.lab.stopping() {
+                return;
+            }
+        }
+    }
+
+    /// One keepalive, and when it was sent.
+    async fn ask_for_more(&self, client: &mut Client, deadline: Duration) -> (Tried<KeepaliveAck>, u64) {
+        let (credential, sent_us) = (self.credential, client.now_us());
+        let began = client.lab.oracle.lock().began();
+        let told = client.ask(deadline, move |node| async move { node.keepalive(&credential).await }).await;
+        if let Tried::Done(ack) = &told {
+            client.lab.oracle.lock().answered("a keepalive", began, ack.zxid.0);
+        }
+        let outcome = match &told {
+            Tried::Done(_) => Outcome::Ok,
+            Tried::Ended => Outcome::Refused,
+            Tried::Refused(_) | Tried::Nothing => Outcome::Failed,
+            Tried::Open => Outcome::Unknown,
+        };
+        client.lab.count("keepalive", outcome);
+        (told, sent_us)
+    }
+
     /// Ends it properly.
     pub(super) async fn close(&self, client: &mut Client) {
         self.stop.cancel();
+        let began = client.lab.oracle.lock().began();
         for _ in 0..5 {
-            let credential = self.credential;
-            let closing =
-                client.ask(super::asking::TRY, move |node| async move { node.close_session(&credential).await });
-            match closing.await {
-                Tried::Done(_) => return client.lab.count("close", Outcome::Ok),
+            let (credential, oracle) = (self.credential, client.lab.oracle.clone());
+            let serve = move |node: Node| async move {
+                let closed = node.close_session(&credential).await?;
+                oracle.lock().told_ended_by(credential.session.0, &node.state());
+                Ok(closed)
+            };
+            match client.ask(super::asking::TRY, serve).await {
+                Tried::Done(closed) => {
+                    client.lab.oracle.lock().answered("the end of a session", began, closed.zxid.0);
+                    self.told_ended(client);
+                    return client.lab.count("close", Outcome::Ok);
+                }
                 Tried::Ended => {
                     self.told_ended(client);
                     return client.lab.count("close", Outcome::Refused);
@@ -185,20 +237,15 @@ async fn keep(mut client: Client, session: Session) {
         }
         // As often as it takes, for as long as there is any hope.
         while !session.is_lost(&client) {
-            let (credential, sent_us) = (session.credential, client.now_us());
             let one_try = every.max(Duration::from_millis(100));
-            match client.ask(one_try, move |node| async move { node.keepalive(&credential).await }).await {
+            let (told, sent_us) = session.ask_for_more(&mut client, one_try).await;
+            match told {
                 Tried::Done(ack) => {
-                    client.lab.count("keepalive", Outcome::Ok);
                     session.renewed(&client, sent_us, ack.value.timeout_ms);
                     break;
                 }
-                Tried::Ended => {
-                    client.lab.count("keepalive", Outcome::Refused);
-                    return session.told_ended(&client);
-                }
-                Tried::Refused(_) | Tried::Nothing => client.lab.count("keepalive", Outcome::Failed),
-                Tried::Open => client.lab.count("keepalive", Outcome::Unknown),
+                Tried::Ended => return session.told_ended(&client),
+                Tried::Refused(_) | Tried::Nothing | Tried::Open => {}
             }
             client.pause_between_tries().await;
         }

@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use lockkeeper_core::{NodePath, State, Zxid};
-use lockkeeper_node::{NodeError, WatchSpec};
+use lockkeeper_node::{NodeError, WatchItem, WatchSpec};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::asking::TRY;
 use super::{Client, Outcome};
+use crate::checks::Check;
 
 /// What is watched.
 const PLACES: [(&str, bool); 6] =
@@ -31,14 +32,21 @@ pub(super) async fn watch_for_ever(mut client: Client, number: u64) {
                 let patience_ms = client.rng.random_range(100..=8_000);
                 let listening = listen(&client, number, &spec, &mut from, &mut incoming);
                 // Sometimes it is the client that begins anew.
-                let ended = tokio::time::timeout(Duration::from_millis(patience_ms), listening).await.is_ok();
-                if ended {
-                    client.move_on();
+                let ended = tokio::time::timeout(Duration::from_millis(patience_ms), listening).await;
+                match ended {
+                    // That node said that it can go on from here: so it must.
+                    Ok(Ended::CanResume) | Err(_) => {}
+                    Ok(Ended::Broken) => client.move_on(),
                 }
             }
-            Ok(Err(NodeError::Compacted { .. })) => {
+            Ok(Err(NodeError::Compacted { oldest })) => {
                 client.lab.count("watch", Outcome::Refused);
+                client.lab.oracle.lock().compacted(&spec, from, oldest.0);
                 from = read_point(&mut client).await;
+            }
+            Ok(Err(NodeError::Fatal(why))) => {
+                let what = format!("a watch was told that the node has failed: {why}");
+                client.lab.oracle.lock().broken(Check::Fatal, what);
             }
             Ok(Err(_)) | Err(_) => {
                 client.lab.count("watch", Outcome::Failed);
@@ -49,24 +57,33 @@ pub(super) async fn watch_for_ever(mut client: Client, number: u64) {
     }
 }
 
+/// Why a watch is over.
+enum Ended {
+    /// The node says that it has lost the thread, and can take it up where the watch has come to.
+    CanResume,
+    Broken,
+}
+
 async fn listen(
     client: &Client,
     number: u64,
     spec: &WatchSpec,
     from: &mut u64,
-    incoming: &mut crate::Incoming<lockkeeper_node::WatchItem>,
-) {
+    incoming: &mut crate::Incoming<WatchItem>,
+) -> Ended {
     while let Some(Ok(item)) = incoming.next().await {
         client.lab.count("watch", Outcome::Ok);
         let heard = client.lab.oracle.lock().heard(spec, *from, &item);
-        match heard {
-            Some(heard) if !heard.lost => {
+        match (heard, &item) {
+            (_, WatchItem::Lost { oldest }) if oldest.0 <= *from => return Ended::CanResume,
+            (Some(heard), _) if !heard.lost => {
                 *from = heard.up_to;
                 client.watched(number, *from);
             }
-            _ => return,
+            _ => return Ended::Broken,
         }
     }
+    Ended::Broken
 }
 
 /// A point from which to watch: everything before it has been read.

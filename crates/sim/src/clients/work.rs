@@ -13,12 +13,13 @@ pub(super) async fn live(mut client: Client) {
         let timeout_ms = client.lab.plan.session_timeout_ms;
         let timeout_ms = client.rng.random_range(timeout_ms..=2 * timeout_ms);
         let Some(session) = Session::open(&mut client, timeout_ms).await else { continue };
-        let pieces = client.rng.random_range(5..=60);
-        for _ in 0..pieces {
+        client.pieces = client.rng.random_range(5..=60);
+        while client.pieces > 0 {
             if client.lab.stopping() || session.is_lost(&client) {
                 break;
             }
             piece(&mut client, &session).await;
+            client.pieces -= 1;
             let pause_ms = client.rng.random_range(0..=client.lab.plan.pause_ms);
             client.sleep_ms(pause_ms).await;
         }
@@ -29,7 +30,9 @@ pub(super) async fn live(mut client: Client) {
 async fn go(client: &mut Client, session: &Session, timeout_ms: u32) {
     match client.rng.random_range(0..10) {
         // Dies: whatever it has goes when the session expires.
-        0..=2 => session.abandon(),
+        0 | 1 => session.abandon(),
+        // The same, and asks whether it has.
+        2 if !client.lab.stopping() => session.outlive(client).await,
         // Stands still for longer than it may, and finds out.
         3 if !client.lab.stopping() => {
             session.freeze(client, u64::from(timeout_ms) * 3 / 2).await;

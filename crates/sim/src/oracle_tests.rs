@@ -1,0 +1,178 @@
+use bytes::Bytes;
+use lockkeeper_core::{Command, NodeId, NodeKind, Origin, RequestId, RequestKey, SessionId};
+use lockkeeper_store::LogPosition;
+
+use super::*;
+use crate::checks::samples::{create, data, path};
+
+/// A log of one node, entry by entry, as an oracle is shown it.
+#[derive(Default)]
+struct Log {
+    records: Vec<Record>,
+    state: State,
+}
+
+impl Log {
+    fn entry(&mut self, sequence: u64, commands: Vec<Command>) {
+        let index = self.records.len() as u64 + 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
+        let batch = Batch { origin, clock_ms: index, commands };
+        let mut payload = vec![BATCH];
+        payload.extend(index.to_le_bytes());
+        payload.extend(batch.encode());
+        self.state.apply(Term(1), &batch);
+        self.records.push(Record { position: LogPosition { term: 1, index }, payload: Bytes::from(payload) });
+    }
+
+    fn make(&mut self, at: &str) {
+        self.entry(self.records.len() as u64 + 1, vec![made(at)]);
+    }
+}
+
+fn made(at: &str) -> Command {
+    Command::Do { session: None, request: None, op: create(at, "one", NodeKind::Persistent) }
+}
+
+fn refused(oracle: &Oracle, check: Check, by: &str) {
+    let violation = oracle.violation().expect("a violation");
+    assert!(violation.check == check && violation.what.contains(by), "{violation}");
+}
+
+fn followed(log: &Log) -> Oracle {
+    let mut oracle = Oracle::new(1.0);
+    oracle.log(1, &log.records);
+    oracle.applied(1, &log.records, 5);
+    assert_eq!(oracle.violation(), None);
+    oracle
+}
+
+#[test]
+fn a_log_and_the_state_that_it_gives_are_right() {
+    let mut log = Log::default();
+    log.make("/a");
+    log.make("/b");
+    let mut oracle = followed(&log);
+    oracle.applied(2, &log.records, 6);
+    oracle.replica(2, &log.state);
+    oracle.look_through(2, &log.state);
+    oracle.answered("a write", oracle.began(), 2);
+    oracle.looked("the number of nodes", 2, &log.state.node_count(), State::node_count);
+    assert_eq!(oracle.violation(), None);
+    assert_eq!((oracle.seen().entries, oracle.seen().zxid, oracle.seen().compared), (2, 2, 1));
+}
+
+#[test]
+fn another_entry_in_a_log_and_one_that_cannot_be_read_are_refused() {
+    let (mut log, mut other) = (Log::default(), Log::default());
+    log.make("/a");
+    other.make("/b");
+    let mut oracle = followed(&log);
+    oracle.log(2, &other.records);
+    refused(&oracle, Check::LogMatching, "another in the log of node 2");
+    let mut oracle = followed(&log);
+    oracle.applied(2, &other.records, 6);
+    refused(&oracle, Check::LogMatching, "node 2 applied");
+    let mut oracle = Oracle::new(1.0);
+    log.records[0].payload = Bytes::from_static(&[BATCH, 0, 0, 0, 0, 0, 0, 0, 0, 99]);
+    oracle.applied(1, &log.records, 5);
+    refused(&oracle, Check::LogMatching, "cannot be read");
+}
+
+#[test]
+fn a_replica_that_differs_is_refused() {
+    let (mut log, mut other) = (Log::default(), Log::default());
+    log.make("/a");
+    other.make("/b");
+    let mut oracle = followed(&log);
+    oracle.replica(2, &other.state);
+    refused(&oracle, Check::AppliedAgreement, "node 2");
+    let mut oracle = followed(&log);
+    oracle.look_through(2, &other.state);
+    refused(&oracle, Check::AppliedAgreement, "checksum");
+}
+
+#[test]
+fn an_answer_or_a_list_of_what_no_log_has_is_refused() {
+    let mut log = Log::default();
+    log.entry(1, vec![made("/a"), made("/b")]);
+    let mut oracle = followed(&log);
+    oracle.answered("a write", 0, 3);
+    refused(&oracle, Check::Durable, "a write");
+    let mut oracle = followed(&log);
+    oracle.looked("a list", 2, &7, State::node_count);
+    refused(&oracle, Check::AppliedAgreement, "a list at 2");
+    // Between two transactions of one entry.
+    let mut oracle = followed(&log);
+    oracle.looked("a list", 1, &2, State::node_count);
+    refused(&oracle, Check::AppliedAgreement, "at no end of an entry");
+}
+
+#[test]
+fn a_batch_that_comes_twice_changes_nothing_and_zxids_leave_nothing_out() {
+    let mut log = Log::default();
+    log.entry(1, vec![made("/a")]);
+    log.entry(1, vec![made("/a")]);
+    let oracle = followed(&log);
+    assert_eq!(oracle.state().zxid().0, 1);
+    let mut oracle = followed(&log);
+    let (command, mut outcome) = (made("/c"), oracle.state.apply(Term(1), &batch_of(made("/c"))).remove(0));
+    for event in &mut outcome.events {
+        if let Event::Node { zxid, .. } = event {
+            zxid.0 += 1;
+        }
+    }
+    let change = Change { index: 3, term: 1, clock_ms: 3, at_us: 3, command: &command, outcome: &outcome };
+    oracle.in_order(&change, 1);
+    refused(&oracle, Check::AppliedAgreement, "follows 1");
+}
+
+fn batch_of(command: Command) -> Batch {
+    Batch { origin: Origin { node: NodeId(2), incarnation: 1, sequence: 1 }, clock_ms: 9, commands: vec![command] }
+}
+
+/// What the state would let through if it forgot which batches it has applied.
+#[test]
+fn a_batch_that_is_applied_again_is_refused() {
+    let mut log = Log::default();
+    log.entry(1, vec![made("/a")]);
+    log.entry(2, vec![made("/b")]);
+    let mut oracle = followed(&log);
+    // The oracle has noted a batch that its state knows nothing of.
+    oracle.batches.insert(2, (1, 1));
+    oracle.follow_batch(3, 1, batch_of(made("/c")), 5);
+    refused(&oracle, Check::Retries, "applied before");
+}
+
+#[test]
+fn clients_that_get_nothing_done_and_nodes_that_give_up_are_named_and_the_first_thing_stays() {
+    let mut oracle = Oracle::new(1.0);
+    oracle.broken(Check::Progress, "client 1 got nothing done".into());
+    oracle.broken(Check::Fatal, "host 2".into());
+    refused(&oracle, Check::Progress, "client 1");
+}
+
+#[test]
+fn whoever_is_left_is_named() {
+    let mut log = Log::default();
+    let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
+    log.entry(1, vec![open]);
+    assert!(followed(&log).deserted().is_err_and(|why| why.contains("session 1 lives")));
+    log.entry(2, vec![Command::CloseSession { session: SessionId(1) }]);
+    followed(&log).deserted().unwrap();
+}
+
+#[test]
+fn an_answer_to_a_request_is_held_against_the_log() {
+    let mut log = Log::default();
+    let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
+    let op = Op::SetData { path: path("/a"), data: data("two"), version: None };
+    let request = Some(RequestKey { id: RequestId(7), acknowledged: Vec::new() });
+    let set = Command::Do { session: Some(SessionId(1)), request, op: op.clone() };
+    log.entry(1, vec![open, made("/a"), set]);
+    let stat = |log: &Log| Ok(Reply::DataSet(log.state.get(&path("/a")).unwrap().stat));
+    let mut oracle = followed(&log);
+    oracle.told(1, 7, &op, &stat(&log), 3);
+    assert_eq!(oracle.violation(), None);
+    oracle.told(1, 8, &op, &stat(&log), 3);
+    refused(&oracle, Check::Durable, "no log has it");
+}
