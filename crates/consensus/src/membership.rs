@@ -10,11 +10,11 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
 use tokio::time::{Instant, timeout};
 
-use crate::error::ChangeError;
+use crate::error::{BarrierError, ChangeError};
 use crate::inner::Inner;
 use crate::status::Members;
 use crate::transport::PeerKind;
-use crate::types::{Membership, TypeConfig};
+use crate::types::{LogId, Membership, TypeConfig};
 use crate::wire::{self, Command, MembersReply, TransferReply};
 
 /// A learner may lag by so many entries when it is promoted; more would hold up commits.
@@ -97,6 +97,32 @@ fn current(inner: &Inner) -> Membership {
     inner.raft.server_metrics().borrow_watched().membership_config.membership().clone()
 }
 
+/// The membership as it stands for good. openraft goes by a change as soon as it stands in its log, and a leader that falls may take the
+/// change with it: nobody may be told "it is so already" of what can yet be lost, or by a leader that is one no longer.
+async fn settled(inner: &Inner) -> Result<Membership, ChangeError> {
+    let read = inner.leader_rounds.join().await.map_err(not_settled)?;
+    inner.wait_applied(read.index).await.map_err(not_settled)?;
+    let in_force = || inner.raft.server_metrics().borrow_watched().membership_config.clone();
+    loop {
+        let before = in_force();
+        let index = before.log_id().as_ref().map_or(0, LogId::index);
+        inner.wait_applied(index).await.map_err(not_settled)?;
+        // What is applied stays; that it was this entry which was applied there shows by its being in force still.
+        if in_force().log_id() == before.log_id() {
+            return Ok(before.membership().clone());
+        }
+    }
+}
+
+/// Nothing was changed by this call.
+fn not_settled(error: BarrierError) -> ChangeError {
+    match error {
+        BarrierError::NoLeader | BarrierError::NoQuorum | BarrierError::TimedOut(_) => ChangeError::NoLeader,
+        BarrierError::Fatal(why) => ChangeError::Fatal(why),
+        BarrierError::ShuttingDown => ChangeError::ShuttingDown,
+    }
+}
+
 fn change_error(error: WriteError) -> ChangeError {
     match error {
         RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => ChangeError::NoLeader,
@@ -128,7 +154,7 @@ async fn finish_interrupted(inner: &Inner) -> Result<(), ChangeError> {
 }
 
 async fn add_learner(inner: &Inner, node: u64, address: &str) -> Result<Members, ChangeError> {
-    let membership = current(inner);
+    let membership = settled(inner).await?;
     if node == 0 || address.is_empty() || address.len() > MAX_ADDRESS_BYTES {
         return Err(ChangeError::Refused(format!(
             "a node needs an id from 1 and an address of 1 to {MAX_ADDRESS_BYTES} bytes"
@@ -153,7 +179,7 @@ async fn add_learner(inner: &Inner, node: u64, address: &str) -> Result<Members,
 }
 
 async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
-    let membership = current(inner);
+    let membership = settled(inner).await?;
     if membership.voter_ids().any(|voter| voter == node) {
         return Ok(members_of(&membership));
     }
@@ -177,7 +203,7 @@ async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
 }
 
 async fn remove(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
-    let membership = current(inner);
+    let membership = settled(inner).await?;
     if membership.get_node(&node).is_none() {
         return Err(ChangeError::Refused(format!("node {node} is not a member")));
     }

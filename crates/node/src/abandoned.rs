@@ -5,10 +5,15 @@
 //! holds; then the first node notices the broken connection and withdraws. So a request's nodes carry a mark of who looks after them:
 //! their data versions. A retry makes the request its own with [`Op::Claim`], and [`Op::Abandon`] removes only what has the versions
 //! that it knows. The replicated order decides between the two; neither can undo the other.
+//!
+//! Nobody knows in which order a client's tries were made: a claim that was held up for long may come after that of a later try. So a
+//! claim of what holds already gives no right to take it back, since somebody may have been told of it; and nobody is told that they
+//! hold before the request is theirs as it stands.
 
 use std::sync::Arc;
 
 use lockkeeper_core::{Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_planted::{Bug, planted};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::engine::Engine;
@@ -80,12 +85,25 @@ impl Claim {
         self.progress = Progress::Settled;
         match done.outcome.reply {
             Ok(Reply::Claimed { versions }) => {
-                self.progress = Progress::Mine(token, versions);
+                // Somebody may have been told.
+                if !holds(&self.engine, &self.locks, token) {
+                    self.progress = Progress::Mine(token, versions);
+                }
                 Ok(true)
             }
             Err(Refusal::NotQueued { .. }) => Ok(false),
             Err(refusal) => Err(refusal.into()),
             Ok(other) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Whether the request is this one's still, when its nodes have these versions: nobody who claimed it later can take it back.
+    pub(crate) fn covers(&self, versions: &[i32]) -> bool {
+        match &self.progress {
+            Progress::Mine(_, own) => own == versions,
+            // It held when it was made this one's.
+            Progress::Settled => true,
+            Progress::Entering(_) | Progress::MakingMine(..) | Progress::Broken(_) => false,
         }
     }
 
@@ -123,7 +141,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let progress = std::mem::take(&mut self.progress);
-        if matches!(progress, Progress::Settled) {
+        if matches!(progress, Progress::Settled) || planted(Bug::IgnoreHangUp) {
             return;
         }
         let last_word = self.last_word.take();
@@ -165,10 +183,14 @@ async fn take_back(engine: &Engine, progress: Progress, session: SessionId, lock
             _ => return,
         },
         Progress::MakingMine(token, mut submission) => match submission.outcome().await {
-            Ok(Done { outcome: Outcome { reply: Ok(Reply::Claimed { versions }), .. } }) => (token, versions),
+            Ok(Done { outcome: Outcome { reply: Ok(Reply::Claimed { versions }), .. } })
+                if !holds(engine, &locks, token) =>
+            {
+                (token, versions)
+            }
             Ok(_) => return,
             Err(_) => match propose_until_decided(engine, || claim(session, &locks, token)).await {
-                Some(Reply::Claimed { versions }) => (token, versions),
+                Some(Reply::Claimed { versions }) if !holds(engine, &locks, token) => (token, versions),
                 _ => return,
             },
         },
@@ -202,6 +224,12 @@ fn claim(session: SessionId, locks: &[LockName], token: FencingToken) -> Command
 fn withdrawal(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
     let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
     Command::Do { session: Some(session), request: None, op }
+}
+
+/// Whether the request holds each of its locks, as far as this replica knows.
+fn holds(engine: &Engine, locks: &[LockName], token: FencingToken) -> bool {
+    let state = engine.replica.state.read();
+    locks.iter().all(|lock| state.verify(lock, token))
 }
 
 /// What nodes have that were just made.

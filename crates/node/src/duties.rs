@@ -115,8 +115,10 @@ impl Duties {
     async fn take_up(&self) -> Option<u64> {
         let leadership = *self.leadership.borrow();
         if !leadership.leading {
-            let old_record = || self.replica.leading.lock().as_ref().map(|leading| leading.term);
-            return old_record().filter(|_| planted(Bug::ExpireByDeposedLeader));
+            if !planted(Bug::ExpireByDeposedLeader) {
+                return None;
+            }
+            return self.replica.leading.lock().as_ref().map(|leading| leading.term);
         }
         if self.replica.leading.lock().as_ref().is_some_and(|leading| leading.term == leadership.term) {
             return Some(leadership.term);

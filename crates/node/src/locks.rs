@@ -12,6 +12,7 @@ use lockkeeper_core::{
     Command, FencingToken, IfHolding, LockName, NodePath, Op, Refusal, Reply, RequestKey, SessionId, Standing, State,
     Zxid,
 };
+use lockkeeper_planted::{Bug, planted};
 use tokio::sync::oneshot;
 
 use crate::abandoned::{Claim, Undecided};
@@ -39,7 +40,8 @@ struct Queued {
 
 /// Where a request stood when it was looked at.
 enum Look {
-    Holds(At<()>),
+    /// With the versions that its nodes have.
+    Holds(At<Vec<i32>>),
     Gone,
     /// It waits, for the lock of this number first.
     Waits(usize, Waiting),
@@ -124,15 +126,20 @@ impl Engine {
             }
             return self.gone(&queued);
         }
-        self.wait_for(&queued, until).await.map_err(after_entry)
+        self.wait_for(claim, &queued, until).await.map_err(after_entry)
     }
 
-    async fn wait_for(self: &Arc<Self>, queued: &Queued, until: Duration) -> Result<At<Acquired>, NodeError> {
+    async fn wait_for(
+        self: &Arc<Self>,
+        claim: &mut Claim,
+        queued: &Queued,
+        until: Duration,
+    ) -> Result<At<Acquired>, NodeError> {
         // The entry, or the claim, has just been applied here: so far this replica is not behind.
         let mut is_confirmed = true;
         loop {
             let (missing, mut waiting) = match self.look(queued) {
-                Look::Holds(at) if is_confirmed => return Ok(self.held(queued, at.zxid)),
+                Look::Holds(at) if is_confirmed => return self.take(claim, queued, at).await,
                 Look::Holds(_) => {
                     // It holds on a replica that may be behind: look again with the leader's word on where we are.
                     self.barrier.pass().await?;
@@ -151,7 +158,7 @@ impl Engine {
                 () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
                 () = self.replica.clock.sleep_until(until) => {
                     drop(waiting);
-                    return self.give_up(queued, missing).await;
+                    return self.give_up(claim, queued, missing).await;
                 }
             }
         }
@@ -168,11 +175,31 @@ impl Engine {
                 Standing::Waits { blocker } => drop(first.get_or_insert((number, blocker))),
             }
         }
-        let Some((number, blocker)) = first else { return Look::Holds(At { value: (), zxid: state.zxid() }) };
+        let Some((number, blocker)) = first else {
+            let version = |path| state.get(path).map_or(0, |node| node.stat.version);
+            return Look::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
+        };
         let mut waiters = self.replica.waiters.lock();
         let (id, told) = waiters.add(queued.paths.clone(), number, blocker);
         metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
         Look::Waits(number, Waiting { engine: self.clone(), id, told })
+    }
+
+    /// Its turn has come. If somebody else has made the request theirs meanwhile, they may be taking it back: it is made this caller's
+    /// before they are told.
+    async fn take(
+        self: &Arc<Self>,
+        claim: &mut Claim,
+        queued: &Queued,
+        at: At<Vec<i32>>,
+    ) -> Result<At<Acquired>, NodeError> {
+        if !claim.covers(&at.value) && !claim.make_mine(queued.token).await? {
+            if queued.locks.len() > 1 {
+                claim.clear(queued.token).await?;
+            }
+            return self.gone(queued);
+        }
+        Ok(self.held(queued, at.zxid))
     }
 
     fn held(&self, queued: &Queued, zxid: Zxid) -> At<Acquired> {
@@ -198,13 +225,23 @@ impl Engine {
     }
 
     /// The wait is over: leaves the queues, unless the last of the locks came in the last moment.
-    async fn give_up(self: &Arc<Self>, queued: &Queued, missing: usize) -> Result<At<Acquired>, NodeError> {
+    async fn give_up(
+        self: &Arc<Self>,
+        claim: &mut Claim,
+        queued: &Queued,
+        missing: usize,
+    ) -> Result<At<Acquired>, NodeError> {
+        if planted(Bug::BusyWithoutWithdrawal) {
+            self.barrier.pass().await?;
+            let zxid = self.replica.state.read().zxid();
+            return Ok(At { value: self.busy(queued, missing), zxid });
+        }
         let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
         let command = Command::Do { session: Some(queued.session), request: None, op };
         match reply_of(self.proposer.propose(command).await?) {
             Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
             Ok(At { value: Reply::HeldInstead, .. }) => match self.look(queued) {
-                Look::Holds(at) => Ok(self.held(queued, at.zxid)),
+                Look::Holds(at) => self.take(claim, queued, at).await,
                 Look::Gone | Look::Waits(..) => self.gone(queued),
             },
             Ok(other) => Err(unexpected(&other.value)),

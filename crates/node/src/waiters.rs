@@ -127,6 +127,9 @@ impl WaiterTable {
             self.look_at_all(standing);
             return all;
         }
+        if planted(Bug::LoseWakeup) {
+            return 0;
+        }
         let behind = self.behind.get(path).cloned().unwrap_or_default();
         for id in &behind {
             self.look_again(*id, &standing);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use futures::future::join_all;
-use lockkeeper_core::{FencingToken, LockMode, Op, Refusal};
+use lockkeeper_core::{FencingToken, LockMode, Op, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
 use tokio::sync::Mutex;
 
@@ -186,6 +186,49 @@ async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
     assert_eq!(cluster.at(1).acquire(keyed(b, id), wanted.clone()).await.unwrap().value, Acquired::Gone);
     let mismatch = cluster.at(1).acquire(keyed(b, id), Acquire { mode: LockMode::Shared, ..wanted }).await;
     assert_eq!(mismatch, Err(NodeError::Refused(Refusal::RequestMismatch)));
+    cluster.finish().await;
+}
+
+/// Found by the simulation (seed 5101): a try whose caller had gone claimed the request late, after a later try had been told that it
+/// holds, and took it back.
+#[tokio::test]
+async fn a_late_try_takes_nothing_from_one_who_was_told() {
+    let cluster = Cluster::of_three().await;
+    let b = session(cluster.at(2), 30_000).await;
+    let (id, wanted) = (request_id(), ask("late", 30_000));
+    let told = granted(cluster.at(2).acquire(keyed(b, id), wanted.clone()).await);
+    for round in 0..40_u64 {
+        let (last_word, decided) = tokio::sync::oneshot::channel();
+        let (node, again) = (cluster.at(round % 3 + 1).clone(), wanted.clone());
+        let late =
+            tokio::spawn(async move { node.acquire_with_last_word(keyed(b, id), again, last_word).await });
+        tokio::time::sleep(Duration::from_micros(round * 150)).await;
+        late.abort();
+        // Dropped once there is nothing left to take back.
+        assert!(decided.await.is_err());
+        assert!(cluster.at(1).verify(&lock("late"), told.token).await.unwrap().value, "taken away in round {round}");
+    }
+    cluster.finish().await;
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_a_request_that_another_may_be_taking_back() {
+    let cluster = Cluster::of_three().await;
+    let (a, b) = (session(cluster.at(1), 30_000).await, session(cluster.at(2), 30_000).await);
+    let grant = granted(cluster.at(1).acquire(caller(a), ask("s", 0)).await);
+    let (node, wanted) = (cluster.at(3).clone(), ask("s", 30_000));
+    let waits = tokio::spawn(async move { node.acquire(caller(b), wanted).await });
+    until("it to wait", || (waiting(&cluster) == 1).then_some(())).await;
+    let token = requests(cluster.at(3), "s").await[1].1;
+    // Another try of the same client, held up until now, makes the request its own; its caller has gone.
+    let claim = Op::Claim { locks: locks(&["s"]), token };
+    let Reply::Claimed { versions } = cluster.at(2).execute(caller(b), claim).await.unwrap().value else { panic!() };
+    release(cluster.at(1), a, "s", grant.token).await;
+    assert_eq!(granted(waits.await.unwrap()).token, token);
+    let abandon = Op::Abandon { locks: locks(&["s"]), token, versions };
+    let refused = cluster.at(2).execute(Caller::default(), abandon).await;
+    assert!(matches!(refused, Err(NodeError::Refused(Refusal::NotQueued { .. }))), "{refused:?}");
+    assert!(cluster.at(1).verify(&lock("s"), token).await.unwrap().value);
     cluster.finish().await;
 }
 

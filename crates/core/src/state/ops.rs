@@ -124,10 +124,17 @@ impl Transaction<'_> {
     fn sequential_path(&self, prefix: &NodePath) -> Result<NodePath, Refusal> {
         let parent = prefix.parent().unwrap_or_else(NodePath::root);
         let directory = self.node(&parent)?;
-        let mut places = directory.queue.iter().map(|(place, _)| place.0);
-        let sequence = match (places.next(), places.next_back()) {
-            (Some(first), Some(last)) if planted(Bug::GrantOutOfOrder) && first < last => last,
-            _ => directory.children_made,
+        let ends = || {
+            let mut places = directory.queue.iter().map(|(place, _)| place.0);
+            Some((places.next()?, places.next_back()?))
+        };
+        let sequence = if planted(Bug::GrantOutOfOrder)
+            && let Some((first, last)) = ends()
+            && first < last
+        {
+            last
+        } else {
+            directory.children_made
         };
         check_sequence(&parent, sequence)?;
         NodePath::parse(&format!("{prefix}{sequence:010}")).map_err(|e| bad(format!("with its sequence: {e}")))
