@@ -21,6 +21,8 @@ pub enum Loss {
     All,
     /// What came after some moment is lost: the disk was behind.
     Late,
+    /// The same, and the moment was not long ago.
+    Latest,
     /// Any of it, sector by sector: the disk wrote in an order of its own.
     Any,
     /// None of it, as after `kill -9` alone.
@@ -45,6 +47,7 @@ impl Loss {
             Self::Drawn => "drawn",
             Self::All => "all lost",
             Self::Late => "late ones lost",
+            Self::Latest => "latest ones lost",
             Self::Any => "any lost",
             Self::None => "none lost",
         }
@@ -261,7 +264,8 @@ impl Disk {
     /// Cuts the power: what is there afterwards, and what is not.
     pub(super) fn cut(&mut self, rng: &mut StdRng, loss: Loss) -> (Option<Entry>, Lost) {
         let loss = loss.draw(rng);
-        let mut cut = Cut { loss, moment: self.moment(rng), lost: Lost { how: loss.name(), ..Lost::default() }, rng };
+        let mut cut =
+            Cut { loss, moment: self.moment(loss, rng), lost: Lost { how: loss.name(), ..Lost::default() }, rng };
         for node in &mut self.nodes {
             match node {
                 Node::File(file) => cut.file(file),
@@ -273,15 +277,17 @@ impl Disk {
         (Some(left), lost)
     }
 
-    /// Some line since the oldest deed that is not synced.
-    fn moment(&self, rng: &mut StdRng) -> u64 {
+    /// Some line since the oldest deed that is not synced; of the latest, one of the last fifth.
+    fn moment(&self, loss: Loss, rng: &mut StdRng) -> u64 {
         let lines = |node: &Node| match node {
             Node::File(file) => file.unsynced.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
             Node::Directory(directory) => directory.unsynced.iter().map(|(line, _)| *line).collect(),
         };
         let mut all: Vec<u64> = self.nodes.iter().flat_map(lines).collect();
         all.sort_unstable();
-        if all.is_empty() { 0 } else { all[rng.random_range(0..all.len())] }
+        let first =
+            if loss == Loss::Latest { all.len() - (all.len() / 5).clamp(all.len().min(1), all.len()) } else { 0 };
+        if first < all.len() { all[rng.random_range(first..all.len())] } else { 0 }
     }
 
     fn entry(
@@ -303,7 +309,7 @@ impl Disk {
 /// One power cut.
 struct Cut<'a> {
     loss: Loss,
-    /// For [`Loss::Late`]: from this line on.
+    /// For [`Loss::Late`] and [`Loss::Latest`]: from this line on.
     moment: u64,
     lost: Lost,
     rng: &'a mut StdRng,
@@ -347,7 +353,7 @@ impl Cut<'_> {
     fn keeps(&mut self, line: u64, share: f64) -> bool {
         match self.loss {
             Loss::All => false,
-            Loss::Late => line < self.moment,
+            Loss::Late | Loss::Latest => line < self.moment,
             Loss::Any => self.rng.random_bool(share),
             Loss::None | Loss::Drawn => true,
         }

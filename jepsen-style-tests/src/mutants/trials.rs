@@ -129,7 +129,9 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         Bug::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
         Bug::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
         Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => EARLY,
-        Bug::ForgetRequestsAtSnapshot => &["one answer for one request id", "linearizable lists", "replicas agree"],
+        Bug::ForgetRequestsAtSnapshot => {
+            &["one sequential node for one request id", "nothing lost, nothing twice", "linearizable lists"]
+        }
         Bug::ApplyBatchTwice => &["creates were acknowledged"],
         Bug::EphemeralsOneByOne => &["what a session owned goes at one zxid", "locks go with their session"],
         Bug::WakeAllWaiters => &["notifications"],

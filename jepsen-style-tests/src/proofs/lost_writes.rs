@@ -38,13 +38,14 @@ fn traced() -> Options {
     options
 }
 
-/// The same with sled's bare `flush`. A disk that is merely late leaves a log that is whole and too short.
+/// The same with sled's bare `flush`. A disk that is merely somewhat late leaves a log that is whole and too short; were it later by more, the
+/// node would find what it wrote at its start missing, and refuse.
 async fn control(context: &Context) -> Result<String, Failed> {
     context.story.say("the same with sled's bare flush (test-only switch): acknowledged writes must be lost");
     let mut options = traced();
     options.environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".into(), "true".into()));
     let mut cluster = Cluster::start(&context.binary, &context.dir.join("flush-only"), options).await?;
-    match kill_all::many_rounds(context, &mut cluster, CONTROL_ROUNDS, Some(Loss::Late)).await {
+    match kill_all::many_rounds(context, &mut cluster, CONTROL_ROUNDS, Some(Loss::Latest)).await {
         Ok(Kept::Not(what)) => {
             context.story.say(format!("caught: {what}"));
             Ok(format!("this was seen: {what}"))

@@ -39,7 +39,7 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
     let mut checks = vec![said_and_done(&told)];
     match estates(run) {
         Ok(estates) => {
-            checks.push(never_early(&told, &estates, &run.seen_us));
+            checks.push(never_early(&told, &estates, run));
             checks.push(at_one_zxid(&told, &estates, &run.seen_us));
         }
         Err(why) => checks.push(Check::unknown("ephemerals in the log", "P5 P6", why)),
@@ -99,14 +99,17 @@ fn estates(run: &Recorded) -> Result<BTreeMap<u64, Estate>, String> {
     Ok(estates)
 }
 
+/// P5 supposes of clocks that none runs faster than another by more than such a part; the nemesis `clock-rate` goes as far.
+const TOO_FAST: u64 = 20;
+
 /// No session is over before the clock of the one who kept it alive says that it may be, unless it was being closed.
-fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<u64, u64>) -> Check {
+fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, run: &Recorded) -> Check {
     const NAME: &str = "sessions never end early";
     let mut ends: Vec<(u64, u64, String)> = Vec::new();
     for (session, estate) in estates {
         let gone = estate.nodes.iter().filter(|(path, _)| !told.deleted.contains(path));
         for (path, zxid) in gone.filter_map(|(path, life)| Some((path, life.gone?))) {
-            if let Some(at_us) = seen_us.get(&zxid) {
+            if let Some(at_us) = run.seen_us.get(&zxid) {
                 ends.push((*session, *at_us, format!("{path} was removed at zxid {zxid}, seen at {at_us} us")));
             }
         }
@@ -115,11 +118,14 @@ fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<
         let line = format!("{} said {:?} of session {} at {} us", gone.at, gone.how, gone.session, gone.said_us);
         ends.push((gone.session, gone.said_us, line));
     }
+    // A timeout is counted on the leader's clock.
+    let wrong_rates = run.faults.iter().any(|fault| fault.nemesis == "clock-rate");
+    let shorter_us = if wrong_rates { run.ttl.as_micros() as u64 / TOO_FAST } else { 0 };
     let (mut judged, mut least_us) = (BTreeSet::new(), u64::MAX);
     for (session, at_us, line) in &ends {
         let closing = told.closing_us.get(session).is_some_and(|closing_us| closing_us <= at_us);
         let Some(sure_us) = told.sure_us.get(session).filter(|_| !closing) else { continue };
-        if at_us < sure_us {
+        if at_us + shorter_us < *sure_us {
             let lines = vec![format!("session {session} was sure to live until {sure_us} us"), line.clone()];
             let early_ms = (sure_us - at_us) / 1_000;
             let mut check = Check::invalid(NAME, "P5", format!("session {session} ended {early_ms} ms early"), lines);
@@ -127,7 +133,7 @@ fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<
             return check;
         }
         judged.insert(*session);
-        least_us = least_us.min(at_us - sure_us);
+        least_us = least_us.min(at_us.saturating_sub(*sure_us));
     }
     if judged.is_empty() {
         return Check::unknown(NAME, "P5", "no session expired while it was looked at");
@@ -234,6 +240,7 @@ mod tests {
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
     use crate::judge::queue::Event as Logged;
+    use crate::nemesis::FaultRecord;
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.
     struct Bench {
@@ -323,6 +330,29 @@ mod tests {
     fn a_good_history_passes_and_an_empty_one_does_not() {
         assert_eq!(Bench::new().verdicts(), [Verdict::Valid; 4], "{:#?}", all(&Bench::new().run));
         assert_eq!(Bench { run: Recorded::default(), op: 0 }.verdicts(), [Verdict::Unknown; 4]);
+    }
+
+    #[test]
+    fn a_clock_that_runs_too_fast_excuses_a_twentieth_of_the_timeout() {
+        let fault = |nemesis: &str| FaultRecord {
+            nemesis: nemesis.into(),
+            what: String::new(),
+            began_us: 0,
+            ended_us: 1_000,
+            evidence: Vec::new(),
+            bit: true,
+            stops_holders: false,
+        };
+        // It ended at 1,500 ms.
+        for (nemesis, sure_ms, found) in
+            [("clock-rate", 1_599, false), ("clock-rate", 1_601, true), ("clock-jump", 1_599, true)]
+        {
+            let mut bench = Bench::new();
+            bench.run.ttl = std::time::Duration::from_secs(2);
+            bench.run.faults = vec![fault(nemesis)];
+            bench.tell(200_000, tells::SURE, json!({ "session": 1, "until_ms": sure_ms }));
+            assert_eq!(bench.found(), if found { vec![EARLY] } else { vec![] }, "{nemesis}, {sure_ms} ms");
+        }
     }
 
     #[test]

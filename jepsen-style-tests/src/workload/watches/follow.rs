@@ -14,6 +14,8 @@ use crate::workload::{ClientContext, Teller};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
+/// Longer than any run.
+const FOR_GOOD: Duration = Duration::from_secs(100_000);
 
 /// Follows the tree until the client has written all it writes, and then to what was the end of the log.
 pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {
@@ -48,17 +50,22 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: String, written
     };
     let teller = hand.context.teller.clone();
     teller.told(BEGUN, &Begins { watch, path: path.clone(), from: node.zxid }, None);
-    let leave_at = Instant::now() + Duration::from_millis(hand.rng.random_range(4_000..12_000));
+    // Some are never taken up anew by their client: over broken connections and changed leaders the library alone carries them.
+    let steadfast = hand.chance(40);
+    let leave_at = match steadfast {
+        true => Instant::now() + FOR_GOOD,
+        false => Instant::now() + Duration::from_millis(hand.rng.random_range(4_000..12_000)),
+    };
     let mut position = node.zxid;
     loop {
         let mut options = WatchOptions::new(path.clone());
         (options.recursive, options.from) = (true, Some(position));
         // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again. But not
         // before its next bookmark (every 5 s): it would never hear that nothing more had happened.
-        options.silence = Duration::from_millis(if hand.chance(50) { 7_000 } else { 40_000 });
+        options.silence = Duration::from_millis(if steadfast || hand.chance(50) { 40_000 } else { 7_000 });
         let mut following = client.watch(options);
         let pause_at = Instant::now() + Duration::from_millis(hand.rng.random_range(300..3_000));
-        let until = pause_at.min(leave_at);
+        let until = if steadfast { leave_at } else { pause_at.min(leave_at) };
         match hear(&teller, watch, &mut following, until, written).await {
             Heard::Compacted => return teller.told(COMPACTED, &Marks { watch }, None),
             Heard::Broken => {}
