@@ -77,7 +77,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    let figures = many_rounds(context, &mut cluster, rounds, None).await?.whole()?.0;
+    let figures = many_rounds(context, &mut cluster, rounds, None, 1).await?.whole()?.0;
     Ok(format!("{rounds} rounds, {figures}"))
 }
 
@@ -102,14 +102,15 @@ impl Kept {
     }
 }
 
-/// Kills everyone over and over; where a loss is given, the power of all of them fails with that.
+/// Kills everyone over and over; where a loss is given, the power of all of them fails with that. `chance` is the stream of random numbers.
 pub(super) async fn many_rounds(
     context: &Context,
     cluster: &mut Cluster,
     rounds: u32,
     power_cut: Option<Loss>,
+    chance: u64,
 ) -> Result<Kept, Failed> {
-    let mut random = context.random(1);
+    let mut random = context.random(chance);
     let mut all = Totals::default();
     let mut rounds_with_losses = 0;
     let sessions = open_sessions(cluster).await?;
