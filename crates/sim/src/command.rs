@@ -300,8 +300,7 @@ fn determinism(args: &Args) -> ExitCode {
 }
 
 #[cfg(not(feature = "planted"))]
-const NOT_BUILT: &str =
-    "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted --bin lockkeeper-sim-faulty -- ...";
+const NOT_BUILT: &str = "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted --bin lockkeeper-sim-faulty -- ...";
 
 #[cfg(not(feature = "planted"))]
 fn plant(_: &str) -> Result<(), String> {

@@ -179,3 +179,19 @@ impl Seen {
         self.compared += other.compared;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_fault_that_no_run_had_is_named() {
+        let mut totals = Totals::default();
+        assert_eq!(totals.never_injected().len(), FaultKind::ALL.len());
+        let all_but_one = FaultKind::ALL.iter().filter(|kind| **kind != FaultKind::SlowDisk).map(|kind| (*kind, 1));
+        totals.add(&Report { faults: all_but_one.collect(), ..Report::default() });
+        assert_eq!(totals.never_injected(), ["slow-disk"]);
+        totals.add(&Report { faults: BTreeMap::from([(FaultKind::SlowDisk, 2)]), ..Report::default() });
+        assert!(totals.never_injected().is_empty());
+    }
+}

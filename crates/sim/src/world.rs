@@ -295,7 +295,10 @@ impl World {
         host.halt();
         // A node that is dropped half-way leaves its complaints behind; they are of a dead one.
         self.complaints.lock().retain(|(of, _)| *of != node);
-        self.trace(node, format_args!("dies by {how:?}, loses {} writes, cuts an append in two: {}", damage.lost, damage.torn));
+        self.trace(
+            node,
+            format_args!("dies by {how:?}, loses {} writes, cuts an append in two: {}", damage.lost, damage.torn),
+        );
         self.net.with(|net| {
             net.trace.count(match how {
                 Crash::Kill => "kills",

@@ -258,7 +258,8 @@ impl Transaction<'_> {
         let unclaimed = |(lock, version): (&LockName, &i32)| {
             let is_meant = |found: &Found| {
                 let node = self.tree.get(&found.path);
-                found.owner.is_some() && node.is_some_and(|node| node.version == *version || planted(Bug::AbandonIgnoresVersions))
+                found.owner.is_some()
+                    && node.is_some_and(|node| node.version == *version || planted(Bug::AbandonIgnoresVersions))
             };
             self.tree.requests(&lock.directory(), token).find(is_meant)
         };

@@ -2,8 +2,9 @@
 //! has gone is taken back. Both soon, wherever nothing is wrong with the world; that a wait ends some day proves nothing.
 //!
 //! A call counts from when a node begins to serve it until that node has its answer, so that what becomes of messages on their way means
-//! nothing. Where a node has said "held" to a caller who had gone, the session keeps the lock: nobody can know that the answer was lost.
-//! And nobody looks after the requests of a node that went down, unless they are asked for again.
+//! nothing. Where a node has said "held" to a caller who had gone, the session keeps the lock: nobody can know that the answer was lost. The
+//! same where a request that was asked for more than once holds: one of its callers may have been told. And nobody looks after the requests
+//! of a node that went down, unless they are asked for again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +36,8 @@ pub struct Calls {
     given_up: BTreeMap<String, u64>,
     /// Which nodes have served a request that its client has no certain answer to.
     served_by: BTreeMap<String, BTreeSet<u64>>,
+    /// How often each was asked for.
+    tries: BTreeMap<String, u32>,
     /// Requests that nobody has to look after.
     excused: BTreeSet<String>,
 }
@@ -43,6 +46,7 @@ impl Calls {
     /// A node begins to serve a call; gives its number.
     pub fn begins(&mut self, uuid: &str, node: u64, now_us: u64) -> u64 {
         self.last += 1;
+        *self.tries.entry(uuid.to_owned()).or_default() += 1;
         self.open.insert(self.last, Call { uuid: uuid.to_owned(), node, since_us: now_us });
         self.served_by.entry(uuid.to_owned()).or_default().insert(node);
         self.last
@@ -100,8 +104,9 @@ impl Calls {
         }
         self.given_up.retain(|uuid, _| stands(uuid) != Stands::Not || waited_for.contains(uuid));
         for (uuid, since_us) in &self.given_up {
-            let looked_after = !waited_for.contains(uuid) && !self.excused.contains(uuid);
-            if looked_after && now_us > *since_us.max(&right_us) + GONE_WITHIN_US {
+            let may_be_told = self.tries.get(uuid).is_some_and(|tries| *tries > 1) && stands(uuid) == Stands::Holds;
+            let left = !waited_for.contains(uuid) && !self.excused.contains(uuid) && !may_be_told;
+            if left && now_us > *since_us.max(&right_us) + GONE_WITHIN_US {
                 return Err(format!(
                     "nobody has waited for request {uuid} since {since_us} us, and it was still there at {now_us} us"
                 ));
@@ -164,6 +169,18 @@ mod tests {
             calls.overdue(16 * S, 0, |_| Stands::Not).unwrap();
             calls.overdue(60 * S, 0, stands).unwrap();
         }
+    }
+
+    #[test]
+    fn one_that_was_asked_for_again_may_be_held_by_who_was_told_and_waits_for_nobody() {
+        let mut calls = Calls::default();
+        for node in [1, 2] {
+            let call = calls.begins("a", node, S);
+            calls.ends(call, false, 2 * S);
+        }
+        calls.gave_up("a", 2 * S);
+        calls.overdue(60 * S, 0, holds).unwrap();
+        calls.overdue(60 * S, 0, waits).unwrap_err();
     }
 
     #[test]

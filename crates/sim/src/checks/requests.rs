@@ -73,7 +73,9 @@ impl Requests {
         let id_shown = lockkeeper_core::RequestId(id);
         match self.first.get(&(session, id)) {
             // An answer that is not kept is worked out anew each time; leave to go ahead is kept.
-            None if matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing)) => Ok(()),
+            None if matches!((op, answer), (Op::GateBegin { .. }, Ok(Reply::Gate(standing))) if !is_leave(standing)) => {
+                Ok(())
+            }
             None => Err(format!(
                 "request {id_shown} of session {session} was answered {answer:?} at {zxid}, and no log has it"
             )),
