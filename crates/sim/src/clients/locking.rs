@@ -136,7 +136,11 @@ impl Client {
             // Keeps it until the session ends.
             0 => self.leave_after(0),
             // Somebody takes it by force.
-            1 => self.break_lock(&ask.locks[0], grant.token).await,
+            1 => {
+                self.break_lock(&ask.locks[0], grant.token).await;
+                // What it has of several locks besides goes with its session alone.
+                self.leave_after(0);
+            }
             2 if ask.mode == LockMode::Write => {
                 let op = Op::Downgrade { lock: ask.locks[0].clone(), token: grant.token };
                 drop(self.mutate(session, "downgrade", op).await);
@@ -151,6 +155,9 @@ impl Client {
         let op = Op::Release { locks: ask.locks.clone(), token };
         let id = self.new_id();
         let told = self.mutate_as(session, "release", op.clone(), id).await;
+        if matches!(told, Told::Failed | Told::Unknown) {
+            self.leave_after(0);
+        }
         // Sometimes the answer is lost on its last steps, and it is asked for again.
         if matches!(told, Told::Done(_)) && self.rng.random_bool(0.1) {
             self.mutate_again(session, "release again", op, id).await;
