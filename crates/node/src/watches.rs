@@ -47,7 +47,10 @@ pub enum WatchItem {
 struct Watch {
     spec_path: NodePath,
     recursive: bool,
+    /// What comes later is news to it.
     after: Zxid,
+    /// How far it has been told that it has heard everything.
+    told: Zxid,
     queue: mpsc::Sender<WatchItem>,
     lost: Arc<Mutex<Option<Zxid>>>,
 }
@@ -102,8 +105,14 @@ impl WatchTable {
         let (queue, rest) = mpsc::channel(this.queue_items);
         let lost = Arc::new(Mutex::new(None));
         this.listeners(spec.recursive).entry(spec.path.clone()).or_default().push(id);
-        let watch =
-            Watch { spec_path: spec.path, recursive: spec.recursive, after: after.max(now), queue, lost: lost.clone() };
+        let watch = Watch {
+            spec_path: spec.path,
+            recursive: spec.recursive,
+            after: after.max(now),
+            told: after,
+            queue,
+            lost: lost.clone(),
+        };
         this.watches.insert(id, watch);
         Ok(WatchStream { id, after, table: table.clone(), backlog, rest, lost, ended: false })
     }
@@ -169,10 +178,10 @@ impl WatchTable {
 
     /// Tells everyone how far the state has come: nothing up to `now` is still on its way to them.
     pub(crate) fn bookmark(&mut self, now: Zxid) {
-        for watch in self.watches.values_mut().filter(|watch| watch.after < now) {
+        for watch in self.watches.values_mut().filter(|watch| watch.told < now) {
             // A full queue needs no bookmark: its events say where it is.
             if watch.queue.try_send(WatchItem::Bookmark(now)).is_ok() {
-                watch.after = now;
+                (watch.after, watch.told) = (watch.after.max(now), now);
             }
         }
     }

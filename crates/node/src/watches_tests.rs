@@ -99,6 +99,23 @@ fn a_slow_listener_is_told_and_cut_off() {
 }
 
 #[test]
+fn a_watch_that_begins_behind_the_state_is_told_when_it_has_heard_everything() {
+    let table = table(100, 100);
+    tell(&table, 4, NodeEventKind::Created, "/elsewhere");
+    let mut behind = watch(&table, "/a", false, Some(1), 4).expect("taken");
+    let mut ahead = watch(&table, "/a", false, Some(6), 4).expect("taken");
+    assert!(heard(&mut behind).is_empty());
+    table.lock().bookmark(Zxid(4));
+    table.lock().bookmark(Zxid(4));
+    assert_eq!(heard(&mut behind), ["4 bookmark"]);
+    assert!(heard(&mut ahead).is_empty(), "it knows more than this replica");
+    // What it had heard elsewhere is no news, and neither is what it was told of by a bookmark.
+    tell(&table, 5, NodeEventKind::Created, "/a");
+    assert_eq!(heard(&mut behind), ["5 Created /a"]);
+    assert!(heard(&mut ahead).is_empty());
+}
+
+#[test]
 fn bookmarks_move_a_quiet_watch_forward() {
     let table = table(100, 2);
     let mut stream = watch(&table, "/quiet", true, None, 3).expect("taken");

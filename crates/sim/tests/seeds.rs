@@ -26,10 +26,11 @@ fn a_few_seeds_keep_every_promise() {
     }
 }
 
-/// Seeds that have broken a promise once, all four by a fault of the simulation itself: 25 took an answer that was repeated for a stale one,
+/// Seeds that have broken a promise once. 469 by a fault of the product: a watch that was begun behind the state was not told that it had heard
+/// everything until something else happened. The others by a fault of the simulation itself: 25 took an answer that was repeated for a stale one,
 /// 209 let items of a torn stream arrive, 368 gave a healed client too little time, 1032 took a promise of no time for one. An edit of the
 /// swarm or of the clients makes another run of each, so they are runs like others by now; what was mended has its own tests.
-const SEEDS: [u64; 4] = [25, 209, 368, 1032];
+const SEEDS: [u64; 5] = [25, 209, 368, 469, 1032];
 
 #[test]
 fn seeds_that_have_found_something_keep_every_promise() {
