@@ -61,7 +61,11 @@ impl Line {
     }
 
     fn words(&self) -> String {
-        let shown = |text: &str| text.chars().take(SHOWN).collect::<String>();
+        // A proof adds its seed and where its evidence lies, which is for whoever runs it again.
+        let shown = |text: &str| {
+            let what = text.split_once("; seed ").map_or(text, |(what, _)| what);
+            what.chars().take(SHOWN).collect::<String>()
+        };
         match &self.came {
             Came::Caught(what) if self.bug.is_some() => format!("caught: {}", shown(what)),
             Came::Caught(what) => format!("BROKEN WITHOUT A BUG: {}", shown(what)),
