@@ -35,8 +35,8 @@ pub struct Options {
     pub environment: Vec<(String, String)>,
     /// Lines added to the configuration files, the first of them to `[storage]`.
     pub extra_config: String,
-    /// Instead of the binary given, the one of this name beside it.
-    pub program: Option<String>,
+    /// Whether the nodes' clocks are to be put from outside: whoever starts the cluster gives it a binary that lets them.
+    pub injected_clock: bool,
     /// Each node's data lie on a disk of its own of so many MiB, which can be filled.
     pub small_disk_mib: Option<u64>,
 }
@@ -49,7 +49,7 @@ impl Default for Options {
             wrap: Vec::new(),
             environment: Vec::new(),
             extra_config: String::new(),
-            program: None,
+            injected_clock: false,
             small_disk_mib: None,
         }
     }
@@ -93,12 +93,8 @@ impl Cluster {
             Some(net) => Arc::clone(net),
             None => Arc::new(Direct::start(founders)?),
         };
-        let binary = match &options.program {
-            Some(name) => binary.with_file_name(name),
-            None => binary.to_path_buf(),
-        };
         let (nodes, next_id) = (BTreeMap::new(), founders + 1);
-        let mut cluster = Self { binary, dir: dir.to_path_buf(), options, net, nodes, next_id };
+        let mut cluster = Self { binary: binary.to_path_buf(), dir: dir.to_path_buf(), options, net, nodes, next_id };
         let ids: Vec<u64> = (1..=founders).collect();
         for id in &ids {
             cluster.furnish(*id, &ids).await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jepsen_style_tests::cluster::{Cluster, Options};
 use jepsen_style_tests::http::{Api, new_client};
-use jepsen_style_tests::nemesis::{self, Nemesis, Stage};
+use jepsen_style_tests::nemesis::{self, Moments, Nemesis, Stage};
 use jepsen_style_tests::net::netns::NetnsNet;
 use jepsen_style_tests::net::proxy::ProxyNet;
 use jepsen_style_tests::net::{Door, FaultNet, Place};
@@ -65,10 +65,12 @@ async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dy
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
     }
-    if let Some(program) = &options.program {
-        built(&["-p", "lockkeeper", "--features", "planted"], program);
-    }
-    let cluster = Cluster::start(server(), dir, options).await.unwrap();
+    let clocks_obey = options.injected_clock;
+    let server = match clocks_obey {
+        true => built(&["-p", "lockkeeper", "--features", "planted"], "lockkeeper-faulty"),
+        false => server().to_path_buf(),
+    };
+    let cluster = Cluster::start(&server, dir, options).await.unwrap();
     let (endpoints, place) = (cluster.endpoints(), dir.to_path_buf());
     let mut number = 0;
     let new_worker = move || -> Result<Worker, Failed> {
@@ -78,7 +80,17 @@ async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dy
         arguments.extend(["--seed".into(), number.to_string()]);
         Worker::start(&place, &format!("worker-{number}"), &endpoints, &arguments)
     };
-    Stage { cluster, net, workers: Vec::new(), new_worker: Box::new(new_worker), ttl: TTL, dir: dir.to_path_buf() }
+    Stage {
+        cluster,
+        net,
+        workers: Vec::new(),
+        new_worker: Box::new(new_worker),
+        ttl: TTL,
+        dir: dir.to_path_buf(),
+        server,
+        clocks_obey,
+        moments: Moments::default(),
+    }
 }
 
 /// Puts each of these on and takes it off, under writes.
@@ -120,6 +132,11 @@ async fn try_out_on(net: Arc<dyn FaultNet>, names: &[&str], nodes: u64, clients:
 async fn partitions() {
     let names = ["one", "halves", "ring", "bridge", "leader", "oneway"].map(|shape| format!("partition-{shape}"));
     try_out(&names.each_ref().map(String::as_str), 3, 0).await;
+}
+
+#[tokio::test]
+async fn minorities_and_majorities_of_five() {
+    try_out(&["kill-minority", "pause-minority", "pause-majority"], 5, 0).await;
 }
 
 #[tokio::test]

@@ -285,9 +285,8 @@ impl Disk {
         };
         let mut all: Vec<u64> = self.nodes.iter().flat_map(lines).collect();
         all.sort_unstable();
-        let first =
-            if loss == Loss::Latest { all.len() - (all.len() / 5).clamp(all.len().min(1), all.len()) } else { 0 };
-        if first < all.len() { all[rng.random_range(first..all.len())] } else { 0 }
+        let count = if loss == Loss::Latest { all.len().div_ceil(5) } else { all.len() };
+        if all.is_empty() { 0 } else { all[rng.random_range(all.len() - count..all.len())] }
     }
 
     fn entry(

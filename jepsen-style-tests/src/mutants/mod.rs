@@ -104,31 +104,23 @@ impl Stage {
 
     async fn hunt(&self, bug: Bug) -> Result<Line, Failed> {
         let begun = Instant::now();
-        if trials::of(bug).is_empty() {
-            return Ok(Line::tell(Tier::Processes, Some(bug), String::new(), Came::NotThere, begun.elapsed()));
-        }
-        let (mut tried, mut missed) = (Vec::new(), Came::Missed);
-        for attempt in 0..ATTEMPTS {
-            tried.clear();
-            for trial in trials::of(bug) {
+        let trials = trials::of(bug);
+        let mut run = trials.iter().map(Trial::words).collect::<Vec<_>>().join("; ");
+        let mut came = if trials.is_empty() { Came::NotThere } else { Came::Missed };
+        'hunt: for attempt in 0..ATTEMPTS {
+            for trial in trials {
                 let name = format!("{bug}-{}-{attempt}", trial.slug());
-                tried.push(trial.words());
                 match self.run(trial, Some(bug), self.seed.wrapping_add(attempt), &name).await? {
                     Said::Invalid(what) => {
-                        return Ok(Line::tell(
-                            Tier::Processes,
-                            Some(bug),
-                            trial.words(),
-                            Came::Caught(what),
-                            begun.elapsed(),
-                        ));
+                        (run, came) = (trial.words(), Came::Caught(what));
+                        break 'hunt;
                     }
-                    Said::Passed => missed = Came::Missed,
-                    Said::Nothing(why) => missed = Came::NotRun(why),
+                    Said::Passed => came = Came::Missed,
+                    Said::Nothing(why) => came = Came::NotRun(why),
                 }
             }
         }
-        Ok(Line::tell(Tier::Processes, Some(bug), tried.join("; "), missed, begun.elapsed()))
+        Ok(Line::tell(Tier::Processes, Some(bug), run, came, begun.elapsed()))
     }
 
     /// One run, and what it said.

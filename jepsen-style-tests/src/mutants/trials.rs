@@ -122,6 +122,7 @@ const EARLY: &[&str] = &["early", "expired"];
 const QUEUE: &[&str] =
     &["as a black box", "no more holders than allowed", "order of the log", "releases in the log", "no standstill"];
 
+/// Nothing for those that the simulation alone looks for.
 fn finds(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted | Bug::ResetTokensAtRestore => GONE,
@@ -141,8 +142,11 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         Bug::SkipTxnGuards => &["linearizable", "replayed from the log"],
         Bug::DropWatchAtReconnect | Bug::ForgetWatchesAtInstall => &["watches"],
         Bug::LeaseFromAnswer => &["the holder was told"],
-        // Looked for by the simulation alone.
-        _ => &[],
+        Bug::ExpiredBeforeApplied
+        | Bug::BusyWithoutWithdrawal
+        | Bug::IgnoreHangUp
+        | Bug::AbandonIgnoresVersions
+        | Bug::LoseWakeup => &[],
     }
 }
 
@@ -160,6 +164,13 @@ pub(super) fn distinct(bugs: &[Bug]) -> Vec<Trial> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_looked_for_can_be_found() {
+        for bug in Bug::ALL {
+            assert_eq!(of(*bug).is_empty(), finds(*bug).is_empty(), "{bug}");
+        }
+    }
 
     #[test]
     fn every_trial_names_what_there_is() {

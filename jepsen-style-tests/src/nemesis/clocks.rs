@@ -16,7 +16,6 @@ use super::{Nemesis, Stage, observe};
 use crate::cluster::Options;
 use crate::verdict::{Failed, broken};
 
-const PROGRAM: &str = "lockkeeper-faulty";
 const CONTROL: &str = "LOCKKEEPER_CLOCK_CONTROL";
 /// Tells how its clock was put.
 const SAID: &str = "the clock was put";
@@ -97,7 +96,7 @@ impl Nemesis for Clocks {
     }
 
     fn prepares(&self, options: &mut Options) {
-        options.program = Some(PROGRAM.into());
+        options.injected_clock = true;
         let named = options.environment.iter().any(|(name, _)| name == CONTROL);
         if !named {
             options.environment.push((CONTROL.into(), "{node}/clock".into()));

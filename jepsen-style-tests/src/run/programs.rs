@@ -8,6 +8,9 @@ use std::process::Command;
 
 use crate::verdict::Failed;
 
+/// The server that can carry planted bugs and an injected clock.
+const FAULTY: &str = "lockkeeper-faulty";
+
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -43,7 +46,7 @@ impl Programs {
 
     /// Whether the server is one that was given and cannot carry what ours can: planted bugs and an injected clock.
     pub fn has_foreign_server(&self) -> bool {
-        self.given && self.server.file_name().is_none_or(|name| name != "lockkeeper-faulty")
+        self.given && self.server.file_name().is_none_or(|name| name != FAULTY)
     }
 
     /// The server that can carry planted bugs and an injected clock: built at its first use.
@@ -51,7 +54,7 @@ impl Programs {
     /// # Errors
     /// It cannot be built.
     pub fn faulty(&self) -> Result<PathBuf, Failed> {
-        self.beside("lockkeeper-faulty", &["-p", "lockkeeper", "--features", "planted"])
+        self.beside(FAULTY, &["-p", "lockkeeper", "--features", "planted"])
     }
 
     /// The worker whose client library can carry planted bugs.

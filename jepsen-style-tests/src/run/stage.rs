@@ -124,12 +124,9 @@ pub async fn set(
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
     }
-    let (server, clocks_obey) = match options.program.take() {
-        // Another server than ours is tried as it is.
-        Some(_) if programs.has_foreign_server() => (programs.server.clone(), false),
-        Some(_) => (programs.faulty()?, true),
-        None => (programs.server.clone(), false),
-    };
+    // Another server than ours is tried as it is.
+    let clocks_obey = options.injected_clock && !programs.has_foreign_server();
+    let server = if clocks_obey { programs.faulty()? } else { programs.server.clone() };
     let cluster = Cluster::start(&server, &places.nodes, options).await?;
     let endpoints = cluster.endpoints();
     let recruits =

@@ -91,6 +91,18 @@ impl Hand {
         None
     }
 
+    /// A hand with a session, where these nodes are there ([`prepare`](Self::prepare)); none if it is to end before.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) async fn open(context: ClientContext, paths: &[&str]) -> Result<Option<(Self, Session)>, String> {
+        let mut hand = Self::new(context)?;
+        if !hand.prepare(paths).await {
+            return Ok(None);
+        }
+        Ok(hand.session().await.map(|session| (hand, session)))
+    }
+
     /// The same session while it lives, or another.
     pub(super) async fn renewed(&mut self, session: Session) -> Option<Session> {
         if session.left().is_zero() { self.session().await } else { Some(session) }

@@ -83,11 +83,7 @@ impl Workload for Append {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut hand = Hand::new(context)?;
-        if !hand.prepare(&[LISTS, ROWS]).await {
-            return Ok(());
-        }
-        let Some(mut session) = hand.session().await else { return Ok(()) };
+        let Some((mut hand, mut session)) = Hand::open(context, &[LISTS, ROWS]).await? else { return Ok(()) };
         let mut number = 0;
         while hand.think(10..50).await {
             number += 1;

@@ -99,7 +99,7 @@ fn estates(run: &Recorded) -> Result<BTreeMap<u64, Estate>, String> {
     Ok(estates)
 }
 
-/// P5 supposes of clocks that none runs faster than another by more than such a part; the nemesis `clock-rate` goes as far.
+/// The nemesis `clock-rate` makes no clock faster than by such a part, and a timeout on that clock shorter by as much.
 const TOO_FAST: u64 = 20;
 
 /// No session is over before the clock of the one who kept it alive says that it may be, unless it was being closed.

@@ -119,11 +119,7 @@ impl Workload for Register {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut hand = Hand::new(context)?;
-        if !hand.prepare(&[ROOT]).await {
-            return Ok(());
-        }
-        let Some(mut session) = hand.session().await else { return Ok(()) };
+        let Some((mut hand, mut session)) = Hand::open(context, &[ROOT]).await? else { return Ok(()) };
         let mut versions = BTreeMap::new();
         while hand.think(10..50).await {
             let asked = choose(&mut hand, &mut versions);
