@@ -119,12 +119,12 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
 
 /// Of exclusive locks.
 pub(super) fn exclusive(run: &Recorded) -> Check {
-    with(run, |all| wgl::judge(NAME, PROMISES, &Mutex, all.into_iter().filter_map(plain), Budget::default()))
+    with(run, |all| wgl::judge(NAME, PROMISES, &Mutex::default(), all.into_iter().filter_map(plain), Budget::default()))
 }
 
 /// Of locks with readers.
 pub(super) fn readers_and_writers(run: &Recorded) -> Check {
-    with(run, |all| wgl::judge(NAME, PROMISES, &RwLock, all, Budget::default()))
+    with(run, |all| wgl::judge(NAME, PROMISES, &RwLock::default(), all, Budget::default()))
 }
 
 /// Of semaphores, each with its permits.
@@ -136,7 +136,7 @@ pub(super) fn semaphores(run: &Recorded, semaphores: &[(&str, u16)]) -> Vec<Chec
             wgl::judge(
                 &format!("{NAME}: {name}"),
                 PROMISES,
-                &Semaphore { permits: usize::from(*permits) },
+                &Semaphore::of(usize::from(*permits)),
                 own,
                 Budget::default(),
             )

@@ -1,6 +1,7 @@
 //! An exclusive lock that knows its owner and hands out rising tokens.
 
-use super::Model;
+use super::tokens::Tokens;
+use super::{Model, OperationOf};
 
 /// What is asked of a lock, or happens to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +51,10 @@ pub enum LockAnswer {
 }
 
 /// An exclusive lock: one owner at a time, each grant under a larger token.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Mutex;
+#[derive(Clone, Debug, Default)]
+pub struct Mutex {
+    tokens: Tokens,
+}
 
 /// Who holds, and what was granted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -75,8 +78,9 @@ impl Model for Mutex {
         let Held { holder, largest } = *state;
         let free = Held { holder: None, largest };
         match (*input, output.copied()) {
-            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => (holder.is_none() && token > largest)
-                .then_some(Held { holder: Some((owner, Some(token))), largest: token }),
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => (holder.is_none()
+                && self.tokens.comes_next(largest, token))
+            .then_some(Held { holder: Some((owner, Some(token))), largest: token }),
             (LockAsk::Acquire { owner }, None) => {
                 holder.is_none().then_some(Held { holder: Some((owner, None)), largest })
             }
@@ -103,6 +107,10 @@ impl Model for Mutex {
 
     fn only_looks(&self, input: &LockAsk) -> bool {
         matches!(input, LockAsk::Verify { .. })
+    }
+
+    fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
+        Some(Self { tokens: Tokens::of::<Self>(operations, |input| matches!(input, LockAsk::Acquire { .. }))? })
     }
 }
 

@@ -18,6 +18,7 @@ mod semaphore;
 mod shrink;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};

@@ -1,8 +1,9 @@
 //! A lock that readers share and a writer has alone.
 
-use super::Model;
 use super::lock::LockAnswer;
 use super::semaphore::{End, Grant, end, verify};
+use super::tokens::Tokens;
+use super::{Model, OperationOf};
 
 /// What is asked of a reader-writer lock, or happens to it. As [`LockAsk`](super::LockAsk), with modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +42,10 @@ pub enum RwAsk {
 }
 
 /// A reader-writer lock: any number of readers, or one writer; each grant under a larger token.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RwLock;
+#[derive(Clone, Debug, Default)]
+pub struct RwLock {
+    tokens: Tokens,
+}
 
 /// Who holds, and what was granted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,8 +60,7 @@ pub struct RwHeld {
 
 impl RwHeld {
     fn granted(&self, owner: u64, shared: bool, token: Option<u64>) -> Option<Self> {
-        let rises = token.is_none_or(|token| token > self.largest);
-        if self.writer.is_some() || !rises || (!shared && !self.readers.is_empty()) {
+        if self.writer.is_some() || (!shared && !self.readers.is_empty()) {
             return None;
         }
         let mut next = Self { largest: token.unwrap_or(self.largest), ..self.clone() };
@@ -97,7 +99,8 @@ impl Model for RwLock {
     fn step(&self, state: &RwHeld, input: &RwAsk, output: Option<&LockAnswer>) -> Option<RwHeld> {
         match (*input, output.copied()) {
             (RwAsk::Acquire { owner, shared }, Some(LockAnswer::Granted { token })) => {
-                state.granted(owner, shared, Some(token))
+                let next = self.tokens.comes_next(state.largest, token);
+                next.then(|| state.granted(owner, shared, Some(token))).flatten()
             }
             (RwAsk::Acquire { owner, shared }, None) => state.granted(owner, shared, None),
             (RwAsk::Acquire { shared, .. }, Some(LockAnswer::Busy)) => {
@@ -128,6 +131,10 @@ impl Model for RwLock {
 
     fn only_looks(&self, input: &RwAsk) -> bool {
         matches!(input, RwAsk::Verify { .. })
+    }
+
+    fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
+        Some(Self { tokens: Tokens::of::<Self>(operations, |input| matches!(input, RwAsk::Acquire { .. }))? })
     }
 
     fn weight(&self, state: &RwHeld) -> usize {

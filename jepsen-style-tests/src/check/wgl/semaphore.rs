@@ -1,7 +1,8 @@
 //! A semaphore: so many may hold at a time.
 
-use super::Model;
 use super::lock::{LockAnswer, LockAsk};
+use super::tokens::Tokens;
+use super::{Model, OperationOf};
 
 /// A grant that was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,10 +53,10 @@ pub(super) fn verify(grants: &[Grant], token: u64, held: bool) -> bool {
 }
 
 /// A semaphore with so many permits; each grant under a larger token. Asked as a [`Mutex`](super::Mutex).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Semaphore {
-    /// How many may hold at a time.
-    pub permits: usize,
+    pub(super) permits: usize,
+    tokens: Tokens,
 }
 
 /// Who holds, and what was granted so far.
@@ -68,8 +69,14 @@ pub struct Permits {
 }
 
 impl Semaphore {
+    /// So many may hold at a time.
+    pub fn of(permits: usize) -> Self {
+        Self { permits, tokens: Tokens::default() }
+    }
+
     fn granted(&self, state: &Permits, owner: u64, token: Option<u64>) -> Option<Permits> {
-        if state.holders.len() >= self.permits || token.is_some_and(|token| token <= state.largest) {
+        let in_turn = token.is_none_or(|token| self.tokens.comes_next(state.largest, token));
+        if state.holders.len() >= self.permits || !in_turn {
             return None;
         }
         let mut next = Permits { largest: token.unwrap_or(state.largest), ..state.clone() };
@@ -117,6 +124,13 @@ impl Model for Semaphore {
 
     fn only_looks(&self, input: &LockAsk) -> bool {
         matches!(input, LockAsk::Verify { .. })
+    }
+
+    fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
+        Some(Self {
+            tokens: Tokens::of::<Self>(operations, |input| matches!(input, LockAsk::Acquire { .. }))?,
+            ..self.clone()
+        })
     }
 
     fn weight(&self, state: &Permits) -> usize {

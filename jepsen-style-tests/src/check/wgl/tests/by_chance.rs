@@ -205,9 +205,9 @@ proptest! {
     #[test]
     fn what_happened_is_accepted(draws in draws(0..60, 40)) {
         accepted(&Register::default(), &draws)?;
-        accepted(&Mutex, &draws)?;
-        accepted(&Semaphore { permits: 2 }, &draws)?;
-        accepted(&RwLock, &draws)?;
+        accepted(&Mutex::default(), &draws)?;
+        accepted(&Semaphore::of(2), &draws)?;
+        accepted(&RwLock::default(), &draws)?;
         accepted(&Gate, &draws)?;
         accepted(&Item, &draws)?;
         accepted(&AppendList::default(), &draws)?;
@@ -223,9 +223,9 @@ proptest! {
         draws in draws(0..8, 10), swap in (0usize..8, 0usize..8), moved in (0usize..8, 0u64..150),
     ) {
         agree(&Register::default(), &draws, swap, moved)?;
-        agree(&Mutex, &draws, swap, moved)?;
-        agree(&Semaphore { permits: 2 }, &draws, swap, moved)?;
-        agree(&RwLock, &draws, swap, moved)?;
+        agree(&Mutex::default(), &draws, swap, moved)?;
+        agree(&Semaphore::of(2), &draws, swap, moved)?;
+        agree(&RwLock::default(), &draws, swap, moved)?;
         agree(&Gate, &draws, swap, moved)?;
         agree(&Item, &draws, swap, moved)?;
         agree(&AppendList::default(), &draws, swap, moved)?;
