@@ -1,8 +1,9 @@
 //! The search for an order, without recursion.
 //!
 //! Two chains hold what is not placed yet: by invocation, and by end. What was invoked before the first end may come next; placing an
-//! operation takes it out of both chains, going back puts it in again. Of two differences from the papers: what must end first is tried first, and
-//! an operation whose effect is not certain is *passed over* when its end is the first, as it then never happened.
+//! operation takes it out of both chains, going back puts it in again. Three differences from the papers: what must end first is tried first; what only
+//! looks is placed where it first fits and nowhere else; and an operation whose effect is not certain is *passed over* when its end is the first,
+//! as it then never happened.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -107,7 +108,7 @@ impl<'a, M: Model> Search<'a, M> {
 
     fn run(mut self, budget: Budget) -> Finding {
         let init = self.intern(self.model.init());
-        let mut points = vec![Point { by: None, state: init, ways: self.ways() }];
+        let mut points = vec![Point { by: None, state: init, ways: self.ways_from(init) }];
         let (mut left, mut steps, mut best) = (self.must, 0, None);
         while let Some(point) = points.last_mut() {
             if left == 0 {
@@ -130,7 +131,7 @@ impl<'a, M: Model> Search<'a, M> {
             let Some(next) = self.after(state, way) else { continue };
             left -= self.apply(way);
             if self.is_new(next) {
-                points.push(Point { by: Some(way), state: next, ways: self.ways() });
+                points.push(Point { by: Some(way), state: next, ways: self.ways_from(next) });
             } else {
                 left += self.undo(way);
             }
@@ -149,6 +150,21 @@ impl<'a, M: Model> Search<'a, M> {
         let mut ways: Vec<Way> = next.into_iter().map(Way::Place).collect();
         ways.extend(first_end.filter(|at| *at >= self.must).map(Way::Pass));
         ways.into_iter()
+    }
+
+    /// The ways that must be tried from here. What only looks, and sees now what it says that it saw, goes first and alone: it changes nothing
+    /// for the others, so wherever an order has it, it may as well stand here.
+    fn ways_from(&self, state: u32) -> std::vec::IntoIter<Way> {
+        let ways = self.ways();
+        let state = self.states.get(state);
+        let free = ways.as_slice().iter().copied().find(|way| match *way {
+            Way::Place(at) if at < self.must => {
+                let Operation { input, output, .. } = self.operations[at];
+                self.model.only_looks(input) && self.model.step(&state, input, output.as_ref()).is_some()
+            }
+            Way::Place(_) | Way::Pass(_) => false,
+        });
+        free.map_or(ways, |way| vec![way].into_iter())
     }
 
     fn after(&mut self, state: u32, way: Way) -> Option<u32> {
