@@ -1,16 +1,36 @@
-//! Access control lists as ZooKeeper stores them with each node. They are kept and returned here; enforcing them is the
-//! work of the front door that knows who calls.
+//! Access control lists as ZooKeeper has them: each node has one of its own, nothing is inherited, and what a list does not allow is
+//! refused (reference: ZooKeeper's programmer's guide, "ZooKeeper access control using ACLs").
+//!
+//! Front doors find out who calls and say so with each command ([`Principals`]); the state decides when the command is applied.
+
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// ZooKeeper's permission bits: READ 1, WRITE 2, CREATE 4, DELETE 8, ADMIN 16.
+/// ZooKeeper's permission bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Permissions(pub u32);
 
 impl Permissions {
+    /// To read data and to list children.
+    pub const READ: Self = Self(1);
+    /// To set data.
+    pub const WRITE: Self = Self(2);
+    /// To make a child.
+    pub const CREATE: Self = Self(4);
+    /// To delete a child.
+    pub const DELETE: Self = Self(8);
+    /// To set the list itself.
+    pub const ADMIN: Self = Self(16);
     /// Every permission.
     pub const ALL: Self = Self(31);
+
+    /// Whether any of these is among them.
+    pub fn has_any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
 }
 
 /// One grant: who (`scheme:id`) may do what.
@@ -28,5 +48,125 @@ impl AclEntry {
     /// `world:anyone` with every permission, the default of a new node.
     pub fn open() -> Self {
         Self { permissions: Permissions::ALL, scheme: "world".into(), id: "anyone".into() }
+    }
+}
+
+/// Somebody, as a scheme names them: `digest` and `user:hash`, say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Identity {
+    /// The scheme that has vouched for it.
+    pub scheme: Arc<str>,
+    /// The identity within the scheme.
+    pub id: Arc<str>,
+}
+
+/// Who calls, as far as a front door has found out. Everybody is `world:anyone` besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Principals {
+    /// Where the call comes from: what `ip` entries are compared with.
+    pub address: Option<IpAddr>,
+    /// What the caller has proved to be; at most [`MAX_IDENTITIES`](crate::limits::MAX_IDENTITIES).
+    pub identities: Vec<Identity>,
+}
+
+impl Principals {
+    /// The scheme whose identities may do everything.
+    pub const SUPER: &str = "super";
+
+    /// Whether a list allows them any of this.
+    pub fn may(&self, wanted: Permissions, acl: &[AclEntry]) -> bool {
+        self.is_super() || acl.iter().any(|entry| entry.permissions.has_any(wanted) && self.are(entry))
+    }
+
+    /// Whether nothing is refused to them.
+    pub fn is_super(&self) -> bool {
+        self.identities.iter().any(|identity| &*identity.scheme == Self::SUPER)
+    }
+
+    /// Whether an entry means them.
+    fn are(&self, entry: &AclEntry) -> bool {
+        match entry.scheme.as_str() {
+            "world" => entry.id == "anyone",
+            "ip" => self.address.is_some_and(|address| Network::parse(&entry.id).is_some_and(|net| net.holds(address))),
+            scheme => self.identities.iter().any(|known| *known.scheme == *scheme && *known.id == *entry.id),
+        }
+    }
+}
+
+/// What an `ip` entry names: an address, or one with the number of its leading bits that count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    bits: u8,
+}
+
+impl Network {
+    /// Reads `10.0.0.0/8`, `10.1.2.3`, `fd00::/8`. None if it is neither.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(most);
+        (bits <= most).then_some(Self { address, bits })
+    }
+
+    /// Whether an address lies in it. An IPv4 address that came over an IPv6 socket counts as what it is.
+    pub fn holds(self, address: IpAddr) -> bool {
+        let bits = u32::from(self.bits);
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (u32::from(own) ^ u32::from(other)).checked_shr(32 - bits).unwrap_or(0) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (u128::from(own) ^ u128::from(other)).checked_shr(128 - bits).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(permissions: Permissions, scheme: &str, id: &str) -> AclEntry {
+        AclEntry { permissions, scheme: scheme.into(), id: id.into() }
+    }
+
+    fn user(scheme: &str, id: &str) -> Principals {
+        Principals { address: None, identities: vec![Identity { scheme: scheme.into(), id: id.into() }] }
+    }
+
+    #[test]
+    fn a_list_allows_what_it_names_and_nothing_else() {
+        let acl = [entry(Permissions::READ, "world", "anyone"), entry(Permissions::ALL, "digest", "bob:x")];
+        let nobody = Principals::default();
+        assert!(nobody.may(Permissions::READ, &acl) && !nobody.may(Permissions::WRITE, &acl));
+        assert!(user("digest", "bob:x").may(Permissions::ADMIN, &acl));
+        assert!(!user("digest", "bob:y").may(Permissions::WRITE, &acl));
+        assert!(!user("ip", "bob:x").may(Permissions::WRITE, &acl), "another scheme's bob");
+        assert!(user("super", "").may(Permissions::DELETE, &acl));
+        assert!(!nobody.may(Permissions::READ, &[]));
+        let either = Permissions(Permissions::READ.0 | Permissions::ADMIN.0);
+        assert!(nobody.may(either, &acl), "one of them will do");
+    }
+
+    #[test]
+    fn networks_are_compared_by_their_leading_bits() {
+        let at = |address: &str| Principals { address: address.parse().ok(), identities: Vec::new() };
+        let allows = |id: &str, address: &str| at(address).may(Permissions::READ, &[entry(Permissions::READ, "ip", id)]);
+        assert!(allows("10.1.2.3", "10.1.2.3") && !allows("10.1.2.3", "10.1.2.4"));
+        assert!(allows("10.1.0.0/16", "10.1.9.9") && !allows("10.1.0.0/16", "10.2.0.0"));
+        assert!(allows("0.0.0.0/0", "1.2.3.4") && !allows("0.0.0.0/0", "::1"));
+        assert!(allows("fd00::/8", "fd12::1") && !allows("fd00::/8", "fe00::1"));
+        assert!(allows("10.1.2.3", "::ffff:10.1.2.3"), "an IPv4 caller on an IPv6 socket");
+        for wrong in ["", "10.1.2", "10.1.2.3/33", "::/129", "10.0.0.0/x", "10.0.0.0/-1", "somewhere"] {
+            assert_eq!(Network::parse(wrong), None, "{wrong}");
+            assert!(!allows(wrong, "10.1.2.3"));
+        }
+        assert!(!Principals::default().may(Permissions::READ, &[entry(Permissions::READ, "ip", "0.0.0.0/0")]));
     }
 }

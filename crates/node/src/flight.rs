@@ -3,6 +3,7 @@
 //! A caller's command is in one of three stages, and moves between them under an atomic, so that "it was certainly never sent" is a fact
 //! and not a guess.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -56,18 +57,45 @@ impl Stage {
     }
 }
 
+/// Where a command's outcome goes.
+pub(crate) enum Answer {
+    /// To a task that waits for it, or has gone.
+    Awaited(oneshot::Sender<Completion>),
+    /// To whoever is to have it in the order of the log, between what was told before and what is told after. Called under the state's
+    /// lock: it must not wait.
+    InOrder(Box<dyn FnOnce(Completion) + Send>),
+}
+
+impl Answer {
+    pub(crate) fn give(self, completion: Completion) {
+        match self {
+            Self::Awaited(reply) => drop(reply.send(completion)),
+            Self::InOrder(tell) => tell(completion),
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Awaited(_) => "Awaited",
+            Self::InOrder(_) => "InOrder",
+        })
+    }
+}
+
 /// A command and who waits for it.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) command: Command,
     pub(crate) bytes: usize,
     pub(crate) stage: Stage,
-    pub(crate) reply: oneshot::Sender<Completion>,
+    pub(crate) answer: Answer,
 }
 
 impl Pending {
     pub(crate) fn fail(self, error: NodeError) {
-        let _ = self.reply.send(Err(error));
+        self.answer.give(Err(error));
     }
 }
 
@@ -80,13 +108,32 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    /// The batch has been applied here: everyone gets their own outcome.
-    pub(crate) fn land(self, outcomes: impl ExactSizeIterator<Item = Done>) {
-        let (expected, actual) = (self.passengers.len(), outcomes.len());
-        debug_assert_eq!(expected, actual, "one outcome for each command");
-        for (passenger, done) in self.passengers.into_iter().zip(outcomes) {
-            let _ = passenger.reply.send(Ok(done));
+    /// The batch has been applied here: everyone gets their own outcome, one after the other.
+    pub(crate) fn land(self) -> Landing {
+        Landing { passengers: self.passengers.into_iter(), landed: self.landed }
+    }
+}
+
+/// A batch whose outcomes are being told.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    passengers: std::vec::IntoIter<Pending>,
+    landed: oneshot::Sender<()>,
+}
+
+impl Landing {
+    /// Tells the next one.
+    pub(crate) fn next(&mut self, done: Done) {
+        let passenger = self.passengers.next();
+        debug_assert!(passenger.is_some(), "one outcome for each command");
+        if let Some(passenger) = passenger {
+            passenger.answer.give(Ok(done));
         }
+    }
+
+    /// All have been told.
+    pub(crate) fn end(self) {
+        debug_assert_eq!(self.passengers.len(), 0, "one outcome for each command");
         let _ = self.landed.send(());
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
-use crate::flight::{Completion, Flight, Pending, Stage};
+use crate::flight::{Answer, Completion, Flight, Pending, Stage};
 use crate::patience::Patience;
 use crate::replica::Replica;
 use crate::replication::Replication;
@@ -88,6 +88,22 @@ impl Proposer {
 
     /// Hands a command over. Never waits.
     pub(crate) fn submit(&self, command: Command) -> Result<Submission, NodeError> {
+        let (sender, reply) = oneshot::channel();
+        let stage = self.hand_over(command, Answer::Awaited(sender))?;
+        Ok(Submission { stage, reply })
+    }
+
+    /// Hands a command over whose outcome is told in the order of the log. What is handed over in turn goes into the log in turn. Never
+    /// waits; if this is refused, nothing is told.
+    pub(crate) fn submit_in_order(
+        &self,
+        command: Command,
+        tell: impl FnOnce(Completion) + Send + 'static,
+    ) -> Result<Stage, NodeError> {
+        self.hand_over(command, Answer::InOrder(Box::new(tell)))
+    }
+
+    fn hand_over(&self, command: Command, answer: Answer) -> Result<Stage, NodeError> {
         let bytes = bytes_of(&command);
         if bytes > self.max_command_bytes {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
@@ -96,10 +112,9 @@ impl Proposer {
         if self.load.bytes.load(Ordering::Relaxed) + bytes > self.max_queued_bytes {
             return Err(NodeError::overloaded());
         }
-        let (sender, reply) = oneshot::channel();
         let stage = Stage::default();
         self.load.add(bytes);
-        let pending = Pending { command, bytes, stage: stage.clone(), reply: sender };
+        let pending = Pending { command, bytes, stage: stage.clone(), answer };
         self.queue.try_send(pending).map_err(|error| {
             self.load.subtract(bytes);
             match error {
@@ -107,7 +122,7 @@ impl Proposer {
                 mpsc::error::TrySendError::Closed(_) => NodeError::ShuttingDown,
             }
         })?;
-        Ok(Submission { stage, reply })
+        Ok(stage)
     }
 
     /// Hands a command over and waits for its outcome, as long as a request may take.

@@ -133,8 +133,7 @@ impl Replica {
         let began = self.clock.now();
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
-        self.follow(&state, &batch, &outcomes);
-        self.answer(&batch, outcomes);
+        self.follow(&state, &batch, outcomes);
         let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
         drop(state);
         self.publish(zxid, delay_end_ms);
@@ -146,33 +145,45 @@ impl Replica {
         self.delay_end_ms.send_if_modified(|last| std::mem::replace(last, delay_end_ms) != delay_end_ms);
     }
 
-    /// Everything that is told, in zxid order.
-    fn follow(&self, state: &State, batch: &Batch, outcomes: &[Outcome]) {
+    /// Everything that is told, in zxid order: of each command what happened, then its answer, if it is one of this node's.
+    fn follow(&self, state: &State, batch: &Batch, outcomes: Vec<Outcome>) {
         self.note_callers(batch);
+        if batch.origin.node == self.node {
+            count_releases(state, &outcomes);
+        }
+        let mut landing = self.flight.lock().take_if(|flight| flight.origin == batch.origin).map(Flight::land);
         for outcome in outcomes {
-            self.tell_watches(&outcome.events);
-            for event in &outcome.events {
-                match event {
-                    Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
-                        self.hearing.lock().gone(state, path, *zxid);
-                        self.wake_waiters(state, path);
-                    }
-                    Event::Node { .. } => {}
-                    Event::SessionOpened { session, timeout_ms, .. } => {
-                        if let Some(leading) = &mut *self.leading.lock() {
-                            leading.tracker.opened(*session, *timeout_ms, self.now_ms());
-                        }
-                    }
-                    Event::SessionEnded { session, cause, zxid } => {
-                        self.hearing.lock().ended(*session, *zxid);
-                        metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
-                        self.session_ended(*session);
-                    }
-                }
+            self.tell(state, &outcome);
+            if let Some(landing) = &mut landing {
+                landing.next(Done::from_log(outcome));
             }
         }
-        if batch.origin.node == self.node {
-            count_releases(state, outcomes);
+        if let Some(landing) = landing {
+            landing.end();
+        }
+    }
+
+    /// What happened, to those who want to know.
+    fn tell(&self, state: &State, outcome: &Outcome) {
+        self.tell_watches(&outcome.events);
+        for event in &outcome.events {
+            match event {
+                Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
+                    self.hearing.lock().gone(state, path, *zxid);
+                    self.wake_waiters(state, path);
+                }
+                Event::Node { .. } => {}
+                Event::SessionOpened { session, timeout_ms, .. } => {
+                    if let Some(leading) = &mut *self.leading.lock() {
+                        leading.tracker.opened(*session, *timeout_ms, self.now_ms());
+                    }
+                }
+                Event::SessionEnded { session, cause, zxid } => {
+                    self.hearing.lock().ended(*session, *zxid);
+                    metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
+                    self.session_ended(*session);
+                }
+            }
         }
     }
 
@@ -218,17 +229,6 @@ impl Replica {
         self.custody.lock().ended(session);
     }
 
-    /// Answers those of this node whose batch this was.
-    fn answer(&self, batch: &Batch, outcomes: Vec<Outcome>) {
-        let flight = {
-            let mut flight = self.flight.lock();
-            flight.take_if(|flight| flight.origin == batch.origin)
-        };
-        if let Some(flight) = flight {
-            flight.land(outcomes.into_iter().map(Done::from_log));
-        }
-    }
-
     /// The state has jumped: everything that moves in step with it is brought there.
     fn jump(&self, state: &State) {
         if !planted(Bug::ForgetWatchesAtInstall) {
@@ -243,7 +243,9 @@ impl Replica {
         if let Some((origin, outcomes)) = state.origin_applied(self.node)
             && let Some(flight) = slot.take_if(|flight| flight.origin == origin)
         {
-            flight.land(outcomes.iter().cloned().map(Done::from_log));
+            let mut landing = flight.land();
+            outcomes.iter().cloned().for_each(|outcome| landing.next(Done::from_log(outcome)));
+            landing.end();
         }
     }
 

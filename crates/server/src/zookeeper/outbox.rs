@@ -1,0 +1,169 @@
+//! What is on its way to one client: whole frames, in the order in which the state said them.
+//!
+//! Filled under the state's lock, so it never waits; what a client leaves unread is bounded, and one that leaves more is cut off.
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    state: Mutex<State>,
+    /// For who writes to the socket: there is something, or an end.
+    filled: Notify,
+    /// For who reads requests: there is room again.
+    emptied: Notify,
+    /// Requests are read only while less than this waits to be written.
+    room_bytes: usize,
+    /// More than this is never kept.
+    most_bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    frames: BytesMut,
+    end: Option<End>,
+}
+
+/// How a line ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// After what has been said.
+    WhenSaid,
+    /// At once: what has been said is lost, and the client finds out elsewhere.
+    AtOnce,
+}
+
+/// What is next for who writes to the socket.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// These bytes.
+    Write(Bytes),
+    /// Nothing more.
+    Close,
+}
+
+impl Outbox {
+    pub(super) fn new(room_bytes: usize, most_bytes: usize) -> Self {
+        Self { state: Mutex::default(), filled: Notify::new(), emptied: Notify::new(), room_bytes, most_bytes }
+    }
+
+    /// Says something: `write` appends whole frames. Never waits. Nothing more is said after an end.
+    pub(super) fn say(&self, write: impl FnOnce(&mut BytesMut)) {
+        let mut state = self.state.lock();
+        if state.end.is_some() {
+            return;
+        }
+        write(&mut state.frames);
+        if state.frames.len() > self.most_bytes {
+            state.frames.clear();
+            state.end = Some(End::AtOnce);
+            metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Ends the line; the first word counts, but an end at once overtakes the other.
+    pub(super) fn end(&self, how: End) {
+        let mut state = self.state.lock();
+        if how == End::AtOnce {
+            state.frames.clear();
+        }
+        if state.end != Some(End::AtOnce) {
+            state.end = Some(how);
+        }
+        drop(state);
+        self.filled.notify_one();
+        self.emptied.notify_one();
+    }
+
+    /// Whether nothing more is said.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.lock().end.is_some()
+    }
+
+    /// Everything there is to write, once there is something. For one task.
+    pub(super) async fn next(&self) -> Next {
+        loop {
+            let filled = self.filled.notified();
+            {
+                let mut state = self.state.lock();
+                if !state.frames.is_empty() {
+                    let frames = state.frames.split().freeze();
+                    drop(state);
+                    self.emptied.notify_one();
+                    return Next::Write(frames);
+                }
+                if state.end.is_some() {
+                    return Next::Close;
+                }
+            }
+            filled.await;
+        }
+    }
+
+    /// Waits until the client has read so much that it may ask for more, or the line has ended. For one task.
+    pub(super) async fn room(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            {
+                let state = self.state.lock();
+                if state.frames.len() < self.room_bytes || state.end.is_some() {
+                    return;
+                }
+            }
+            emptied.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    fn say(outbox: &Outbox, text: &[u8]) {
+        outbox.say(|frames| frames.extend_from_slice(text));
+    }
+
+    #[tokio::test]
+    async fn what_was_said_comes_in_order_and_then_the_end() {
+        let outbox = Outbox::new(100, 100);
+        assert!(outbox.next().now_or_never().is_none());
+        say(&outbox, b"one");
+        say(&outbox, b"two");
+        assert_eq!(outbox.next().await, Next::Write(Bytes::from_static(b"onetwo")));
+        say(&outbox, b"three");
+        outbox.end(End::WhenSaid);
+        say(&outbox, b"too late");
+        assert_eq!(outbox.next().await, Next::Write(Bytes::from_static(b"three")));
+        assert_eq!(outbox.next().await, Next::Close);
+        assert!(outbox.has_ended());
+    }
+
+    #[tokio::test]
+    async fn who_reads_nothing_is_asked_nothing_and_cut_off_in_the_end() {
+        let outbox = Outbox::new(4, 8);
+        assert!(outbox.room().now_or_never().is_some());
+        say(&outbox, b"1234");
+        assert!(outbox.room().now_or_never().is_none());
+        outbox.next().await;
+        assert!(outbox.room().now_or_never().is_some());
+        say(&outbox, b"12345678");
+        say(&outbox, b"9");
+        assert_eq!(outbox.next().await, Next::Close, "nothing of what was too much");
+        assert!(outbox.room().now_or_never().is_some(), "nobody waits for a line that has ended");
+    }
+
+    #[tokio::test]
+    async fn an_end_at_once_takes_back_what_was_not_written() {
+        let outbox = Outbox::new(100, 100);
+        say(&outbox, b"one");
+        outbox.end(End::WhenSaid);
+        outbox.end(End::AtOnce);
+        outbox.end(End::WhenSaid);
+        assert_eq!(outbox.next().await, Next::Close);
+    }
+}

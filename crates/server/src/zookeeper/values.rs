@@ -1,0 +1,153 @@
+//! What the state has, as the protocol writes it: stats, kinds of nodes, refusals.
+
+use lockkeeper_core::{NodeKind, NodePath, Refusal, Zxid};
+use lockkeeper_node::NodeError;
+use lockkeeper_zookeeper::{CreateMode, ErrorCode, Stat};
+
+/// The owner that ZooKeeper shows for a container.
+const CONTAINER: i64 = i64::MIN;
+/// The first byte of the owner that it shows for a node with a time to live; the milliseconds stand in the last five.
+const TTL: u64 = 0xff << 56;
+
+/// A zxid in a header or a stat. It takes 292,000 years at a million a second to reach the sign.
+pub(super) fn zxid(zxid: Zxid) -> i64 {
+    zxid.0.cast_signed()
+}
+
+/// The bookkeeping of a node.
+pub(super) fn stat(stat: &lockkeeper_core::Stat, kind: NodeKind) -> Stat {
+    let ephemeral_owner = match (kind, stat.ephemeral_owner) {
+        (_, Some(session)) => session.0.cast_signed(),
+        (NodeKind::Container, None) => CONTAINER,
+        (NodeKind::Ttl { ttl_ms }, None) => (TTL | ttl_ms).cast_signed(),
+        (NodeKind::Persistent | NodeKind::Ephemeral, None) => 0,
+    };
+    Stat {
+        czxid: zxid(stat.czxid),
+        mzxid: zxid(stat.mzxid),
+        ctime_ms: stat.ctime_ms.cast_signed(),
+        mtime_ms: stat.mtime_ms.cast_signed(),
+        version: stat.version,
+        cversion: stat.cversion,
+        aversion: stat.aversion,
+        ephemeral_owner,
+        // Both are bounded far below the sign.
+        data_length: stat.data_length.cast_signed(),
+        num_children: stat.num_children.cast_signed(),
+        pzxid: zxid(stat.pzxid),
+    }
+}
+
+/// The kind of node that flags ask for, and whether its name gets a sequence.
+///
+/// # Errors
+/// `BadArguments` for flags that mean nothing, and for a time to live where none belongs or that is out of bounds.
+pub(super) fn kind(flags: i32, ttl_ms: Option<i64>) -> Result<(NodeKind, bool), ErrorCode> {
+    let mode = CreateMode::from_number(flags).ok_or(ErrorCode::BadArguments)?;
+    let kind = match (mode.is_ttl(), ttl_ms) {
+        (true, Some(ttl_ms @ 1..)) => {
+            let ttl_ms = ttl_ms.cast_unsigned();
+            if ttl_ms > lockkeeper_core::limits::MAX_TTL_MS {
+                return Err(ErrorCode::BadArguments);
+            }
+            NodeKind::Ttl { ttl_ms }
+        }
+        (true, _) | (false, Some(_)) => return Err(ErrorCode::BadArguments),
+        (false, None) if mode.is_ephemeral() => NodeKind::Ephemeral,
+        (false, None) if mode.is_container() => NodeKind::Container,
+        (false, None) => NodeKind::Persistent,
+    };
+    Ok((kind, mode.is_sequential()))
+}
+
+/// A path as clients write it.
+///
+/// # Errors
+/// `BadArguments`.
+pub(super) fn path(text: &str) -> Result<NodePath, ErrorCode> {
+    NodePath::parse(text).map_err(|_| ErrorCode::BadArguments)
+}
+
+/// The version that a request asks for; −1 is any.
+pub(super) fn version(version: i32) -> Option<i32> {
+    (version != -1).then_some(version)
+}
+
+/// The code of a refusal.
+pub(super) fn code(refusal: &Refusal) -> ErrorCode {
+    match refusal {
+        Refusal::NoNode(_) => ErrorCode::NoNode,
+        Refusal::NodeExists(_) => ErrorCode::NodeExists,
+        Refusal::NotEmpty(_) => ErrorCode::NotEmpty,
+        Refusal::BadVersion { .. } => ErrorCode::BadVersion,
+        Refusal::NoChildrenForEphemerals(_) => ErrorCode::NoChildrenForEphemerals,
+        Refusal::InvalidAcl(_) => ErrorCode::InvalidAcl,
+        Refusal::NoAuth { .. } => ErrorCode::NoAuth,
+        Refusal::SessionExpired(_) => ErrorCode::SessionExpired,
+        Refusal::SessionMoved(_) => ErrorCode::SessionMoved,
+        Refusal::MultiFailed { cause, .. } => code(cause),
+        Refusal::BadArguments(_)
+        | Refusal::SessionRequired
+        | Refusal::NotHeld { .. }
+        | Refusal::NotQueued { .. }
+        | Refusal::RequestMismatch
+        | Refusal::LockMismatch { .. }
+        | Refusal::GateNotPending { .. }
+        | Refusal::GateMismatch { .. } => ErrorCode::BadArguments,
+    }
+}
+
+/// What a failure means for the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The client is answered with this.
+    Answer(ErrorCode),
+    /// The outcome is not known, or this node cannot serve: the connection is closed, which clients take for just that.
+    Close,
+}
+
+/// What to do about an error.
+pub(super) fn failure(error: &NodeError) -> Failure {
+    match error {
+        NodeError::Refused(refusal) => Failure::Answer(code(refusal)),
+        NodeError::Overloaded { .. } => Failure::Answer(ErrorCode::ThrottledOp),
+        NodeError::WrongSecret
+        | NodeError::NoLeader { .. }
+        | NodeError::UnknownOutcome(_)
+        | NodeError::Compacted { .. }
+        | NodeError::ShuttingDown
+        | NodeError::Fatal(_) => Failure::Close,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_core::SessionId;
+
+    #[test]
+    fn owners_are_shown_as_zookeeper_shows_them() {
+        let of = |kind, owner: Option<u64>| {
+            let node = lockkeeper_core::Stat { ephemeral_owner: owner.map(SessionId), ..Default::default() };
+            stat(&node, kind).ephemeral_owner
+        };
+        assert_eq!(of(NodeKind::Persistent, None), 0);
+        assert_eq!(of(NodeKind::Ephemeral, Some(77)), 77);
+        assert_eq!(of(NodeKind::Container, None), i64::MIN);
+        assert_eq!(of(NodeKind::Ttl { ttl_ms: 5_000 }, None), 0xff00_0000_0000_1388_u64.cast_signed());
+    }
+
+    #[test]
+    fn flags_say_what_kind_of_node_it_is() {
+        assert_eq!(kind(0, None), Ok((NodeKind::Persistent, false)));
+        assert_eq!(kind(1, None), Ok((NodeKind::Ephemeral, false)));
+        assert_eq!(kind(2, None), Ok((NodeKind::Persistent, true)));
+        assert_eq!(kind(3, None), Ok((NodeKind::Ephemeral, true)));
+        assert_eq!(kind(4, None), Ok((NodeKind::Container, false)));
+        assert_eq!(kind(5, Some(9)), Ok((NodeKind::Ttl { ttl_ms: 9 }, false)));
+        assert_eq!(kind(6, Some(9)), Ok((NodeKind::Ttl { ttl_ms: 9 }, true)));
+        for wrong in [(7, None), (-1, None), (0, Some(9)), (5, None), (5, Some(0)), (5, Some(-1)), (5, Some(i64::MAX))] {
+            assert_eq!(kind(wrong.0, wrong.1), Err(ErrorCode::BadArguments), "{wrong:?}");
+        }
+    }
+}

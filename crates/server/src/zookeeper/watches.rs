@@ -1,0 +1,280 @@
+//! Who watches what over ZooKeeper's protocol (reference: `WatchManager` and `DataTree` of ZooKeeper 3.9).
+//!
+//! Four kinds: one-shot watches on a node's data or existence and on its children, persistent ones on one node, and persistent ones on a
+//! whole subtree, which hear nothing of lists of children. Pure: it says who is to be told, and tells nobody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use lockkeeper_core::{NodeEventKind, NodePath, Stat, Zxid};
+use lockkeeper_zookeeper::{EventType, WatcherType};
+
+/// A connection, for as long as this process lives.
+pub(super) type ConnectionId = u64;
+
+/// How a watch came about, and so when it fires and goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Kind {
+    /// By exists or getData: once, for the node itself.
+    Data,
+    /// By getChildren: once, for its children, or when it goes.
+    Children,
+    /// By addWatch: for both, until it is removed.
+    Persistent,
+    /// By addWatch: for the node and all below, until it is removed.
+    Recursive,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Data, Self::Children, Self::Persistent, Self::Recursive];
+
+    fn is_of(self, wanted: WatcherType) -> bool {
+        match wanted {
+            WatcherType::Any => true,
+            WatcherType::Data => self == Self::Data,
+            WatcherType::Children => self == Self::Children,
+            WatcherType::Persistent => self == Self::Persistent,
+            WatcherType::PersistentRecursive => self == Self::Recursive,
+        }
+    }
+
+    fn hears(self, event: NodeEventKind) -> bool {
+        match self {
+            Self::Data => event != NodeEventKind::ChildrenChanged,
+            Self::Children => matches!(event, NodeEventKind::ChildrenChanged | NodeEventKind::Deleted),
+            Self::Persistent => true,
+            Self::Recursive => event != NodeEventKind::ChildrenChanged,
+        }
+    }
+
+    fn fires_once(self) -> bool {
+        matches!(self, Self::Data | Self::Children)
+    }
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    by_path: HashMap<NodePath, BTreeMap<ConnectionId, BTreeSet<Kind>>>,
+    by_connection: HashMap<ConnectionId, BTreeSet<(NodePath, Kind)>>,
+    /// How many of them are recursive: without any, no ancestor is looked at.
+    recursive: usize,
+}
+
+impl Watches {
+    /// Sets a watch; setting it again changes nothing. A persistent one and a recursive one on one node replace each other.
+    pub(super) fn add(&mut self, connection: ConnectionId, path: NodePath, kind: Kind) {
+        let other = match kind {
+            Kind::Persistent => Some(Kind::Recursive),
+            Kind::Recursive => Some(Kind::Persistent),
+            Kind::Data | Kind::Children => None,
+        };
+        if let Some(other) = other {
+            self.remove(connection, &path, other);
+        }
+        if self.by_connection.entry(connection).or_default().insert((path.clone(), kind)) {
+            self.recursive += usize::from(kind == Kind::Recursive);
+            self.by_path.entry(path).or_default().entry(connection).or_default().insert(kind);
+        }
+    }
+
+    /// Whether the connection has a watch like that.
+    pub(super) fn has(&self, connection: ConnectionId, path: &NodePath, wanted: WatcherType) -> bool {
+        let kinds = self.by_path.get(path).and_then(|there| there.get(&connection));
+        kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind.is_of(wanted)))
+    }
+
+    /// Takes watches like that away; whether there was one.
+    pub(super) fn take(&mut self, connection: ConnectionId, path: &NodePath, wanted: WatcherType) -> bool {
+        let mut found = false;
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_of(wanted)) {
+            found |= self.remove(connection, path, kind);
+        }
+        found
+    }
+
+    fn remove(&mut self, connection: ConnectionId, path: &NodePath, kind: Kind) -> bool {
+        let Some(own) = self.by_connection.get_mut(&connection) else { return false };
+        if !own.remove(&(path.clone(), kind)) {
+            return false;
+        }
+        if own.is_empty() {
+            self.by_connection.remove(&connection);
+        }
+        self.recursive -= usize::from(kind == Kind::Recursive);
+        if let Some(there) = self.by_path.get_mut(path) {
+            if let Some(kinds) = there.get_mut(&connection) {
+                kinds.remove(&kind);
+                if kinds.is_empty() {
+                    there.remove(&connection);
+                }
+            }
+            if there.is_empty() {
+                self.by_path.remove(path);
+            }
+        }
+        true
+    }
+
+    /// The connection has gone, and its watches with it.
+    pub(super) fn forget(&mut self, connection: ConnectionId) {
+        for (path, kind) in self.by_connection.get(&connection).cloned().unwrap_or_default() {
+            self.remove(connection, &path, kind);
+        }
+    }
+
+    /// Something happened: who is to be told, each once. What fires once is gone after this.
+    pub(super) fn fire(&mut self, event: NodeEventKind, path: &NodePath) -> Vec<ConnectionId> {
+        let mut told = BTreeSet::new();
+        let mut spent = Vec::new();
+        for (connection, kinds) in self.by_path.get(path).into_iter().flatten() {
+            for kind in kinds.iter().filter(|kind| kind.hears(event)) {
+                told.insert(*connection);
+                if kind.fires_once() {
+                    spent.push((*connection, *kind));
+                }
+            }
+        }
+        for (connection, kind) in spent {
+            self.remove(connection, path, kind);
+        }
+        if self.recursive > 0 && Kind::Recursive.hears(event) {
+            let mut above = path.parent();
+            while let Some(ancestor) = above {
+                let there = self.by_path.get(&ancestor).into_iter().flatten();
+                told.extend(there.filter(|(_, kinds)| kinds.contains(&Kind::Recursive)).map(|(connection, _)| *connection));
+                above = ancestor.parent();
+            }
+        }
+        told.into_iter().collect()
+    }
+
+    /// How many connections have watches, how many paths are watched, and how many watches there are.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        let watches = self.by_connection.values().map(BTreeSet::len).sum();
+        (self.by_connection.len(), self.by_path.len(), watches)
+    }
+
+    /// Which connections watch which paths, in order.
+    pub(super) fn by_path(&self) -> BTreeMap<&NodePath, Vec<ConnectionId>> {
+        self.by_path.iter().map(|(path, there)| (path, there.keys().copied().collect())).collect()
+    }
+}
+
+/// What the protocol calls it.
+pub(super) fn event_type(event: NodeEventKind) -> EventType {
+    match event {
+        NodeEventKind::Created => EventType::NodeCreated,
+        NodeEventKind::Deleted => EventType::NodeDeleted,
+        NodeEventKind::DataChanged => EventType::NodeDataChanged,
+        NodeEventKind::ChildrenChanged => EventType::NodeChildrenChanged,
+    }
+}
+
+/// What a client asks to be watched again after it was away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Again {
+    /// The data of a node that was there.
+    Data,
+    /// A node that was not there.
+    Exists,
+    /// The children of a node that was there.
+    Children,
+}
+
+/// What a client has missed at a node since `seen`, if anything; else it is watched again. The client tells what it has seen by the last
+/// zxid that it was told, so that the node's own bookkeeping shows the rest (reference: `DataTree.setWatches`).
+pub(super) fn missed(again: Again, node: Option<&Stat>, seen: Zxid) -> Option<EventType> {
+    match (again, node) {
+        (Again::Exists, Some(_)) => Some(EventType::NodeCreated),
+        (Again::Exists, None) => None,
+        (Again::Data | Again::Children, None) => Some(EventType::NodeDeleted),
+        (Again::Data, Some(stat)) if stat.mzxid > seen => Some(EventType::NodeDataChanged),
+        (Again::Children, Some(stat)) if stat.pzxid > seen => Some(EventType::NodeChildrenChanged),
+        (Again::Data | Again::Children, Some(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use NodeEventKind::{ChildrenChanged, Created, DataChanged, Deleted};
+
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).unwrap()
+    }
+
+    fn watching(kinds: &[(ConnectionId, &str, Kind)]) -> Watches {
+        let mut watches = Watches::default();
+        for (connection, at, kind) in kinds {
+            watches.add(*connection, path(at), *kind);
+        }
+        watches
+    }
+
+    #[test]
+    fn a_one_shot_watch_fires_once_for_what_it_is_for() {
+        let mut watches = watching(&[(1, "/a", Kind::Data), (2, "/a", Kind::Children)]);
+        assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [2]);
+        assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [] as [u64; 0]);
+        assert_eq!(watches.fire(DataChanged, &path("/b")), [] as [u64; 0]);
+        assert_eq!(watches.fire(DataChanged, &path("/a")), [1]);
+        assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_deletion_fires_both_kinds_and_tells_each_connection_once() {
+        let mut watches = watching(&[(1, "/a", Kind::Data), (1, "/a", Kind::Children), (2, "/a", Kind::Children)]);
+        assert_eq!(watches.fire(Deleted, &path("/a")), [1, 2]);
+        assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn persistent_watches_stay_and_recursive_ones_hear_what_is_below_but_no_lists() {
+        let mut watches = watching(&[(1, "/a", Kind::Persistent), (2, "/a", Kind::Recursive), (3, "/", Kind::Recursive)]);
+        for _ in 0..2 {
+            assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [1]);
+            assert_eq!(watches.fire(DataChanged, &path("/a")), [1, 2, 3]);
+            assert_eq!(watches.fire(Created, &path("/a/b/c")), [2, 3]);
+            assert_eq!(watches.fire(Created, &path("/ab")), [3], "a name that begins alike is not below");
+        }
+        assert!(watches.take(3, &path("/"), WatcherType::PersistentRecursive));
+        assert_eq!(watches.fire(Created, &path("/ab")), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn kinds_on_one_node_live_side_by_side() {
+        let mut watches = watching(&[(1, "/a", Kind::Data), (1, "/a", Kind::Persistent)]);
+        assert_eq!(watches.fire(DataChanged, &path("/a")), [1], "told once");
+        assert!(watches.has(1, &path("/a"), WatcherType::Any) && !watches.has(1, &path("/a"), WatcherType::Data));
+        watches.add(1, path("/a"), Kind::Recursive);
+        assert!(!watches.has(1, &path("/a"), WatcherType::Persistent), "the later mode counts");
+        assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [] as [u64; 0]);
+        assert!(watches.take(1, &path("/a"), WatcherType::Any) && !watches.take(1, &path("/a"), WatcherType::Any));
+        assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_connection_that_went_leaves_nothing() {
+        let mut watches = watching(&[(1, "/a", Kind::Data), (1, "/b", Kind::Recursive), (2, "/b", Kind::Children)]);
+        watches.forget(1);
+        assert_eq!(watches.counts(), (1, 1, 1));
+        assert_eq!(watches.fire(Created, &path("/b/c")), [] as [u64; 0]);
+        watches.forget(2);
+        watches.forget(2);
+        assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_was_missed_is_told_by_the_bookkeeping_of_the_node() {
+        let stat = Stat { mzxid: Zxid(5), pzxid: Zxid(7), ..Stat::default() };
+        let at = |again, node, seen| missed(again, node, Zxid(seen));
+        assert_eq!(at(Again::Data, Some(&stat), 5), None);
+        assert_eq!(at(Again::Data, Some(&stat), 4), Some(EventType::NodeDataChanged));
+        assert_eq!(at(Again::Children, Some(&stat), 7), None);
+        assert_eq!(at(Again::Children, Some(&stat), 6), Some(EventType::NodeChildrenChanged));
+        assert_eq!(at(Again::Data, None, 9), Some(EventType::NodeDeleted));
+        assert_eq!(at(Again::Children, None, 9), Some(EventType::NodeDeleted));
+        assert_eq!(at(Again::Exists, None, 0), None);
+        assert_eq!(at(Again::Exists, Some(&stat), 9), Some(EventType::NodeCreated));
+    }
+}
