@@ -20,7 +20,7 @@ impl Bench {
     }
 
     fn ask(&mut self, op: Op) -> Outcome {
-        self.apply(vec![Command::Do { session: Some(SessionId(1)), request: None, op }]).remove(0)
+        self.apply(vec![Command::Do { actor: Actor::of(SessionId(1)), op }]).remove(0)
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Front doors find out who calls and say so with each command ([`Principals`]); the state decides when the command is applied.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,6 +31,20 @@ impl Permissions {
     /// Whether any of these is among them.
     pub fn has_any(self, of: Self) -> bool {
         self.0 & of.0 != 0
+    }
+}
+
+impl fmt::Display for Permissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(Permissions, &str); 5] = [
+            (Permissions::READ, "read"),
+            (Permissions::WRITE, "write"),
+            (Permissions::CREATE, "create"),
+            (Permissions::DELETE, "delete"),
+            (Permissions::ADMIN, "admin"),
+        ];
+        let names: Vec<&str> = NAMES.iter().filter(|(bit, _)| self.has_any(*bit)).map(|(_, name)| *name).collect();
+        f.write_str(&names.join(" or "))
     }
 }
 
@@ -157,7 +172,8 @@ mod tests {
     #[test]
     fn networks_are_compared_by_their_leading_bits() {
         let at = |address: &str| Principals { address: address.parse().ok(), identities: Vec::new() };
-        let allows = |id: &str, address: &str| at(address).may(Permissions::READ, &[entry(Permissions::READ, "ip", id)]);
+        let allows =
+            |id: &str, address: &str| at(address).may(Permissions::READ, &[entry(Permissions::READ, "ip", id)]);
         assert!(allows("10.1.2.3", "10.1.2.3") && !allows("10.1.2.3", "10.1.2.4"));
         assert!(allows("10.1.0.0/16", "10.1.9.9") && !allows("10.1.0.0/16", "10.2.0.0"));
         assert!(allows("0.0.0.0/0", "1.2.3.4") && !allows("0.0.0.0/0", "::1"));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, Principals};
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
@@ -68,13 +68,49 @@ pub enum Command {
     },
     /// An operation of a client.
     Do {
-        /// On whose behalf. Required for ephemerals, locks and request ids.
-        session: Option<SessionId>,
-        /// Makes a retry safe (promise P9). Needs a session.
-        request: Option<RequestKey>,
+        /// On whose behalf.
+        actor: Actor,
         /// What to do.
         op: Op,
     },
+    /// Ties a session to whoever asks: what comes over an earlier attachment has no effect from now on. The front door has checked the
+    /// secret.
+    AttachSession {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// On whose behalf an operation is done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Actor {
+    /// The session. Required for ephemerals, locks and request ids.
+    pub session: Option<SessionId>,
+    /// Makes a retry safe (promise P9). Needs a session.
+    pub request: Option<RequestKey>,
+    /// The attachment of the session over which this comes; refused if the session has moved since. None is never refused: calls that
+    /// each stand for themselves.
+    pub attachment: Option<Zxid>,
+    /// Who that is, to access control lists.
+    pub principals: Principals,
+}
+
+impl Actor {
+    /// A session, for itself.
+    pub fn of(session: SessionId) -> Self {
+        Self { session: Some(session), ..Self::default() }
+    }
+
+    /// A session, or nobody.
+    pub fn maybe(session: Option<SessionId>) -> Self {
+        Self { session, ..Self::default() }
+    }
+
+    /// A request of a session that may be repeated.
+    #[must_use]
+    pub fn asking(self, request: Option<RequestKey>) -> Self {
+        Self { request, ..self }
+    }
 }
 
 /// Names a request within its session, and lets the session forget replies that the client already has.
@@ -87,9 +123,10 @@ pub struct RequestKey {
 }
 
 /// How a node lives and dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeKind {
     /// Until it is deleted.
+    #[default]
     Persistent,
     /// Until its session ends. Has no children.
     Ephemeral,

@@ -26,6 +26,13 @@ pub enum Event {
         /// Its timeout.
         timeout_ms: u32,
     },
+    /// A session is tied to another connection than before.
+    SessionAttached {
+        /// When; it names the tie.
+        zxid: Zxid,
+        /// Which.
+        session: SessionId,
+    },
     /// A session ended; the deletions of its ephemerals, with the same zxid, come before this.
     SessionEnded {
         /// When.

@@ -21,8 +21,8 @@ pub mod stat;
 pub mod state;
 pub mod wire;
 
-pub use acl::{AclEntry, Permissions};
-pub use command::{Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey};
+pub use acl::{AclEntry, Identity, Permissions, Principals};
+pub use command::{Actor, Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey};
 pub use event::{Event, NodeEventKind, SessionEnd};
 pub use gate::{GateKey, GateStanding};
 pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};

@@ -12,6 +12,8 @@ pub const MAX_LABEL_BYTES: usize = 256;
 pub const MAX_MULTI_OPS: usize = 128;
 /// Most entries in one ACL.
 pub const MAX_ACL_ENTRIES: usize = 64;
+/// Most identities that a caller can have proved.
+pub const MAX_IDENTITIES: usize = 32;
 /// Longest scheme or id of an ACL entry, in bytes.
 pub const MAX_ACL_ID_BYTES: usize = 256;
 /// Replies that a session remembers for retries, those to requests for locks apart from the others; beyond it the oldest of

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::acl::Permissions;
 use crate::event::Event;
 use crate::gate::{GateKey, GateStanding};
 use crate::ids::{FencingToken, SessionId, Zxid};
@@ -93,6 +94,13 @@ pub enum Reply {
     Gate(GateStanding),
     /// The gate was finished or failed.
     GateSettled,
+    /// The session is tied to whoever asked.
+    SessionAttached {
+        /// What names the tie.
+        attachment: Zxid,
+        /// The session's timeout.
+        timeout_ms: u32,
+    },
 }
 
 /// Why a command was refused. Deterministic: every replica refuses alike.
@@ -182,4 +190,15 @@ pub enum Refusal {
         /// The gate.
         key: GateKey,
     },
+    /// The access control list does not allow it.
+    #[error("the access control list of {path} does not allow {wanted} to this caller")]
+    NoAuth {
+        /// Whose list.
+        path: NodePath,
+        /// What was wanted.
+        wanted: Permissions,
+    },
+    /// The session is used over a newer attachment.
+    #[error("session {0} has moved to another connection")]
+    SessionMoved(SessionId),
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::command::NodeKind;
 use crate::ids::{SessionId, Zxid};
 
 /// ZooKeeper's `Stat`. Times are milliseconds of the replicated clock.
@@ -29,4 +30,6 @@ pub struct Stat {
     pub data_length: u32,
     /// Number of children.
     pub num_children: u32,
+    /// How the node lives and dies, which ZooKeeper shows in the owner of nodes that nobody owns.
+    pub kind: NodeKind,
 }

@@ -6,9 +6,9 @@ use thiserror::Error;
 use crate::command::Batch;
 
 /// The version that is written.
-const VERSION: u8 = 2;
-/// Written by programs before the first release, and read by none since.
-const UNRELEASED: u8 = 1;
+const VERSION: u8 = 3;
+/// Up to here written by programs before the first release, and read by none since.
+const UNRELEASED: u8 = 2;
 
 /// Why bytes are no batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -18,7 +18,7 @@ pub enum DecodeError {
     Empty,
     /// A program from before the first release wrote it.
     #[error(
-        "the batch has format version {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
+        "the batch has a format version up to {UNRELEASED}, which only an unreleased program wrote: start this cluster with empty data directories"
     )]
     Unreleased,
     /// A later program wrote it.
@@ -48,7 +48,7 @@ impl Batch {
         let (version, body) = bytes.split_first().ok_or(DecodeError::Empty)?;
         match *version {
             VERSION => {}
-            UNRELEASED => return Err(DecodeError::Unreleased),
+            1..=UNRELEASED => return Err(DecodeError::Unreleased),
             other => return Err(DecodeError::Version(other)),
         }
         let (batch, rest) = postcard::take_from_bytes(body).map_err(DecodeError::Damaged)?;
@@ -65,7 +65,7 @@ mod tests {
     use crate::*;
 
     fn batch(ops: Vec<Op>) -> Batch {
-        let commands = ops.into_iter().map(|op| Command::Do { session: None, request: None, op }).collect();
+        let commands = ops.into_iter().map(|op| Command::Do { actor: Actor::default(), op }).collect();
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
         Batch { origin, clock_ms: 4, commands }
     }

@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
+use lockkeeper_core::{Actor, Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
 use lockkeeper_planted::{Bug, planted};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -197,7 +197,7 @@ async fn take_back(engine: &Engine, progress: Progress, session: SessionId, lock
     };
     let abandon = || {
         let op = Op::Abandon { locks: locks.clone(), token, versions: versions.clone() };
-        Command::Do { session: None, request: None, op }
+        Command::Do { actor: Actor::default(), op }
     };
     if propose_until_decided(engine, abandon).await.is_some() {
         metrics::counter!("lockkeeper_lock_requests_abandoned_total").increment(1);
@@ -218,12 +218,12 @@ async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -
 
 fn claim(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
     let op = Op::Claim { locks: locks.to_vec(), token };
-    Command::Do { session: Some(session), request: None, op }
+    Command::Do { actor: Actor::of(session), op }
 }
 
 fn withdrawal(session: SessionId, locks: &[LockName], token: FencingToken) -> Command {
     let op = Op::Withdraw { locks: locks.to_vec(), token, if_holding: IfHolding::Release };
-    Command::Do { session: Some(session), request: None, op }
+    Command::Do { actor: Actor::of(session), op }
 }
 
 /// Whether the request holds each of its locks, as far as this replica knows.

@@ -1,7 +1,7 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
 use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, ProposeError, TransportError};
-use lockkeeper_core::{Batch, NodeId, Origin};
+use lockkeeper_core::{Actor, Batch, NodeId, Origin};
 use parking_lot::Mutex;
 
 use super::*;
@@ -185,7 +185,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
         uuid: lockkeeper_core::RequestId(1),
         label: "".into(),
     };
-    apply(2, Command::Do { session: Some(MINE), request: None, op });
+    apply(2, Command::Do { actor: Actor::of(MINE), op });
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
     apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
     let now_ms = stage.replica.now_ms();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Op, Outcome, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{Actor, Command, Op, Outcome, Reply, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
@@ -96,7 +96,8 @@ impl Engine {
             None => None,
         };
         let session = caller.credential.map(|credential| credential.session);
-        let done = self.proposer.propose(Command::Do { session, request: caller.request, op }).await?;
+        let actor = Actor { principals: caller.principals, ..Actor::maybe(session).asking(caller.request) };
+        let done = self.proposer.propose(Command::Do { actor, op }).await?;
         reply_of(done)
     }
 

@@ -227,7 +227,7 @@ impl Drop for Hearing {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Term};
+    use lockkeeper_core::{Actor, Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Term};
 
     use super::*;
 
@@ -270,7 +270,7 @@ mod tests {
         }
 
         fn by(&mut self, session: SessionId, op: Op) -> Reply {
-            self.apply(Command::Do { session: Some(session), request: None, op })
+            self.apply(Command::Do { actor: Actor::of(session), op })
         }
     }
 

@@ -106,7 +106,7 @@ impl Engine {
             uuid: ask.uuid,
             label: Arc::from(ask.label.as_str()),
         };
-        let done = claim.enter(Command::Do { session: Some(session), request, op }).await?;
+        let done = claim.enter(Command::Do { actor: Actor::of(session).asking(request), op }).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // This very request, and part of it has gone.
@@ -237,7 +237,7 @@ impl Engine {
             return Ok(At { value: self.busy(queued, missing), zxid });
         }
         let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
-        let command = Command::Do { session: Some(queued.session), request: None, op };
+        let command = Command::Do { actor: Actor::of(queued.session), op };
         match reply_of(self.proposer.propose(command).await?) {
             Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
             Ok(At { value: Reply::HeldInstead, .. }) => match self.look(queued) {
@@ -263,7 +263,7 @@ impl Engine {
     ) -> Result<At<ForceReleased>, NodeError> {
         self.refuse_when_closing()?;
         let op = Op::ForceRelease { lock: lock.clone(), token };
-        let result = self.proposer.propose(Command::Do { session: None, request: None, op }).await.and_then(reply_of);
+        let result = self.proposer.propose(Command::Do { actor: Actor::default(), op }).await.and_then(reply_of);
         match &result {
             Ok(done) => {
                 metrics::counter!("lockkeeper_forced_releases_total").increment(1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Batch, Command, LockName, NodeId, Op, Origin, Refusal};
+use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -381,10 +381,15 @@ fn bytes_of(command: &Command) -> usize {
         Command::CloseSession { .. } => SMALL,
         Command::ExpireSessions { sessions, .. } => SMALL + 10 * sessions.len(),
         Command::Reap { paths } => SMALL + paths.iter().map(|path| path.as_str().len() + 2).sum::<usize>(),
-        Command::Do { request, op, .. } => {
-            SMALL + request.as_ref().map_or(0, |key| 19 * (1 + key.acknowledged.len())) + bytes_of_op(op)
-        }
+        Command::Do { actor, op } => SMALL + bytes_of_actor(actor) + bytes_of_op(op),
+        Command::AttachSession { .. } => SMALL,
     }
+}
+
+fn bytes_of_actor(actor: &Actor) -> usize {
+    let request = actor.request.as_ref().map_or(0, |key| 19 * (1 + key.acknowledged.len()));
+    let identities = actor.principals.identities.iter();
+    request + identities.map(|identity| 4 + identity.scheme.len() + identity.id.len()).sum::<usize>()
 }
 
 fn bytes_of_op(op: &Op) -> usize {

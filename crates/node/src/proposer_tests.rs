@@ -102,7 +102,7 @@ fn make(sequential: bool) -> Command {
         sequential,
         acl: vec![AclEntry::open()],
     };
-    Command::Do { session: None, request: None, op }
+    Command::Do { actor: Actor::default(), op }
 }
 
 fn nodes(order: &Order) -> usize {
@@ -195,7 +195,7 @@ async fn queues_are_bounded_and_size_is_checked() {
     assert!(taken.len() <= 3, "{}", taken.len());
     assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded()));
     let big = Op::SetData { path: NodePath::root(), data: Arc::from(vec![0; 2_000]), version: None };
-    let big = proposer.submit(Command::Do { session: None, request: None, op: big });
+    let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
 }
 

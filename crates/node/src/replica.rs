@@ -193,8 +193,13 @@ impl Replica {
         let Some(leading) = &mut *leading else { return };
         let now_ms = self.now_ms();
         for command in &batch.commands {
-            if let Command::Do { session: Some(session), .. } = command {
-                leading.tracker.heard(*session, now_ms);
+            let heard = match command {
+                Command::Do { actor, .. } => actor.session,
+                Command::AttachSession { session } => Some(*session),
+                _ => None,
+            };
+            if let Some(session) = heard {
+                leading.tracker.heard(session, now_ms);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, RequestId, RequestKey, SessionId, Zxid};
+use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid};
 
 /// An answer and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Caller {
     pub credential: Option<Credential>,
     /// Makes a retry safe (promise P9). Needs a session.
     pub request: Option<RequestKey>,
+    /// Who that is, to access control lists.
+    pub principals: Principals,
 }
 
 /// What a read may cost.

@@ -188,6 +188,7 @@ impl Builder {
             secret_hash: record.secret_hash,
             opened_ms: record.opened_ms,
             acted: record.acted,
+            attachment: record.attachment,
             ephemerals: Default::default(),
             memory: Default::default(),
         };

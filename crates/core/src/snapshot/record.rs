@@ -43,6 +43,7 @@ pub(super) struct SessionRecord {
     pub(super) secret_hash: [u8; 32],
     pub(super) opened_ms: u64,
     pub(super) acted: Zxid,
+    pub(super) attachment: Zxid,
 }
 
 /// A node without what other records say about it.

@@ -9,7 +9,7 @@ fn state() -> State {
     let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![] });
     let commands = vec![
         Command::OpenSession { secret_hash: [3; 32], timeout_ms: 1000, label: "s".into() },
-        Command::Do { session: Some(SessionId(1)), request, op: acquire },
+        Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: acquire },
         Command::CloseSession { session: SessionId(77) },
     ];
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };

@@ -84,6 +84,7 @@ fn session_record(id: SessionId, session: &Session) -> Record {
         secret_hash: session.secret_hash,
         opened_ms: session.opened_ms,
         acted: session.acted,
+        attachment: session.attachment,
     })
 }
 

@@ -7,7 +7,7 @@ use lockkeeper_planted::{Bug, planted};
 use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
 use super::{Applied, State};
-use crate::command::{Batch, Command, Op, Origin, RequestKey};
+use crate::command::{Actor, Batch, Command, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
@@ -59,7 +59,8 @@ impl State {
                 self.expire(entry_term == *term || planted(Bug::ExpireByDeposedLeader), *seen, sessions)
             }
             Command::Reap { paths } => self.reap(paths),
-            Command::Do { session, request, op } => self.perform(*session, request.as_ref(), op),
+            Command::Do { actor, op } => self.perform(actor, op),
+            Command::AttachSession { session } => self.transact(|t| t.attach_session(*session)),
         }
     }
 
@@ -133,11 +134,17 @@ impl State {
     }
 
     /// An operation of a client: once for each request id, whatever the answer was.
-    fn perform(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> Outcome {
-        if let Some(gone) = session.filter(|id| !self.sessions.contains_key(id)) {
-            return self.refused(Refusal::SessionExpired(gone));
+    fn perform(&mut self, actor: &Actor, op: &Op) -> Outcome {
+        let session = actor.session;
+        if let Some(id) = session {
+            let attachment = self.sessions.get(&id).map(|session| session.attachment);
+            match (attachment, actor.attachment) {
+                (None, _) => return self.refused(Refusal::SessionExpired(id)),
+                (Some(now), Some(then)) if now != then => return self.refused(Refusal::SessionMoved(id)),
+                _ => {}
+            }
         }
-        let Some(key) = request else { return self.act(session, op) };
+        let Some(key) = &actor.request else { return self.act(actor, op) };
         let Some(id) = session else { return self.refused(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
             let count = key.acknowledged.len();
@@ -153,7 +160,7 @@ impl State {
             // The first answer, whole: whoever goes on from its zxid must not pass over what has happened since.
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
-        let outcome = self.act(session, op);
+        let outcome = self.act(actor, op);
         if matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed {
             // Nothing was done that could be done twice, and a stored result is too large to be kept with each who asked for it.
             return outcome;
@@ -168,10 +175,10 @@ impl State {
     }
 
     /// Runs an operation, and notes that its session did something.
-    fn act(&mut self, session: Option<SessionId>, op: &Op) -> Outcome {
-        let outcome = self.transact(|t| t.run(session, op));
+    fn act(&mut self, actor: &Actor, op: &Op) -> Outcome {
+        let outcome = self.transact_as(Some(&actor.principals), |t| t.run(actor.session, op));
         if outcome.changed
-            && let Some(session) = session.and_then(|id| self.sessions.get_mut(&id))
+            && let Some(session) = actor.session.and_then(|id| self.sessions.get_mut(&id))
         {
             Arc::make_mut(session).acted = outcome.zxid;
         }
@@ -199,6 +206,7 @@ fn open_session(
         secret_hash,
         opened_ms,
         acted: transaction.zxid,
+        attachment: transaction.zxid,
         ephemerals: Default::default(),
         memory: Default::default(),
     });

@@ -11,7 +11,7 @@ use super::State;
 use super::apply::{bad, check_label};
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, Permissions};
 use crate::command::NodeKind;
 use crate::gate::{GATES_ROOT, GateKey, GateRecord, GateStanding};
 use crate::ids::{FencingToken, SessionId};
@@ -167,8 +167,12 @@ impl Transaction<'_> {
                 Some(node) if node.is_ephemeral() && is_root_of_gates => {
                     return Err(Refusal::NoChildrenForEphemerals(directory));
                 }
-                Some(node) if node.kind == NodeKind::Container || is_root_of_gates => return Ok(()),
-                Some(_) if !directory.as_str().starts_with(GATES_ROOT) => return Ok(()),
+                Some(node) if node.kind == NodeKind::Container || is_root_of_gates => {
+                    return self.check_access(&directory, node, Permissions::CREATE);
+                }
+                Some(node) if !directory.as_str().starts_with(GATES_ROOT) => {
+                    return self.check_access(&directory, node, Permissions::CREATE);
+                }
                 Some(_) => {
                     let why = format!("{directory} is a gate itself, or was not made by one; choose another key");
                     return Err(bad(why));

@@ -13,7 +13,7 @@ use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use lockkeeper_planted::{Bug, planted};
 
-use crate::acl::AclEntry;
+use crate::acl::{AclEntry, Permissions};
 use crate::command::{IfHolding, NodeKind};
 use crate::ids::{FencingToken, RequestId, SessionId};
 use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
@@ -139,10 +139,11 @@ impl Transaction<'_> {
             match self.tree.get(&path) {
                 Some(node) if node.is_ephemeral() => return Err(Refusal::NoChildrenForEphemerals(path)),
                 Some(node) if path == directory => {
+                    self.check_access(&path, node, Permissions::CREATE)?;
                     check_sequence(&path, node.children_made)?;
                     return check_kind(lock, node, mode);
                 }
-                Some(_) => return Ok(()),
+                Some(node) => return self.check_access(&path, node, Permissions::CREATE),
                 None => path = path.parent().unwrap_or_else(NodePath::root),
             }
         }
@@ -310,8 +311,10 @@ impl Transaction<'_> {
     pub(crate) fn force_release(&mut self, lock: &LockName, token: FencingToken) -> Result<Reply, Refusal> {
         // A delay behind readers that still hold stands in everyone's way all the same.
         let is_meant = |found: &Found| found.held || is_delay(found.path.name());
-        let held = self.tree.requests(&lock.directory(), token).find(is_meant);
+        let directory = lock.directory();
+        let held = self.tree.requests(&directory, token).find(is_meant);
         let held = held.ok_or_else(|| not_held(lock, token))?;
+        self.check_access(&directory, self.node(&directory)?, Permissions::DELETE)?;
         if !self.node(&held.path)?.children.is_empty() {
             return Err(Refusal::NotEmpty(held.path));
         }

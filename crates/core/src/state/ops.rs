@@ -55,7 +55,9 @@ impl Transaction<'_> {
             Op::SetAcl { path, acl, version } => self.set_acl(path, acl, *version),
             Op::Check { .. } | Op::CheckLock { .. } if planted(Bug::SkipTxnGuards) => Ok(Reply::Checked),
             Op::Check { path, version } => {
-                check_version(path, *version, self.node(path)?.version)?;
+                let node = self.node(path)?;
+                self.check_access(path, node, Permissions::READ)?;
+                check_version(path, *version, node.version)?;
                 Ok(Reply::Checked)
             }
             Op::CheckLock { lock, token } => self.check_lock(lock, *token),
@@ -101,6 +103,7 @@ impl Transaction<'_> {
         let path = if sequential { self.sequential_path(path)? } else { path.clone() };
         let Some(parent) = path.parent() else { return Err(Refusal::NodeExists(path)) };
         let directory = self.node(&parent)?;
+        self.check_access(&parent, directory, Permissions::CREATE)?;
         if self.tree.contains(&path) {
             return Err(Refusal::NodeExists(path));
         }
@@ -145,6 +148,9 @@ impl Transaction<'_> {
             return Err(bad("the root cannot be deleted"));
         }
         let node = self.node(path)?;
+        if let Some(parent) = path.parent() {
+            self.check_access(&parent, self.node(&parent)?, Permissions::DELETE)?;
+        }
         check_version(path, version, node.version)?;
         if !node.children.is_empty() {
             return Err(Refusal::NotEmpty(path.clone()));
@@ -155,7 +161,9 @@ impl Transaction<'_> {
 
     fn set_data(&mut self, path: &NodePath, data: &Arc<[u8]>, version: Option<i32>) -> Result<Reply, Refusal> {
         check_data(data)?;
-        check_version(path, version, self.node(path)?.version)?;
+        let node = self.node(path)?;
+        self.check_access(path, node, Permissions::WRITE)?;
+        check_version(path, version, node.version)?;
         let (zxid, clock_ms) = (self.zxid, self.clock_ms);
         self.change(path, |node| {
             node.data = data.clone();
@@ -169,7 +177,9 @@ impl Transaction<'_> {
 
     fn set_acl(&mut self, path: &NodePath, acl: &[AclEntry], version: Option<i32>) -> Result<Reply, Refusal> {
         check_acl(acl)?;
-        check_version(path, version, self.node(path)?.aversion)?;
+        let node = self.node(path)?;
+        self.check_access(path, node, Permissions::ADMIN)?;
+        check_version(path, version, node.aversion)?;
         let acl = self.tree.share_acl(acl);
         self.change(path, |node| {
             node.acl = acl;

@@ -25,6 +25,8 @@ pub struct Session {
     pub opened_ms: u64,
     /// Its last command that changed anything, its opening included. What others do to its nodes does not count.
     pub acted: Zxid,
+    /// What ties it to the connection that uses it: the zxid of its opening, or of the last time it was moved.
+    pub attachment: Zxid,
     pub(crate) ephemerals: OrdSet<NodePath>,
     pub(crate) memory: Memory,
 }

@@ -26,12 +26,12 @@ impl Bench {
     }
 
     fn ask(&mut self, op: Op) -> Result<Reply, Refusal> {
-        self.run(Command::Do { session: Some(self.session), request: None, op })
+        self.run(Command::Do { actor: Actor::of(self.session), op })
     }
 
     fn ask_as(&mut self, id: u128, acknowledged: Vec<RequestId>, op: Op) -> Result<Reply, Refusal> {
         let request = Some(RequestKey { id: RequestId(id), acknowledged });
-        self.run(Command::Do { session: Some(self.session), request, op })
+        self.run(Command::Do { actor: Actor::of(self.session).asking(request), op })
     }
 }
 
@@ -330,7 +330,7 @@ fn validate_finds_what_is_wrong() {
     let dies = SessionId(bench.state.zxid().0);
     let (locks, mode, uuid) = (vec![LockName::parse("delayed").unwrap()], LockMode::Shared, RequestId(1));
     let op = Op::Acquire { locks, mode, delay_ms: 500, uuid, label: "".into() };
-    bench.run(Command::Do { session: Some(dies), request: None, op }).unwrap();
+    bench.run(Command::Do { actor: Actor::of(dies), op }).unwrap();
     bench.run(Command::ExpireSessions { term: Term(1), seen: Zxid(u64::MAX), sessions: vec![dies] }).unwrap();
     let container = create("/c", false);
     let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };

@@ -10,6 +10,7 @@ use lockkeeper_planted::{Bug, planted};
 use super::State;
 use super::session::Session;
 use super::tree::{Node, Tree};
+use crate::acl::{Permissions, Principals};
 use crate::event::{Event, NodeEventKind, SessionEnd};
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
@@ -24,6 +25,8 @@ pub(crate) struct Transaction<'a> {
     pub(crate) events: Vec<Event>,
     /// Whether anything changed that takes a zxid.
     pub(crate) changed: bool,
+    /// Whose access is looked at; nobody's, where the cluster itself acts.
+    pub(crate) who: Option<&'a Principals>,
 }
 
 /// What was there before, to go back to.
@@ -35,8 +38,17 @@ pub(crate) struct Savepoint {
 }
 
 impl State {
-    /// Runs one transaction. It takes the next zxid if, and only if, it changes something.
+    /// Runs one transaction of the cluster itself. It takes the next zxid if, and only if, it changes something.
     pub(crate) fn transact(&mut self, work: impl FnOnce(&mut Transaction<'_>) -> Result<Reply, Refusal>) -> Outcome {
+        self.transact_as(None, work)
+    }
+
+    /// Runs one transaction on somebody's behalf.
+    pub(crate) fn transact_as(
+        &mut self,
+        who: Option<&Principals>,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<Reply, Refusal>,
+    ) -> Outcome {
         let mut transaction = Transaction {
             zxid: Zxid(self.zxid.0 + 1),
             clock_ms: self.clock_ms,
@@ -44,6 +56,7 @@ impl State {
             sessions: &mut self.sessions,
             events: Vec::new(),
             changed: false,
+            who,
         };
         let reply = work(&mut transaction);
         let Transaction { zxid, events, changed, .. } = transaction;
@@ -56,6 +69,14 @@ impl State {
 }
 
 impl Transaction<'_> {
+    /// Whether a node's list lets them do this.
+    pub(crate) fn check_access(&self, path: &NodePath, node: &Node, wanted: Permissions) -> Result<(), Refusal> {
+        match self.who {
+            Some(who) if !who.may(wanted, &node.acl) => Err(Refusal::NoAuth { path: path.clone(), wanted }),
+            _ => Ok(()),
+        }
+    }
+
     fn tell(&mut self, kind: NodeEventKind, path: &NodePath) {
         self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone() });
     }
@@ -135,6 +156,18 @@ impl Transaction<'_> {
         self.sessions.insert(id, Arc::new(session));
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
+    }
+
+    /// Ties a session to whoever asks.
+    pub(crate) fn attach_session(&mut self, id: SessionId) -> Result<Reply, Refusal> {
+        let timeout_ms = self.sessions.get(&id).ok_or(Refusal::SessionExpired(id))?.timeout_ms;
+        let attachment = self.zxid;
+        self.changed = true;
+        self.change_session(id, |session| {
+            (session.attachment, session.acted) = (attachment, attachment);
+        });
+        self.events.push(Event::SessionAttached { zxid: attachment, session: id });
+        Ok(Reply::SessionAttached { attachment, timeout_ms })
     }
 
     /// Ends a session and all it owned. Whoever hears of the end has heard of the deletions before it (promise P6).

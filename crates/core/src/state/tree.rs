@@ -90,6 +90,7 @@ impl Node {
             ephemeral_owner: self.owner,
             data_length: self.data.len() as u32,
             num_children: children as u32,
+            kind: self.kind,
         }
     }
 }

@@ -37,6 +37,9 @@ pub(crate) fn reply(reply: &Reply) -> String {
         Reply::Downgraded { path } => format!("downgraded to {path}"),
         Reply::Gate(standing) => gate(standing),
         Reply::GateSettled => "gate settled".into(),
+        Reply::SessionAttached { attachment, timeout_ms } => {
+            format!("attached as {attachment}, timeout {timeout_ms} ms")
+        }
         Reply::Withdrawn => "withdrawn".into(),
         Reply::HeldInstead => "holds instead".into(),
         Reply::Released => "released".into(),
@@ -72,6 +75,7 @@ pub(crate) fn event(event: &Event) -> String {
         Event::SessionOpened { zxid, session, timeout_ms } => {
             format!("@{zxid} session {session} opened, {timeout_ms} ms")
         }
+        Event::SessionAttached { zxid, session } => format!("@{zxid} session {session} attached"),
         Event::SessionEnded { zxid, session, cause } => format!("@{zxid} session {session} ended: {cause:?}"),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! clock 5000                                   the wall clock of later batches
-//! open alice timeout=10000 label=worker-1      close alice     expire alice bob term=3 entry=3 seen=7
-//! [@alice] [#7] [ack=5,6] create /a data=x kind=ephemeral|container|ttl:500 seq
+//! open alice timeout=10000 label=worker-1      attach alice      close alice     expire alice bob term=3 entry=3 seen=7
+//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] create /a data=x kind=ephemeral|container|ttl:500 seq
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
 //!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
 //!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0     downgrade orders 7     force orders 7
@@ -186,6 +186,7 @@ impl Stage {
                 timeout_ms: words.number("timeout").unwrap_or(10_000) as u32,
                 label: words.pairs.get("label").copied().unwrap_or(words.plain[1]).into(),
             },
+            "attach" => Command::AttachSession { session: self.session(words.plain[1]) },
             "close" => Command::CloseSession { session: self.session(words.plain[1]) },
             "expire" => Command::ExpireSessions {
                 term: Term(words.number("term").unwrap_or(1)),
@@ -200,6 +201,7 @@ impl Stage {
     fn operation(&self, line: &str) -> Command {
         let mut rest = line.trim();
         let (mut session, mut id, mut acknowledged) = (None, None, Vec::new());
+        let (mut attachment, mut principals) = (None, Principals::default());
         loop {
             let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
             if let Some(name) = word.strip_prefix('@') {
@@ -208,12 +210,19 @@ impl Stage {
                 id = Some(RequestId(number.parse().unwrap()));
             } else if let Some(ids) = word.strip_prefix("ack=") {
                 acknowledged = ids.split(',').map(|i| RequestId(i.parse().unwrap())).collect();
+            } else if let Some(zxid) = word.strip_prefix("via=") {
+                attachment = Some(Zxid(zxid.parse().unwrap()));
+            } else if let Some(address) = word.strip_prefix("from=") {
+                principals.address = Some(address.parse().unwrap());
+            } else if let Some((scheme, id)) = word.strip_prefix("as=").and_then(|who| who.split_once(':')) {
+                principals.identities.push(Identity { scheme: scheme.into(), id: id.into() });
             } else {
                 break;
             }
             rest = after;
         }
-        Command::Do { session, request: id.map(|id| RequestKey { id, acknowledged }), op: op(rest) }
+        let request = id.map(|id| RequestKey { id, acknowledged });
+        Command::Do { actor: Actor { session, request, attachment, principals }, op: op(rest) }
     }
 
     fn locks(&self, words: &Words<'_>) -> String {

@@ -317,7 +317,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
 fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
     let raw = chooser.raw;
     if !raw[5].is_multiple_of(3) {
-        return Command::Do { session, request: None, op };
+        return Command::Do { actor: Actor::maybe(session), op };
     }
     let id = RequestId(u128::from(raw[2] % 16));
     // Half of those whose id is known ask for the same again.
@@ -327,5 +327,5 @@ fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command
         _ => op,
     };
     let acknowledged = (0..raw[4] % 3).map(|i| RequestId((u128::from(raw[2]) + 1 + u128::from(i)) % 16)).collect();
-    Command::Do { session, request: Some(RequestKey { id, acknowledged }), op }
+    Command::Do { actor: Actor::maybe(session).asking(Some(RequestKey { id, acknowledged })), op }
 }

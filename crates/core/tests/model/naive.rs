@@ -204,7 +204,7 @@ impl Model {
                 }
                 Ok(Reply::Reaped(reaped))
             }
-            Command::Do { session, request, op } => self.client(*session, request.as_ref(), op),
+            Command::Do { actor, op } => self.client(actor.session, actor.request.as_ref(), op),
         }
     }
 
