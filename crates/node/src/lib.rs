@@ -3,7 +3,7 @@
 //!
 //! Pure parts (`tracker`, `custody`, `history`, `watches`, `waiters`) know neither tasks nor clocks. `replica` moves them in step with the
 //! replicated state under one lock. Around it run the tasks: `proposer` (writes), `reads` (the read barrier), `keepalive` and `duties`
-//! (sessions), `locks` and `abandoned` (the lock service). [`Node`] is what the front doors see.
+//! (sessions), `locks` and `abandoned` (the lock service), `in_order` (connections whose requests follow each other). [`Node`] is what the front doors see.
 
 mod abandoned;
 mod clock;
@@ -15,9 +15,11 @@ mod error;
 mod flight;
 mod hearing;
 mod history;
+mod in_order;
 mod keepalive;
 mod locks;
 mod node;
+mod observer;
 mod patience;
 mod proposer;
 mod reads;
@@ -38,8 +40,9 @@ pub use error::NodeError;
 pub use hearing::{Hearing, Told};
 pub use history::WatchEvent;
 pub use node::{Node, Parts};
+pub use observer::Observer;
 pub use request::{
-    Acquire, Acquired, At, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
     OpenedSession,
 };
 pub use status::NodeStatus;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{
-    Command, FencingToken, IfHolding, LockName, NodePath, Op, Refusal, Reply, RequestKey, SessionId, Standing, State,
-    Zxid,
+    Actor, Command, FencingToken, IfHolding, LockName, NodePath, Op, Principals, Refusal, Reply, SessionId, Standing,
+    State, Zxid,
 };
 use lockkeeper_planted::{Bug, planted};
 use tokio::sync::oneshot;
@@ -78,7 +78,8 @@ impl Engine {
         let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
         let permit = self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded())?;
         let mut claim = Claim::new(self, permit, credential.session, ask.locks.clone(), last_word);
-        let acquired = self.enter_and_wait(&mut claim, credential.session, caller.request, &ask, began + wait).await;
+        let actor = Actor { principals: caller.principals, ..Actor::of(credential.session).asking(caller.request) };
+        let acquired = self.enter_and_wait(&mut claim, credential.session, actor, &ask, began + wait).await;
         if claim_is_settled(&acquired, &ask) {
             claim.settle();
         }
@@ -94,7 +95,7 @@ impl Engine {
         self: &Arc<Self>,
         claim: &mut Claim,
         session: SessionId,
-        request: Option<RequestKey>,
+        actor: Actor,
         ask: &Acquire,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
@@ -106,7 +107,7 @@ impl Engine {
             uuid: ask.uuid,
             label: Arc::from(ask.label.as_str()),
         };
-        let done = claim.enter(Command::Do { actor: Actor::of(session).asking(request), op }).await?;
+        let done = claim.enter(Command::Do { actor, op }).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
             // This very request, and part of it has gone.
@@ -259,11 +260,13 @@ impl Engine {
         &self,
         lock: LockName,
         token: FencingToken,
+        principals: Principals,
         by: &str,
     ) -> Result<At<ForceReleased>, NodeError> {
         self.refuse_when_closing()?;
         let op = Op::ForceRelease { lock: lock.clone(), token };
-        let result = self.proposer.propose(Command::Do { actor: Actor::default(), op }).await.and_then(reply_of);
+        let actor = Actor { principals, ..Actor::default() };
+        let result = self.proposer.propose(Command::Do { actor, op }).await.and_then(reply_of);
         match &result {
             Ok(done) => {
                 metrics::counter!("lockkeeper_forced_releases_total").increment(1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{Blocking, Consensus, PeerKind, ServeError, StartError, Transport, blocking};
-use lockkeeper_core::{FencingToken, LockName, Op, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
@@ -17,9 +17,10 @@ use crate::duties::Door;
 use crate::engine::Engine;
 use crate::error::NodeError;
 use crate::hearing::Hearing;
+use crate::observer::Observer;
 use crate::replica::Replica;
 use crate::request::{
-    Acquire, Acquired, At, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
+    Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
 };
 use crate::status::{NodeStatus, not_ready_because};
 use crate::watches::{WatchSpec, WatchStream};
@@ -127,6 +128,75 @@ impl Node {
         self.engine.execute(caller, op).await
     }
 
+    /// Hands an operation over at once, and has its answer told in the order of the log: after the events of what came before, before
+    /// those of what comes after. What is handed over in turn goes into the log in turn. `tell` is called under the state's lock; it
+    /// must not wait, and must not ask the node for anything. It is not called where this refuses.
+    ///
+    /// # Errors
+    /// The node is going down, or a queue is full.
+    pub fn submit(
+        &self,
+        actor: Actor,
+        op: Op,
+        tell: impl FnOnce(Result<At<Reply>, NodeError>) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        self.engine.submit(actor, op, tell)
+    }
+
+    /// Ends a session, as [`submit`](Self::submit) does what it does. Whoever calls has seen the session's secret.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    pub fn submit_close(
+        &self,
+        session: SessionId,
+        tell: impl FnOnce(Result<At<Reply>, NodeError>) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        self.engine.submit_close(session, tell)
+    }
+
+    /// Ties a session to whoever knows its secret: operations over an earlier attachment are refused from then on.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn attach(&self, credential: &Credential) -> Result<At<Attached>, NodeError> {
+        self.engine.attach(credential).await
+    }
+
+    /// Looks at this replica as it is, however far it is behind. What `look` hands on comes between what was told before and after.
+    pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        self.engine.peek(look)
+    }
+
+    /// Waits until this replica has come as far as this.
+    ///
+    /// # Errors
+    /// It does not within the time that a request may take.
+    pub async fn catch_up(&self, zxid: Zxid) -> Result<(), NodeError> {
+        self.engine.catch_up(zxid).await
+    }
+
+    /// As [`keepalive`](Self::keepalive), for a caller who has seen the session's secret.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
+        self.engine.keep_alive(session).await
+    }
+
+    /// A sign of life of a session whose secret has been seen: this node passes it on in time.
+    pub fn touch(&self, session: SessionId, timeout_ms: u32) {
+        let replica = &self.engine.replica;
+        replica.custody.lock().touch(session, timeout_ms, replica.now_ms());
+    }
+
+    /// Has everything that happens from now on told to somebody; once in a node's life.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        // Under the lock, so that nothing is told by halves.
+        let _state = self.engine.replica.state.read();
+        let _ = self.engine.replica.observer.set(observer);
+    }
+
     /// Asks for a lock and waits for it. Dropping the future withdraws the request, and releases the lock if it holds by then.
     ///
     /// # Errors
@@ -158,9 +228,10 @@ impl Node {
         &self,
         lock: LockName,
         token: FencingToken,
+        principals: Principals,
         by: &str,
     ) -> Result<At<ForceReleased>, NodeError> {
-        self.engine.force_release(lock, token, by).await
+        self.engine.force_release(lock, token, principals, by).await
     }
 
     /// Whether a lock is held with this token now.

@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lockkeeper_consensus::{Committed, LogPosition, Machine};
 use lockkeeper_core::lock::parse_request;
@@ -26,6 +26,7 @@ use crate::custody::Custody;
 use crate::flight::{Done, Flight};
 use crate::hearing::HearingTable;
 use crate::history::{History, WatchEvent};
+use crate::observer::Observer;
 use crate::tracker::SessionTracker;
 use crate::waiters::WaiterTable;
 use crate::watches::WatchTable;
@@ -54,6 +55,7 @@ pub(crate) struct Replica {
     /// named for that term.
     pub(crate) leading: Mutex<Option<Leading>>,
     pub(crate) flight: Mutex<Option<Flight>>,
+    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -73,6 +75,7 @@ impl Replica {
             custody: Mutex::default(),
             leading: Mutex::new(None),
             flight: Mutex::new(None),
+            observer: OnceLock::new(),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -166,13 +169,16 @@ impl Replica {
     /// What happened, to those who want to know.
     fn tell(&self, state: &State, outcome: &Outcome) {
         self.tell_watches(&outcome.events);
+        if let Some(observer) = self.observer.get() {
+            observer.happened(&outcome.events);
+        }
         for event in &outcome.events {
             match event {
                 Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
                     self.hearing.lock().gone(state, path, *zxid);
                     self.wake_waiters(state, path);
                 }
-                Event::Node { .. } => {}
+                Event::Node { .. } | Event::SessionAttached { .. } => {}
                 Event::SessionOpened { session, timeout_ms, .. } => {
                     if let Some(leading) = &mut *self.leading.lock() {
                         leading.tracker.opened(*session, *timeout_ms, self.now_ms());
@@ -241,6 +247,9 @@ impl Replica {
         }
         self.waiters.lock().look_at_all(|path| state.standing(path));
         self.hearing.lock().look_at_all(state);
+        if let Some(observer) = self.observer.get() {
+            observer.jumped();
+        }
         self.custody.lock().keep_only(|session| state.session(session).is_some());
         // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
         *self.leading.lock() = None;

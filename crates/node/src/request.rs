@@ -58,6 +58,15 @@ pub struct OpenedSession {
     pub timeout_ms: u32,
 }
 
+/// A session that is tied to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// What names the tie.
+    pub attachment: Zxid,
+    /// The session's timeout.
+    pub timeout_ms: u32,
+}
+
 /// The cluster will not expire the session before this time has passed since the keepalive was sent (promise P5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepaliveAck {

@@ -47,10 +47,15 @@ impl Engine {
     }
 
     pub(crate) async fn keepalive(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
-        self.refuse_when_closing()?;
         self.authorise(credential).await?;
+        self.keep_alive(credential.session).await
+    }
+
+    /// For a caller who has seen the session's secret.
+    pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
+        self.refuse_when_closing()?;
         let deadline = self.replica.clock.now() + self.request_timeout();
-        let heard = self.keepalives.ask(credential.session)?;
+        let heard = self.keepalives.ask(session)?;
         let heard = tokio::select! {
             biased;
             heard = heard => heard.map_err(|_| NodeError::ShuttingDown)?,
@@ -64,7 +69,7 @@ impl Engine {
                 if !planted(Bug::ExpiredBeforeApplied) {
                     self.reach(zxid).await?;
                 }
-                Err(Refusal::SessionExpired(credential.session).into())
+                Err(Refusal::SessionExpired(session).into())
             }
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use futures::future::join_all;
-use lockkeeper_core::{FencingToken, LockMode, Op, Refusal, Reply};
+use lockkeeper_core::{FencingToken, LockMode, Op, Principals, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
 use tokio::sync::Mutex;
 
@@ -239,10 +239,10 @@ async fn force_breaks_the_right_holder_and_only_that_one() {
     let node = cluster.at(2).clone();
     let next = tokio::spawn(async move { granted(node.acquire(caller(b), ask("f", 30_000)).await) });
     until("b to wait", || (waiting(&cluster) == 1).then_some(())).await;
-    let broken = cluster.at(3).force_release(lock("f"), grant.token, "root").await.unwrap();
+    let broken = cluster.at(3).force_release(lock("f"), grant.token, Principals::default(), "root").await.unwrap();
     assert_eq!(broken.value.holder, a.session);
     let next = next.await.unwrap();
-    let again = cluster.at(3).force_release(lock("f"), grant.token, "root").await;
+    let again = cluster.at(3).force_release(lock("f"), grant.token, Principals::default(), "root").await;
     assert!(matches!(again, Err(NodeError::Refused(Refusal::NotHeld { .. }))), "{again:?}");
     assert!(cluster.at(3).verify(&lock("f"), next.token).await.unwrap().value);
     cluster.finish().await;

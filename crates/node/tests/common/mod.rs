@@ -276,11 +276,11 @@ pub async fn session(node: &Node, timeout_ms: u32) -> Credential {
 }
 
 pub fn caller(credential: Credential) -> Caller {
-    Caller { credential: Some(credential), request: None }
+    Caller { credential: Some(credential), ..Caller::default() }
 }
 
 pub fn keyed(credential: Credential, id: RequestId) -> Caller {
-    Caller { credential: Some(credential), request: Some(RequestKey { id, acknowledged: Vec::new() }) }
+    Caller { credential: Some(credential), request: Some(RequestKey { id, acknowledged: Vec::new() }), ..Caller::default() }
 }
 
 pub fn ask(name: &str, wait_ms: u64) -> Acquire {

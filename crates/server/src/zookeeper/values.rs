@@ -15,8 +15,8 @@ pub(super) fn zxid(zxid: Zxid) -> i64 {
 }
 
 /// The bookkeeping of a node.
-pub(super) fn stat(stat: &lockkeeper_core::Stat, kind: NodeKind) -> Stat {
-    let ephemeral_owner = match (kind, stat.ephemeral_owner) {
+pub(super) fn stat(stat: &lockkeeper_core::Stat) -> Stat {
+    let ephemeral_owner = match (stat.kind, stat.ephemeral_owner) {
         (_, Some(session)) => session.0.cast_signed(),
         (NodeKind::Container, None) => CONTAINER,
         (NodeKind::Ttl { ttl_ms }, None) => (TTL | ttl_ms).cast_signed(),
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn owners_are_shown_as_zookeeper_shows_them() {
         let of = |kind, owner: Option<u64>| {
-            let node = lockkeeper_core::Stat { ephemeral_owner: owner.map(SessionId), ..Default::default() };
-            stat(&node, kind).ephemeral_owner
+            let node = lockkeeper_core::Stat { kind, ephemeral_owner: owner.map(SessionId), ..Default::default() };
+            stat(&node).ephemeral_owner
         };
         assert_eq!(of(NodeKind::Persistent, None), 0);
         assert_eq!(of(NodeKind::Ephemeral, Some(77)), 77);

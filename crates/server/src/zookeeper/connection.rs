@@ -1,0 +1,376 @@
+//! The life of one connection: its first frame, then requests one after the other, until either side has had enough.
+//!
+//! Requests are answered in the order in which they came, reads and writes alike. A write is handed over and the next request looked at
+//! at once; a read waits until every write before it has been applied here, and is then answered under the state's lock, so that no event
+//! can come too late for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use lockkeeper_core::Actor;
+use lockkeeper_node::{Consistency, Credential};
+use lockkeeper_zookeeper::{
+    ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use super::auth::Known;
+use super::changes::{self, Change};
+use super::door::{Door, Entered};
+use super::hello::{self, Greeted};
+use super::line::{Carried, Line};
+use super::outbox::{End, Next};
+use super::reads::{self, Reader};
+use super::special::Special;
+use super::values::{Failure, failure, path, zxid};
+use super::{rearm, words};
+
+/// A client that has connected says who it is within this.
+const HELLO_WITHIN: Duration = Duration::from_secs(30);
+/// How often it is looked whether answers are late.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves a connection to its end.
+pub(super) async fn serve(entered: Entered, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let (reading, writing) = stream.into_split();
+    let (door, line) = (entered.door.clone(), entered.line.clone());
+    let mouth = tokio::spawn(speak(door.clone(), line.clone(), writing));
+    let mut ear = Ear { reading, decoder: FrameDecoder::for_server(door.settings.max_frame_bytes), line: line.clone() };
+    let why = converse(&door, &line, &mut ear).await;
+    tracing::debug!(connection = line.id, address = %line.address, why, "a connection of a ZooKeeper client ends");
+    line.outbox.end(End::WhenSaid);
+    // What has been said is still read by some.
+    let _ = timeout(door.settings.write_timeout, mouth).await;
+}
+
+/// Writes what is to be said, until there is nothing more or nobody listens.
+async fn speak(door: Arc<Door>, line: Arc<Line>, mut writing: OwnedWriteHalf) {
+    while let Next::Write(bytes) = line.outbox.next().await {
+        match timeout(door.settings.write_timeout, writing.write_all(&bytes)).await {
+            Ok(Ok(())) => drop(line.sent.fetch_add(1, Ordering::Relaxed)),
+            Ok(Err(_)) | Err(_) => break,
+        }
+    }
+    line.outbox.end(End::AtOnce);
+    let _ = writing.shutdown().await;
+}
+
+/// Hears frames.
+struct Ear {
+    reading: OwnedReadHalf,
+    decoder: FrameDecoder,
+    line: Arc<Line>,
+}
+
+impl Ear {
+    /// The next frame or word; none at the end of the stream, or where what came is none.
+    async fn next(&mut self) -> Result<Inbound, &'static str> {
+        loop {
+            match self.decoder.next_inbound() {
+                Ok(Some(inbound)) => {
+                    self.line.received.fetch_add(1, Ordering::Relaxed);
+                    return Ok(inbound);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, connection = self.line.id, "a frame that cannot be");
+                    return Err("it sent no frame of this protocol, or one too long");
+                }
+            }
+            match self.reading.read_buf(self.decoder.buffer_mut()).await {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => return Err("its client has gone"),
+            }
+        }
+    }
+}
+
+async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static str {
+    let first = match timeout(HELLO_WITHIN, ear.next()).await {
+        Ok(Ok(Inbound::Frame(frame))) => frame,
+        Ok(Ok(Inbound::Word(word))) => {
+            let answer = words::answer(door, word).await;
+            line.outbox.say(|out| out.extend_from_slice(answer.as_bytes()));
+            return "it asked by a word";
+        }
+        Ok(Err(why)) => return why,
+        Err(_) => return "it said nothing",
+    };
+    let carried = match hello::greet(door, line, first).await {
+        Greeted::In(carried) => carried,
+        Greeted::Out(why) => return why,
+    };
+    let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
+    loop {
+        let frame = tokio::select! {
+            heard = ear.next() => heard,
+            why = guest.enough() => return why,
+        };
+        let frame = match frame {
+            Ok(Inbound::Frame(frame)) => frame,
+            Ok(Inbound::Word(_)) => return "a word amid requests",
+            Err(why) => return why,
+        };
+        door.node.touch(carried.id, carried.timeout_ms);
+        let Ok((header, body)) = RequestHeader::split(frame) else { return "it sent a request without a header" };
+        metrics::counter!("lockkeeper_zookeeper_requests_total", "operation" => operation(header)).increment(1);
+        let flow = match Request::decode(header.opcode, body) {
+            Ok(request) => guest.serve(header.xid, request).await,
+            Err(error) => {
+                tracing::debug!(%error, connection = line.id, "a request that cannot be read");
+                guest.say_after_all(header.xid, Err(ErrorCode::MarshallingError)).await
+            }
+        };
+        if let Flow::End(why) = flow {
+            return why;
+        }
+    }
+}
+
+/// For the figures.
+fn operation(header: RequestHeader) -> String {
+    header.operation().map_or_else(|| "unknown".to_owned(), |operation| format!("{operation:?}").to_lowercase())
+}
+
+/// Whether the connection goes on.
+enum Flow {
+    GoOn,
+    End(&'static str),
+}
+
+/// A client whose session this line carries.
+struct Guest {
+    door: Arc<Door>,
+    line: Arc<Line>,
+    carried: Carried,
+    known: Known,
+}
+
+impl Guest {
+    /// Completes when the connection is to end although its client says nothing.
+    async fn enough(&self) -> &'static str {
+        loop {
+            if self.line.outbox.has_ended() {
+                return "its session has ended or moved, or it read too slowly";
+            }
+            if self.line.is_late(self.door.settings.request_timeout) {
+                return "what it asked for was not answered in time";
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn serve(&mut self, xid: i32, request: Request) -> Flow {
+        self.line.outbox.room().await;
+        if let Some(change) = changes::change(&request, &self.known) {
+            return self.change(xid, change).await;
+        }
+        match request {
+            Request::Ping => self.ping(),
+            Request::CloseSession => self.close(xid),
+            Request::Auth(auth) => {
+                let digest = self.door.settings.super_digest.as_deref();
+                let taken = self.known.take(&auth.scheme, &auth.credentials, digest);
+                let flow = self.say_after_all(xid, taken.map(|()| Reply::Empty)).await;
+                if taken.is_err() { Flow::End("its credentials are wrong") } else { flow }
+            }
+            Request::Sync(at) => self.sync(xid, at).await,
+            Request::Reconfig(_) => self.say_after_all(xid, Err(ErrorCode::ReconfigDisabled)).await,
+            Request::Sasl(_) | Request::Unknown { .. } => {
+                self.say_after_all(xid, Err(ErrorCode::Unimplemented)).await
+            }
+            read => self.read(xid, &read).await,
+        }
+    }
+
+    /// Hands a change over; its answer comes when it has been applied here.
+    async fn change(&mut self, xid: i32, change: Result<Change, ErrorCode>) -> Flow {
+        let (op, answering) = match change {
+            Ok(change) if touches_special(&change.op) => return self.say_after_all(xid, Err(ErrorCode::NoAuth)).await,
+            Ok(change) => change.into_parts(),
+            Err(code) => return self.say_after_all(xid, Err(code)).await,
+        };
+        if let Flow::End(why) = self.until_owes(self.door.settings.outstanding.saturating_sub(1)).await {
+            return Flow::End(why);
+        }
+        let actor = Actor {
+            session: Some(self.carried.id),
+            request: None,
+            attachment: Some(self.carried.attachment),
+            principals: self.known.principals().clone(),
+        };
+        let line = self.line.clone();
+        line.owe();
+        let handed_over = self.door.node.submit(actor, op, {
+            let line = line.clone();
+            move |outcome| {
+                let answer = match outcome {
+                    Ok(done) => match answering.reply(done.value) {
+                        Some(reply) => Ok((reply, done.zxid)),
+                        None => Err(Failure::Close),
+                    },
+                    Err(lockkeeper_node::NodeError::Refused(refusal)) => match answering.refused(&refusal) {
+                        // A failed multi: its header knows of no error. What it is true at is told by the next answer.
+                        Ok(reply) => Ok((reply, lockkeeper_core::Zxid(0))),
+                        Err(code) => Err(Failure::Answer(code)),
+                    },
+                    Err(error) => Err(failure(&error)),
+                };
+                line.outbox.say(|out| match &answer {
+                    Ok((reply, at)) => reply.encode(xid, zxid(*at), out),
+                    Err(Failure::Answer(code)) => ReplyHeader::failed(xid, 0, *code).encode(out),
+                    Err(Failure::Close) => {}
+                });
+                if matches!(answer, Err(Failure::Close)) {
+                    line.outbox.end(End::WhenSaid);
+                }
+                line.pay();
+            }
+        });
+        match handed_over {
+            Ok(()) => Flow::GoOn,
+            Err(error) => {
+                line.pay();
+                match failure(&error) {
+                    Failure::Answer(code) => self.say_after_all(xid, Err(code)).await,
+                    Failure::Close => Flow::End("this node cannot take changes at the moment"),
+                }
+            }
+        }
+    }
+
+    /// Waits until no more than so many changes are unanswered, but not for ever.
+    async fn until_owes(&self, count: usize) -> Flow {
+        tokio::select! {
+            biased;
+            () = self.line.owes_at_most(count) => Flow::GoOn,
+            why = self.enough() => Flow::End(why),
+        }
+    }
+
+    /// Says something that needs nothing of the state, in its turn.
+    async fn say_after_all(&self, xid: i32, answer: Result<Reply, ErrorCode>) -> Flow {
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        self.door.node.look(|state| {
+            let at = zxid(state.zxid());
+            self.line.outbox.say(|out| match &answer {
+                Ok(reply) => reply.encode(xid, at, out),
+                Err(code) => ReplyHeader::failed(xid, at, *code).encode(out),
+            });
+        });
+        Flow::GoOn
+    }
+
+    /// Looks, and watches from here on.
+    async fn read(&self, xid: i32, request: &Request) -> Flow {
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        if self.door.settings.linearizable_reads
+            && let Err(error) = self.door.node.read(Consistency::Linearizable, |_| ()).await
+        {
+            tracing::debug!(%error, connection = self.line.id, "no linearizable read");
+            return Flow::End("this node cannot tell what is true at the moment");
+        }
+        let special = self.door.special.load();
+        let known = self.door.node.look(|state| {
+            let Some(session) = state.session(self.carried.id) else { return false };
+            let mut frame = BytesMut::new();
+            let moved = session.attachment != self.carried.attachment;
+            let reader = Reader { session: self.carried.id, known: &self.known, special: &special };
+            let answered = match moved {
+                true => Err(ErrorCode::SessionMoved),
+                false => match reader.answer(state, request, xid, &mut frame) {
+                    Some(answered) => {
+                        rearm::note(&self.door, &self.line, state, request, answered.is_ok());
+                        answered
+                    }
+                    None => rearm::answer(&self.door, &self.line, state, request, xid, &mut frame),
+                },
+            };
+            if let Err(code) = answered {
+                reads::refuse(state, xid, code, &mut frame);
+            }
+            self.line.outbox.say(|out| out.unsplit(frame));
+            true
+        });
+        if known { Flow::GoOn } else { Flow::End("its session has ended") }
+    }
+
+    /// A read barrier: what was acknowledged before it, to anybody, is seen by the reads after it.
+    async fn sync(&self, xid: i32, at: String) -> Flow {
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        if path(&at).is_err() {
+            return self.say_after_all(xid, Err(ErrorCode::BadArguments)).await;
+        }
+        match self.door.node.read(Consistency::Linearizable, |_| ()).await {
+            Ok(_) => self.say_after_all(xid, Ok(Reply::Path(at))).await,
+            Err(error) => {
+                tracing::debug!(%error, connection = self.line.id, "no sync");
+                Flow::End("this node cannot tell what is true at the moment")
+            }
+        }
+    }
+
+    /// Answered once the leader has heard of it, so that a client of a node that is cut off learns that it is.
+    fn ping(&self) -> Flow {
+        let (door, line, carried) = (self.door.clone(), self.line.clone(), self.carried);
+        tokio::spawn(async move {
+            if door.node.keep_alive(carried.id).await.is_ok() {
+                door.node.look(|state| {
+                    line.outbox.say(|out| ReplyHeader::ok(xid::PING, zxid(state.zxid())).encode(out));
+                });
+            }
+        });
+        Flow::GoOn
+    }
+
+    fn close(&self, xid: i32) -> Flow {
+        let line = self.line.clone();
+        line.begin_closing();
+        line.owe();
+        let handed_over = self.door.node.submit_close(self.carried.id, {
+            let line = line.clone();
+            move |outcome| {
+                if let Ok(done) = outcome {
+                    line.outbox.say(|out| ReplyHeader::ok(xid, zxid(done.zxid)).encode(out));
+                }
+                line.outbox.end(End::WhenSaid);
+                line.pay();
+            }
+        });
+        if handed_over.is_err() {
+            line.pay();
+            return Flow::End("this node cannot take changes at the moment");
+        }
+        Flow::GoOn
+    }
+}
+
+/// Whether a change concerns what is ZooKeeper's own.
+fn touches_special(op: &lockkeeper_core::Op) -> bool {
+    use lockkeeper_core::Op;
+    match op {
+        Op::Create { path, .. } | Op::Delete { path, .. } | Op::SetData { path, .. } | Op::SetAcl { path, .. } => {
+            Special::is_reserved(path.as_str())
+        }
+        Op::Multi(ops) => ops.iter().any(touches_special),
+        _ => false,
+    }
+}
+
+/// The credential that a client shows by its password.
+pub(super) fn credential(session_id: i64, password: &[u8]) -> Option<Credential> {
+    let secret = <[u8; 16]>::try_from(password).ok()?;
+    Some(Credential { session: lockkeeper_core::SessionId(session_id.cast_unsigned()), secret })
+}

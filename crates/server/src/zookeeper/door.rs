@@ -1,0 +1,196 @@
+//! What all connections of ZooKeeper's clients share: the node, who is connected, who watches what.
+//!
+//! Lock order: the replica's state, then `watches`, then `lines`, then an outbox. Nothing waits while it holds one.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use lockkeeper_core::{Event, SessionEnd, SessionId, Zxid};
+use lockkeeper_node::{Node, Observer};
+use lockkeeper_zookeeper::WatcherEvent;
+use parking_lot::Mutex;
+
+use super::line::Line;
+use super::outbox::End;
+use super::special::Special;
+use super::values::zxid;
+use super::watches::{ConnectionId, Watches, event_type};
+
+/// Bounds and choices, from the configuration.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    /// Unit of session timeouts: they are between 2 and 20 of them.
+    pub(super) tick: Duration,
+    /// Requests of one connection that are not answered yet.
+    pub(super) outstanding: usize,
+    /// Connections from one address; 0 is no bound.
+    pub(super) connections_per_address: usize,
+    /// Longest frame.
+    pub(super) max_frame_bytes: usize,
+    /// What may wait to be read by one client.
+    pub(super) max_unread_bytes: usize,
+    /// A client that reads nothing for so long is cut off.
+    pub(super) write_timeout: Duration,
+    /// How long a request may go without an answer before the connection is closed.
+    pub(super) request_timeout: Duration,
+    /// Reads see everything that was acknowledged before them, whoever asked.
+    pub(super) linearizable_reads: bool,
+    /// What `super` proves itself by: `user:hash`.
+    pub(super) super_digest: Option<String>,
+    /// Four-letter words that are answered.
+    pub(super) words: Vec<String>,
+}
+
+/// See the module's text.
+pub(super) struct Door {
+    pub(super) node: Node,
+    pub(super) settings: Settings,
+    pub(super) watches: Mutex<Watches>,
+    /// What is below `/zookeeper`; changes with the membership.
+    pub(super) special: ArcSwap<Special>,
+    lines: Mutex<Lines>,
+    next_id: AtomicU64,
+}
+
+#[derive(Default)]
+struct Lines {
+    all: HashMap<ConnectionId, Arc<Line>>,
+    by_session: HashMap<SessionId, ConnectionId>,
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl Door {
+    pub(super) fn new(node: Node, settings: Settings) -> Arc<Self> {
+        let door = Arc::new(Self {
+            node: node.clone(),
+            settings,
+            watches: Mutex::default(),
+            special: ArcSwap::default(),
+            lines: Mutex::default(),
+            next_id: AtomicU64::new(1),
+        });
+        node.observe(door.clone());
+        door
+    }
+
+    /// Lets a connection in; none if there are too many from its address.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Entered> {
+        let mut lines = self.lines.lock();
+        let from_there = lines.by_address.entry(address).or_default();
+        let most = self.settings.connections_per_address;
+        if most > 0 && *from_there >= most {
+            return None;
+        }
+        *from_there += 1;
+        let line = Arc::new(Line::new(self.next_id.fetch_add(1, Ordering::Relaxed), address, &self.settings));
+        lines.all.insert(line.id, line.clone());
+        metrics::gauge!("lockkeeper_zookeeper_connections").set(lines.all.len() as f64);
+        Some(Entered { door: self.clone(), line })
+    }
+
+    /// A session is used over this line from now on; an older line of it on this node ends.
+    pub(super) fn attach(&self, line: &Arc<Line>, session: SessionId, attachment: Zxid, timeout_ms: u32) {
+        line.open(session, attachment, timeout_ms);
+        let older = {
+            let mut lines = self.lines.lock();
+            let older = lines.by_session.insert(session, line.id).filter(|id| *id != line.id);
+            older.and_then(|id| lines.all.get(&id).cloned())
+        };
+        if let Some(older) = older {
+            older.outbox.end(End::WhenSaid);
+        }
+    }
+
+    /// All connections, oldest first.
+    pub(super) fn lines(&self) -> Vec<Arc<Line>> {
+        let mut lines: Vec<Arc<Line>> = self.lines.lock().all.values().cloned().collect();
+        lines.sort_by_key(|line| line.id);
+        lines
+    }
+
+    fn line_of(&self, session: SessionId) -> Option<Arc<Line>> {
+        let lines = self.lines.lock();
+        lines.by_session.get(&session).and_then(|id| lines.all.get(id).cloned())
+    }
+
+    fn leave(&self, line: &Line) {
+        // Watches first: nobody is told over a line that is not there.
+        self.watches.lock().forget(line.id);
+        let mut lines = self.lines.lock();
+        lines.all.remove(&line.id);
+        if let Some(session) = line.session()
+            && lines.by_session.get(&session.id) == Some(&line.id)
+        {
+            lines.by_session.remove(&session.id);
+        }
+        if let Some(count) = lines.by_address.get_mut(&line.address) {
+            *count -= 1;
+            if *count == 0 {
+                lines.by_address.remove(&line.address);
+            }
+        }
+        metrics::gauge!("lockkeeper_zookeeper_connections").set(lines.all.len() as f64);
+    }
+}
+
+impl Observer for Door {
+    fn happened(&self, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::Node { zxid: at, kind, path } => {
+                    let told = self.watches.lock().fire(*kind, path);
+                    if told.is_empty() {
+                        continue;
+                    }
+                    let event = WatcherEvent::of_node(event_type(*kind), path.as_str().to_owned());
+                    let lines = self.lines.lock();
+                    for line in told.iter().filter_map(|id| lines.all.get(id)) {
+                        line.outbox.say(|out| event.encode(zxid(*at), out));
+                    }
+                    metrics::counter!("lockkeeper_zookeeper_events_total").increment(told.len() as u64);
+                }
+                // Who closed it itself is told so first.
+                Event::SessionEnded { session, cause, .. } => {
+                    if let Some(line) = self.line_of(*session)
+                        && !(*cause == SessionEnd::Closed && line.is_closing())
+                    {
+                        line.outbox.end(End::WhenSaid);
+                    }
+                }
+                // It goes on elsewhere, or over a line that has not been attached yet.
+                Event::SessionAttached { session, zxid } => {
+                    if let Some(line) = self.line_of(*session)
+                        && line.session().is_some_and(|known| known.attachment < *zxid)
+                    {
+                        line.outbox.end(End::WhenSaid);
+                    }
+                }
+                Event::SessionOpened { .. } => {}
+            }
+        }
+    }
+
+    /// What happened on the way is known to nobody here. Clients re-attach, and what they have missed is found by the nodes' bookkeeping.
+    fn jumped(&self) {
+        for line in self.lines() {
+            line.outbox.end(End::WhenSaid);
+        }
+    }
+}
+
+/// A connection that was let in, for as long as it is there.
+pub(super) struct Entered {
+    pub(super) door: Arc<Door>,
+    pub(super) line: Arc<Line>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.line.outbox.end(End::AtOnce);
+        self.door.leave(&self.line);
+    }
+}

@@ -1,0 +1,171 @@
+//! Requests that look and change nothing: answered from this replica as it is, under its lock, so that what is watched from here on and what
+//! is answered fit together.
+
+use bytes::{Bytes, BytesMut};
+use lockkeeper_core::{NodePath, NodeView, Permissions, SessionId, State};
+use lockkeeper_zookeeper::{
+    ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, encode_reply_with,
+};
+
+use super::auth::{self, Known};
+use super::special;
+use super::values::{path, stat, zxid};
+
+/// Who looks.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) session: SessionId,
+    pub(super) known: &'a Known,
+    /// What is below `/zookeeper`.
+    pub(super) special: &'a special::Special,
+}
+
+/// A node that is looked at: one of the tree, or one that only this protocol shows.
+enum Seen<'a> {
+    Node(NodeView<'a>),
+    Special(special::Node<'a>),
+}
+
+impl Reader<'_> {
+    /// Appends the answer to a read; false if the request is none.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub(super) fn answer(
+        self,
+        state: &State,
+        request: &Request,
+        xid: i32,
+        out: &mut BytesMut,
+    ) -> Option<Result<(), ErrorCode>> {
+        let at = zxid(state.zxid());
+        let say = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
+        Some(match request {
+            Request::Exists(ask) => self.look(state, &ask.path).map(|seen| say(Reply::Stat(seen.stat()), out)),
+            Request::GetData(ask) => self.readable(state, &ask.path).map(|seen| {
+                say(Reply::Data { data: Some(seen.data()), stat: seen.stat() }, out);
+            }),
+            Request::GetAcl(at) => self.acl(state, at).map(|reply| say(reply, out)),
+            Request::GetChildren(ask) => self.readable(state, &ask.path).map(|seen| {
+                let names = self.names(state, &ask.path);
+                drop(seen);
+                encode_reply_with(xid, at, out, |writer| names.write(writer));
+            }),
+            Request::GetChildren2(ask) => self.readable(state, &ask.path).map(|seen| {
+                let (names, stat) = (self.names(state, &ask.path), seen.stat());
+                encode_reply_with(xid, at, out, |writer| {
+                    names.write(writer);
+                    stat.write(writer);
+                });
+            }),
+            Request::MultiRead(parts) => {
+                let results = parts.iter().map(|part| self.part(state, part)).collect();
+                say(Reply::Multi(results), out);
+                Ok(())
+            }
+            Request::GetEphemerals(prefix) => {
+                let session = state.session(self.session);
+                let own = session.into_iter().flat_map(|session| session.ephemerals());
+                let under = own.filter(|path| path.as_str().starts_with(prefix.as_str()));
+                say(Reply::Ephemerals(under.map(|path| path.as_str().to_owned()).collect()), out);
+                Ok(())
+            }
+            Request::GetAllChildrenNumber(ask) => {
+                self.readable(state, ask).and_then(|_| self.below(state, ask)).map(|count| say(Reply::ChildrenNumber(count), out))
+            }
+            Request::WhoAmI => {
+                say(Reply::Identities(self.known.shown()), out);
+                Ok(())
+            }
+            _ => return None,
+        })
+    }
+
+    fn look<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
+        let path = path(text)?;
+        if let Some(special) = self.special.node(path.as_str()) {
+            return Ok(Seen::Special(special));
+        }
+        state.get(&path).map(Seen::Node).ok_or(ErrorCode::NoNode)
+    }
+
+    fn readable<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
+        let seen = self.look(state, text)?;
+        self.may(&seen, Permissions::READ).map(|()| seen)
+    }
+
+    fn may(&self, seen: &Seen<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
+        match seen {
+            Seen::Node(node) if !self.known.principals().may(wanted, node.acl) => Err(ErrorCode::NoAuth),
+            Seen::Node(_) | Seen::Special(_) => Ok(()),
+        }
+    }
+
+    /// A list may be read by whoever may read the node, or administer it.
+    fn acl(&self, state: &State, text: &str) -> Result<Reply, ErrorCode> {
+        let seen = self.look(state, text)?;
+        self.may(&seen, Permissions(Permissions::READ.0 | Permissions::ADMIN.0))?;
+        let whole = self.may(&seen, Permissions::ADMIN).is_ok();
+        Ok(Reply::Acl { acl: auth::shown(seen.acl(), whole), stat: seen.stat() })
+    }
+
+    fn names(&self, state: &State, text: &str) -> Vec<String> {
+        let Ok(path) = path(text) else { return Vec::new() };
+        let special = self.special.children(path.as_str()).map(ToOwned::to_owned);
+        let own = state.children(&path).into_iter().flatten().map(|name| name.to_string());
+        own.chain(special).collect()
+    }
+
+    /// How many nodes lie below, at any depth.
+    fn below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
+        fn count(state: &State, path: &NodePath) -> usize {
+            let names = state.children(path).into_iter().flatten();
+            names.filter_map(|name| path.child(name).ok()).map(|child| 1 + count(state, &child)).sum()
+        }
+        let path = path(text)?;
+        let special = self.special.below(path.as_str());
+        i32::try_from(count(state, &path) + special).map_err(|_| ErrorCode::MarshallingError)
+    }
+
+    fn part(&self, state: &State, part: &MultiReadOp) -> MultiResult {
+        let read = || match part {
+            MultiReadOp::GetData(ask) => {
+                let seen = self.readable(state, &ask.path)?;
+                Ok(MultiResult::GetData { data: Some(seen.data()), stat: seen.stat() })
+            }
+            MultiReadOp::GetChildren(ask) => {
+                self.readable(state, &ask.path)?;
+                Ok(MultiResult::GetChildren(self.names(state, &ask.path)))
+            }
+        };
+        read().unwrap_or_else(MultiResult::error)
+    }
+}
+
+impl Seen<'_> {
+    fn stat(&self) -> lockkeeper_zookeeper::Stat {
+        match self {
+            Self::Node(node) => stat(&node.stat),
+            Self::Special(special) => special.stat(),
+        }
+    }
+
+    fn data(&self) -> Bytes {
+        match self {
+            Self::Node(node) => Bytes::copy_from_slice(node.data),
+            Self::Special(special) => special.data(),
+        }
+    }
+
+    fn acl(&self) -> &[lockkeeper_core::AclEntry] {
+        match self {
+            Self::Node(node) => node.acl,
+            Self::Special(special) => special.acl(),
+        }
+    }
+}
+
+/// Appends a refusal.
+pub(super) fn refuse(state: &State, xid: i32, code: ErrorCode, out: &mut BytesMut) {
+    ReplyHeader::failed(xid, zxid(state.zxid()), code).encode(out);
+}

@@ -1,0 +1,179 @@
+//! Four-letter words, as monitoring tools ask for them (reference: ZooKeeper's administrator's guide, "The Four Letter Words").
+
+use std::fmt::Write as _;
+use std::sync::atomic::Ordering;
+
+use lockkeeper_node::{Node, NodeStatus};
+use lockkeeper_zookeeper::FourLetterWord;
+
+use super::door::Door;
+
+/// What tools read the version from. The rest of the line is ours.
+const VERSION: &str = concat!("3.9.1-lockkeeper-", env!("CARGO_PKG_VERSION"));
+
+/// The answer to a word.
+pub(super) async fn answer(door: &Door, word: FourLetterWord) -> String {
+    let allowed = door.settings.words.iter().any(|name| name == "*" || name == word.as_str());
+    if !allowed {
+        return format!("{word} is not executed because it is not in the whitelist.\n");
+    }
+    let status = door.node.status();
+    match word.as_str() {
+        "ruok" => "imok".into(),
+        "isro" => "rw".into(),
+        "srvr" => server(door, &status, None),
+        "stat" => server(door, &status, Some(connections(door))),
+        "cons" => connections(door) + "\n",
+        "mntr" => monitor(door, &status),
+        "envi" => environment(),
+        "conf" => configuration(door),
+        "dump" => sessions(&door.node),
+        "wchs" => {
+            let (connections, paths, watches) = door.watches.lock().counts();
+            format!("{connections} connections watching {paths} paths\nTotal watches:{watches}\n")
+        }
+        "wchp" => watches_by_path(door),
+        "wchc" => watches_by_session(door),
+        "crst" | "srst" => "reset is not supported: figures are counters, see /metrics\n".into(),
+        _ => format!("{word} is not supported here\n"),
+    }
+}
+
+fn mode(status: &NodeStatus) -> &'static str {
+    if status.leading { "leader" } else { "follower" }
+}
+
+fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
+    let lines = door.lines();
+    let mut text = format!("Zookeeper version: {VERSION}\n");
+    if let Some(clients) = clients {
+        let _ = write!(text, "Clients:\n{clients}\n");
+    }
+    let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
+    let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
+    let outstanding: usize = lines.iter().map(|line| line.owes()).sum();
+    let (zxid, nodes) = door.node.look(|state| (state.zxid(), state.node_count()));
+    let _ = write!(
+        text,
+        "Latency min/avg/max: 0/0.0/0\nReceived: {received}\nSent: {sent}\nConnections: {}\nOutstanding: {outstanding}\n\
+         Zxid: {:#x}\nMode: {}\nNode count: {nodes}\n",
+        lines.len(),
+        zxid.0,
+        mode(status)
+    );
+    text
+}
+
+fn connections(door: &Door) -> String {
+    let mut text = String::new();
+    for line in door.lines() {
+        let _ = write!(
+            text,
+            " /{}[1](queued={},recved={},sent={}",
+            line.address,
+            line.owes(),
+            line.received.load(Ordering::Relaxed),
+            line.sent.load(Ordering::Relaxed)
+        );
+        if let Some(carried) = line.session() {
+            let est = line.since.elapsed().as_millis();
+            let _ = write!(text, ",sid={:#x},est={est},to={}", carried.id.0, carried.timeout_ms);
+        }
+        text.push_str(")\n");
+    }
+    text
+}
+
+fn monitor(door: &Door, status: &NodeStatus) -> String {
+    let lines = door.lines();
+    let (_, _, watches) = door.watches.lock().counts();
+    let (nodes, ephemerals, sessions) =
+        door.node.look(|state| (state.node_count(), state.ephemeral_count(), state.session_count()));
+    let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
+    let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
+    let figures: [(&str, String); 10] = [
+        ("zk_version", VERSION.into()),
+        ("zk_server_state", mode(status).into()),
+        ("zk_packets_received", received.to_string()),
+        ("zk_packets_sent", sent.to_string()),
+        ("zk_num_alive_connections", lines.len().to_string()),
+        ("zk_outstanding_requests", lines.iter().map(|line| line.owes()).sum::<usize>().to_string()),
+        ("zk_znode_count", nodes.to_string()),
+        ("zk_ephemerals_count", ephemerals.to_string()),
+        ("zk_watch_count", watches.to_string()),
+        ("zk_global_sessions", sessions.to_string()),
+    ];
+    figures.iter().fold(String::new(), |mut text, (name, value)| {
+        let _ = writeln!(text, "{name}\t{value}");
+        text
+    })
+}
+
+fn environment() -> String {
+    // The keys that tools look for. A server that is no Java program has no more to say.
+    format!(
+        "Environment:\nzookeeper.version={VERSION}\nhost.name=\nos.name={}\nos.arch={}\n",
+        std::env::consts::OS,
+        std::env::consts::ARCH
+    )
+}
+
+fn configuration(door: &Door) -> String {
+    let settings = &door.settings;
+    let tick_ms = settings.tick.as_millis();
+    format!(
+        "tickTime={tick_ms}\nmaxClientCnxns={}\nminSessionTimeout={}\nmaxSessionTimeout={}\njute.maxbuffer={}\n",
+        settings.connections_per_address,
+        tick_ms * 2,
+        tick_ms * 20,
+        settings.max_frame_bytes
+    )
+}
+
+fn sessions(node: &Node) -> String {
+    node.look(|state| {
+        let mut text = format!("Sessions ({}):\n", state.session_count());
+        let mut owners = String::new();
+        let mut count = 0;
+        for (id, session) in state.sessions() {
+            let _ = writeln!(text, "{:#x}", id.0);
+            if session.ephemerals().len() > 0 {
+                count += 1;
+                let _ = writeln!(owners, "{:#x}:", id.0);
+                for path in session.ephemerals() {
+                    let _ = writeln!(owners, "\t{path}");
+                }
+            }
+        }
+        text + &format!("ephemeral nodes dump:\nSessions with Ephemerals ({count}):\n{owners}")
+    })
+}
+
+fn watches_by_path(door: &Door) -> String {
+    let lines = door.lines();
+    let session = |id| lines.iter().find(|line| line.id == id).and_then(|line| line.session());
+    let mut text = String::new();
+    for (path, connections) in door.watches.lock().by_path() {
+        let _ = writeln!(text, "{path}");
+        for carried in connections.into_iter().filter_map(session) {
+            let _ = writeln!(text, "\t{:#x}", carried.id.0);
+        }
+    }
+    text
+}
+
+fn watches_by_session(door: &Door) -> String {
+    let mut text = String::new();
+    let lines = door.lines();
+    let watches = door.watches.lock();
+    let by_path = watches.by_path();
+    for line in lines {
+        let Some(carried) = line.session() else { continue };
+        let own: Vec<_> = by_path.iter().filter(|(_, ids)| ids.contains(&line.id)).map(|(path, _)| path).collect();
+        if !own.is_empty() {
+            let _ = writeln!(text, "{:#x}", carried.id.0);
+            own.iter().for_each(|path| drop(writeln!(text, "\t{path}")));
+        }
+    }
+    text
+}
