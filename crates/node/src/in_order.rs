@@ -1,22 +1,23 @@
 //! For callers whose requests follow each other on one connection, and whose answers must too: operations that go into the log in the order
 //! in which they are handed over, and whose answers are told in the order of the log (the FIFO order of ZooKeeper's clients).
 
-use lockkeeper_core::{Actor, Command, Op, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{Actor, Command, Op, Refusal, Reply, SessionId, State, Zxid};
 
 use crate::engine::{Engine, reply_of};
 use crate::error::NodeError;
+use crate::flight::Done;
 use crate::request::{At, Attached, Credential};
 use crate::sessions::unexpected;
 
-/// The answer to a request.
-pub(crate) type Told = Result<At<Reply>, NodeError>;
+/// The answer of the state, refusals included, where it is true; or why there is none.
+pub type Answered = Result<At<Result<Reply, Refusal>>, NodeError>;
 
 impl Engine {
     pub(crate) fn submit(
         &self,
         actor: Actor,
         op: Op,
-        tell: impl FnOnce(Told) + Send + 'static,
+        tell: impl FnOnce(Answered) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.submit_command(Command::Do { actor, op }, tell)
     }
@@ -24,14 +25,15 @@ impl Engine {
     pub(crate) fn submit_close(
         &self,
         session: SessionId,
-        tell: impl FnOnce(Told) + Send + 'static,
+        tell: impl FnOnce(Answered) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.submit_command(Command::CloseSession { session }, tell)
     }
 
-    fn submit_command(&self, command: Command, tell: impl FnOnce(Told) + Send + 'static) -> Result<(), NodeError> {
+    fn submit_command(&self, command: Command, tell: impl FnOnce(Answered) + Send + 'static) -> Result<(), NodeError> {
         self.refuse_when_closing()?;
-        self.proposer.submit_in_order(command, move |completion| tell(completion.and_then(reply_of))).map(drop)
+        let answer = |done: Done| At { zxid: done.outcome.zxid, value: done.outcome.reply };
+        self.proposer.submit_in_order(command, move |completion| tell(completion.map(answer))).map(drop)
     }
 
     /// Ties a session to whoever knows its secret: what comes over an earlier tie has no effect from then on.

@@ -39,6 +39,7 @@ pub use config::NodeConfig;
 pub use error::NodeError;
 pub use hearing::{Hearing, Told};
 pub use history::WatchEvent;
+pub use in_order::Answered;
 pub use node::{Node, Parts};
 pub use observer::Observer;
 pub use request::{

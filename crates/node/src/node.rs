@@ -17,6 +17,7 @@ use crate::duties::Door;
 use crate::engine::Engine;
 use crate::error::NodeError;
 use crate::hearing::Hearing;
+use crate::in_order::Answered;
 use crate::observer::Observer;
 use crate::replica::Replica;
 use crate::request::{
@@ -134,12 +135,7 @@ impl Node {
     ///
     /// # Errors
     /// The node is going down, or a queue is full.
-    pub fn submit(
-        &self,
-        actor: Actor,
-        op: Op,
-        tell: impl FnOnce(Result<At<Reply>, NodeError>) + Send + 'static,
-    ) -> Result<(), NodeError> {
+    pub fn submit(&self, actor: Actor, op: Op, tell: impl FnOnce(Answered) + Send + 'static) -> Result<(), NodeError> {
         self.engine.submit(actor, op, tell)
     }
 
@@ -150,7 +146,7 @@ impl Node {
     pub fn submit_close(
         &self,
         session: SessionId,
-        tell: impl FnOnce(Result<At<Reply>, NodeError>) + Send + 'static,
+        tell: impl FnOnce(Answered) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.engine.submit_close(session, tell)
     }

@@ -15,6 +15,7 @@ use lockkeeper_node::{Caller, Credential};
 use serde::de::DeserializeOwned;
 
 use crate::failure::Failure;
+use crate::http::connection::ClientAddress;
 
 /// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
 const DISCARD_BYTES: usize = 32 * 1024 * 1024;
@@ -266,7 +267,8 @@ impl<S: Sync> FromRequestParts<S> for Asking {
             }
             None => None,
         };
-        Ok(Self(Caller { credential, request }))
+        let principals = parts.extensions.get::<ClientAddress>().map(|from| from.principals()).unwrap_or_default();
+        Ok(Self(Caller { credential, request, principals }))
     }
 }
 

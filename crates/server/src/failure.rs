@@ -119,6 +119,8 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::LockMismatch { .. } => Code::LockMismatch,
         Refusal::GateNotPending { .. } => Code::GateNotPending,
         Refusal::GateMismatch { .. } => Code::GateMismatch,
+        Refusal::NoAuth { .. } => Code::Forbidden,
+        Refusal::SessionMoved(_) => Code::SessionExpired,
     }
 }
 

@@ -22,6 +22,7 @@ mod routes;
 mod server;
 mod stream;
 pub mod telemetry;
+mod zookeeper;
 
 pub use config::{Config, ConfigError};
 pub use error::ServeError;

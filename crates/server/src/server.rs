@@ -28,7 +28,7 @@ use crate::http::limits::raise_open_files;
 use crate::http::listener::{Bound, Policy, accept};
 use crate::observe::ClientFront;
 use crate::peer::PeerFront;
-use crate::{routes, telemetry};
+use crate::{routes, telemetry, zookeeper};
 
 /// What waiters and streams get to hear the end after the node has stopped.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -53,6 +53,7 @@ pub struct Server {
     checked: Checked,
     client: Bound,
     peer: Bound,
+    zookeeper: Option<Bound>,
 }
 
 /// Keeps why the node cannot go on; the first reason counts.
@@ -92,7 +93,8 @@ impl Server {
         let take = |key, address| Bound::bind(address).map_err(|error| ServeError::listen(key, address, &error));
         let client = take("listen.client", checked.listen_client)?;
         let peer = take("listen.peer", checked.listen_peer)?;
-        Ok(Self { config, checked, client, peer })
+        let zookeeper = checked.listen_zookeeper.map(|address| take("zookeeper.listen", address)).transpose()?;
+        Ok(Self { config, checked, client, peer, zookeeper })
     }
 
     /// Takes two free ports of 127.0.0.1 for each of `nodes` nodes and makes them a cluster; for development and tests. Each
@@ -122,7 +124,10 @@ impl Server {
             config.storage.directory = directory.join(format!("node{id}"));
             adjust(&mut config);
             let checked = config.check()?;
-            Ok(Self { config, checked, client, peer })
+            let zookeeper = checked.listen_zookeeper.map(|address| {
+                Bound::bind(address).map_err(|error| ServeError::listen("zookeeper.listen", address, &error))
+            });
+            Ok(Self { config, checked, client, peer, zookeeper: zookeeper.transpose()? })
         };
         ports.into_iter().map(server).collect()
     }
@@ -137,6 +142,11 @@ impl Server {
         self.peer.address()
     }
 
+    /// Where ZooKeeper's clients will connect, if they may.
+    pub fn zookeeper_address(&self) -> Option<SocketAddr> {
+        self.zookeeper.as_ref().map(Bound::address)
+    }
+
     /// The configuration it was made with.
     pub fn config(&self) -> &Config {
         &self.config
@@ -147,7 +157,7 @@ impl Server {
     /// # Errors
     /// As [`run`].
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { config, checked, client, peer } = self;
+        let Self { config, checked, client, peer, zookeeper } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         let connections = raise_open_files(config.limits.connections);
         // Before the node starts, so that nothing it counts is lost.
@@ -172,6 +182,15 @@ impl Server {
         let front = ClientFront { shared: shared.clone(), router: routes::router(shared.clone()) };
         let clients =
             tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
+        let zookeeper = match zookeeper {
+            Some(bound) => {
+                let address = bound.address();
+                let listener = listen("zookeeper.listen", bound, address)?;
+                tracing::info!(%address, "listening for ZooKeeper's clients");
+                Some(tokio::spawn(zookeeper::serve(listener, &node, &config, &checked, stopping.clone())))
+            }
+            None => None,
+        };
         let upkeep = tokio::spawn(async move {
             while let Some(handle) = &metrics {
                 sleep(UPKEEP_EVERY).await;
@@ -191,11 +210,14 @@ impl Server {
             // Nothing of this process is to be trusted any more: no leave is taken, and no promise made meanwhile.
             clients.abort();
             peers.abort();
+            if let Some(zookeeper) = zookeeper {
+                zookeeper.abort();
+            }
             return Err(fatal);
         }
         tracing::info!("shutting down");
         stopping.cancel();
-        let leave = leave(&shared, &config, clients, peers, peers_stop);
+        let leave = leave(&shared, &config, clients, zookeeper, peers, peers_stop);
         tokio::select! {
             () = leave => {}
             fatal = fate.sealed() => return Err(fatal),
@@ -309,9 +331,20 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;
 
 /// Lets the requests at work finish, stops the node, lets waiters and peers hear of it, and cuts off what is left.
-async fn leave(shared: &Shared, config: &Config, clients: Accepting, peers: Accepting, peers_stop: CancellationToken) {
+async fn leave(
+    shared: &Shared,
+    config: &Config,
+    clients: Accepting,
+    zookeeper: Option<Accepting>,
+    peers: Accepting,
+    peers_stop: CancellationToken,
+) {
     let deadline = Instant::now() + Duration::from_millis(config.limits.shutdown_timeout_ms);
     let mut clients = clients.await.unwrap_or_default();
+    // Their clients have their sessions moved to other nodes.
+    if let Some(zookeeper) = zookeeper {
+        finish(&mut zookeeper.await.unwrap_or_default(), "zookeeper").await;
+    }
     while shared.load.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }

@@ -280,7 +280,11 @@ pub fn caller(credential: Credential) -> Caller {
 }
 
 pub fn keyed(credential: Credential, id: RequestId) -> Caller {
-    Caller { credential: Some(credential), request: Some(RequestKey { id, acknowledged: Vec::new() }), ..Caller::default() }
+    Caller {
+        credential: Some(credential),
+        request: Some(RequestKey { id, acknowledged: Vec::new() }),
+        ..Caller::default()
+    }
 }
 
 pub fn ask(name: &str, wait_ms: u64) -> Acquire {

@@ -6,6 +6,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use lockkeeper_core::limits::{MAX_DATA_BYTES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
 
+use lockkeeper_zookeeper::FourLetterWord;
+
 use super::{Config, ConfigError};
 
 /// What a checked configuration means.
@@ -19,6 +21,10 @@ pub struct Checked {
     pub peers: BTreeMap<u64, String>,
     /// Client addresses of those that gave one.
     pub clients: BTreeMap<u64, String>,
+    /// Where ZooKeeper's clients connect, if they may.
+    pub listen_zookeeper: Option<SocketAddr>,
+    /// Where ZooKeeper's clients reach the members that say so.
+    pub zookeeper_clients: BTreeMap<u64, String>,
 }
 
 /// Addresses by node id.
@@ -45,15 +51,26 @@ impl Config {
         self.check_storage()?;
         self.check_timing()?;
         self.check_limits()?;
+        self.check_zookeeper()?;
         let listen_client = listen_address("listen.client", &self.listen.client)?;
         let listen_peer = listen_address("listen.peer", &self.listen.peer)?;
         if listen_client == listen_peer && listen_client.port() != 0 {
             return Err(refuse("listen.peer", listen_peer, "must differ from listen.client"));
         }
+        let listen_zookeeper = match self.zookeeper.listen.as_str() {
+            "" => None,
+            address => Some(listen_address("zookeeper.listen", address)?),
+        };
+        if let Some(taken) =
+            listen_zookeeper.filter(|own| own.port() != 0 && [listen_client, listen_peer].contains(own))
+        {
+            return Err(refuse("zookeeper.listen", taken, "must differ from listen.client and listen.peer"));
+        }
         let (peers, clients) = self.check_peers()?;
+        let zookeeper_clients = self.check_zookeeper_clients()?;
         crate::telemetry::check_filter(&self.log.level)
             .map_err(|error| refuse("log.level", &self.log.level, format!("is not a filter: {error}")))?;
-        Ok(Checked { listen_client, listen_peer, peers, clients })
+        Ok(Checked { listen_client, listen_peer, peers, clients, listen_zookeeper, zookeeper_clients })
     }
 
     fn check_cluster(&self) -> Result<(), ConfigError> {
@@ -100,6 +117,39 @@ impl Config {
             ));
         }
         Ok((peers, clients))
+    }
+
+    fn check_zookeeper(&self) -> Result<(), ConfigError> {
+        let zookeeper = &self.zookeeper;
+        within("zookeeper.tick_ms", zookeeper.tick_ms, MIN_SESSION_TIMEOUT_MS / 2, MAX_SESSION_TIMEOUT_MS / 20)?;
+        within("zookeeper.outstanding_requests", zookeeper.outstanding_requests, 1, 1_000_000)?;
+        within("zookeeper.connections", zookeeper.connections, 1, 1_000_000)?;
+        within("zookeeper.connections_per_address", zookeeper.connections_per_address, 0, 1_000_000)?;
+        within("zookeeper.max_frame_bytes", zookeeper.max_frame_bytes, 1024, 64 * MAX_DATA_BYTES)?;
+        let least = zookeeper.max_frame_bytes.saturating_mul(2);
+        within("zookeeper.max_unread_bytes", zookeeper.max_unread_bytes, least, 1 << 32)?;
+        let digest = &zookeeper.super_digest;
+        if !digest.is_empty() && digest.split(':').filter(|part| !part.is_empty()).count() != 2 {
+            return Err(refuse("zookeeper.super_digest", "***", "must be user:hash, or empty"));
+        }
+        for word in zookeeper.words.iter().filter(|word| *word != "*") {
+            if FourLetterWord::from_name(word).is_none() {
+                let all: Vec<&str> = FourLetterWord::all().map(FourLetterWord::as_str).collect();
+                return Err(refuse("zookeeper.words", word, format!("is none of {}", all.join(" "))));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_zookeeper_clients(&self) -> Result<Addresses, ConfigError> {
+        let mut clients = BTreeMap::new();
+        for (id, peer) in &self.peers {
+            if let (Ok(node), Some(address)) = (id.parse::<u64>(), &peer.zookeeper) {
+                host_and_port(&format!("peers.{id}.zookeeper"), address)?;
+                clients.insert(node, address.clone());
+            }
+        }
+        Ok(clients)
     }
 
     fn check_storage(&self) -> Result<(), ConfigError> {

@@ -42,6 +42,9 @@ pub struct Config {
     /// What the API lets people do beyond their own locks.
     #[serde(default)]
     pub admin: Admin,
+    /// The front door for ZooKeeper's clients.
+    #[serde(default)]
+    pub zookeeper: ZooKeeper,
     /// Switches for the project's own tests. Never for use.
     #[serde(default)]
     pub testing: Testing,
@@ -67,6 +70,9 @@ pub struct Peer {
     /// `host:port` at which clients reach that member; told to clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
+    /// `host:port` at which ZooKeeper's clients reach that member; told to them in `/zookeeper/config`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zookeeper: Option<String>,
 }
 
 /// Section `[listen]`.
@@ -182,6 +188,33 @@ pub struct Admin {
     pub allow_membership: bool,
 }
 
+/// Section `[zookeeper]`: a second front door, for clients that speak ZooKeeper's protocol. Off unless it is told where to listen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ZooKeeper {
+    /// `address:port`, as a rule with port 2181; empty for no such door.
+    pub listen: String,
+    /// ZooKeeper's `tickTime`: session timeouts are from 2 to 20 ticks.
+    pub tick_ms: u32,
+    /// Changes of one connection that are not answered yet; its next request waits until there is room.
+    pub outstanding_requests: usize,
+    /// Most connections at a time; one more is closed.
+    pub connections: usize,
+    /// ZooKeeper's `maxClientCnxns`: most connections from one address; 0 for no bound.
+    pub connections_per_address: usize,
+    /// ZooKeeper's `jute.maxbuffer`: longest request.
+    pub max_frame_bytes: usize,
+    /// A client that has more than this to read is cut off.
+    pub max_unread_bytes: usize,
+    /// Whether each read sees everything that was acknowledged before it, to anybody, at the price of a round to the leader. Otherwise
+    /// reads are ZooKeeper's: in order for each client, and perhaps behind.
+    pub linearizable_reads: bool,
+    /// Who may do everything: `user:hash`, as `digest` entries of an ACL name somebody; empty for nobody.
+    pub super_digest: String,
+    /// Four-letter words that are answered; `*` for all.
+    pub words: Vec<String>,
+}
+
 /// Section `[testing]`: breaks promises on purpose, so that the tests which watch over them can be seen to fail.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -251,6 +284,24 @@ impl Default for Log {
     }
 }
 
+impl Default for ZooKeeper {
+    fn default() -> Self {
+        let words = ["srvr", "ruok", "mntr", "isro", "envi", "conf"];
+        Self {
+            listen: String::new(),
+            tick_ms: 2_000,
+            outstanding_requests: 1_000,
+            connections: 16_384,
+            connections_per_address: 60,
+            max_frame_bytes: lockkeeper_zookeeper::DEFAULT_MAX_FRAME_BYTES,
+            max_unread_bytes: 16 * 1024 * 1024,
+            linearizable_reads: false,
+            super_digest: String::new(),
+            words: words.map(ToOwned::to_owned).to_vec(),
+        }
+    }
+}
+
 impl Default for Admin {
     fn default() -> Self {
         Self { allow_force_release: true, allow_membership: true }
@@ -269,6 +320,7 @@ impl Config {
             limits: Limits::default(),
             log: Log::default(),
             admin: Admin::default(),
+            zookeeper: ZooKeeper::default(),
             testing: Testing::default(),
         }
     }
@@ -276,7 +328,7 @@ impl Config {
     /// Enters a founding member.
     #[must_use]
     pub fn with_peer(mut self, node: u64, peer: impl Into<String>, client: impl Into<String>) -> Self {
-        self.peers.insert(node.to_string(), Peer { peer: peer.into(), client: Some(client.into()) });
+        self.peers.insert(node.to_string(), Peer { peer: peer.into(), client: Some(client.into()), zookeeper: None });
         self
     }
 }

@@ -177,6 +177,6 @@ pub(super) async fn force_release(
         None => format!("somebody without a session from {from}"),
     };
     let name = lock.to_string();
-    let done = app.node.force_release(lock, FencingToken(token), &by).await?;
+    let done = app.node.force_release(lock, FencingToken(token), asking.0.principals, &by).await?;
     Ok(Reply::ok(done.zxid, Released { lock: name, token, zxid: done.zxid.0 }))
 }

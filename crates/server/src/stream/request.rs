@@ -132,7 +132,7 @@ fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
         id: RequestId(id.as_u128()),
         acknowledged: request.acknowledge.iter().map(|id| RequestId(id.as_u128())).collect(),
     });
-    Ok(Asking(Caller { credential: Some(session.credential), request: key }))
+    Ok(Asking(Caller { credential: Some(session.credential), request: key, principals: session.from.principals() }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,7 +244,7 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
         let locks: Vec<LockName> = directories.filter_map(|directory| LockName::of_directory(&directory)).collect();
         let session = session.clone();
         tokio::spawn(async move {
-            let caller = Caller { credential: Some(session.credential), request: None };
+            let caller = Caller { credential: Some(session.credential), ..Caller::default() };
             let op = Op::Release { locks, token: FencingToken(token) };
             // If this fails the session owns them until it ends or releases them; `hello` names them.
             if let Err(error) = session.app.node.execute(caller, op).await {

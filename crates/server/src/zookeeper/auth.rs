@@ -40,7 +40,12 @@ impl Known {
     }
 
     /// Takes credentials; `super_digest` is what `super` proves itself by, as `user:hash`.
-    pub(super) fn take(&mut self, scheme: &str, credentials: &[u8], super_digest: Option<&str>) -> Result<(), ErrorCode> {
+    pub(super) fn take(
+        &mut self,
+        scheme: &str,
+        credentials: &[u8],
+        super_digest: Option<&str>,
+    ) -> Result<(), ErrorCode> {
         match scheme {
             DIGEST => {
                 let text = std::str::from_utf8(credentials).map_err(|_| ErrorCode::AuthFailed)?;
@@ -73,7 +78,11 @@ impl Known {
         let info = |scheme: &str, user: &str| ClientInfo { auth_scheme: scheme.into(), user: user.into() };
         let address = self.principals.address.map(|address| info(IP, &address.to_string()));
         let proved = self.principals.identities.iter().map(|identity| {
-            let user = if *identity.scheme == *DIGEST { identity.id.split(':').next().unwrap_or_default() } else { &identity.id };
+            let user = if *identity.scheme == *DIGEST {
+                identity.id.split(':').next().unwrap_or_default()
+            } else {
+                &identity.id
+            };
             info(&identity.scheme, user)
         });
         address.into_iter().chain(proved).collect()
@@ -164,7 +173,8 @@ mod tests {
         assert_eq!(known.take("kerberos", b"bob", None), Err(ErrorCode::AuthFailed));
         assert_eq!(known.take("digest", b"bob", None), Err(ErrorCode::AuthFailed));
         assert_eq!(known.principals().identities.len(), 1);
-        let shown: Vec<(String, String)> = known.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
+        let shown: Vec<(String, String)> =
+            known.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
         assert_eq!(shown, [("ip".into(), "10.0.0.7".into()), ("digest".into(), "bob".into())]);
         assert!(!known.principals().is_super());
         let digest = digest_of("root:pw").unwrap();

@@ -75,7 +75,11 @@ fn make(
     acl: Result<Vec<lockkeeper_core::AclEntry>, ErrorCode>,
 ) -> Result<Op, ErrorCode> {
     // A sequential name may be nothing but its sequence: `/a/` is a prefix then.
-    let at = if sequential && at.len() > 1 { at.strip_suffix('/').map_or_else(|| path(at), |_| Err(ErrorCode::BadArguments)) } else { path(at) };
+    let at = if sequential && at.len() > 1 {
+        at.strip_suffix('/').map_or_else(|| path(at), |_| Err(ErrorCode::BadArguments))
+    } else {
+        path(at)
+    };
     Ok(Op::Create { path: at?, data: bytes(data), kind, sequential, acl: acl? })
 }
 
@@ -135,8 +139,16 @@ impl Change {
 pub(super) struct Answering(Form);
 
 impl Answering {
+    /// What the client is told. None as in [`reply`](Self::reply).
+    pub(super) fn answer(&self, answered: Result<Done, Refusal>) -> Option<Result<Reply, ErrorCode>> {
+        match answered {
+            Ok(done) => self.reply(done).map(Ok),
+            Err(refusal) => Some(self.refused(&refusal)),
+        }
+    }
+
     /// The reply to a change that was made. None if the state answered something else than was asked: this program contradicts itself.
-    pub(super) fn reply(&self, done: Done) -> Option<Reply> {
+    fn reply(&self, done: Done) -> Option<Reply> {
         Some(match (&self.0, done) {
             (Form::Path, Done::Created { path, .. }) => Reply::Path(path.as_str().to_owned()),
             (Form::Created, Done::Created { path, stat }) => {
@@ -153,7 +165,7 @@ impl Answering {
     }
 
     /// The answer to a change that was refused: a multi says so among its results, and not in its header.
-    pub(super) fn refused(&self, refusal: &Refusal) -> Result<Reply, ErrorCode> {
+    fn refused(&self, refusal: &Refusal) -> Result<Reply, ErrorCode> {
         match (&self.0, refusal) {
             (Form::Multi(forms), Refusal::MultiFailed { index, cause }) => {
                 let failed = usize::try_from(*index).unwrap_or(usize::MAX);
@@ -227,10 +239,14 @@ mod tests {
         let codes = [ErrorCode::Ok, ErrorCode::NodeExists, ErrorCode::RuntimeInconsistency];
         assert_eq!(refused, Reply::Multi(codes.map(MultiResult::error).to_vec()));
         let created = Done::Created { path: NodePath::parse("/b").unwrap(), stat: Stat::default() };
-        let Some(Reply::Multi(results)) = answering.reply(Done::Multi(vec![Done::Deleted, created, Done::Deleted])) else {
+        let Some(Reply::Multi(results)) = answering.reply(Done::Multi(vec![Done::Deleted, created, Done::Deleted]))
+        else {
             panic!("it was done");
         };
         assert!(matches!(results[..], [MultiResult::Delete, MultiResult::Create2 { .. }, MultiResult::Delete]));
-        assert_eq!(answering.refused(&Refusal::SessionMoved(lockkeeper_core::SessionId(1))), Err(ErrorCode::SessionMoved));
+        assert_eq!(
+            answering.refused(&Refusal::SessionMoved(lockkeeper_core::SessionId(1))),
+            Err(ErrorCode::SessionMoved)
+        );
     }
 }

@@ -11,9 +11,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use lockkeeper_core::Actor;
 use lockkeeper_node::{Consistency, Credential};
-use lockkeeper_zookeeper::{
-    ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid,
-};
+use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -182,9 +180,7 @@ impl Guest {
             }
             Request::Sync(at) => self.sync(xid, at).await,
             Request::Reconfig(_) => self.say_after_all(xid, Err(ErrorCode::ReconfigDisabled)).await,
-            Request::Sasl(_) | Request::Unknown { .. } => {
-                self.say_after_all(xid, Err(ErrorCode::Unimplemented)).await
-            }
+            Request::Sasl(_) | Request::Unknown { .. } => self.say_after_all(xid, Err(ErrorCode::Unimplemented)).await,
             read => self.read(xid, &read).await,
         }
     }
@@ -210,25 +206,11 @@ impl Guest {
         let handed_over = self.door.node.submit(actor, op, {
             let line = line.clone();
             move |outcome| {
-                let answer = match outcome {
-                    Ok(done) => match answering.reply(done.value) {
-                        Some(reply) => Ok((reply, done.zxid)),
-                        None => Err(Failure::Close),
-                    },
-                    Err(lockkeeper_node::NodeError::Refused(refusal)) => match answering.refused(&refusal) {
-                        // A failed multi: its header knows of no error. What it is true at is told by the next answer.
-                        Ok(reply) => Ok((reply, lockkeeper_core::Zxid(0))),
-                        Err(code) => Err(Failure::Answer(code)),
-                    },
-                    Err(error) => Err(failure(&error)),
-                };
-                line.outbox.say(|out| match &answer {
-                    Ok((reply, at)) => reply.encode(xid, zxid(*at), out),
-                    Err(Failure::Answer(code)) => ReplyHeader::failed(xid, 0, *code).encode(out),
-                    Err(Failure::Close) => {}
-                });
-                if matches!(answer, Err(Failure::Close)) {
-                    line.outbox.end(End::WhenSaid);
+                match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
+                    Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
+                    Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),
+                    // The state answered another question, or nobody knows what became of this one.
+                    Ok((None, _)) | Err(_) => line.outbox.end(End::WhenSaid),
                 }
                 line.pay();
             }
@@ -280,7 +262,7 @@ impl Guest {
             tracing::debug!(%error, connection = self.line.id, "no linearizable read");
             return Flow::End("this node cannot tell what is true at the moment");
         }
-        let special = self.door.special.load();
+        let special = self.door.special.read().clone();
         let known = self.door.node.look(|state| {
             let Some(session) = state.session(self.carried.id) else { return false };
             let mut frame = BytesMut::new();

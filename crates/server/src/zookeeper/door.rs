@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use lockkeeper_core::{Event, SessionEnd, SessionId, Zxid};
 use lockkeeper_node::{Node, Observer};
 use lockkeeper_zookeeper::WatcherEvent;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use super::line::Line;
 use super::outbox::End;
@@ -51,7 +50,7 @@ pub(super) struct Door {
     pub(super) settings: Settings,
     pub(super) watches: Mutex<Watches>,
     /// What is below `/zookeeper`; changes with the membership.
-    pub(super) special: ArcSwap<Special>,
+    pub(super) special: RwLock<Arc<Special>>,
     lines: Mutex<Lines>,
     next_id: AtomicU64,
 }
@@ -69,7 +68,7 @@ impl Door {
             node: node.clone(),
             settings,
             watches: Mutex::default(),
-            special: ArcSwap::default(),
+            special: RwLock::default(),
             lines: Mutex::default(),
             next_id: AtomicU64::new(1),
         });

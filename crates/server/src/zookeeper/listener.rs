@@ -15,7 +15,12 @@ use super::door::Door;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Accepts until `finish` is cancelled, then gives the connections that are left. Dropping them cuts them off.
-pub(super) async fn accept(listener: TcpListener, door: Arc<Door>, most: usize, finish: CancellationToken) -> JoinSet<()> {
+pub(super) async fn accept(
+    listener: TcpListener,
+    door: Arc<Door>,
+    most: usize,
+    finish: CancellationToken,
+) -> JoinSet<()> {
     let slots = Arc::new(Semaphore::new(most));
     let mut connections = JoinSet::new();
     loop {

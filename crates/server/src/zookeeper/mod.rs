@@ -6,6 +6,17 @@
 //!
 //! It must never decide what the state should decide, nor let a client see a change before the event that announces it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_node::Node;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Checked, Config};
+
 mod auth;
 mod changes;
 mod connection;
@@ -20,3 +31,60 @@ mod special;
 mod values;
 mod watches;
 mod words;
+
+use door::{Door, Settings};
+use special::Special;
+
+/// Serves ZooKeeper's clients until `finish` is cancelled; then gives the connections that are left.
+pub(crate) fn serve(
+    listener: TcpListener,
+    node: &Node,
+    config: &Config,
+    checked: &Checked,
+    finish: CancellationToken,
+) -> impl Future<Output = JoinSet<()>> + Send + 'static {
+    let door = Door::new(node.clone(), settings(config));
+    let most = config.zookeeper.connections;
+    let addresses = checked.zookeeper_clients.clone();
+    async move {
+        let telling = tell_of_members(door.clone(), addresses);
+        let accepting = listener::accept(listener, door, most, finish);
+        tokio::pin!(telling, accepting);
+        tokio::select! {
+            left = &mut accepting => left,
+            () = &mut telling => accepting.await,
+        }
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let zookeeper = &config.zookeeper;
+    Settings {
+        tick: Duration::from_millis(zookeeper.tick_ms.into()),
+        outstanding: zookeeper.outstanding_requests,
+        connections_per_address: zookeeper.connections_per_address,
+        max_frame_bytes: zookeeper.max_frame_bytes,
+        max_unread_bytes: zookeeper.max_unread_bytes,
+        write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
+        request_timeout: REQUEST_TIMEOUT,
+        linearizable_reads: zookeeper.linearizable_reads,
+        super_digest: Some(zookeeper.super_digest.clone()).filter(|digest| !digest.is_empty()),
+        words: zookeeper.words.clone(),
+    }
+}
+
+/// A change that is not answered within this will not be soon: its client is let go, and asks another node.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Keeps `/zookeeper/config` as the membership is.
+async fn tell_of_members(door: Arc<Door>, addresses: BTreeMap<u64, String>) {
+    let mut members = door.node.consensus().members();
+    loop {
+        let now = members.borrow_and_update().clone();
+        let each = now.voters.iter().map(|(id, peer)| (*id, (peer.clone(), addresses.get(id).cloned())));
+        *door.special.write() = Arc::new(Special::new(&each.collect()));
+        if members.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -70,9 +70,10 @@ impl Reader<'_> {
                 say(Reply::Ephemerals(under.map(|path| path.as_str().to_owned()).collect()), out);
                 Ok(())
             }
-            Request::GetAllChildrenNumber(ask) => {
-                self.readable(state, ask).and_then(|_| self.below(state, ask)).map(|count| say(Reply::ChildrenNumber(count), out))
-            }
+            Request::GetAllChildrenNumber(ask) => self
+                .readable(state, ask)
+                .and_then(|_| self.below(state, ask))
+                .map(|count| say(Reply::ChildrenNumber(count), out)),
             Request::WhoAmI => {
                 say(Reply::Identities(self.known.shown()), out);
                 Ok(())

@@ -95,7 +95,7 @@ fn set_again(door: &Door, line: &Line, state: &State, again: &SetWatches2Request
         (Again::Children, Kind::Children, &again.child_watches),
     ];
     let mut watches = door.watches.lock();
-    let mut tell = |event: EventType, path: &NodePath| {
+    let tell = |event: EventType, path: &NodePath| {
         let event = WatcherEvent::of_node(event, path.as_str().to_owned());
         line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
     };
@@ -108,7 +108,8 @@ fn set_again(door: &Door, line: &Line, state: &State, again: &SetWatches2Request
             }
         }
     }
-    let persistent = [(Kind::Persistent, &again.persistent_watches), (Kind::Recursive, &again.persistent_recursive_watches)];
+    let persistent =
+        [(Kind::Persistent, &again.persistent_watches), (Kind::Recursive, &again.persistent_recursive_watches)];
     for (kind, paths) in persistent {
         for path in paths.iter().filter_map(|text| path(text).ok()) {
             watches.add(line.id, path, kind);

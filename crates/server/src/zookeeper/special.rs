@@ -34,7 +34,7 @@ pub(super) struct Node<'a> {
 
 impl Special {
     /// `members` by id, each with the address of its peer door and, where it is known, of the door for these clients.
-    pub(super) fn new(members: &BTreeMap<u64, (String, Option<String>)>, version: u64) -> Self {
+    pub(super) fn new(members: &BTreeMap<u64, (String, Option<String>)>) -> Self {
         let line = |(id, (peer, client)): (&u64, &(String, Option<String>))| {
             // Peer port, election port, role, then what clients use. There is one port for peers.
             let (host, port) = peer.rsplit_once(':')?;
@@ -42,7 +42,7 @@ impl Special {
         };
         let lines: Option<String> = members.iter().map(line).collect();
         let config = lines.filter(|lines| !lines.is_empty());
-        Self { config: config.map(|lines| Bytes::from(format!("{lines}version={version:x}"))) }
+        Self { config: config.map(|lines| Bytes::from(format!("{lines}version=0"))) }
     }
 
     pub(super) fn node(&self, path: &str) -> Option<Node<'_>> {
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn the_configuration_names_where_clients_reach_the_members() {
-        let special = Special::new(&members([Some("a.example:2181"), Some("b.example:2181")]), 0x1f);
+        let special = Special::new(&members([Some("a.example:2181"), Some("b.example:2181")]));
         let data = special.node("/zookeeper/config").unwrap().data();
         assert_eq!(
             data,
             "server.1=10.0.0.1:7101:7101:participant;a.example:2181\n\
-             server.2=10.0.0.2:7101:7101:participant;b.example:2181\nversion=1f"
+             server.2=10.0.0.2:7101:7101:participant;b.example:2181\nversion=0"
         );
         assert_eq!(special.children("/zookeeper").collect::<Vec<_>>(), ["config", "quota"]);
         assert_eq!((special.below("/"), special.below("/zookeeper"), special.below("/a")), (3, 2, 0));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn where_one_address_is_not_known_there_is_no_configuration() {
-        let special = Special::new(&members([Some("a.example:2181"), None]), 1);
+        let special = Special::new(&members([Some("a.example:2181"), None]));
         assert!(special.node("/zookeeper/config").is_none());
         assert!(special.node("/zookeeper").is_some() && special.node("/zookeeper/quota").is_some());
         assert_eq!(special.node("/zookeeper").unwrap().stat().num_children, 1);

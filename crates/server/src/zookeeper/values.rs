@@ -146,7 +146,8 @@ mod tests {
         assert_eq!(kind(4, None), Ok((NodeKind::Container, false)));
         assert_eq!(kind(5, Some(9)), Ok((NodeKind::Ttl { ttl_ms: 9 }, false)));
         assert_eq!(kind(6, Some(9)), Ok((NodeKind::Ttl { ttl_ms: 9 }, true)));
-        for wrong in [(7, None), (-1, None), (0, Some(9)), (5, None), (5, Some(0)), (5, Some(-1)), (5, Some(i64::MAX))] {
+        for wrong in [(7, None), (-1, None), (0, Some(9)), (5, None), (5, Some(0)), (5, Some(-1)), (5, Some(i64::MAX))]
+        {
             assert_eq!(kind(wrong.0, wrong.1), Err(ErrorCode::BadArguments), "{wrong:?}");
         }
     }

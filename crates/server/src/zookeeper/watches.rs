@@ -141,7 +141,9 @@ impl Watches {
             let mut above = path.parent();
             while let Some(ancestor) = above {
                 let there = self.by_path.get(&ancestor).into_iter().flatten();
-                told.extend(there.filter(|(_, kinds)| kinds.contains(&Kind::Recursive)).map(|(connection, _)| *connection));
+                told.extend(
+                    there.filter(|(_, kinds)| kinds.contains(&Kind::Recursive)).map(|(connection, _)| *connection),
+                );
                 above = ancestor.parent();
             }
         }
@@ -230,7 +232,8 @@ mod tests {
 
     #[test]
     fn persistent_watches_stay_and_recursive_ones_hear_what_is_below_but_no_lists() {
-        let mut watches = watching(&[(1, "/a", Kind::Persistent), (2, "/a", Kind::Recursive), (3, "/", Kind::Recursive)]);
+        let mut watches =
+            watching(&[(1, "/a", Kind::Persistent), (2, "/a", Kind::Recursive), (3, "/", Kind::Recursive)]);
         for _ in 0..2 {
             assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [1]);
             assert_eq!(watches.fire(DataChanged, &path("/a")), [1, 2, 3]);

@@ -40,7 +40,7 @@ pub(super) async fn answer(door: &Door, word: FourLetterWord) -> String {
 }
 
 fn mode(status: &NodeStatus) -> &'static str {
-    if status.leading { "leader" } else { "follower" }
+    if status.consensus.leading { "leader" } else { "follower" }
 }
 
 fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
@@ -172,7 +172,9 @@ fn watches_by_session(door: &Door) -> String {
         let own: Vec<_> = by_path.iter().filter(|(_, ids)| ids.contains(&line.id)).map(|(path, _)| path).collect();
         if !own.is_empty() {
             let _ = writeln!(text, "{:#x}", carried.id.0);
-            own.iter().for_each(|path| drop(writeln!(text, "\t{path}")));
+            for path in own {
+                let _ = writeln!(text, "\t{path}");
+            }
         }
     }
     text
