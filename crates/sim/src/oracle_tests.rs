@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use lockkeeper_core::{Command, NodeId, NodeKind, Origin, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{Actor, Command, NodeId, NodeKind, Origin, RequestId, RequestKey, SessionId};
 use lockkeeper_store::LogPosition;
 
 use super::*;
@@ -30,7 +30,7 @@ impl Log {
 }
 
 fn made(at: &str) -> Command {
-    Command::Do { session: None, request: None, op: create(at, "one", NodeKind::Persistent) }
+    Command::Do { actor: Actor::default(), op: create(at, "one", NodeKind::Persistent) }
 }
 
 fn refused(oracle: &Oracle, check: Check, by: &str) {
@@ -167,7 +167,7 @@ fn an_answer_to_a_request_is_held_against_the_log() {
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 2_000, label: "".into() };
     let op = Op::SetData { path: path("/a"), data: data("two"), version: None };
     let request = Some(RequestKey { id: RequestId(7), acknowledged: Vec::new() });
-    let set = Command::Do { session: Some(SessionId(1)), request, op: op.clone() };
+    let set = Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: op.clone() };
     log.entry(1, vec![open, made("/a"), set]);
     let stat = |log: &Log| Ok(Reply::DataSet(log.state.get(&path("/a")).unwrap().stat));
     let mut oracle = followed(&log);

@@ -113,7 +113,9 @@ impl Agreement {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, SessionId, Term};
+    use lockkeeper_core::{
+        Actor, Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, SessionId, Term,
+    };
 
     use super::super::samples::create;
     use super::*;
@@ -139,7 +141,7 @@ mod tests {
     }
 
     fn made(path: &str) -> Command {
-        Command::Do { session: None, request: None, op: create(path, "", NodeKind::Persistent) }
+        Command::Do { actor: Actor::default(), op: create(path, "", NodeKind::Persistent) }
     }
 
     #[test]
@@ -174,7 +176,7 @@ mod tests {
         let refused = |id| {
             let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
             let op = Op::Delete { path: lockkeeper_core::NodePath::parse("/none").unwrap(), version: None };
-            vec![Command::Do { session: Some(SessionId(1)), request, op }]
+            vec![Command::Do { actor: Actor::of(SessionId(1)).asking(request), op }]
         };
         let (mut log, mut other, mut agreement) = (Log::default(), Log::default(), Agreement::default());
         for log in [&mut log, &mut other] {

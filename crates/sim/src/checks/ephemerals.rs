@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lockkeeper_core::{Command, Event, NodeEventKind, NodeKind, Op, Reply, SessionId, State};
+use lockkeeper_core::{Actor, Command, Event, NodeEventKind, NodeKind, Op, Reply, SessionId, State};
 
 use super::Checked;
 use super::change::Change;
@@ -38,7 +38,7 @@ impl Ephemerals {
                             self.add(path.as_str(), session.session, zxid)?;
                         }
                     }
-                    Event::Node { .. } => {}
+                    Event::Node { .. } | Event::SessionAttached { .. } => {}
                     Event::SessionOpened { session, .. } => drop(self.live.insert(session.0)),
                     Event::SessionEnded { session, .. } => self.end(session.0, zxid)?,
                 }
@@ -128,7 +128,7 @@ struct Made {
 }
 
 fn made_by(change: &Change<'_>) -> Option<Made> {
-    let Command::Do { session: Some(session), op, .. } = change.command else { return None };
+    let Command::Do { actor: Actor { session: Some(session), .. }, op } = change.command else { return None };
     let reply = change.outcome.reply.as_ref().ok().filter(|_| change.outcome.changed)?;
     let mut paths = BTreeSet::new();
     collect(op, reply, &mut paths);
@@ -202,7 +202,7 @@ mod tests {
             zxid += 1;
             match event {
                 Event::Node { zxid: at, .. } | Event::SessionEnded { zxid: at, .. } => *at = Zxid(zxid),
-                Event::SessionOpened { .. } => {}
+                Event::SessionOpened { .. } | Event::SessionAttached { .. } => {}
             }
         }
         ephemerals.change(&change(&command, &outcome, 9)).unwrap_err();

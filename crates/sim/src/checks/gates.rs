@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockkeeper_core::{Command, Event, GateStanding, Op, Reply};
+use lockkeeper_core::{Actor, Command, Event, GateStanding, Op, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -37,7 +37,7 @@ impl Gates {
                 );
             }
         }
-        let Command::Do { session, op, request } = change.command else { return Ok(()) };
+        let Command::Do { actor: Actor { session, request, .. }, op } = change.command else { return Ok(()) };
         let Ok(reply) = &change.outcome.reply else { return Ok(()) };
         match (op, reply) {
             (Op::GateBegin { key, .. }, Reply::Gate(told)) if change.outcome.changed => {
@@ -103,7 +103,9 @@ impl Gates {
 
     /// Whether a worker asks for the leave that it was given, under the same request.
     fn is_retry(&self, key: &str, told: &GateStanding, command: &Command) -> bool {
-        let Command::Do { session: Some(session), request: Some(request), .. } = command else { return false };
+        let Command::Do { actor: Actor { session: Some(session), request: Some(request), .. }, .. } = command else {
+            return false;
+        };
         let begun = self.begun.get(&(session.0, request.id.0));
         begun.is_some_and(|(of, given)| of == key && given == told)
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_core::{
-    Command, Event, FencingToken, IfHolding, LockName, NodeEventKind, Op, Refusal, Reply, SessionEnd,
+    Actor, Command, Event, FencingToken, IfHolding, LockName, NodeEventKind, Op, Refusal, Reply, SessionEnd,
 };
 
 use super::Checked;
@@ -82,13 +82,13 @@ impl Locks {
         let before = Before::of(self, change.command);
         let mut entitled = Entitled::default();
         let session = match change.command {
-            Command::Do { session, .. } => session.map(|session| session.0),
+            Command::Do { actor, .. } => actor.session.map(|session| session.0),
             _ => None,
         };
         for (zxid, events) in change.transactions() {
             self.transaction(zxid, events, session, change, &mut entitled)?;
         }
-        if let Command::Do { op, request, .. } = change.command {
+        if let Command::Do { op, actor: Actor { request, .. } } = change.command {
             // An answer from memory was true when it was given first.
             let fresh = change.outcome.changed || request.is_none();
             self.answer(op, session, &change.outcome.reply, &before, change.outcome.zxid.0, fresh)?;
@@ -232,8 +232,8 @@ impl Locks {
         let (token, command) = (place.token, change.command);
         let good = match command {
             Command::CloseSession { .. } | Command::ExpireSessions { .. } => true,
-            Command::OpenSession { .. } | Command::Reap { .. } => false,
-            Command::Do { session, op, .. } => match op {
+            Command::OpenSession { .. } | Command::AttachSession { .. } | Command::Reap { .. } => false,
+            Command::Do { actor: Actor { session, .. }, op } => match op {
                 Op::Release { token: named, .. }
                 | Op::Withdraw { token: named, .. }
                 | Op::Downgrade { token: named, .. } => {
@@ -494,7 +494,7 @@ struct Before {
 
 impl Before {
     fn of(queues: &Locks, command: &Command) -> Self {
-        let Command::Do { session, op, .. } = command else { return Self::default() };
+        let Command::Do { actor: Actor { session, .. }, op } = command else { return Self::default() };
         if let Op::Multi(ops) = op {
             let holds = |op: &Op| match op {
                 Op::CheckLock { lock, token } => queues.holds(lock.as_str(), token.0),

@@ -1,4 +1,4 @@
-use lockkeeper_core::{LockMode, NodePath, Outcome};
+use lockkeeper_core::{Actor, LockMode, NodePath, Outcome};
 
 use super::super::samples::{History, change, lock};
 use super::*;
@@ -208,7 +208,7 @@ fn a_place_that_another_takes_away_is_refused() {
     };
     let (mut locks, _, _, command, outcome) = released();
     locks.change(&change(&command, &outcome, 9)).unwrap();
-    let by = |session, op| Command::Do { session, request: None, op };
+    let by = |session, op| Command::Do { actor: Actor::maybe(session), op };
     for number in 0..4 {
         let (mut locks, b, token, command, outcome) = released();
         let Command::Do { op, .. } = command else { unreachable!() };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Command, GateStanding, Op, Outcome, Refusal, Reply};
+use lockkeeper_core::{Actor, Command, GateStanding, Op, Outcome, Refusal, Reply};
 
 use super::Checked;
 use super::change::Change;
@@ -32,7 +32,9 @@ impl Requests {
     /// # Errors
     /// If it was carried out for a second time, or answered otherwise than the first time.
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
-        let Command::Do { session: Some(session), request: Some(key), op } = change.command else { return Ok(()) };
+        let Command::Do { actor: Actor { session: Some(session), request: Some(key), .. }, op } = change.command else {
+            return Ok(());
+        };
         let Outcome { zxid, reply, changed, events } = change.outcome;
         if *reply == Err(Refusal::SessionExpired(*session)) || !is_kept(op, change.outcome) {
             return Ok(());

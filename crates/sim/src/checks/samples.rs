@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper_core::{
-    AclEntry, Batch, Command, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, Outcome, RequestId,
+    AclEntry, Actor, Batch, Command, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, Outcome, RequestId,
     RequestKey, SessionId, State, Term,
 };
 
@@ -64,12 +64,12 @@ impl History {
     }
 
     pub(crate) fn run(&mut self, session: Option<u64>, op: Op) -> u64 {
-        self.apply(Command::Do { session: session.map(SessionId), request: None, op })
+        self.apply(Command::Do { actor: Actor::maybe(session.map(SessionId)), op })
     }
 
     pub(crate) fn keyed(&mut self, session: u64, id: u128, op: Op) -> u64 {
         let request = Some(RequestKey { id: RequestId(id), acknowledged: Vec::new() });
-        self.apply(Command::Do { session: Some(SessionId(session)), request, op })
+        self.apply(Command::Do { actor: Actor::of(SessionId(session)).asking(request), op })
     }
 
     pub(crate) fn create(&mut self, at: &str, text: &str) -> u64 {

@@ -114,7 +114,7 @@ impl Sessions {
                     }
                     self.ended.insert(session.0, end);
                 }
-                Event::Node { .. } => {}
+                Event::Node { .. } | Event::SessionAttached { .. } => {}
             }
         }
         (early_so_far, untold_so_far)

@@ -140,7 +140,8 @@ impl Client {
         let give_up_us = self.now_us() + 15_000_000;
         let mut open = false;
         let told = loop {
-            let caller = Caller { credential: Some(session.credential), request: Some(key.clone()) };
+            let caller =
+                Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
             let asked = op.clone();
             match self.ask(TRY, move |node| async move { node.execute(caller, asked).await }).await {
                 Tried::Done(At { value, zxid }) => {

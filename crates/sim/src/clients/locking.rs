@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Op, RequestId, RequestKey, State};
+use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Op, Principals, RequestId, RequestKey, State};
 use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -79,7 +79,8 @@ impl Client {
                 oracle.began()
             };
             let (net, wanted) = (self.lab.net.clone(), ask.clone());
-            let caller = Caller { credential: Some(session.credential), request: Some(key.clone()) };
+            let caller =
+                Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
             let (lab, at, uuid) = (self.lab.clone(), self.node(), asking.uuid.clone());
             self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, ask.locks));
             let serve = move |node: lockkeeper_node::Node| async move {
@@ -184,8 +185,11 @@ impl Client {
     async fn break_lock(&mut self, lock: &LockName, token: FencingToken) {
         let began = self.lab.oracle.lock().began();
         let named = lock.clone();
-        let tried =
-            self.ask(TRY, move |node| async move { node.force_release(named, token, "the simulation").await }).await;
+        let tried = self
+            .ask(TRY, move |node| async move {
+                node.force_release(named, token, Principals::default(), "the simulation").await
+            })
+            .await;
         let outcome = match tried {
             Tried::Done(At { zxid, .. }) => {
                 let mut oracle = self.lab.oracle.lock();
