@@ -3,7 +3,8 @@
 //! All that a queue must know of a request stands in its node's name: uuid, mode, permits, lock delay, sequence.
 //!
 //! A lock is a directory in the tree, and a request for it an ephemeral sequential child named as Apache Curator names them
-//! (`StandardLockInternalsDriver`, `InterProcessReadWriteLock`), so that a Curator client on the same path stands in the same queue.
+//! (`StandardLockInternalsDriver`, `InterProcessReadWriteLock`), so that a Curator client on the same path stands in the same queue. The
+//! names that kazoo gives (Python, `kazoo.recipe.lock`) have a place in it too.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -208,10 +209,18 @@ pub(crate) fn is_delay(name: &str) -> bool {
     name.starts_with(DELAY) && parse_name(name).is_some_and(|name| name.keeps_place_of.is_some())
 }
 
+/// What stands before the sequence, and how it asks: Curator's names, which are ours, and those of kazoo's `Lock` and `ReadLock`.
+const INFIXES: [(&str, LockMode); 5] = [
+    ("lock-", LockMode::Exclusive),
+    ("__READ__", LockMode::Shared),
+    ("__WRIT__", LockMode::Write),
+    ("__lock__", LockMode::Exclusive),
+    ("__rlock__", LockMode::Shared),
+];
+
 /// How a request asks, and what stands before that in its name.
 fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
-    for (infix, mode) in [("lock-", LockMode::Exclusive), ("__READ__", LockMode::Shared), ("__WRIT__", LockMode::Write)]
-    {
+    for (infix, mode) in INFIXES {
         if let Some(before) = stem.strip_suffix(infix) {
             return Some((mode, before));
         }
@@ -284,6 +293,15 @@ mod tests {
             assert_eq!(parse_request(other), None, "{other}");
             assert_eq!(parse_name(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn kazoos_requests_stand_in_the_same_queue() {
+        let named = |infix: &str| parse_request(&format!("8f14e45fceea4672a0b1c8e5d3f90ab1{infix}0000000007"));
+        assert_eq!(named("__lock__"), Some((7, LockMode::Exclusive)));
+        assert_eq!(named("__rlock__"), Some((7, LockMode::Shared)));
+        assert_eq!(named("__lock"), None);
+        assert_eq!(named("lease"), None);
     }
 
     #[test]
