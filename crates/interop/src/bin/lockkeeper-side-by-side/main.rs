@@ -1,0 +1,2 @@
+//! Asks real ZooKeeper and Lockkeeper the same questions and compares what they answer.
+fn main() {}
