@@ -3,7 +3,12 @@
 import logging
 import sys
 
-import locks  # noqa: F401  (each module enters its checks)
+# Each enters its checks.
+import locks  # noqa: F401
+import recipes  # noqa: F401
+import tree  # noqa: F401
+import trouble  # noqa: F401
+import watches  # noqa: F401
 from harness import main
 
 # kazoo logs each connection that breaks, which is what some checks are about.
