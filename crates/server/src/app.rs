@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
+use crate::principals::SuperDigest;
 
 /// Shared by all requests of a node.
 pub(crate) struct App {
@@ -23,6 +24,7 @@ pub(crate) struct App {
     /// Where clients reach the members that gave an address.
     pub(crate) clients: BTreeMap<u64, String>,
     pub(crate) admin: Admin,
+    pub(crate) super_digest: SuperDigest,
     pub(crate) timing: Timing,
     pub(crate) header_bytes: usize,
     pub(crate) body: BodyBounds,
@@ -121,6 +123,7 @@ impl Shared {
             cluster: config.cluster.id.clone(),
             clients: checked.clients.clone(),
             admin: config.admin.clone(),
+            super_digest: SuperDigest::new(&config.admin.super_digest),
             timing: config.timing.clone(),
             header_bytes: limits.header_bytes,
             body: BodyBounds {

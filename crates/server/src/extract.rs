@@ -9,13 +9,16 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures::StreamExt;
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Credential};
 use serde::de::DeserializeOwned;
 
+use crate::app::Shared;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
+use crate::principals::{from_address, prove_basic};
 
 /// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
 const DISCARD_BYTES: usize = 32 * 1024 * 1024;
@@ -244,10 +247,38 @@ pub(crate) fn session_required() -> Failure {
     Failure::new(Code::SessionRequired, detail)
 }
 
-impl<S: Sync> FromRequestParts<S> for Asking {
+/// Who asks, as access control lists name them.
+#[derive(Debug)]
+pub(crate) struct Who(pub(crate) Principals);
+
+impl FromRequestParts<Shared> for Who {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
+        match parts.extensions.get::<Asking>() {
+            Some(asking) => Ok(Self(asking.0.principals.clone())),
+            None => principals_of(parts, shared).map(Self),
+        }
+    }
+}
+
+fn principals_of(parts: &Parts, shared: &Shared) -> Result<Principals, Failure> {
+    let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
+    let mut principals = address.map(from_address).unwrap_or_default();
+    if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
+        prove_basic(&mut principals, header, &shared.super_digest).map_err(|why| {
+            let detail =
+                format!("header Authorization proves nothing: {why}; send Basic with user:password, or leave it out");
+            Failure::bad_request(detail)
+        })?;
+    }
+    Ok(principals)
+}
+
+impl FromRequestParts<Shared> for Asking {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
         // On a stream it is known already who asks.
         if let Some(asking) = parts.extensions.remove::<Self>() {
             return Ok(asking);
@@ -267,7 +298,7 @@ impl<S: Sync> FromRequestParts<S> for Asking {
             }
             None => None,
         };
-        let principals = parts.extensions.get::<ClientAddress>().map(|from| from.principals()).unwrap_or_default();
+        let principals = principals_of(parts, shared)?;
         Ok(Self(Caller { credential, request, principals }))
     }
 }

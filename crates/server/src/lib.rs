@@ -17,6 +17,7 @@ mod http;
 pub mod local;
 mod observe;
 mod peer;
+mod principals;
 mod reply;
 mod routes;
 mod server;

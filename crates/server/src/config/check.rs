@@ -128,9 +128,9 @@ impl Config {
         within("zookeeper.max_frame_bytes", zookeeper.max_frame_bytes, 1024, 64 * MAX_DATA_BYTES)?;
         let least = zookeeper.max_frame_bytes.saturating_mul(2);
         within("zookeeper.max_unread_bytes", zookeeper.max_unread_bytes, least, 1 << 32)?;
-        let digest = &zookeeper.super_digest;
+        let digest = &self.admin.super_digest;
         if !digest.is_empty() && digest.split(':').filter(|part| !part.is_empty()).count() != 2 {
-            return Err(refuse("zookeeper.super_digest", "***", "must be user:hash, or empty"));
+            return Err(refuse("admin.super_digest", "***", "must be user:hash, or empty"));
         }
         for word in zookeeper.words.iter().filter(|word| *word != "*") {
             if FourLetterWord::from_name(word).is_none() {

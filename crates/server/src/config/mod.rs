@@ -186,6 +186,8 @@ pub struct Admin {
     pub allow_force_release: bool,
     /// Whether members may be added, promoted and removed and leadership be handed over through the API.
     pub allow_membership: bool,
+    /// Whom no access control list stops, at either front door: `user:hash`, as a `digest` entry names somebody; empty for nobody.
+    pub super_digest: String,
 }
 
 /// Section `[zookeeper]`: a second front door, for clients that speak ZooKeeper's protocol. Off unless it is told where to listen.
@@ -209,8 +211,6 @@ pub struct ZooKeeper {
     /// Whether each read sees everything that was acknowledged before it, to anybody, at the price of a round to the leader. Otherwise
     /// reads are ZooKeeper's: in order for each client, and perhaps behind.
     pub linearizable_reads: bool,
-    /// Who may do everything: `user:hash`, as `digest` entries of an ACL name somebody; empty for nobody.
-    pub super_digest: String,
     /// Four-letter words that are answered; `*` for all.
     pub words: Vec<String>,
 }
@@ -296,7 +296,6 @@ impl Default for ZooKeeper {
             max_frame_bytes: lockkeeper_zookeeper::DEFAULT_MAX_FRAME_BYTES,
             max_unread_bytes: 16 * 1024 * 1024,
             linearizable_reads: false,
-            super_digest: String::new(),
             words: words.map(ToOwned::to_owned).to_vec(),
         }
     }
@@ -304,7 +303,7 @@ impl Default for ZooKeeper {
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { allow_force_release: true, allow_membership: true }
+        Self { allow_force_release: true, allow_membership: true, super_digest: String::new() }
     }
 }
 

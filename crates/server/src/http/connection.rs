@@ -14,7 +14,6 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use lockkeeper_core::Principals;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
@@ -109,13 +108,6 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
 /// From where a request came; for the audit log and access control lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
-
-impl ClientAddress {
-    /// Who that is to access control lists: nobody but whoever is there.
-    pub(crate) fn principals(self) -> Principals {
-        Principals { address: Some(self.0.ip().to_canonical()), identities: Vec::new() }
-    }
-}
 
 /// Marks a reply whose body goes on until somebody leaves.
 #[derive(Clone, Copy, Debug)]

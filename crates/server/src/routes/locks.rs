@@ -4,14 +4,16 @@ use axum::extract::{Extension, State as Extract};
 use lockkeeper_api::locks::{Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, Standing, State};
+use lockkeeper_node::NodeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Consistency, page_limit};
 use crate::app::Shared;
-use crate::extract::{Asking, Json, Lock, LockAndToken, Query};
+use crate::extract::{Asking, Json, Lock, LockAndToken, Query, Who};
 use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
+use crate::principals::may_read;
 use crate::reply::{Answer, Reply};
 
 /// Waiters shown of a lock.
@@ -84,20 +86,22 @@ pub(super) async fn verify(
 pub(super) async fn show(
     Extract(app): Extract<Shared>,
     Lock(lock): Lock,
+    Who(principals): Who,
     Query(how): Query<Consistency>,
 ) -> Answer<LockPage> {
     let name = lock.to_string();
     let read = app
         .node
         .read(how.level(), move |state: &State| {
-            let Some(view) = state.lock(&lock) else { return (Vec::new(), Vec::new(), 0) };
+            may_read(&principals, state, &lock.directory())?;
+            let Some(view) = state.lock(&lock) else { return Ok((Vec::new(), Vec::new(), 0)) };
             let (total, holding) = (view.len(), view.holders());
             let shown = view.requests().take(holding + QUEUE_SHOWN).map(request_view);
             let (queue, holders): (Vec<Request>, Vec<Request>) = shown.partition(|request| request.waits_for.is_some());
-            (holders, queue, (total - holding) as u64)
+            Ok((holders, queue, (total - holding) as u64))
         })
         .await?;
-    let (holders, queue, waiting) = read.value;
+    let (holders, queue, waiting) = read.value.map_err(NodeError::Refused)?;
     Ok(Reply::ok(read.zxid, LockPage { lock: name, holders, queue, waiting, zxid: read.zxid.0 }))
 }
 
@@ -121,7 +125,11 @@ pub(super) struct Page {
     responses((status = 200, description = "A page of locks", body = Locks),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(Extract(app): Extract<Shared>, Query(page): Query<Page>) -> Answer<Locks> {
+pub(super) async fn list(
+    Extract(app): Extract<Shared>,
+    Who(principals): Who,
+    Query(page): Query<Page>,
+) -> Answer<Locks> {
     let limit = page_limit(page.limit)?;
     let prefix = page.prefix.unwrap_or_default();
     if prefix.len() > lockkeeper_core::limits::MAX_PATH_BYTES {
@@ -135,7 +143,10 @@ pub(super) async fn list(Extract(app): Extract<Shared>, Query(page): Query<Page>
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.name.to_string());
-            let first = |name: &LockName| state.lock(name).and_then(|view| view.requests().next());
+            // Whose directory the caller may not read has a name and numbers, and no more.
+            let readable = |name: &LockName| may_read(&principals, state, &name.directory()).is_ok();
+            let first =
+                |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));
             let summary = |lock: lockkeeper_core::LockSummary| LockSummary {
                 holder: first(&lock.name).map(request_view),
                 lock: lock.name.to_string(),

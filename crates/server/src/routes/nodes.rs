@@ -5,15 +5,18 @@ use std::sync::Arc;
 use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{AclEntry, Changed, Create, Deleted, Kind, Node as NodePage, SetData, Stat};
 use lockkeeper_api::{Code, Data, Problem};
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_DATA_BYTES;
-use lockkeeper_core::{NodeKind, NodePath, Op, Permissions, Reply as Outcome, State};
+use lockkeeper_core::{NodeKind, NodePath, Op, Permissions, Refusal, Reply as Outcome, State};
+use lockkeeper_node::NodeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::unexpected;
 use crate::app::Shared;
-use crate::extract::{Asking, Json, Node, Query};
+use crate::extract::{Asking, Json, Node, Query, Who};
 use crate::failure::Failure;
+use crate::principals::{fix_up, may_read, shown_id};
 use crate::reply::{Answer, Reply};
 
 /// Most children in one reply.
@@ -62,21 +65,26 @@ pub(super) fn kind_in(kind: Kind, ttl_ms: Option<u64>) -> Result<NodeKind, Failu
 }
 
 /// The list as the state keeps it; open to everyone where none is given.
-pub(super) fn acl_in(acl: Option<Vec<AclEntry>>) -> Vec<lockkeeper_core::AclEntry> {
-    let Some(acl) = acl else { return vec![lockkeeper_core::AclEntry::open()] };
-    acl.into_iter()
-        .map(|entry| lockkeeper_core::AclEntry {
-            permissions: Permissions(entry.permissions),
-            scheme: entry.scheme,
-            id: entry.id,
-        })
-        .collect()
+pub(super) fn acl_in(
+    principals: &Principals,
+    acl: Option<Vec<AclEntry>>,
+) -> Result<Vec<lockkeeper_core::AclEntry>, Failure> {
+    let Some(acl) = acl else { return Ok(vec![lockkeeper_core::AclEntry::open()]) };
+    let entries = acl.into_iter().map(|entry| lockkeeper_core::AclEntry {
+        permissions: Permissions(entry.permissions),
+        scheme: entry.scheme,
+        id: entry.id,
+    });
+    fix_up(principals, entries).map_err(|why| NodeError::Refused(Refusal::InvalidAcl(why.into())).into())
 }
 
-fn acl_out(acl: &[lockkeeper_core::AclEntry]) -> Vec<AclEntry> {
-    acl.iter()
-        .map(|entry| AclEntry { permissions: entry.permissions.0, scheme: entry.scheme.clone(), id: entry.id.clone() })
-        .collect()
+fn acl_out(acl: &[lockkeeper_core::AclEntry], whole: bool) -> Vec<AclEntry> {
+    let show = |entry: &lockkeeper_core::AclEntry| AclEntry {
+        permissions: entry.permissions.0,
+        scheme: entry.scheme.clone(),
+        id: shown_id(entry, whole),
+    };
+    acl.iter().map(show).collect()
 }
 
 /// How to read a node.
@@ -118,6 +126,7 @@ impl Reading {
 pub(super) async fn get(
     Extract(app): Extract<Shared>,
     Node(path): Node,
+    Who(principals): Who,
     Query(how): Query<Reading>,
 ) -> Answer<NodePage> {
     let limit = how.children_limit()?;
@@ -125,21 +134,27 @@ pub(super) async fn get(
     let wanted = path.clone();
     let read = app
         .node
-        .read(super::level(how.consistency), move |state: &State| view(state, &wanted, limit, after.as_deref()))
+        .read(super::level(how.consistency), move |state: &State| {
+            may_read(&principals, state, &wanted)?;
+            Ok(view(state, &principals, &wanted, limit, after.as_deref()))
+        })
         .await?;
-    match read.value {
+    match read.value.map_err(NodeError::Refused)? {
         Some(mut node) => {
             node.zxid = read.zxid.0;
             Ok(Reply::ok(read.zxid, node))
         }
-        None => {
-            Err(Failure::from(lockkeeper_node::NodeError::Refused(lockkeeper_core::Refusal::NoNode(path)))
-                .at(read.zxid))
-        }
+        None => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
     }
 }
 
-fn view(state: &State, path: &NodePath, limit: Option<usize>, after: Option<&str>) -> Option<NodePage> {
+fn view(
+    state: &State,
+    principals: &Principals,
+    path: &NodePath,
+    limit: Option<usize>,
+    after: Option<&str>,
+) -> Option<NodePage> {
     let node = state.get(path)?;
     let (kind, ttl_ms) = match node.kind {
         NodeKind::Persistent => (Kind::Persistent, None),
@@ -163,7 +178,7 @@ fn view(state: &State, path: &NodePath, limit: Option<usize>, after: Option<&str
         kind,
         ttl_ms,
         stat: stat_out(node.stat),
-        acl: acl_out(node.acl),
+        acl: acl_out(node.acl, principals.may(Permissions::ADMIN, node.acl)),
         children,
         next_children,
         zxid: 0,
@@ -186,7 +201,8 @@ pub(super) async fn create(
     if kind == NodeKind::Ephemeral {
         asking.credential()?;
     }
-    let op = Op::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential, acl: acl_in(ask.acl) };
+    let acl = acl_in(&asking.0.principals, ask.acl)?;
+    let op = Op::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential.into(), acl };
     let done = app.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::Created { path, stat } => {

@@ -36,6 +36,7 @@ pub(super) async fn stream(
     // A keepalive: the client may count the session's life from its handshake.
     let timeout_ms = app.node.keepalive(&credential).await?.value.timeout_ms;
     let hearing = app.node.hear(credential.session).await?;
-    let session = Session { app, router, from, credential, timeout_ms };
+    let principals = asking.0.principals;
+    let session = Session { app, router, from, principals, credential, timeout_ms };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, hearing, socket, read)))
 }

@@ -3,6 +3,7 @@
 use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
 use lockkeeper_api::{Code, Problem};
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
 
@@ -31,7 +32,7 @@ pub(super) async fn txn(Extract(app): Extract<Shared>, asking: Asking, Json(ask)
     }
     let mut ops = Vec::with_capacity(count);
     for (index, op) in ask.operations.into_iter().enumerate() {
-        ops.push(operation(op).map_err(|failure| in_operation(failure, index))?);
+        ops.push(operation(op, &asking.0.principals).map_err(|failure| in_operation(failure, index))?);
     }
     let done = app.node.execute(asking.0, Op::Multi(ops)).await?;
     let Outcome::Multi(replies) = done.value else { return Err(unexpected(&done.value)) };
@@ -46,14 +47,14 @@ fn in_operation(failure: Failure, index: usize) -> Failure {
     })
 }
 
-fn operation(op: TxnOp) -> Result<Op, Failure> {
+fn operation(op: TxnOp, principals: &Principals) -> Result<Op, Failure> {
     Ok(match op {
         TxnOp::Create { path, data, kind, ttl_ms, sequential, acl } => Op::Create {
             path: NodePath::parse(&path)?,
             data: data_in(&data)?,
             kind: kind_in(kind, ttl_ms)?,
-            sequential,
-            acl: acl_in(acl),
+            sequential: sequential.into(),
+            acl: acl_in(principals, acl)?,
         },
         TxnOp::Delete { path, version } => Op::Delete { path: NodePath::parse(&path)?, version },
         TxnOp::Set { path, data, version } => {

@@ -11,14 +11,15 @@ use futures::stream::{self, StreamExt};
 use lockkeeper_api::Problem;
 use lockkeeper_api::watch::{Bookmark, Change, ChangeKind};
 use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
-use lockkeeper_node::{WatchEvent, WatchItem, WatchSpec};
+use lockkeeper_node::{NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use crate::app::Shared;
-use crate::extract::Query;
+use crate::extract::{Query, Who};
 use crate::failure::{Failure, compacted};
 use crate::http::connection::Endless;
+use crate::principals::may_read;
 
 /// How often something is sent, so that both ends notice when the other has gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -46,11 +47,13 @@ pub(super) struct Asked {
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn watch(
     Extract(app): Extract<Shared>,
+    Who(principals): Who,
     headers: HeaderMap,
     Query(asked): Query<Asked>,
 ) -> Result<Response, Failure> {
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
+    app.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
     let items = app.node.watch(spec).await?;
     let messages = items.flat_map(|item| stream::iter(messages(item)));
     // A first comment opens the stream, so that a client knows at once that it is being watched for.

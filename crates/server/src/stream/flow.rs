@@ -32,6 +32,7 @@ use super::request::{self, Finished, Open};
 use super::watches::Watches;
 use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
 use crate::failure::{Failure, compacted};
+use crate::principals::may_read;
 use crate::routes::kind_out;
 
 /// Rounds of a turn before it flushes and lets others run.
@@ -326,6 +327,8 @@ impl Flow {
         }
         let spec =
             WatchSpec { path: NodePath::parse(&watch.path)?, recursive: watch.recursive, from: watch.from.map(Zxid) };
+        let (node, principals) = (&self.session.app.node, &self.session.principals);
+        node.look(|state| may_read(principals, state, &spec.path)).map_err(NodeError::Refused)?;
         // It does not wait for anything.
         let begun = self.session.app.node.watch(spec).now_or_never();
         let items = begun.unwrap_or(Err(NodeError::Overloaded { retry_after_ms: 100 }))?;

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use axum::Router;
 use bytes::Bytes;
+use lockkeeper_core::Principals;
 use lockkeeper_node::{At, Credential, Hearing};
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
@@ -48,6 +49,7 @@ pub(crate) struct Session {
     pub(crate) app: Shared,
     pub(crate) router: Router,
     pub(crate) from: ClientAddress,
+    pub(crate) principals: Principals,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
 }

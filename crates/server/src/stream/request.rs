@@ -132,7 +132,7 @@ fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
         id: RequestId(id.as_u128()),
         acknowledged: request.acknowledge.iter().map(|id| RequestId(id.as_u128())).collect(),
     });
-    Ok(Asking(Caller { credential: Some(session.credential), request: key, principals: session.from.principals() }))
+    Ok(Asking(Caller { credential: Some(session.credential), request: key, principals: session.principals.clone() }))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

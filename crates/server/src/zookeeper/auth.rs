@@ -1,26 +1,12 @@
-//! Who a connection is, and what a client may write into an ACL (reference: `PrepRequestProcessor.fixupACL` and the authentication
-//! providers of ZooKeeper 3.9).
-//!
-//! The state decides who may do what (`lockkeeper_core::acl`). Here credentials become identities, and the entries that clients send become
-//! entries that can be stored.
+//! Who a connection is and what lists say, in the words of the protocol. What they mean is in `principals`.
 
 use std::net::IpAddr;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use lockkeeper_core::acl::{Identity, Network, Principals};
-use lockkeeper_core::limits::MAX_IDENTITIES;
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{AclEntry, Permissions};
 use lockkeeper_zookeeper::{Acl, ClientInfo, ErrorCode, Id};
-use sha1::{Digest as _, Sha1};
-use subtle::ConstantTimeEq as _;
 
-const DIGEST: &str = "digest";
-const IP: &str = "ip";
-const WORLD: &str = "world";
-const ANYONE: &str = "anyone";
-const AUTH: &str = "auth";
-const X509: &str = "x509";
+use crate::principals::{DIGEST, IP, SuperDigest, fix_up, from_address, prove, shown_id};
 
 /// What has been proved over one connection.
 #[derive(Clone, Debug)]
@@ -31,7 +17,7 @@ pub(super) struct Known {
 impl Known {
     /// Nothing but where it comes from.
     pub(super) fn at(address: IpAddr) -> Self {
-        Self { principals: Principals { address: Some(address.to_canonical()), identities: Vec::new() } }
+        Self { principals: from_address(address) }
     }
 
     /// As the state is told.
@@ -39,38 +25,14 @@ impl Known {
         &self.principals
     }
 
-    /// Takes credentials; `super_digest` is what `super` proves itself by, as `user:hash`.
+    /// Takes credentials.
     pub(super) fn take(
         &mut self,
         scheme: &str,
         credentials: &[u8],
-        super_digest: Option<&str>,
+        super_digest: &SuperDigest,
     ) -> Result<(), ErrorCode> {
-        match scheme {
-            DIGEST => {
-                let text = std::str::from_utf8(credentials).map_err(|_| ErrorCode::AuthFailed)?;
-                let id = digest_of(text).ok_or(ErrorCode::AuthFailed)?;
-                if super_digest.is_some_and(|known| bool::from(known.as_bytes().ct_eq(id.as_bytes()))) {
-                    self.add(Principals::SUPER, "")?;
-                }
-                self.add(DIGEST, &id)
-            }
-            // Known by itself, as ZooKeeper's provider has it.
-            IP => Ok(()),
-            _ => Err(ErrorCode::AuthFailed),
-        }
-    }
-
-    fn add(&mut self, scheme: &str, id: &str) -> Result<(), ErrorCode> {
-        let identity = Identity { scheme: scheme.into(), id: id.into() };
-        if self.principals.identities.contains(&identity) {
-            return Ok(());
-        }
-        if self.principals.identities.len() >= MAX_IDENTITIES {
-            return Err(ErrorCode::AuthFailed);
-        }
-        self.principals.identities.push(identity);
-        Ok(())
+        prove(&mut self.principals, scheme, credentials, super_digest).map_err(|_| ErrorCode::AuthFailed)
     }
 
     /// The connection's identities without their secrets, as whoAmI shows them.
@@ -88,59 +50,28 @@ impl Known {
         address.into_iter().chain(proved).collect()
     }
 
-    /// The entries as they are to be stored: each once, `auth` spelt out as who the caller is.
+    /// The entries as they are to be stored.
     ///
     /// # Errors
     /// `InvalidAcl` where one makes no sense, or the list is empty.
     pub(super) fn fix_up(&self, acl: &[Acl]) -> Result<Vec<AclEntry>, ErrorCode> {
-        let mut stored: Vec<AclEntry> = Vec::new();
-        for Acl { permissions, id: Id { scheme, id } } in acl {
-            let permissions = u32::try_from(permissions.0).map(Permissions).map_err(|_| ErrorCode::InvalidAcl)?;
-            let mut put = |scheme: &str, id: &str| {
-                let entry = AclEntry { permissions, scheme: scheme.into(), id: id.into() };
-                if !stored.contains(&entry) {
-                    stored.push(entry);
-                }
-            };
-            match scheme.as_str() {
-                WORLD if id == ANYONE => put(WORLD, ANYONE),
-                AUTH => {
-                    let of_digest = self.principals.identities.iter().filter(|identity| *identity.scheme == *DIGEST);
-                    let mut some = false;
-                    for identity in of_digest {
-                        some = true;
-                        put(DIGEST, &identity.id);
-                    }
-                    if !some {
-                        return Err(ErrorCode::InvalidAcl);
-                    }
-                }
-                DIGEST if id.split(':').count() == 2 => put(DIGEST, id),
-                IP if Network::parse(id).is_some() => put(IP, id),
-                X509 if !id.is_empty() => put(X509, id),
-                _ => return Err(ErrorCode::InvalidAcl),
-            }
-        }
-        if stored.is_empty() { Err(ErrorCode::InvalidAcl) } else { Ok(stored) }
+        let entries: Result<Vec<AclEntry>, _> = acl.iter().map(stored).collect();
+        let fixed = entries.and_then(|entries| fix_up(&self.principals, entries).map_err(drop));
+        fixed.ok().filter(|fixed| !fixed.is_empty()).ok_or(ErrorCode::InvalidAcl)
     }
 }
 
-/// `user:password` as lists name it: the user, and the hash of both.
-pub(super) fn digest_of(credentials: &str) -> Option<String> {
-    let (user, _) = credentials.split_once(':')?;
-    Some(format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials))))
+fn stored(Acl { permissions, id: Id { scheme, id } }: &Acl) -> Result<AclEntry, ()> {
+    let permissions = u32::try_from(permissions.0).map(Permissions).map_err(drop)?;
+    Ok(AclEntry { permissions, scheme: scheme.clone(), id: id.clone() })
 }
 
 /// Entries as clients read them. Whoever may not administer the node sees no hashes.
 pub(super) fn shown(acl: &[AclEntry], whole: bool) -> Vec<Acl> {
     let show = |entry: &AclEntry| {
-        let id = match entry.id.split_once(':') {
-            Some((user, _)) if !whole && entry.scheme == DIGEST => format!("{user}:x"),
-            _ => entry.id.clone(),
-        };
         // At most 31, as every stored entry.
         let permissions = lockkeeper_zookeeper::Permissions(i32::try_from(entry.permissions.0).unwrap_or_default());
-        Acl { permissions, id: Id { scheme: entry.scheme.clone(), id } }
+        Acl { permissions, id: Id { scheme: entry.scheme.clone(), id: shown_id(entry, whole) } }
     };
     acl.iter().map(show).collect()
 }
@@ -149,64 +80,22 @@ pub(super) fn shown(acl: &[AclEntry], whole: bool) -> Vec<Acl> {
 mod tests {
     use super::*;
 
-    fn acl(scheme: &str, id: &str) -> Acl {
-        Acl { permissions: lockkeeper_zookeeper::Permissions::ALL, id: Id { scheme: scheme.into(), id: id.into() } }
-    }
-
-    fn somebody() -> Known {
-        Known::at("10.0.0.7".parse().unwrap())
-    }
-
     #[test]
-    fn a_digest_is_the_one_that_zookeeper_makes() {
-        // From ZooKeeper's documentation of `super:superpw` and of its own tools.
-        assert_eq!(digest_of("super:superpw").unwrap(), "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=");
-        assert_eq!(digest_of("nobody"), None);
-    }
-
-    #[test]
-    fn credentials_make_identities_and_their_secrets_are_not_shown() {
-        let mut known = somebody();
-        assert_eq!(known.take("digest", b"bob:secret", None), Ok(()));
-        assert_eq!(known.take("digest", b"bob:secret", None), Ok(()));
-        assert_eq!(known.take("ip", b"", None), Ok(()));
-        assert_eq!(known.take("kerberos", b"bob", None), Err(ErrorCode::AuthFailed));
-        assert_eq!(known.take("digest", b"bob", None), Err(ErrorCode::AuthFailed));
-        assert_eq!(known.principals().identities.len(), 1);
+    fn secrets_are_not_shown() {
+        let mut known = Known::at("10.0.0.7".parse().unwrap());
+        known.take("digest", b"bob:secret", &SuperDigest::default()).unwrap();
+        assert_eq!(known.take("kerberos", b"bob", &SuperDigest::default()), Err(ErrorCode::AuthFailed));
         let shown: Vec<(String, String)> =
             known.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
         assert_eq!(shown, [("ip".into(), "10.0.0.7".into()), ("digest".into(), "bob".into())]);
-        assert!(!known.principals().is_super());
-        let digest = digest_of("root:pw").unwrap();
-        assert_eq!(known.take("digest", b"root:wrong", Some(&digest)), Ok(()));
-        assert!(!known.principals().is_super());
-        assert_eq!(known.take("digest", b"root:pw", Some(&digest)), Ok(()));
-        assert!(known.principals().is_super());
     }
 
     #[test]
-    fn identities_are_bounded() {
-        let mut known = somebody();
-        for number in 0..MAX_IDENTITIES {
-            assert_eq!(known.take("digest", format!("u{number}:p").as_bytes(), None), Ok(()));
-        }
-        assert_eq!(known.take("digest", b"more:p", None), Err(ErrorCode::AuthFailed));
-    }
-
-    #[test]
-    fn lists_are_fixed_up_or_refused() {
-        let mut known = somebody();
+    fn a_list_that_says_nothing_is_refused() {
+        let known = Known::at("10.0.0.7".parse().unwrap());
         assert_eq!(known.fix_up(&[]), Err(ErrorCode::InvalidAcl));
-        assert_eq!(known.fix_up(&[acl("auth", "")]), Err(ErrorCode::InvalidAcl), "nobody was authenticated");
-        for wrong in [acl("world", "bob"), acl("ip", "nowhere"), acl("digest", "bob"), acl("magic", "x"), acl("", "")] {
-            assert_eq!(known.fix_up(std::slice::from_ref(&wrong)), Err(ErrorCode::InvalidAcl), "{wrong:?}");
-        }
-        known.take("digest", b"bob:pw", None).unwrap();
-        let bob = digest_of("bob:pw").unwrap();
-        let stored = known.fix_up(&[acl("auth", "anything"), acl("world", "anyone"), acl("digest", &bob)]).unwrap();
-        let ids: Vec<&str> = stored.iter().map(|entry| entry.id.as_str()).collect();
-        assert_eq!(ids, [bob.as_str(), "anyone"], "who is named twice stands there once");
-        assert_eq!(shown(&stored, false)[0].id.id, "bob:x");
-        assert_eq!(shown(&stored, true)[0].id.id, bob);
+        let nobody = Id { scheme: "auth".into(), id: String::new() };
+        let acl = Acl { permissions: lockkeeper_zookeeper::Permissions::ALL, id: nobody };
+        assert_eq!(known.fix_up(&[acl]), Err(ErrorCode::InvalidAcl));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_core::{NodeKind, Op, Refusal, Reply as Done};
+use lockkeeper_core::{NodeKind, Op, Refusal, Reply as Done, Sequential};
 use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetDataRequest};
 use lockkeeper_zookeeper::{ErrorCode, MultiOp, MultiResult, Reply, Request};
 
@@ -74,13 +74,11 @@ fn make(
     sequential: bool,
     acl: Result<Vec<lockkeeper_core::AclEntry>, ErrorCode>,
 ) -> Result<Op, ErrorCode> {
-    // A sequential name may be nothing but its sequence: `/a/` is a prefix then.
-    let at = if sequential && at.len() > 1 {
-        at.strip_suffix('/').map_or_else(|| path(at), |_| Err(ErrorCode::BadArguments))
-    } else {
-        path(at)
+    let (path, sequential) = match sequential {
+        true => Sequential::parse_prefix(at).map_err(|_| ErrorCode::BadArguments)?,
+        false => (path(at)?, Sequential::No),
     };
-    Ok(Op::Create { path: at?, data: bytes(data), kind, sequential, acl: acl? })
+    Ok(Op::Create { path, data: bytes(data), kind, sequential, acl: acl? })
 }
 
 fn delete(request: &PathVersion) -> Result<Op, ErrorCode> {
@@ -226,6 +224,21 @@ mod tests {
         let bare = CreateRequest { acl: Vec::new(), ..request("/a", 0) };
         assert_eq!(changed(&Request::Create(bare)).unwrap_err(), ErrorCode::InvalidAcl);
         assert!(change(&Request::Ping, &known()).is_none());
+    }
+
+    #[test]
+    fn a_sequential_name_may_be_its_sequence_alone() {
+        let asked = |path: &str, flags| match changed(&Request::Create(request(path, flags))).map(|change| change.op) {
+            Ok(Op::Create { path, sequential, .. }) => Ok((path.as_str().to_owned(), sequential)),
+            Ok(other) => panic!("{other:?}"),
+            Err(code) => Err(code),
+        };
+        assert_eq!(asked("/a/", 2), Ok(("/a".into(), Sequential::Alone)));
+        assert_eq!(asked("/a/n-", 3), Ok(("/a/n-".into(), Sequential::Suffix)));
+        assert_eq!(asked("/", 2), Ok(("/".into(), Sequential::Suffix)));
+        for (path, flags) in [("/a/", 0), ("/a//", 2), ("//", 2), ("", 2)] {
+            assert_eq!(asked(path, flags), Err(ErrorCode::BadArguments), "{path} {flags}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader,
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::auth::Known;
@@ -30,6 +31,8 @@ use super::{rearm, words};
 
 /// A client that has connected says who it is within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
+/// Most pings of a connection that are not answered yet: its next request waits until there is room.
+const MOST_PINGS: usize = 16;
 /// How often it is looked whether answers are late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -104,7 +107,13 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         Greeted::In(carried) => carried,
         Greeted::Out(why) => return why,
     };
-    let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
+    let mut guest = Guest {
+        door: door.clone(),
+        line: line.clone(),
+        carried,
+        known: Known::at(line.address),
+        pings: Arc::new(Semaphore::new(MOST_PINGS)),
+    };
     loop {
         let frame = tokio::select! {
             heard = ear.next() => heard,
@@ -148,6 +157,8 @@ struct Guest {
     line: Arc<Line>,
     carried: Carried,
     known: Known,
+    /// For pings that are not answered yet.
+    pings: Arc<Semaphore>,
 }
 
 impl Guest {
@@ -170,11 +181,10 @@ impl Guest {
             return self.change(xid, change).await;
         }
         match request {
-            Request::Ping => self.ping(),
+            Request::Ping => self.ping().await,
             Request::CloseSession => self.close(xid),
             Request::Auth(auth) => {
-                let digest = self.door.settings.super_digest.as_deref();
-                let taken = self.known.take(&auth.scheme, &auth.credentials, digest);
+                let taken = self.known.take(&auth.scheme, &auth.credentials, &self.door.settings.super_digest);
                 let flow = self.say_after_all(xid, taken.map(|()| Reply::Empty)).await;
                 if taken.is_err() { Flow::End("its credentials are wrong") } else { flow }
             }
@@ -305,9 +315,15 @@ impl Guest {
     }
 
     /// Answered once the leader has heard of it, so that a client of a node that is cut off learns that it is.
-    fn ping(&self) -> Flow {
+    async fn ping(&self) -> Flow {
         let (door, line, carried) = (self.door.clone(), self.line.clone(), self.carried);
+        let asking = tokio::select! {
+            biased;
+            Ok(asking) = self.pings.clone().acquire_owned() => asking,
+            why = self.enough() => return Flow::End(why),
+        };
         tokio::spawn(async move {
+            let _asking = asking;
             if door.node.keep_alive(carried.id).await.is_ok() {
                 door.node.look(|state| {
                     line.outbox.say(|out| ReplyHeader::ok(xid::PING, zxid(state.zxid())).encode(out));

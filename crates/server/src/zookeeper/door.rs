@@ -18,6 +18,7 @@ use super::outbox::End;
 use super::special::Special;
 use super::values::zxid;
 use super::watches::{ConnectionId, Watches, event_type};
+use crate::principals::SuperDigest;
 
 /// Bounds and choices, from the configuration.
 #[derive(Clone, Debug)]
@@ -38,8 +39,8 @@ pub(super) struct Settings {
     pub(super) request_timeout: Duration,
     /// Reads see everything that was acknowledged before them, whoever asked.
     pub(super) linearizable_reads: bool,
-    /// What `super` proves itself by: `user:hash`.
-    pub(super) super_digest: Option<String>,
+    /// What `super` proves itself by.
+    pub(super) super_digest: SuperDigest,
     /// Four-letter words that are answered.
     pub(super) words: Vec<String>,
 }

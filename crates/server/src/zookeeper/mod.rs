@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Checked, Config};
+use crate::principals::SuperDigest;
 
 mod auth;
 mod changes;
@@ -68,7 +69,7 @@ fn settings(config: &Config) -> Settings {
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
-        super_digest: Some(zookeeper.super_digest.clone()).filter(|digest| !digest.is_empty()),
+        super_digest: SuperDigest::new(&config.admin.super_digest),
         words: zookeeper.words.clone(),
     }
 }

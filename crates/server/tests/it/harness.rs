@@ -20,6 +20,7 @@ pub(crate) struct Running {
     pub(crate) base: String,
     pub(crate) client: SocketAddr,
     pub(crate) peer: SocketAddr,
+    pub(crate) zookeeper: Option<SocketAddr>,
     pub(crate) http: Client,
     stop: Option<oneshot::Sender<()>>,
     pub(crate) done: JoinHandle<Result<(), ServeError>>,
@@ -36,14 +37,14 @@ pub(crate) fn adjust_for_tests(config: &mut Config) {
 }
 
 pub(crate) fn spawn(server: Server) -> Running {
-    let (client, peer) = (server.client_address(), server.peer_address());
+    let (client, peer, zookeeper) = (server.client_address(), server.peer_address(), server.zookeeper_address());
     let (stop, stopped) = oneshot::channel::<()>();
     let done = tokio::spawn(server.run(async {
         // Dropping the handle stops the node too.
         let _ = stopped.await;
     }));
     let http = Client::builder().no_proxy().build().unwrap();
-    Running { base: format!("http://{client}"), client, peer, http, stop: Some(stop), done }
+    Running { base: format!("http://{client}"), client, peer, zookeeper, http, stop: Some(stop), done }
 }
 
 impl Cluster {

@@ -19,3 +19,4 @@ mod together;
 mod trouble;
 mod watch;
 mod wire;
+mod zookeeper;

@@ -1,0 +1,263 @@
+//! Who a caller has proved to be, at either front door, and what a caller may write into an ACL (reference:
+//! `PrepRequestProcessor.fixupACL` and the authentication providers of ZooKeeper 3.9).
+//!
+//! The state decides who may do what (`lockkeeper_core::acl`). Here credentials become identities, and the entries that clients send become
+//! entries that can be stored.
+
+use std::net::IpAddr;
+
+use axum::http::HeaderValue;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use lockkeeper_core::acl::{Identity, Network, Principals};
+use lockkeeper_core::limits::MAX_IDENTITIES;
+use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
+use sha1::{Digest as _, Sha1};
+use subtle::ConstantTimeEq as _;
+
+pub(crate) const DIGEST: &str = "digest";
+pub(crate) const IP: &str = "ip";
+const WORLD: &str = "world";
+const ANYONE: &str = "anyone";
+const AUTH: &str = "auth";
+const X509: &str = "x509";
+
+/// Whose credentials make them `super`, as `user:hash`; nobody's if there is none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SuperDigest(Option<String>);
+
+impl SuperDigest {
+    /// As the configuration has it: empty for nobody.
+    pub(crate) fn new(text: &str) -> Self {
+        Self(Some(text.to_owned()).filter(|text| !text.is_empty()))
+    }
+
+    fn is(&self, digest: &str) -> bool {
+        self.0.as_deref().is_some_and(|known| known.as_bytes().ct_eq(digest.as_bytes()).into())
+    }
+}
+
+/// Why credentials prove nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unproved {
+    /// The scheme is not known here.
+    #[error("its scheme is not known")]
+    Scheme,
+    /// They are not `user:password`.
+    #[error("they are not user:password")]
+    Form,
+    /// One caller cannot be so many.
+    #[error("one caller has at most {MAX_IDENTITIES} identities")]
+    TooMany,
+}
+
+/// Nothing but where a call comes from.
+pub(crate) fn from_address(address: IpAddr) -> Principals {
+    Principals { address: Some(address.to_canonical()), identities: Vec::new() }
+}
+
+/// Adds what credentials prove.
+///
+/// # Errors
+/// They prove nothing.
+pub(crate) fn prove(
+    principals: &mut Principals,
+    scheme: &str,
+    credentials: &[u8],
+    super_digest: &SuperDigest,
+) -> Result<(), Unproved> {
+    match scheme {
+        DIGEST => {
+            let text = std::str::from_utf8(credentials).map_err(|_| Unproved::Form)?;
+            let id = digest_of(text).ok_or(Unproved::Form)?;
+            if super_digest.is(&id) {
+                add(principals, Principals::SUPER, "")?;
+            }
+            add(principals, DIGEST, &id)
+        }
+        // Known by itself, as ZooKeeper's provider has it.
+        IP => Ok(()),
+        _ => Err(Unproved::Scheme),
+    }
+}
+
+/// Adds what an `Authorization` header proves: `Basic` (RFC 7617) is ZooKeeper's digest scheme by another road.
+///
+/// # Errors
+/// It is another scheme, or is not written as that one is.
+pub(crate) fn prove_basic(
+    principals: &mut Principals,
+    header: &HeaderValue,
+    super_digest: &SuperDigest,
+) -> Result<(), Unproved> {
+    let (scheme, credentials) =
+        header.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or(Unproved::Form)?;
+    if !scheme.eq_ignore_ascii_case("basic") {
+        return Err(Unproved::Scheme);
+    }
+    let credentials = STANDARD.decode(credentials.trim()).map_err(|_| Unproved::Form)?;
+    prove(principals, DIGEST, &credentials, super_digest)
+}
+
+fn add(principals: &mut Principals, scheme: &str, id: &str) -> Result<(), Unproved> {
+    let identity = Identity { scheme: scheme.into(), id: id.into() };
+    if principals.identities.contains(&identity) {
+        return Ok(());
+    }
+    if principals.identities.len() >= MAX_IDENTITIES {
+        return Err(Unproved::TooMany);
+    }
+    principals.identities.push(identity);
+    Ok(())
+}
+
+/// The entries as they are to be stored: each once, `auth` spelt out as who the caller is.
+///
+/// # Errors
+/// One makes no sense: which, and why.
+pub(crate) fn fix_up(
+    principals: &Principals,
+    acl: impl IntoIterator<Item = AclEntry>,
+) -> Result<Vec<AclEntry>, String> {
+    let mut stored: Vec<AclEntry> = Vec::new();
+    let mut put = |entry: AclEntry| {
+        if !stored.contains(&entry) {
+            stored.push(entry);
+        }
+    };
+    for entry in acl {
+        let AclEntry { permissions, scheme, id } = &entry;
+        match scheme.as_str() {
+            WORLD if id == ANYONE => put(entry),
+            WORLD => return Err(format!("scheme world has the id {ANYONE} alone, not '{id}'")),
+            AUTH => {
+                let mut proved = principals.identities.iter().filter(|known| *known.scheme == *DIGEST).peekable();
+                if proved.peek().is_none() {
+                    return Err(
+                        "scheme auth means who the caller has proved to be, and this one has proved nothing".into()
+                    );
+                }
+                for known in proved {
+                    put(AclEntry { permissions: *permissions, scheme: DIGEST.into(), id: known.id.to_string() });
+                }
+            }
+            DIGEST if id.split(':').count() == 2 => put(entry),
+            DIGEST => return Err(format!("the id of scheme digest is user:hash, not '{id}'")),
+            IP if Network::parse(id).is_some() => put(entry),
+            IP => return Err(format!("the id of scheme ip is an address, or one with a number of bits, not '{id}'")),
+            X509 if !id.is_empty() => put(entry),
+            _ => return Err(format!("scheme '{scheme}' is none of world, auth, digest, ip and x509, or has no id")),
+        }
+    }
+    Ok(stored)
+}
+
+/// Refuses to show what the caller may not read. What is not there is no secret.
+///
+/// # Errors
+/// The node's list does not allow it.
+pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) -> Result<(), Refusal> {
+    match state.get(path) {
+        Some(node) if !principals.may(Permissions::READ, node.acl) => {
+            Err(Refusal::NoAuth { path: path.clone(), wanted: Permissions::READ })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `user:password` as lists name it: the user, and the hash of both.
+pub(crate) fn digest_of(credentials: &str) -> Option<String> {
+    let (user, _) = credentials.split_once(':')?;
+    Some(format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials))))
+}
+
+/// An entry as readers see it. Whoever may not administer the node sees no hashes.
+pub(crate) fn shown_id(entry: &AclEntry, whole: bool) -> String {
+    match entry.id.split_once(':') {
+        Some((user, _)) if !whole && entry.scheme == DIGEST => format!("{user}:x"),
+        _ => entry.id.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(scheme: &str, id: &str) -> AclEntry {
+        AclEntry { permissions: Permissions::ALL, scheme: scheme.into(), id: id.into() }
+    }
+
+    fn somebody() -> Principals {
+        from_address("10.0.0.7".parse().unwrap())
+    }
+
+    #[test]
+    fn a_digest_is_the_one_that_zookeeper_makes() {
+        // From ZooKeeper's documentation of `super:superpw` and of its own tools.
+        assert_eq!(digest_of("super:superpw").unwrap(), "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=");
+        assert_eq!(digest_of("nobody"), None);
+    }
+
+    #[test]
+    fn credentials_make_identities() {
+        let (mut known, nobody) = (somebody(), SuperDigest::new(""));
+        assert_eq!(prove(&mut known, "digest", b"bob:secret", &nobody), Ok(()));
+        assert_eq!(prove(&mut known, "digest", b"bob:secret", &nobody), Ok(()));
+        assert_eq!(prove(&mut known, "ip", b"", &nobody), Ok(()));
+        assert_eq!(prove(&mut known, "kerberos", b"bob", &nobody), Err(Unproved::Scheme));
+        assert_eq!(prove(&mut known, "digest", b"bob", &nobody), Err(Unproved::Form));
+        assert_eq!(known.identities.len(), 1);
+        let root = SuperDigest::new(&digest_of("root:pw").unwrap());
+        assert_eq!(prove(&mut known, "digest", b"root:wrong", &root), Ok(()));
+        assert!(!known.is_super());
+        assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
+        assert!(known.is_super());
+    }
+
+    #[test]
+    fn basic_is_digest_by_another_road() {
+        let prove = |text: &str| {
+            let mut known = somebody();
+            let header = HeaderValue::from_str(text).unwrap();
+            prove_basic(&mut known, &header, &SuperDigest::default()).map(|()| known.identities[0].id.to_string())
+        };
+        assert_eq!(prove("Basic Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret").unwrap()));
+        assert_eq!(prove("basic  Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret").unwrap()));
+        assert_eq!(prove("Bearer abc"), Err(Unproved::Scheme));
+        for wrong in ["Basic", "Basic !!", "Basic Ym9i"] {
+            assert_eq!(prove(wrong), Err(Unproved::Form), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn identities_are_bounded() {
+        let (mut known, nobody) = (somebody(), SuperDigest::default());
+        for number in 0..MAX_IDENTITIES {
+            assert_eq!(prove(&mut known, "digest", format!("u{number}:p").as_bytes(), &nobody), Ok(()));
+        }
+        assert_eq!(prove(&mut known, "digest", b"more:p", &nobody), Err(Unproved::TooMany));
+    }
+
+    #[test]
+    fn lists_are_fixed_up_or_refused() {
+        let mut known = somebody();
+        for wrong in [
+            entry("auth", ""),
+            entry("world", "bob"),
+            entry("ip", "nowhere"),
+            entry("digest", "bob"),
+            entry("magic", "x"),
+            entry("", ""),
+        ] {
+            assert!(fix_up(&known, [wrong.clone()]).is_err(), "{wrong:?}");
+        }
+        prove(&mut known, "digest", b"bob:pw", &SuperDigest::default()).unwrap();
+        let bob = digest_of("bob:pw").unwrap();
+        let stored =
+            fix_up(&known, [entry("auth", "anything"), entry("world", "anyone"), entry("digest", &bob)]).unwrap();
+        let ids: Vec<&str> = stored.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!(ids, [bob.as_str(), "anyone"], "who is named twice stands there once");
+        assert_eq!(shown_id(&stored[0], false), "bob:x");
+        assert_eq!(shown_id(&stored[0], true), bob);
+    }
+}

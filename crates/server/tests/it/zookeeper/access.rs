@@ -1,0 +1,141 @@
+//! Access control lists, enforced at both doors.
+
+use bytes::Bytes;
+use lockkeeper_api::Code;
+use lockkeeper_zookeeper::request::{AuthRequest, CreateRequest, SetAclRequest};
+use lockkeeper_zookeeper::{Acl, ErrorCode, Id, Permissions, Reply, Request};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::client::Client;
+use super::{cluster, cluster_with};
+use crate::harness::{Cluster, Got};
+
+fn auth(credentials: &'static str) -> Request {
+    Request::Auth(AuthRequest {
+        auth_type: 0,
+        scheme: "digest".into(),
+        credentials: Bytes::from_static(credentials.as_bytes()),
+    })
+}
+
+fn acl(scheme: &str, id: &str, permissions: Permissions) -> Acl {
+    Acl { permissions, id: Id { scheme: scheme.into(), id: id.into() } }
+}
+
+/// A node that is its maker's alone.
+async fn private(client: &mut Client, path: &str) {
+    let create = CreateRequest {
+        path: path.into(),
+        data: Some(Bytes::from_static(b"secret")),
+        acl: vec![acl("auth", "", Permissions::ALL)],
+        flags: 0,
+    };
+    client.ask(Request::Create(create)).await.unwrap();
+}
+
+async fn over_http(cluster: &Cluster, method: Method, path: &str, user: Option<(&str, &str)>) -> Got {
+    let mut request = cluster.request(method, path);
+    if let Some((name, password)) = user {
+        request = request.basic_auth(name, Some(password));
+    }
+    Got::of(request.send().await.unwrap()).await
+}
+
+#[tokio::test]
+async fn a_node_is_read_and_written_by_those_whom_its_list_names() {
+    let cluster = cluster(1).await;
+    let mut bob = Client::open(cluster.door(0)).await;
+    let mut eve = Client::open(cluster.door(0)).await;
+    assert_eq!(bob.ask(auth("bob:pw")).await, Ok(Reply::Empty));
+    eve.ask(auth("eve:pw")).await.unwrap();
+    private(&mut bob, "/bobs").await;
+    assert_eq!(eve.data("/bobs").await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.children("/bobs").await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.set("/bobs", b"x").await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.create("/bobs/child", 0).await, Err(ErrorCode::NoAuth));
+    assert_eq!(eve.ask(Request::GetAcl("/bobs".into())).await, Err(ErrorCode::NoAuth));
+    let open = SetAclRequest { path: "/bobs".into(), acl: vec![Acl::open()], version: -1 };
+    assert_eq!(eve.ask(Request::SetAcl(open)).await, Err(ErrorCode::NoAuth));
+    eve.exists("/bobs", false).await.unwrap();
+    assert_eq!(bob.data("/bobs").await.unwrap(), "secret");
+    bob.create("/bobs/child", 0).await.unwrap();
+    // Deleting is the parent's affair.
+    assert_eq!(eve.delete("/bobs/child").await, Err(ErrorCode::NoAuth));
+    bob.delete("/bobs/child").await.unwrap();
+    eve.delete("/bobs").await.unwrap();
+}
+
+#[tokio::test]
+async fn the_other_door_asks_for_the_same_credentials() {
+    let cluster = cluster(1).await;
+    let mut bob = Client::open(cluster.door(0)).await;
+    bob.ask(auth("bob:pw")).await.unwrap();
+    private(&mut bob, "/bobs").await;
+    let right = Some(("bob", "pw"));
+    for user in [None, Some(("bob", "wrong")), Some(("eve", "pw"))] {
+        for path in ["/v1/nodes/bobs", "/v1/nodes/bobs?children=true&consistency=stale", "/v1/watch?path=/bobs"] {
+            over_http(&cluster, Method::GET, path, user).await.problem(Code::Forbidden);
+        }
+        let request = cluster.request(Method::PUT, "/v1/nodes/bobs").json(&json!({"data": {"text": "x"}}));
+        let request = match user {
+            Some((name, password)) => request.basic_auth(name, Some(password)),
+            None => request,
+        };
+        Got::of(request.send().await.unwrap()).await.problem(Code::Forbidden);
+    }
+    let node: serde_json::Value = over_http(&cluster, Method::GET, "/v1/nodes/bobs", right).await.json();
+    assert_eq!(node["data"]["text"], "secret", "{node}");
+    assert_eq!(node["acl"][0]["id"], "bob:ikIaKsbtGweaHnb/jKn7OHqbunM=", "who may administer it sees it whole");
+    let set = cluster
+        .request(Method::PUT, "/v1/nodes/bobs")
+        .basic_auth("bob", Some("pw"))
+        .json(&json!({"data": {"text": "y"}}));
+    assert_eq!(Got::of(set.send().await.unwrap()).await.status, StatusCode::OK);
+    assert_eq!(bob.data("/bobs").await.unwrap(), "y");
+    let bearer = cluster.request(Method::GET, "/v1/nodes/bobs").bearer_auth("token");
+    Got::of(bearer.send().await.unwrap()).await.problem(Code::BadRequest);
+}
+
+#[tokio::test]
+async fn a_list_given_over_http_is_in_force_at_this_door() {
+    let cluster = cluster(1).await;
+    let list = json!({"data": {"text": "d"}, "acl": [{"permissions": 31, "scheme": "auth", "id": ""}]});
+    let create = cluster.request(Method::POST, "/v1/nodes/hers").json(&list);
+    Got::of(create.send().await.unwrap()).await.problem(Code::InvalidAcl);
+    let create = cluster.request(Method::POST, "/v1/nodes/hers").basic_auth("ann", Some("pw")).json(&list);
+    assert_eq!(Got::of(create.send().await.unwrap()).await.status, StatusCode::CREATED);
+    let mut ann = Client::open(cluster.door(0)).await;
+    assert_eq!(ann.data("/hers").await, Err(ErrorCode::NoAuth));
+    ann.ask(auth("ann:pw")).await.unwrap();
+    assert_eq!(ann.data("/hers").await.unwrap(), "d");
+}
+
+#[tokio::test]
+async fn a_list_of_addresses_and_the_one_whom_no_list_stops() {
+    let digest = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=";
+    let cluster = cluster_with(1, |config| config.admin.super_digest = digest.into()).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let create = |path: &str, entry: Acl| {
+        Request::Create(CreateRequest { path: path.into(), data: None, acl: vec![entry], flags: 0 })
+    };
+    client.ask(create("/near", acl("ip", "127.0.0.0/8", Permissions::ALL))).await.unwrap();
+    client.ask(create("/far", acl("ip", "10.0.0.0/8", Permissions::ALL))).await.unwrap();
+    client.data("/near").await.unwrap();
+    assert_eq!(client.data("/far").await, Err(ErrorCode::NoAuth));
+    client.ask(auth("super:superpw")).await.unwrap();
+    client.data("/far").await.unwrap();
+    let got = over_http(&cluster, Method::GET, "/v1/nodes/far", None).await;
+    got.problem(Code::Forbidden);
+    let got = over_http(&cluster, Method::GET, "/v1/nodes/far", Some(("super", "superpw"))).await;
+    assert_eq!(got.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn credentials_that_prove_nothing_end_the_connection() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let wrong = Request::Auth(AuthRequest { auth_type: 0, scheme: "magic".into(), credentials: Bytes::new() });
+    assert_eq!(client.ask(wrong).await, Err(ErrorCode::AuthFailed));
+    assert!(client.is_closed().await);
+}

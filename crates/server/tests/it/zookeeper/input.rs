@@ -1,0 +1,175 @@
+//! What no client should send, and what one may send that is too much.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use lockkeeper_zookeeper::request::{CreateRequest, SetWatchesRequest};
+use lockkeeper_zookeeper::{Acl, ErrorCode, OpCode, Reply, Request};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::client::{Client, create, get};
+use super::words::word;
+use super::{cluster, cluster_with, until};
+
+#[tokio::test]
+async fn garbage_ends_its_connection_and_nothing_else() {
+    let cluster = cluster(1).await;
+    let mut bystander = Client::open(cluster.door(0)).await;
+    let frames: [&[u8]; 6] = [
+        &[0xff; 64],                                   // a negative length
+        &[0x7f, 0xff, 0xff, 0xff],                     // far too long
+        &[0, 0, 0, 0],                                 // empty
+        &[0, 0, 0, 3, 1, 2, 3],                        // no header
+        b"GET / HTTP/1.1\r\nHost: lockkeeper\r\n\r\n", // another protocol
+        &[0, 0, 0, 44, 0, 0, 0, 0],                    // breaks off
+    ];
+    for frame in frames {
+        for greeted in [false, true] {
+            if greeted {
+                let mut client = Client::open(cluster.door(0)).await;
+                client.write(frame).await;
+                client.stop_writing().await;
+                assert!(client.is_closed().await, "{frame:?}");
+            } else {
+                let mut stream = TcpStream::connect(cluster.door(0)).await.unwrap();
+                tokio::io::AsyncWriteExt::write_all(&mut stream, frame).await.unwrap();
+                tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();
+                let mut rest = Vec::new();
+                let _ = stream.read_to_end(&mut rest).await;
+                assert_eq!(rest, [0; 0], "{frame:?}");
+            }
+        }
+    }
+    bystander.create("/still-here", 0).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let unknown = client.send(&Request::Unknown { opcode: 4711 }).await;
+    assert_eq!(client.answer(unknown, OpCode::Ping).await, Err(ErrorCode::Unimplemented));
+    // A body that ends in its middle.
+    let mut frame = BytesMut::new();
+    frame.put_slice(&[0, 0, 0, 12]);
+    frame.put_i32(77);
+    frame.put_i32(OpCode::GetData.number());
+    frame.put_i32(1_000);
+    client.write(&frame).await;
+    assert_eq!(client.answer(77, OpCode::GetData).await, Err(ErrorCode::MarshallingError));
+    for path in ["", "relative", "/a//b", "/a/", "/a/./b", "/\u{0}", "/\u{1}"] {
+        assert_eq!(client.create(path, 0).await, Err(ErrorCode::BadArguments), "{path:?}");
+        assert_eq!(client.exists(path, false).await, Err(ErrorCode::BadArguments), "{path:?}");
+    }
+    assert_eq!(client.create("/flags", 99).await, Err(ErrorCode::BadArguments));
+    let no_acl = CreateRequest { path: "/acl".into(), data: None, acl: Vec::<Acl>::new(), flags: 0 };
+    assert_eq!(client.ask(Request::Create(no_acl)).await, Err(ErrorCode::InvalidAcl));
+    assert_eq!(client.ask(Request::Sasl(Bytes::new())).await, Err(ErrorCode::Unimplemented));
+    assert_eq!(client.children("/").await.unwrap(), ["zookeeper"]);
+}
+
+#[tokio::test]
+async fn half_a_mebibyte_is_kept_and_two_are_not_taken_in() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let data = vec![7_u8; 512 * 1024];
+    client.ask(create("/half", &data, 0)).await.unwrap();
+    assert_eq!(client.data("/half").await.unwrap(), data);
+    let mut out = BytesMut::new();
+    client.encode(&create("/two", &vec![7; 2 << 20], 0), &mut out);
+    client.try_write(&out, Duration::from_secs(5)).await;
+    assert!(client.is_closed().await);
+    let mut other = Client::open(cluster.door(0)).await;
+    assert_eq!(other.exists("/two", false).await, Err(ErrorCode::NoNode));
+}
+
+#[tokio::test]
+async fn so_many_connections_come_from_one_address_and_no_more() {
+    let cluster = cluster(1).await;
+    let mut inside = Vec::new();
+    for _ in 0..60 {
+        inside.push(Client::open(cluster.door(0)).await);
+    }
+    let mut outside = Vec::new();
+    for _ in 0..940 {
+        outside.push(TcpStream::connect(cluster.door(0)).await.unwrap());
+    }
+    for stream in &mut outside {
+        assert!(matches!(stream.read(&mut [0; 8]).await, Ok(0) | Err(_)), "closed without a word");
+    }
+    for client in &mut inside {
+        client.exists("/", false).await.unwrap();
+    }
+    inside.pop();
+    until(async || Client::try_open(cluster.door(0)).await.is_some()).await;
+}
+
+#[tokio::test]
+async fn who_asks_without_end_and_reads_nothing_is_held_back_and_then_cut_off() {
+    let unread = 4 << 20;
+    let cluster = cluster_with(1, |config| {
+        config.zookeeper.max_unread_bytes = unread;
+        config.zookeeper.max_frame_bytes = 1 << 20;
+        config.limits.write_timeout_ms = 2_000;
+    })
+    .await;
+    let mut bystander = Client::open(cluster.door(0)).await;
+    bystander.ask(create("/big", &vec![1; 10_000], 0)).await.unwrap();
+    let mut greedy = Client::open(cluster.door(0)).await;
+    let mut out = BytesMut::new();
+    for _ in 0..100_000 {
+        greedy.encode(&get("/big", false), &mut out);
+    }
+    // A gigabyte of answers.
+    greedy.try_write(&out, Duration::from_secs(60)).await;
+    bystander.create("/meanwhile", 0).await.unwrap();
+    // The bystander and whoever asks for the word.
+    until(async || word(cluster.door(0), "srvr").await.contains("\nConnections: 2\n")).await;
+    let mut answers = 0;
+    while greedy.hear().await.is_some() {
+        answers += 1;
+    }
+    assert!(answers < 50_000, "{answers} answers waited for it");
+}
+
+#[tokio::test]
+async fn who_asks_a_great_deal_and_reads_gets_all_of_it() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    client.create("/n", 0).await.unwrap();
+    let mut out = BytesMut::new();
+    let mut asked = Vec::new();
+    for number in 0..20_000 {
+        let request = match number % 20 {
+            0 => super::client::set("/n", number.to_string().as_bytes()),
+            _ => get("/n", false),
+        };
+        asked.push((client.encode(&request, &mut out), request.opcode()));
+    }
+    let (mut reading, mut writing) = client.split();
+    let writer = tokio::spawn(async move {
+        tokio::io::AsyncWriteExt::write_all(&mut writing, &out).await.unwrap();
+        writing
+    });
+    for (xid, opcode) in asked {
+        reading.answer(xid, OpCode::from_number(opcode).unwrap()).await.unwrap();
+    }
+    writer.await.unwrap();
+}
+
+#[tokio::test]
+async fn many_watches_are_set_again_at_once() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let paths: Vec<String> = (0..5_000).map(|number| format!("/missing-{number}")).collect();
+    let again = SetWatchesRequest {
+        relative_zxid: client.zxid,
+        data_watches: Vec::new(),
+        exist_watches: paths.clone(),
+        child_watches: Vec::new(),
+    };
+    assert_eq!(client.ask(Request::SetWatches(again)).await, Ok(Reply::Empty));
+    client.create(&paths[4_999], 0).await.unwrap();
+    assert_eq!(client.events.len(), 1);
+}

@@ -1,0 +1,98 @@
+//! Nodes go, leaders change; sessions, watches and the order of answers stay.
+
+use bytes::BytesMut;
+use lockkeeper_zookeeper::request::SetWatchesRequest;
+use lockkeeper_zookeeper::{EventType, OpCode, Reply, Request};
+use serde_json::json;
+
+use super::client::{Client, get, set};
+use super::{cluster, until};
+
+#[tokio::test]
+async fn watches_are_set_again_elsewhere_without_a_gap() {
+    let mut cluster = cluster(3).await;
+    let mut watcher = Client::open(cluster.door(2)).await;
+    let mut writer = Client::open(cluster.door(0)).await;
+    for path in ["/set", "/gone", "/still", "/parent"] {
+        writer.create(path, 0).await.unwrap();
+    }
+    watcher.ask(Request::Sync("/".into())).await.unwrap();
+    for path in ["/set", "/gone", "/still"] {
+        watcher.ask(get(path, true)).await.unwrap();
+    }
+    watcher.exists("/new", true).await.unwrap_err();
+    watcher.exists("/never", true).await.unwrap_err();
+    let seen = watcher.zxid;
+    cluster.nodes.remove(2).stop().await.unwrap();
+    assert!(watcher.is_closed().await);
+    // What it misses on the way.
+    writer.set("/set", b"2").await.unwrap();
+    writer.delete("/gone").await.unwrap();
+    writer.create("/new", 0).await.unwrap();
+    writer.create("/parent/child", 0).await.unwrap();
+    let mut watcher = Client::resume(cluster.door(1), &watcher.session, seen).await.unwrap();
+    watcher.ask(Request::Sync("/".into())).await.unwrap();
+    let again = SetWatchesRequest {
+        relative_zxid: seen,
+        data_watches: ["/set", "/gone", "/still"].map(Into::into).to_vec(),
+        exist_watches: ["/new", "/never"].map(Into::into).to_vec(),
+        child_watches: vec!["/parent".into()],
+    };
+    assert_eq!(watcher.ask(Request::SetWatches(again)).await, Ok(Reply::Empty));
+    let mut missed: Vec<(EventType, String)> = watcher.events.drain(..).collect();
+    missed.sort_by(|a, b| a.1.cmp(&b.1));
+    let expected = [
+        (EventType::NodeDeleted, "/gone"),
+        (EventType::NodeCreated, "/new"),
+        (EventType::NodeChildrenChanged, "/parent"),
+        (EventType::NodeDataChanged, "/set"),
+    ];
+    assert_eq!(missed, expected.map(|(kind, path)| (kind, path.to_owned())));
+    writer.set("/still", b"2").await.unwrap();
+    assert_eq!(watcher.event().await, (EventType::NodeDataChanged, "/still".into()));
+    writer.create("/never", 0).await.unwrap();
+    assert_eq!(watcher.event().await, (EventType::NodeCreated, "/never".into()));
+}
+
+#[tokio::test]
+async fn a_leader_change_in_mid_pipeline_is_a_pause() {
+    let cluster = cluster(3).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    client.create("/n", 0).await.unwrap();
+    const ASKED: usize = 3_000;
+    let mut out = BytesMut::new();
+    let asked: Vec<i32> =
+        (0..ASKED).map(|number| client.encode(&set("/n", number.to_string().as_bytes()), &mut out)).collect();
+    let session = client.session.clone();
+    let (mut client, mut writing) = client.split();
+    let writer = tokio::spawn(async move {
+        tokio::io::AsyncWriteExt::write_all(&mut writing, &out).await.unwrap();
+        writing
+    });
+    for (number, xid) in asked.into_iter().enumerate() {
+        let Reply::Stat(stat) = client.answer(xid, OpCode::SetData).await.unwrap() else { panic!("a stat") };
+        assert_eq!(usize::try_from(stat.version).unwrap(), number + 1, "each once, in order");
+        if number == ASKED / 3 || number == 2 * ASKED / 3 {
+            hand_over(&cluster).await;
+        }
+    }
+    let writing = writer.await.unwrap();
+    drop((client, writing));
+    let mut client = Client::resume(cluster.door(1), &session, 0).await.unwrap();
+    client.ask(Request::Sync("/n".into())).await.unwrap();
+    assert_eq!(client.data("/n").await.unwrap(), (ASKED - 1).to_string());
+}
+
+/// Hands leadership to the next node.
+async fn hand_over(cluster: &crate::harness::Cluster) {
+    let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
+    let leader = view["leader"].as_u64().unwrap();
+    let next = leader % 3 + 1;
+    let at = usize::try_from(leader - 1).unwrap();
+    cluster.nodes[at].post("/v1/cluster/transfer", None, json!({"to": next})).await;
+    until(async || {
+        let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
+        view["leader"].as_u64().is_some_and(|now| now != leader)
+    })
+    .await;
+}

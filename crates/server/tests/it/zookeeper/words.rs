@@ -1,0 +1,60 @@
+//! Four-letter words, as monitoring tools ask for them.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::client::Client;
+use super::cluster_with;
+
+/// The answer to a word.
+pub(super) async fn word(at: SocketAddr, word: &str) -> String {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(word.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn words_are_answered_if_they_are_on_the_list() {
+    let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["*".into()]).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    client.create("/e", 1).await.unwrap();
+    client.exists("/e", true).await.unwrap();
+    let session = format!("{:#x}", client.session.session_id);
+    let ask = async |asked: &str| word(cluster.door(0), asked).await;
+    assert_eq!(ask("ruok").await, "imok");
+    assert_eq!(ask("isro").await, "rw");
+    let (srvr, stat) = (ask("srvr").await, ask("stat").await);
+    for line in ["Zookeeper version: 3.9.1-", "Mode: leader", "Node count: ", "Zxid: 0x", "Connections: "] {
+        assert!(srvr.contains(line) && stat.contains(line), "{line}\n{srvr}\n{stat}");
+    }
+    assert!(stat.contains("Clients:"));
+    let mntr = ask("mntr").await;
+    for key in [
+        "zk_version\t3.9.1-",
+        "zk_server_state\tleader",
+        "zk_znode_count\t",
+        "zk_ephemerals_count\t1",
+        "zk_watch_count\t1",
+    ] {
+        assert!(mntr.contains(key), "{key}\n{mntr}");
+    }
+    assert!(ask("envi").await.contains("\nzookeeper.version=3.9.1"));
+    assert!(ask("conf").await.contains("tickTime=500\n"));
+    assert!(ask("cons").await.contains(&session));
+    let dump = ask("dump").await;
+    assert!(dump.contains(&format!("{session}:\n\t/e\n")), "{dump}");
+    assert!(ask("wchs").await.contains("1 connections watching 1 paths"));
+    assert!(ask("wchc").await.contains(&format!("{session}\n\t/e\n")));
+    assert!(ask("wchp").await.contains(&format!("/e\n\t{session}\n")));
+}
+
+#[tokio::test]
+async fn a_word_that_is_not_on_the_list_says_so() {
+    let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["ruok".into()]).await;
+    let answer = word(cluster.door(0), "wchp").await;
+    assert_eq!(answer, "wchp is not executed because it is not in the whitelist.\n");
+}
