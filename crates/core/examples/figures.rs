@@ -61,7 +61,7 @@ fn main() {
         path: NodePath::parse(&path).unwrap_or_else(|e| panic!("{e}")),
         data: data.clone(),
         kind: NodeKind::Persistent,
-        sequential: false,
+        sequential: Sequential::No,
         acl: vec![AclEntry::open()],
     };
     timed("create 1,000,000 nodes", 1_000_000, || {

@@ -8,7 +8,7 @@ use crate::acl::{AclEntry, Principals};
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
-use crate::path::NodePath;
+use crate::path::{NodePath, PathError};
 
 /// Commands of one node, applied in order as one log entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,20 +139,52 @@ pub enum NodeKind {
     },
 }
 
+/// Whether the name of a new node ends in a sequence: `%010d` of the parent's counter, which never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sequential {
+    /// The name is as given.
+    #[default]
+    No,
+    /// The name is as given, and the sequence: `/a/n-` makes `/a/n-0000000000`. Below the root it may be the sequence alone.
+    Suffix,
+    /// The name is the sequence alone, and the path given is the parent's: `/a` makes `/a/0000000000`.
+    Alone,
+}
+
+impl From<bool> for Sequential {
+    fn from(sequential: bool) -> Self {
+        if sequential { Self::Suffix } else { Self::No }
+    }
+}
+
+impl Sequential {
+    /// Reads what a sequential node's path begins with, as ZooKeeper's clients write it: valid if it is once there are digits
+    /// after it, so it may end in a slash.
+    ///
+    /// # Errors
+    /// Says which rule the path breaks.
+    pub fn parse_prefix(text: &str) -> Result<(NodePath, Self), PathError> {
+        match text.strip_suffix('/') {
+            Some(parent) if parent.len() > 1 => Ok((NodePath::parse(parent)?, Self::Alone)),
+            _ => Ok((NodePath::parse(text)?, Self::Suffix)),
+        }
+    }
+}
+
 /// An operation of a client. Versions are compared only when given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Op {
     /// Makes a node. The parent must exist and not be ephemeral.
     Create {
-        /// Where; with `sequential` the prefix of the name.
+        /// Where; what it is the beginning of, if `sequential`.
         path: NodePath,
         /// Its data.
         #[serde(with = "crate::blob")]
         data: Arc<[u8]>,
         /// How it lives.
         kind: NodeKind,
-        /// Appends `%010d` of the parent's counter, which never goes back.
-        sequential: bool,
+        /// Whether its name ends in a sequence.
+        sequential: Sequential,
         /// Who may do what; must not be empty.
         acl: Vec<AclEntry>,
     },
@@ -303,4 +335,25 @@ pub enum IfHolding {
     Keep,
     /// The caller has gone: release it.
     Release,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequential_path_is_valid_once_digits_follow() {
+        let read = |text| Sequential::parse_prefix(text).map(|(path, how)| (path.as_str().to_owned(), how));
+        for (text, path, how) in [
+            ("/a/", "/a", Sequential::Alone),
+            ("/a/b/", "/a/b", Sequential::Alone),
+            ("/a", "/a", Sequential::Suffix),
+            ("/", "/", Sequential::Suffix),
+        ] {
+            assert_eq!(read(text), Ok((path.to_owned(), how)));
+        }
+        for text in ["", "a/", "//", "/a//", "/../", "/a/./"] {
+            assert!(read(text).is_err(), "{text:?} was taken");
+        }
+    }
 }

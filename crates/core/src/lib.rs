@@ -22,7 +22,7 @@ pub mod state;
 pub mod wire;
 
 pub use acl::{AclEntry, Identity, Permissions, Principals};
-pub use command::{Actor, Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey};
+pub use command::{Actor, Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey, Sequential};
 pub use event::{Event, NodeEventKind, SessionEnd};
 pub use gate::{GateKey, GateStanding};
 pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};

@@ -75,7 +75,7 @@ mod tests {
             path: NodePath::parse(path).unwrap(),
             data: (*b"data").into(),
             kind: NodeKind::Ttl { ttl_ms: 5 },
-            sequential: true,
+            sequential: Sequential::Suffix,
             acl: vec![AclEntry::open()],
         }
     }
@@ -88,16 +88,42 @@ mod tests {
 
     /// Logs outlive programs: whoever changes these bytes changes the version.
     #[test]
-    fn the_bytes_of_version_2_stay_what_they_are() {
-        let mut expected = vec![2, 1, 2, 3, 4, 1, 4, 0, 0, 0, 2];
-        expected.extend(b"/a\x04data\x03\x05\x01\x01\x1f\x05world\x06anyone");
-        assert_eq!(batch(vec![create("/a")]).encode(), expected);
+    fn the_bytes_of_version_3_stay_what_they_are() {
+        for (sequential, byte) in [(Sequential::No, 0), (Sequential::Suffix, 1), (Sequential::Alone, 2)] {
+            let mut op = create("/a");
+            if let Op::Create { sequential: kept, .. } = &mut op {
+                *kept = sequential;
+            }
+            let mut expected = vec![3, 1, 2, 3, 4, 1, 4, 0, 0, 0, 0, 0, 0, 2];
+            expected.extend(b"/a\x04data\x03\x05");
+            expected.push(byte);
+            expected.extend(b"\x01\x1f\x05world\x06anyone");
+            assert_eq!(batch(vec![op]).encode(), expected);
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_actor_stay_what_they_are() {
+        let actor = Actor {
+            session: Some(SessionId(9)),
+            request: Some(RequestKey { id: RequestId(8), acknowledged: vec![RequestId(7)] }),
+            attachment: Some(Zxid(300)),
+            principals: Principals {
+                address: Some([10, 0, 0, 7].into()),
+                identities: vec![Identity { scheme: "digest".into(), id: "bob".into() }],
+            },
+        };
+        let op = Op::Check { path: NodePath::parse("/a").unwrap(), version: None };
+        let batch = Batch { commands: vec![Command::Do { actor, op }], ..batch(vec![]) };
+        let expected = b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x04\x02/a\0";
+        assert_eq!(batch.encode()[6..], expected[..]);
+        assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
     #[test]
     fn the_bytes_of_each_command_stay_what_they_are() {
         let (secret_hash, session) = ([7; 32], SessionId(9));
-        let commands: [(Command, Vec<u8>); 4] = [
+        let commands: [(Command, Vec<u8>); 5] = [
             (
                 Command::OpenSession { secret_hash, timeout_ms: 300, label: "l".into() },
                 [&[0][..], &secret_hash, b"\xac\x02\x01l"].concat(),
@@ -108,6 +134,7 @@ mod tests {
                 b"\x02\x03\xac\x02\x01\x09".to_vec(),
             ),
             (Command::Reap { paths: vec![NodePath::parse("/a").unwrap()] }, b"\x03\x01\x02/a".to_vec()),
+            (Command::AttachSession { session }, vec![5, 9]),
         ];
         for (command, expected) in commands {
             let batch = Batch { commands: vec![command], ..batch(vec![]) };
@@ -148,7 +175,7 @@ mod tests {
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[9..], expected, "{op:?}");
+            assert_eq!(&bytes[12..], expected, "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -158,9 +185,11 @@ mod tests {
         let bytes = batch(vec![create("/a")]).encode();
         assert_eq!(Batch::decode(&[]), Err(DecodeError::Empty));
         assert_eq!(Batch::decode(&[9]), Err(DecodeError::Version(9)));
-        let unreleased = Batch::decode(&[1, 1, 2, 3, 4, 0]).unwrap_err();
-        assert_eq!(unreleased, DecodeError::Unreleased);
-        assert!(unreleased.to_string().contains("unreleased program"), "{unreleased}");
+        for version in 1..=UNRELEASED {
+            let unreleased = Batch::decode(&[version, 1, 2, 3, 4, 0]).unwrap_err();
+            assert_eq!(unreleased, DecodeError::Unreleased);
+            assert!(unreleased.to_string().contains("unreleased program"), "{unreleased}");
+        }
         for cut in 1..bytes.len() {
             assert!(matches!(Batch::decode(&bytes[..cut]), Err(DecodeError::Damaged(_))), "cut at {cut}");
         }
@@ -172,7 +201,7 @@ mod tests {
     /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![2, 1, 2, 3, 4, 1, 4, 0, 0];
+        let mut bytes = vec![VERSION, 1, 2, 3, 4, 1, 4, 0, 0, 0, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }

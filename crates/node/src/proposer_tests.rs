@@ -99,7 +99,7 @@ fn make(sequential: bool) -> Command {
         path,
         data: Arc::from(&b""[..]),
         kind: NodeKind::Persistent,
-        sequential,
+        sequential: sequential.into(),
         acl: vec![AclEntry::open()],
     };
     Command::Do { actor: Actor::default(), op }

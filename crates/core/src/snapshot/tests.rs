@@ -37,10 +37,10 @@ fn a_snapshot_comes_back() {
 
 /// Snapshots outlive programs: whoever changes these bytes changes the version.
 #[test]
-fn the_bytes_of_version_3_stay_what_they_are() {
+fn the_bytes_of_version_4_stay_what_they_are() {
     let bytes = bytes();
-    assert_eq!(&bytes[..12], b"LKSTATE\n\x03\0\0\0");
-    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (522, 3_289_769_607));
+    assert_eq!(&bytes[..12], b"LKSTATE\n\x04\0\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (523, 1_393_175_013));
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 4;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(4))));
-    for unreleased in [1, 2] {
+    later[8] = 5;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(5))));
+    for unreleased in [1, 2, 3] {
         later[8] = unreleased;
         let error = read(&later).unwrap_err();
         assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");

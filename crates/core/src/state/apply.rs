@@ -7,11 +7,13 @@ use lockkeeper_planted::{Bug, planted};
 use super::session::{Session, fingerprint};
 use super::transaction::Transaction;
 use super::{Applied, State};
+use crate::acl::Principals;
 use crate::command::{Actor, Batch, Command, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
-    MAX_BULK, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+    MAX_ACL_ID_BYTES, MAX_BULK, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
+    MIN_SESSION_TIMEOUT_MS,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -135,6 +137,9 @@ impl State {
 
     /// An operation of a client: once for each request id, whatever the answer was.
     fn perform(&mut self, actor: &Actor, op: &Op) -> Outcome {
+        if let Err(refusal) = check_principals(&actor.principals) {
+            return self.refused(refusal);
+        }
         let session = actor.session;
         if let Some(id) = session {
             let attachment = self.sessions.get(&id).map(|session| session.attachment);
@@ -211,6 +216,18 @@ fn open_session(
         memory: Default::default(),
     });
     Ok(Reply::SessionOpened { session, timeout_ms })
+}
+
+fn check_principals(who: &Principals) -> Result<(), Refusal> {
+    let count = who.identities.len();
+    if count > MAX_IDENTITIES {
+        return Err(bad(format!("a caller has at most {MAX_IDENTITIES} identities, this one {count}")));
+    }
+    // No entry of a list can name a longer one.
+    match who.identities.iter().find(|identity| identity.scheme.len().max(identity.id.len()) > MAX_ACL_ID_BYTES) {
+        Some(_) => Err(bad(format!("a caller's scheme and id are at most {MAX_ACL_ID_BYTES} bytes long"))),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn check_label(label: &str) -> Result<(), Refusal> {

@@ -164,16 +164,14 @@ impl Transaction<'_> {
             let is_root_of_gates = directory.as_str() == GATES_ROOT;
             match self.tree.get(&directory) {
                 None => above = directory.parent(),
-                Some(node) if node.is_ephemeral() && is_root_of_gates => {
-                    return Err(Refusal::NoChildrenForEphemerals(directory));
-                }
-                Some(node) if node.kind == NodeKind::Container || is_root_of_gates => {
-                    return self.check_access(&directory, node, Permissions::CREATE);
-                }
-                Some(node) if !directory.as_str().starts_with(GATES_ROOT) => {
-                    return self.check_access(&directory, node, Permissions::CREATE);
-                }
-                Some(_) => {
+                Some(node) => {
+                    self.check_access(&directory, node, Permissions::CREATE)?;
+                    if node.is_ephemeral() && is_root_of_gates {
+                        return Err(Refusal::NoChildrenForEphemerals(directory));
+                    }
+                    if node.kind == NodeKind::Container || is_root_of_gates || directory.is_root() {
+                        return Ok(());
+                    }
                     let why = format!("{directory} is a gate itself, or was not made by one; choose another key");
                     return Err(bad(why));
                 }

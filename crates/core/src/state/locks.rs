@@ -14,7 +14,7 @@ use super::tree::{Node, Tree};
 use lockkeeper_planted::{Bug, planted};
 
 use crate::acl::{AclEntry, Permissions};
-use crate::command::{IfHolding, NodeKind};
+use crate::command::{IfHolding, NodeKind, Sequential};
 use crate::ids::{FencingToken, RequestId, SessionId};
 use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
@@ -137,13 +137,17 @@ impl Transaction<'_> {
         let mut path = directory.clone();
         loop {
             match self.tree.get(&path) {
-                Some(node) if node.is_ephemeral() => return Err(Refusal::NoChildrenForEphemerals(path)),
-                Some(node) if path == directory => {
+                Some(node) => {
                     self.check_access(&path, node, Permissions::CREATE)?;
-                    check_sequence(&path, node.children_made)?;
-                    return check_kind(lock, node, mode);
+                    if node.is_ephemeral() {
+                        return Err(Refusal::NoChildrenForEphemerals(path));
+                    }
+                    if path == directory {
+                        check_sequence(&path, node.children_made)?;
+                        return check_kind(lock, node, mode);
+                    }
+                    return Ok(());
                 }
-                Some(node) => return self.check_access(&path, node, Permissions::CREATE),
                 None => path = path.parent().unwrap_or_else(NodePath::root),
             }
         }
@@ -156,7 +160,7 @@ impl Transaction<'_> {
         let acl = self.tree.share_acl(&[AclEntry::open()]);
         let node = Node::new(Arc::from(request.label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
         let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
-        match self.create_checked(&prefix, true, node)? {
+        match self.create_checked(&prefix, Sequential::Suffix, node)? {
             Reply::Created { path, .. } => Ok(path),
             _ => Err(Refusal::NoNode(prefix)),
         }

@@ -10,7 +10,7 @@ use super::locks::{Request, check_kind};
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
-use crate::command::{NodeKind, Op};
+use crate::command::{NodeKind, Op, Sequential};
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
 use crate::lock::{LockName, RequestForm, RequestName, is_delay, parse_name};
@@ -99,11 +99,25 @@ impl Transaction<'_> {
     }
 
     /// Everything about a creation that depends on the tree; the arguments themselves have been checked.
-    pub(crate) fn create_checked(&mut self, path: &NodePath, sequential: bool, node: Node) -> Result<Reply, Refusal> {
-        let path = if sequential { self.sequential_path(path)? } else { path.clone() };
-        let Some(parent) = path.parent() else { return Err(Refusal::NodeExists(path)) };
+    pub(crate) fn create_checked(
+        &mut self,
+        path: &NodePath,
+        sequential: Sequential,
+        node: Node,
+    ) -> Result<Reply, Refusal> {
+        let parent = match sequential {
+            Sequential::Alone => path.clone(),
+            // The root counts as its own parent, which exists.
+            Sequential::No | Sequential::Suffix => path.parent().unwrap_or_else(NodePath::root),
+        };
         let directory = self.node(&parent)?;
         self.check_access(&parent, directory, Permissions::CREATE)?;
+        let path = match sequential {
+            Sequential::No => path.clone(),
+            Sequential::Suffix => with_sequence(path.as_str(), sequence(&parent, directory)?)?,
+            Sequential::Alone if path.is_root() => with_sequence("/", sequence(&parent, directory)?)?,
+            Sequential::Alone => with_sequence(&format!("{path}/"), sequence(&parent, directory)?)?,
+        };
         if self.tree.contains(&path) {
             return Err(Refusal::NodeExists(path));
         }
@@ -115,7 +129,7 @@ impl Transaction<'_> {
             return Err(bad(format!("{parent} keeps the place of a dead holder, and has no children")));
         }
         if let (Some(name), Some(lock)) = (parse_name(path.name()), LockName::of_directory(&parent)) {
-            check_request(&name, path.name(), sequential, directory, self.zxid)?;
+            check_request(&name, path.name(), sequential != Sequential::No, directory, self.zxid)?;
             check_kind(&lock, directory, name.form.mode)?;
         }
         self.create(&path, node);
@@ -123,34 +137,17 @@ impl Transaction<'_> {
         Ok(Reply::Created { path, stat })
     }
 
-    /// The path that a sequential node gets. The root as a prefix means a name that is a sequence alone.
-    fn sequential_path(&self, prefix: &NodePath) -> Result<NodePath, Refusal> {
-        let parent = prefix.parent().unwrap_or_else(NodePath::root);
-        let directory = self.node(&parent)?;
-        let ends = || {
-            let mut places = directory.queue.iter().map(|(place, _)| place.0);
-            Some((places.next()?, places.next_back()?))
-        };
-        let sequence = if planted(Bug::GrantOutOfOrder)
-            && let Some((first, last)) = ends()
-            && first < last
-        {
-            last
-        } else {
-            directory.children_made
-        };
-        check_sequence(&parent, sequence)?;
-        NodePath::parse(&format!("{prefix}{sequence:010}")).map_err(|e| bad(format!("with its sequence: {e}")))
-    }
-
     fn delete(&mut self, path: &NodePath, version: Option<i32>) -> Result<Reply, Refusal> {
         if path.is_root() {
             return Err(bad("the root cannot be deleted"));
         }
-        let node = self.node(path)?;
-        if let Some(parent) = path.parent() {
-            self.check_access(&parent, self.node(&parent)?, Permissions::DELETE)?;
+        // Whoever may not delete there does not learn what is there.
+        if let Some(parent) = path.parent()
+            && let Some(directory) = self.tree.get(&parent)
+        {
+            self.check_access(&parent, directory, Permissions::DELETE)?;
         }
+        let node = self.node(path)?;
         check_version(path, version, node.version)?;
         if !node.children.is_empty() {
             return Err(Refusal::NotEmpty(path.clone()));
@@ -187,6 +184,28 @@ impl Transaction<'_> {
         });
         Ok(Reply::AclSet(self.node(path)?.stat()))
     }
+}
+
+/// What the next sequential node in a directory is counted as.
+fn sequence(path: &NodePath, directory: &Node) -> Result<u64, Refusal> {
+    let ends = || {
+        let mut places = directory.queue.iter().map(|(place, _)| place.0);
+        Some((places.next()?, places.next_back()?))
+    };
+    let sequence = if planted(Bug::GrantOutOfOrder)
+        && let Some((first, last)) = ends()
+        && first < last
+    {
+        last
+    } else {
+        directory.children_made
+    };
+    check_sequence(path, sequence)?;
+    Ok(sequence)
+}
+
+fn with_sequence(prefix: &str, sequence: u64) -> Result<NodePath, Refusal> {
+    NodePath::parse(&format!("{prefix}{sequence:010}")).map_err(|e| bad(format!("with its sequence: {e}")))
 }
 
 /// Keeps the tokens of a lock's grants rising (promise P1), whoever makes the requests.

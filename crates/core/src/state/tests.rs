@@ -40,7 +40,7 @@ fn path(text: &str) -> NodePath {
 }
 
 fn create(text: &str, sequential: bool) -> Op {
-    let (data, acl) = (Arc::from([]), vec![AclEntry::open()]);
+    let (data, acl, sequential) = (Arc::from([]), vec![AclEntry::open()], sequential.into());
     Op::Create { path: path(text), data, kind: NodeKind::Persistent, sequential, acl }
 }
 
@@ -112,14 +112,45 @@ fn sequences_end_where_ten_digits_end() {
     bench.state.validate().unwrap();
 }
 
+/// ZooKeeper counts in 32 bits: past them its names turn negative and stand before all others. Here they go on rising.
+#[test]
+fn sequences_rise_past_32_bits() {
+    let mut bench = Bench::new();
+    bench.ask(create("/q", false)).unwrap();
+    bench.ask(create("/q/n-", true)).unwrap();
+    for (count, name) in [(1, "n-0000000001"), (0x7fff_ffff, "n-2147483647"), (0xffff_ffff, "n-4294967295")] {
+        bench.state.tree.update(&path("/q"), |node| node.children_made = count);
+        for (at, name) in [(count, name.to_owned()), (count + 1, format!("n-{:010}", count + 1))] {
+            let made = bench.ask(create("/q/n-", true)).unwrap();
+            assert!(matches!(made, Reply::Created { path, .. } if path.name() == name), "{at}");
+            bench.state.validate().unwrap();
+        }
+    }
+    // What is shown is twice the count less the children, in 32 bits that wrap as ZooKeeper's do.
+    let (made, children) = (0x1_0000_0001_i64, 7);
+    let shown = bench.state.get(&path("/q")).unwrap().stat;
+    assert_eq!((shown.cversion, shown.num_children), ((made * 2 - children) as i32, children as u32));
+    let alone = Op::Create {
+        path: path("/q"),
+        data: Arc::from([]),
+        kind: NodeKind::Persistent,
+        sequential: Sequential::Alone,
+        acl: vec![AclEntry::open()],
+    };
+    assert!(matches!(bench.ask(alone), Ok(Reply::Created { path, .. }) if path.as_str() == "/q/4294967297"));
+}
+
 #[test]
 fn versions_wrap_and_skip_minus_one() {
     let mut bench = Bench::new();
     let set = |version| Op::SetData { path: NodePath::root(), data: Arc::from([]), version };
+    let set_acl = |version| Op::SetAcl { path: NodePath::root(), acl: vec![AclEntry::open()], version };
     for (before, after) in [(i32::MAX, i32::MIN), (-2, 0), (0, 1), (i32::MIN, i32::MIN + 1)] {
-        bench.state.tree.update(&NodePath::root(), |node| node.version = before);
+        bench.state.tree.update(&NodePath::root(), |node| (node.version, node.aversion) = (before, before));
         let reply = bench.ask(set(Some(before))).unwrap();
         assert!(matches!(reply, Reply::DataSet(stat) if stat.version == after), "{before}");
+        let reply = bench.ask(set_acl(Some(before))).unwrap();
+        assert!(matches!(reply, Reply::AclSet(stat) if stat.aversion == after), "{before}");
     }
 }
 
@@ -147,6 +178,15 @@ fn every_bound_is_kept() {
     for wrong in [vec![AclEntry::open(); MAX_ACL_ENTRIES + 1], vec![long]] {
         assert!(matches!(bench.ask(acl(wrong)), Err(Refusal::InvalidAcl(_))));
     }
+    let as_many = |count: usize, bytes: usize| {
+        let identity = Identity { scheme: "s".repeat(bytes).into(), id: "i".repeat(bytes).into() };
+        let principals = Principals { address: None, identities: vec![identity; count] };
+        let op = Op::Check { path: NodePath::root(), version: None };
+        Command::Do { actor: Actor { principals, ..Actor::default() }, op }
+    };
+    bench.run(as_many(MAX_IDENTITIES, MAX_ACL_ID_BYTES)).unwrap();
+    assert!(is_bad(bench.run(as_many(MAX_IDENTITIES + 1, 1))));
+    assert!(is_bad(bench.run(as_many(1, MAX_ACL_ID_BYTES + 1))));
     let part = "p".repeat(MAX_PART_BYTES - 9);
     assert!(is_bad(bench.ask(create(&format!("/{part}"), true))), "a sequence made a part too long");
     let mut label = acquire("l", 1, LockMode::Exclusive);
@@ -334,7 +374,7 @@ fn validate_finds_what_is_wrong() {
     bench.run(Command::ExpireSessions { term: Term(1), seen: Zxid(u64::MAX), sessions: vec![dies] }).unwrap();
     let container = create("/c", false);
     let Op::Create { path: at, data, acl, .. } = container else { unreachable!() };
-    bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: false, acl }).unwrap();
+    bench.ask(Op::Create { path: at, data, kind: NodeKind::Container, sequential: Sequential::No, acl }).unwrap();
     bench.ask(create("/c/x", false)).unwrap();
     bench.ask(Op::Delete { path: path("/c/x"), version: None }).unwrap();
     bench.state.validate().unwrap();

@@ -283,13 +283,14 @@ fn op(text: &str) -> Op {
             let ops = text.trim_start().strip_prefix("multi").unwrap().split(';');
             Op::Multi(ops.filter(|part| !part.trim().is_empty()).map(op).collect())
         }
-        "create" => Op::Create {
-            path: words.path(1),
-            data: words.data(),
-            kind: kind(words.pairs.get("kind").copied()),
-            sequential: words.plain.contains(&"seq"),
-            acl: words.acl(),
-        },
+        "create" => {
+            let (path, sequential) = match words.plain.contains(&"seq") {
+                true => Sequential::parse_prefix(words.plain[1]).unwrap(),
+                false => (words.path(1), Sequential::No),
+            };
+            let (data, kind, acl) = (words.data(), kind(words.pairs.get("kind").copied()), words.acl());
+            Op::Create { path, data, kind, sequential, acl }
+        }
         "delete" => Op::Delete { path: words.path(1), version: words.version() },
         "set" => Op::SetData { path: words.path(1), data: words.data(), version: words.version() },
         "setacl" => Op::SetAcl { path: words.path(1), acl: words.acl(), version: words.version() },

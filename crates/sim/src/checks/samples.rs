@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::{
     AclEntry, Actor, Batch, Command, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, Outcome, RequestId,
-    RequestKey, SessionId, State, Term,
+    RequestKey, Sequential, SessionId, State, Term,
 };
 
 use super::change::Change;
@@ -98,5 +98,5 @@ pub(crate) fn change<'a>(command: &'a Command, outcome: &'a Outcome, clock_ms: u
 }
 
 pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> Op {
-    Op::Create { path: path(at), data: data(text), kind, sequential: false, acl: vec![AclEntry::open()] }
+    Op::Create { path: path(at), data: data(text), kind, sequential: Sequential::No, acl: vec![AclEntry::open()] }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Zxid};
+use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Refusal, Reply, RequestId, RequestKey, Sequential, Zxid};
 use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
 use rand::Rng;
 
@@ -118,7 +118,7 @@ impl Client {
             && let Ok(path) = NodePath::parse("/never")
         {
             let (data, acl) = (std::sync::Arc::from(&b""[..]), vec![AclEntry::open()]);
-            let other = Op::Create { path, data, kind: NodeKind::Persistent, sequential: false, acl };
+            let other = Op::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
             drop(self.mutate_since(session, "another under one id", other, id, 0).await);
         } else {
             drop(self.mutate_since(session, what, op, id, 0).await);

@@ -137,5 +137,5 @@ impl Client {
 }
 
 fn create(path: NodePath, data: std::sync::Arc<[u8]>, kind: NodeKind, sequential: bool) -> Op {
-    Op::Create { path, data, kind, sequential, acl: vec![AclEntry::open()] }
+    Op::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

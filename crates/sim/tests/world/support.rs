@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op};
+use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Sequential};
 use lockkeeper_node::{Caller, Node, NodeConfig};
 use lockkeeper_sim::{ClientNet, DiskPlan, HostId, LinkPlan, World, WorldPlan};
 
@@ -69,7 +69,7 @@ pub(crate) async fn create(net: &ClientNet, node: HostId, path: &str) -> bool {
         path: NodePath::parse(path).expect("a path"),
         data: Vec::new().into(),
         kind: NodeKind::Persistent,
-        sequential: false,
+        sequential: Sequential::No,
         acl: vec![AclEntry::open()],
     };
     let outcome =
