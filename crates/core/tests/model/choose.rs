@@ -3,12 +3,13 @@
 
 use lockkeeper_core::*;
 
+use super::access;
 use super::naive::Model;
 
 /// One raw command.
 pub(crate) type Raw = [u16; 6];
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 14] = [
     "a",
     "b",
     "n-",
@@ -20,6 +21,9 @@ const NAMES: [&str; 11] = [
     "permit-2-",
     "_c_00000000-0000-0000-0000-000000000002-delay-900-__READ__",
     "delay-500-7-lock-",
+    "k__lock__",
+    "k__rlock__",
+    "_c_00000000-0000-0000-0000-000000000002-delay-900-__lock__",
 ];
 const LOCKS: [&str; 10] = [
     "l",
@@ -85,13 +89,23 @@ impl Chooser<'_> {
         format!("{}", self.raw[5] % 100).into_bytes()
     }
 
+    /// Mostly open, so that not everything is refused.
     fn acl(&self) -> Vec<AclEntry> {
-        let bits = Permissions(u32::from(self.raw[5] % 40));
-        match self.raw[5] % 24 {
-            0 => vec![],
-            1 => vec![AclEntry { permissions: bits, scheme: "digest".into(), id: "x".into() }],
-            2 => vec![AclEntry::open(), AclEntry { permissions: bits, scheme: "".into(), id: "".into() }],
-            _ => vec![AclEntry::open()],
+        access::list(self.raw[5])
+    }
+
+    /// Who asks.
+    fn caller(&self) -> Principals {
+        access::caller(self.raw[0] / 100 ^ self.raw[4] / 8)
+    }
+
+    /// Over which attachment: mostly that which counts, sometimes an earlier one, or any.
+    fn attachment(&self, session: Option<SessionId>) -> Option<Zxid> {
+        let known = self.model.sessions.get(&session?.0);
+        match self.raw[2] / 16 % 8 {
+            0..=2 => None,
+            3..=6 => known.map(|session| Zxid(session.attachment)),
+            _ => Some(Zxid(session?.0)),
         }
     }
 
@@ -201,7 +215,8 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
             path: if (chooser.raw[0] / 100).is_multiple_of(4) { chooser.existing() } else { chooser.new_path() },
             data: chooser.data().into(),
             kind: chooser.kind(),
-            sequential: chooser.raw[3].is_multiple_of(2),
+            sequential: [Sequential::No, Sequential::Suffix, Sequential::No, Sequential::Suffix, Sequential::Alone]
+                [usize::from(chooser.raw[3] % 5)],
             acl: chooser.acl(),
         },
         6..=8 => {
@@ -212,11 +227,11 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
             let path = chooser.path();
             Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data().into() }
         }
-        11 => {
+        11 | 12 => {
             let path = chooser.path();
             Op::SetAcl { version: chooser.version(|n| n.aversion, &path), path, acl: chooser.acl() }
         }
-        12 | 13 => {
+        13 | 14 => {
             let path = chooser.path();
             Op::Check { version: chooser.version(|n| n.version, &path), path }
         }
@@ -244,7 +259,8 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
             seen: Zxid(if raw[2].is_multiple_of(4) { model.zxid / 2 } else { model.zxid }),
             sessions: chooser.session().into_iter().chain([SessionId(u64::from(raw[5] % 64))]).collect(),
         },
-        9..=12 => {
+        9 => Command::AttachSession { session: chooser.session().unwrap_or_default() },
+        10..=12 => {
             let mut paths: Vec<NodePath> = model.nodes.keys().map(|path| NodePath::parse(path).unwrap()).collect();
             if raw[1].is_multiple_of(2) {
                 paths.reverse();
@@ -316,8 +332,10 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
 /// A third of the commands carry a request id, from a range so small that ids come again.
 fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
     let raw = chooser.raw;
+    let (attachment, principals) = (chooser.attachment(session), chooser.caller());
+    let actor = Actor { attachment, principals, ..Actor::maybe(session) };
     if !raw[5].is_multiple_of(3) {
-        return Command::Do { actor: Actor::maybe(session), op };
+        return Command::Do { actor, op };
     }
     let id = RequestId(u128::from(raw[2] % 16));
     // Half of those whose id is known ask for the same again.
@@ -327,5 +345,5 @@ fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command
         _ => op,
     };
     let acknowledged = (0..raw[4] % 3).map(|i| RequestId((u128::from(raw[2]) + 1 + u128::from(i)) % 16)).collect();
-    Command::Do { actor: Actor::maybe(session).asking(Some(RequestKey { id, acknowledged })), op }
+    Command::Do { actor: actor.asking(Some(RequestKey { id, acknowledged })), op }
 }

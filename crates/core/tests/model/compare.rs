@@ -2,6 +2,7 @@
 
 use lockkeeper_core::*;
 
+use super::access;
 use super::naive::Model;
 use super::names::{Wish, delay_asked, is_delay, read_name};
 
@@ -32,6 +33,7 @@ pub(crate) fn states(state: &State, model: &Model) {
         let view = state.get(&at).unwrap_or_else(|| panic!("{path} is not there"));
         assert_eq!((&view.data[..], view.stat, view.kind), (&node.data[..], model.stat(path), node.kind), "{path}");
         assert_eq!(view.acl, &node.acl[..], "{path}");
+        readers(view.acl, path);
         let children: Vec<String> = state.children(&at).unwrap().map(|name| name.to_string()).collect();
         assert_eq!(children, model.children(path), "{path}");
         standing(state, model, &at);
@@ -45,6 +47,16 @@ pub(crate) fn states(state: &State, model: &Model) {
         kept.iter_mut().for_each(without_words);
         assert_eq!((origin.incarnation, origin.sequence), (*incarnation, *sequence));
         assert_eq!(&kept, outcomes);
+    }
+}
+
+/// Who may look at a node, and at its list: that is asked by those who show it.
+fn readers(acl: &[AclEntry], path: &str) {
+    for number in 0..40 {
+        let who = access::caller(number);
+        for wanted in [1, 2, 4, 8, 16, 17, 0].map(Permissions) {
+            assert_eq!(who.may(wanted, acl), access::may(&who, wanted, acl), "{path}: {who:?} {wanted:?} {acl:?}");
+        }
     }
 }
 
@@ -68,7 +80,7 @@ fn sessions(state: &State, model: &Model) {
         assert_eq!(*session.label, *expected.label);
         assert_eq!(session.secret_hash, expected.secret_hash);
         assert_eq!(session.opened_ms, expected.opened_ms);
-        assert_eq!(session.acted.0, expected.acted);
+        assert_eq!((session.acted.0, session.attachment.0), (expected.acted, expected.attachment));
         let own: Vec<String> = session.ephemerals().map(|path| path.to_string()).collect();
         assert_eq!(own, model.owned(*id));
         let memory = model.memory.get(id).map_or(&[][..], |memory| memory);

@@ -109,15 +109,11 @@ impl Model {
             directory = format!("{directory}/{part}");
             above.push(directory.clone());
         }
-        for directory in &above {
-            match self.nodes.get(directory) {
-                Some(node) if directory == "/gates" && node.kind == NodeKind::Ephemeral => {
-                    return Err(Refusal::NoChildrenForEphemerals(path(directory)));
-                }
-                _ => {}
-            }
-        }
         let nearest = above.iter().rev().find(|directory| self.nodes.contains_key(*directory));
+        self.allow(nearest.map_or("/", |directory| directory), Permissions::CREATE)?;
+        if self.nodes.get("/gates").is_some_and(|node| node.kind == NodeKind::Ephemeral) {
+            return Err(Refusal::NoChildrenForEphemerals(path("/gates")));
+        }
         if nearest.is_some_and(|nearest| nearest != "/gates" && self.nodes[nearest].kind != NodeKind::Container) {
             return bad();
         }

@@ -3,11 +3,13 @@
 //! the same bytes.
 #![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
+mod access;
 mod choose;
 mod compare;
 mod gates;
 mod naive;
 mod names;
+mod nodes;
 mod queues;
 
 use std::collections::BTreeMap;
@@ -90,6 +92,10 @@ impl Pair {
             Ok(Reply::Queued { held, .. }) => format!("Queued held {held} changed {}", !outcome.events.is_empty()),
             Ok(Reply::Gate(standing)) => format!("{standing:?}"),
             Ok(reply) => format!("{reply:?}"),
+            Err(Refusal::NoAuth { wanted, .. }) => format!("not allowed to {wanted}"),
+            Err(Refusal::MultiFailed { cause, .. }) if matches!(**cause, Refusal::NoAuth { .. }) => {
+                "MultiFailed, not allowed".into()
+            }
             Err(refusal) => format!("{refusal:?}"),
         };
         let kind = text.split(['(', '{']).next().unwrap_or_default().trim();
@@ -158,7 +164,7 @@ proptest! {
 fn the_commands_meet_every_kind_of_answer() {
     let mut runner = TestRunner::deterministic();
     let mut answers = BTreeMap::<String, usize>::new();
-    for _ in 0..32 {
+    for _ in 0..48 {
         let batches = prop::collection::vec(batch(), COMMANDS / 4).new_tree(&mut runner).unwrap().current();
         let mut pair = Pair::new();
         batches.iter().for_each(|(shape, raws)| pair.step(*shape, raws));
@@ -212,6 +218,14 @@ fn the_commands_meet_every_kind_of_answer() {
         "NotQueued",
         "RequestMismatch",
         "MultiFailed",
+        "SessionAttached",
+        "SessionMoved",
+        "not allowed to read",
+        "not allowed to write",
+        "not allowed to create",
+        "not allowed to delete",
+        "not allowed to admin",
+        "MultiFailed, not allowed",
     ];
     for kind in kinds {
         assert!(answers.get(kind).is_some_and(|count| *count >= 5), "'{kind}' was met {:?} times", answers.get(kind));

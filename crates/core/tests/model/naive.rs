@@ -7,7 +7,6 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::gates::Record;
-use super::names::{is_delay, is_lock_directory, read_name};
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
@@ -34,6 +33,7 @@ pub(crate) struct MSession {
     pub(crate) secret_hash: [u8; 32],
     pub(crate) opened_ms: u64,
     pub(crate) acted: u64,
+    pub(crate) attachment: u64,
 }
 
 pub(crate) type Answer = Result<Reply, Refusal>;
@@ -54,6 +54,8 @@ pub(crate) struct Model {
     /// What the bytes in gates' nodes mean.
     pub(crate) records: BTreeMap<Vec<u8>, Record>,
     events: Vec<Event>,
+    /// On whose behalf the command that runs is done.
+    pub(crate) who: Principals,
 }
 
 pub(crate) fn path(text: &str) -> NodePath {
@@ -106,6 +108,7 @@ impl Model {
             origins: BTreeMap::new(),
             records: BTreeMap::new(),
             events: Vec::new(),
+            who: Principals::default(),
         }
     }
 
@@ -160,7 +163,9 @@ impl Model {
                     let label = label.to_string();
                     let opened_ms = m.clock;
                     let secret_hash = *secret_hash;
-                    m.sessions.insert(zxid, MSession { timeout_ms, label, secret_hash, opened_ms, acted: zxid });
+                    let (acted, attachment) = (zxid, zxid);
+                    let session = MSession { timeout_ms, label, secret_hash, opened_ms, acted, attachment };
+                    m.sessions.insert(zxid, session);
                     let session = SessionId(zxid);
                     m.events.push(Event::SessionOpened { zxid: Zxid(zxid), session, timeout_ms });
                     Ok(Reply::SessionOpened { session, timeout_ms })
@@ -204,16 +209,28 @@ impl Model {
                 }
                 Ok(Reply::Reaped(reaped))
             }
-            Command::Do { actor, op } => self.client(actor.session, actor.request.as_ref(), op),
+            Command::Do { actor, op } => {
+                self.who = actor.principals.clone();
+                if let Some(id) = actor.session {
+                    let session = self.sessions.get(&id.0).ok_or(Refusal::SessionExpired(id))?;
+                    if actor.attachment.is_some_and(|attachment| attachment.0 != session.attachment) {
+                        return Err(Refusal::SessionMoved(id));
+                    }
+                }
+                self.client(actor.session, actor.request.as_ref(), op)
+            }
+            Command::AttachSession { session: id } => self.attempt(|m, zxid| {
+                let session = m.sessions.get_mut(&id.0).ok_or(Refusal::SessionExpired(*id))?;
+                session.attachment = zxid;
+                session.acted = zxid;
+                let timeout_ms = session.timeout_ms;
+                m.events.push(Event::SessionAttached { zxid: Zxid(zxid), session: *id });
+                Ok(Reply::SessionAttached { attachment: Zxid(zxid), timeout_ms })
+            }),
         }
     }
 
     fn client(&mut self, session: Option<SessionId>, request: Option<&RequestKey>, op: &Op) -> Answer {
-        if let Some(id) = session
-            && !self.sessions.contains_key(&id.0)
-        {
-            return Err(Refusal::SessionExpired(id));
-        }
         let Some(key) = request else { return self.act(session, op) };
         let Some(id) = session else { return Err(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
@@ -287,6 +304,7 @@ impl Model {
             ephemeral_owner: node.owner.map(SessionId),
             data_length: node.data.len() as u32,
             num_children: self.children(at).len() as u32,
+            kind: node.kind,
         }
     }
 
@@ -368,49 +386,10 @@ impl Model {
 
     fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
         match op {
-            Op::Create { path, data, kind, sequential, acl } => {
-                self.create(zxid, session, path.as_str(), data, *kind, *sequential, acl)
-            }
-            Op::Delete { path, version } => {
-                let at = path.as_str();
-                if at == "/" {
-                    return bad();
-                }
-                self.expect_version(at, *version, |node| node.version)?;
-                if !self.children(at).is_empty() {
-                    return Err(Refusal::NotEmpty(path.clone()));
-                }
-                self.remove(zxid, at)
-            }
-            Op::SetData { path, data, version } => {
-                if data.len() > MAX_DATA_BYTES {
-                    return bad();
-                }
-                let at = path.as_str();
-                self.expect_version(at, *version, |node| node.version)?;
-                let clock = self.clock;
-                let node = self.nodes.get_mut(at).unwrap();
-                node.data = data.to_vec();
-                node.version += 1;
-                node.mzxid = zxid;
-                node.mtime = clock;
-                self.note(zxid, NodeEventKind::DataChanged, at);
-                Ok(Reply::DataSet(self.stat(at)))
-            }
-            Op::SetAcl { path, acl, version } => {
-                acl_is_valid(acl)?;
-                let at = path.as_str();
-                self.expect_version(at, *version, |node| node.aversion)?;
-                let node = self.nodes.get_mut(at).unwrap();
-                node.acl = acl.clone();
-                node.aversion += 1;
-                Ok(Reply::AclSet(self.stat(at)))
-            }
-            Op::Check { path, version } => {
-                self.expect_version(path.as_str(), *version, |node| node.version)?;
-                Ok(Reply::Checked)
-            }
             Op::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
+            Op::Create { .. } | Op::Delete { .. } | Op::SetData { .. } | Op::SetAcl { .. } | Op::Check { .. } => {
+                self.run_on_node(zxid, session, op)
+            }
             _ if !outermost => bad(),
             Op::Multi(ops) => {
                 if ops.len() > MAX_MULTI_OPS {
@@ -427,79 +406,4 @@ impl Model {
             alone => self.run_alone(zxid, session, alone),
         }
     }
-
-    fn expect_version(&self, at: &str, version: Option<i32>, read: fn(&MNode) -> i32) -> Result<(), Refusal> {
-        let node = self.nodes.get(at).ok_or_else(|| Refusal::NoNode(path(at)))?;
-        match version {
-            Some(expected) if expected != read(node) => {
-                Err(Refusal::BadVersion { path: path(at), expected, actual: read(node) })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of one op
-    fn create(
-        &mut self,
-        zxid: u64,
-        session: Option<SessionId>,
-        at: &str,
-        data: &[u8],
-        kind: NodeKind,
-        sequential: bool,
-        acl: &[AclEntry],
-    ) -> Answer {
-        let owner = if kind == NodeKind::Ephemeral { Some(session.ok_or(Refusal::SessionRequired)?.0) } else { None };
-        if let NodeKind::Ttl { ttl_ms } = kind
-            && (ttl_ms == 0 || ttl_ms > MAX_TTL_MS)
-        {
-            return bad();
-        }
-        if data.len() > MAX_DATA_BYTES {
-            return bad();
-        }
-        acl_is_valid(acl)?;
-        let Some((parent, name)) = split(at).or_else(|| sequential.then(|| ("/".into(), String::new()))) else {
-            return Err(Refusal::NodeExists(path("/")));
-        };
-        let Some(directory) = self.nodes.get(&parent) else { return Err(Refusal::NoNode(path(&parent))) };
-        let name = if sequential { format!("{name}{:010}", directory.births) } else { name };
-        let at = join(&parent, &name);
-        if name.len() > MAX_PART_BYTES || at.len() > MAX_PATH_BYTES {
-            return bad();
-        }
-        if self.nodes.contains_key(&at) {
-            return Err(Refusal::NodeExists(path(&at)));
-        }
-        if directory.kind == NodeKind::Ephemeral {
-            return Err(Refusal::NoChildrenForEphemerals(path(&parent)));
-        }
-        if split(&parent).is_some_and(|(_, name)| is_delay(&name)) {
-            return bad();
-        }
-        if is_lock_directory(&parent)
-            && let Some((_, wish)) = read_name(&name)
-        {
-            let twice = self.queue(&parent).iter().any(|(_, other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
-            if !sequential || twice || is_delay(&name) {
-                return bad();
-            }
-            self.check_kind(&parent, wish)?;
-        }
-        self.add(zxid, &at, data, acl, kind, owner);
-        Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
-    }
-}
-
-fn acl_is_valid(acl: &[AclEntry]) -> Result<(), Refusal> {
-    let valid = |entry: &AclEntry| {
-        !entry.scheme.is_empty()
-            && entry.scheme.len() <= MAX_ACL_ID_BYTES
-            && entry.id.len() <= MAX_ACL_ID_BYTES
-            && entry.permissions.0 < 32
-    };
-    if acl.is_empty() || acl.len() > MAX_ACL_ENTRIES || !acl.iter().all(valid) {
-        return Err(Refusal::InvalidAcl("".into()));
-    }
-    Ok(())
 }

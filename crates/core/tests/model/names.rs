@@ -13,7 +13,7 @@ pub(crate) enum Wish {
     Permits(u16),
 }
 
-/// A request's name: something, one of Curator's three infixes or that of a permit, ten digits.
+/// A request's name: something, one of Curator's three infixes, kazoo's two or that of a permit, ten digits.
 pub(crate) fn read_name(name: &str) -> Option<(u64, Wish)> {
     if name.len() < 10 || !name.is_char_boundary(name.len() - 10) {
         return None;
@@ -27,14 +27,18 @@ pub(crate) fn read_name(name: &str) -> Option<(u64, Wish)> {
         let permits: u16 = number.parse().ok().filter(|permits| (1..=MAX_PERMITS).contains(permits))?;
         stem.ends_with(&format!("permit-{permits}-")).then_some(permits)
     };
-    let wish = if stem.ends_with("lock-") || stem.ends_with("__WRIT__") {
+    let wish = if ["lock-", "__WRIT__", "__lock__"].iter().any(|infix| stem.ends_with(infix)) {
         Wish::Alone
-    } else if stem.ends_with("__READ__") {
+    } else if is_reader(stem) {
         Wish::Shared
     } else {
         Wish::Permits(permits()?)
     };
     Some((digits.parse().unwrap(), wish))
+}
+
+pub(crate) fn is_reader(stem: &str) -> bool {
+    stem.ends_with("__READ__") || stem.ends_with("__rlock__")
 }
 
 /// The lock delay in the name of a request: `_c_`, a uuid, `-delay-`, milliseconds, `-`, and what it asks for.
@@ -45,8 +49,8 @@ pub(crate) fn delay_asked(name: &str) -> Option<(u32, String)> {
     let delay_ms: u32 = delay_ms.parse().ok().filter(|ms| *ms > 0 && *ms <= MAX_DELAY_MS)?;
     let uuid = [a, b, c, d, e].join("-");
     let rest = &rest[..rest.len() - 10];
-    let wishes = ["lock-", "__READ__", "__WRIT__"].map(String::from);
-    let is_wish = wishes.iter().any(|wish| wish == rest)
+    let wishes = ["lock-", "__READ__", "__WRIT__", "__lock__", "__rlock__"];
+    let is_wish = wishes.contains(&rest)
         || rest.strip_prefix("permit-").and_then(|n| n.strip_suffix('-')).is_some_and(|n| n.parse::<u16>().is_ok());
     (uuid.len() == 36 && is_wish).then(|| (delay_ms, rest.to_string()))
 }
@@ -62,7 +66,9 @@ pub(crate) fn is_delay(name: &str) -> bool {
         && token.parse::<u64>().is_ok()
         && rest.len() > 10
         && read_name(rest).is_some()
-        && ["lock-", "__READ__", "__WRIT__", "permit-"].iter().any(|wish| rest.starts_with(wish))
+        && ["lock-", "__READ__", "__WRIT__", "__lock__", "__rlock__", "permit-"]
+            .iter()
+            .any(|wish| rest.starts_with(wish))
         && rest.matches("permit-").count() <= 1
 }
 

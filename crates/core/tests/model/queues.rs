@@ -4,7 +4,7 @@ use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::naive::{Answer, Model, bad, join, path, split};
-use super::names::{Place, Wish, delay_asked, is_delay, is_lock_directory, read_name};
+use super::names::{Place, Wish, delay_asked, is_delay, is_lock_directory, is_reader, read_name};
 
 /// Sorted, each once, neither none nor too many.
 pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
@@ -47,6 +47,7 @@ impl Model {
                     Some(at) => at,
                     None => self.holder(lock, *token, |_| true)?,
                 };
+                self.allow(&format!("/locks/{lock}"), Permissions::DELETE)?;
                 if !self.children(&at).is_empty() {
                     return Err(Refusal::NotEmpty(path(&at)));
                 }
@@ -137,10 +138,12 @@ impl Model {
         }
         for lock in locks {
             let above = self.directories(lock);
-            for directory in &above {
-                if self.nodes.get(directory).is_some_and(|node| node.kind == NodeKind::Ephemeral) {
-                    return Err(Refusal::NoChildrenForEphemerals(path(directory)));
-                }
+            // The request, or the first directory above it that is missing, is made in the last one that is there.
+            let nearest = above.iter().rfind(|directory| self.nodes.contains_key(*directory));
+            let nearest = nearest.map_or("/", |directory| directory);
+            self.allow(nearest, Permissions::CREATE)?;
+            if self.nodes[nearest].kind == NodeKind::Ephemeral {
+                return Err(Refusal::NoChildrenForEphemerals(path(nearest)));
             }
             self.check_kind(above.last().unwrap(), wish_of(mode))?;
         }
@@ -281,7 +284,7 @@ impl Model {
         let session = session.ok_or(Refusal::SessionRequired)?;
         let at = self.holder(lock, token, |owner| owner == Some(session.0))?;
         let (stem, sequence) = at.split_at(at.len() - 10);
-        if stem.ends_with("__READ__") {
+        if is_reader(stem) {
             return Ok(Reply::Downgraded { path: path(&at) });
         }
         let Some(stem) = stem.strip_suffix("__WRIT__") else { return bad() };
@@ -327,6 +330,9 @@ impl Model {
             let queue = self.queue(&directory);
             let readers = queue.iter().take_while(|(_, _, other)| *other == Wish::Shared);
             sequence = readers.map(|(other, ..)| *other).chain([sequence]).max().unwrap();
+        }
+        if words == "__lock__" {
+            words = "lock-".into();
         }
         let label = String::from_utf8_lossy(data);
         let label = if label.is_empty() { String::new() } else { format!(" ({label})") };

@@ -1,0 +1,136 @@
+//! The naive model's operations on one node, each with its checks in ZooKeeper's order: arguments, what must be there, whether the caller
+//! may, versions, and what stands in the way. Whoever may not make or remove a child does not learn whether there is one.
+
+use lockkeeper_core::limits::*;
+use lockkeeper_core::*;
+
+use super::access;
+use super::naive::{Answer, MNode, Model, bad, join, path, split};
+use super::names::{is_delay, is_lock_directory, read_name};
+
+impl Model {
+    pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
+        match op {
+            Op::Create { path, data, kind, sequential, acl } => {
+                self.create(zxid, session, path.as_str(), data, *kind, *sequential, acl)
+            }
+            Op::Delete { path, version } => {
+                let at = path.as_str();
+                let Some((parent, _)) = split(at) else { return bad() };
+                self.there(&parent).map_err(|_| Refusal::NoNode(path.clone()))?;
+                self.allow(&parent, Permissions::DELETE)?;
+                let node = self.there(at)?;
+                expect(at, *version, node.version)?;
+                if !self.children(at).is_empty() {
+                    return Err(Refusal::NotEmpty(path.clone()));
+                }
+                self.remove(zxid, at)
+            }
+            Op::SetData { path, data, version } => {
+                if data.len() > MAX_DATA_BYTES {
+                    return bad();
+                }
+                let at = path.as_str();
+                let actual = self.there(at)?.version;
+                self.allow(at, Permissions::WRITE)?;
+                expect(at, *version, actual)?;
+                let clock = self.clock;
+                let node = self.nodes.get_mut(at).unwrap();
+                node.data = data.to_vec();
+                node.version += 1;
+                node.mzxid = zxid;
+                node.mtime = clock;
+                self.note(zxid, NodeEventKind::DataChanged, at);
+                Ok(Reply::DataSet(self.stat(at)))
+            }
+            Op::SetAcl { path, acl, version } => {
+                access::is_valid(acl)?;
+                let at = path.as_str();
+                let actual = self.there(at)?.aversion;
+                self.allow(at, Permissions::ADMIN)?;
+                expect(at, *version, actual)?;
+                let node = self.nodes.get_mut(at).unwrap();
+                node.acl = acl.clone();
+                node.aversion += 1;
+                Ok(Reply::AclSet(self.stat(at)))
+            }
+            Op::Check { path, version } => {
+                let at = path.as_str();
+                let actual = self.there(at)?.version;
+                self.allow(at, Permissions::READ)?;
+                expect(at, *version, actual)?;
+                Ok(Reply::Checked)
+            }
+            other => panic!("{other:?} is not about one node"),
+        }
+    }
+
+    fn there(&self, at: &str) -> Result<&MNode, Refusal> {
+        self.nodes.get(at).ok_or_else(|| Refusal::NoNode(path(at)))
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one op
+    fn create(
+        &mut self,
+        zxid: u64,
+        session: Option<SessionId>,
+        at: &str,
+        data: &[u8],
+        kind: NodeKind,
+        sequential: Sequential,
+        acl: &[AclEntry],
+    ) -> Answer {
+        let owner = if kind == NodeKind::Ephemeral { Some(session.ok_or(Refusal::SessionRequired)?.0) } else { None };
+        if let NodeKind::Ttl { ttl_ms } = kind
+            && (ttl_ms == 0 || ttl_ms > MAX_TTL_MS)
+        {
+            return bad();
+        }
+        if data.len() > MAX_DATA_BYTES {
+            return bad();
+        }
+        access::is_valid(acl)?;
+        let (parent, name) = match sequential {
+            Sequential::Alone => (at.to_string(), String::new()),
+            Sequential::No | Sequential::Suffix => split(at).unwrap_or(("/".into(), String::new())),
+        };
+        let births = self.there(&parent)?.births;
+        self.allow(&parent, Permissions::CREATE)?;
+        let is_sequential = sequential != Sequential::No;
+        let name = if is_sequential { format!("{name}{births:010}") } else { name };
+        if name.is_empty() {
+            return Err(Refusal::NodeExists(path("/")));
+        }
+        let at = join(&parent, &name);
+        if name.len() > MAX_PART_BYTES || at.len() > MAX_PATH_BYTES {
+            return bad();
+        }
+        if self.nodes.contains_key(&at) {
+            return Err(Refusal::NodeExists(path(&at)));
+        }
+        if self.nodes[&parent].kind == NodeKind::Ephemeral {
+            return Err(Refusal::NoChildrenForEphemerals(path(&parent)));
+        }
+        if split(&parent).is_some_and(|(_, name)| is_delay(&name)) {
+            return bad();
+        }
+        if is_lock_directory(&parent)
+            && let Some((_, wish)) = read_name(&name)
+        {
+            let twice = self.queue(&parent).iter().any(|(_, other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
+            if !is_sequential || twice || is_delay(&name) {
+                return bad();
+            }
+            self.check_kind(&parent, wish)?;
+        }
+        self.add(zxid, &at, data, acl, kind, owner);
+        Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
+    }
+}
+
+fn expect(at: &str, version: Option<i32>, actual: i32) -> Result<(), Refusal> {
+    match version {
+        Some(expected) if expected != actual => Err(Refusal::BadVersion { path: path(at), expected, actual }),
+        _ => Ok(()),
+    }
+}
