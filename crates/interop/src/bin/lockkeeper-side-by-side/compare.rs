@@ -1,0 +1,168 @@
+//! Two accounts side by side.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::known::{self, EVENT_ZXID, KNOWN, Known};
+use crate::run::{Account, Outcome};
+use crate::script::{Script, Step};
+
+/// The fewest operations that are worth being called a comparison.
+const LEAST_OPERATIONS: usize = 300;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    steps: usize,
+    alike: usize,
+    known: BTreeMap<&'static str, usize>,
+    /// What must not be, in words.
+    failures: Vec<String>,
+    /// Each step with what came of it.
+    all: Vec<String>,
+    asked: BTreeMap<String, usize>,
+    zxids: usize,
+    events: usize,
+}
+
+impl Comparison {
+    /// `whole` if the whole script was run: only then every known difference must have shown itself.
+    pub(crate) fn of(script: &Script, zookeeper: &Account, lockkeeper: &Account, whole: bool) -> Self {
+        let mut comparison = Self { steps: script.steps.len(), asked: zookeeper.asked.clone(), ..Self::default() };
+        for (index, step) in script.steps.iter().enumerate() {
+            comparison.step(step, &zookeeper.outcomes[index], &lockkeeper.outcomes[index]);
+        }
+        comparison.order(&zookeeper.zxids_in_order, &lockkeeper.zxids_in_order);
+        if whole {
+            comparison.completeness();
+        }
+        comparison
+    }
+
+    fn step(&mut self, step: &Step, zookeeper: &Outcome, lockkeeper: &Outcome) {
+        self.event_zxids(step, zookeeper, lockkeeper);
+        let differing = differing(&zookeeper.lines, &lockkeeper.lines);
+        let both = told(step, &zookeeper.lines, &lockkeeper.lines);
+        let verdict = match (differing.is_empty(), step.known.as_deref()) {
+            (true, None) => {
+                self.alike += 1;
+                Ok("")
+            }
+            (true, Some(key)) => Err(format!("no difference, though `{key}` says there is one")),
+            (false, None) => Err("a difference that nothing explains".into()),
+            (false, Some(key)) => match known::find(key) {
+                None => Err(format!("there is no `{key}` in the table of known differences")),
+                Some(known) if explains(known, &differing) => {
+                    *self.known.entry(known.key).or_default() += 1;
+                    Ok(known.reason)
+                }
+                Some(_) => Err(format!("not the difference that `{key}` tells of")),
+            },
+        };
+        match verdict {
+            Ok(reason) => self.all.push(both + reason),
+            Err(why) => self.failures.push(format!("{both}     {why}\n")),
+        }
+    }
+
+    /// ZooKeeper 3.8 tells none. Where one is told it is the change's: not newer than anything told later, and in order.
+    fn event_zxids(&mut self, step: &Step, zookeeper: &Outcome, lockkeeper: &Outcome) {
+        self.events += zookeeper.event_zxids.len();
+        if zookeeper.event_zxids != lockkeeper.event_zxids
+            && zookeeper.event_zxids.iter().all(|zxid| *zxid == -1)
+            && let Some(known) = known::find(EVENT_ZXID)
+        {
+            *self.known.entry(known.key).or_default() += 1;
+        }
+        if lockkeeper.event_zxids.iter().any(|zxid| *zxid == 0 || *zxid < -1) {
+            self.failures.push(format!("{:4} {}\n     an event with a zxid that is none\n", step.number, step.text));
+        }
+    }
+
+    fn order(&mut self, zookeeper: &[String], lockkeeper: &[String]) {
+        let both: BTreeSet<&String> = lockkeeper.iter().collect();
+        let there: BTreeSet<&String> = zookeeper.iter().collect();
+        let mine: Vec<&String> = zookeeper.iter().filter(|name| both.contains(name)).collect();
+        let theirs: Vec<&String> = lockkeeper.iter().filter(|name| there.contains(name)).collect();
+        self.zxids = mine.len();
+        if let Some((one, other)) = mine.iter().zip(&theirs).find(|(one, other)| one != other) {
+            self.failures.push(format!("zxids have another order: ZooKeeper has {one} where Lockkeeper has {other}\n"));
+        }
+    }
+
+    fn completeness(&mut self) {
+        for known in KNOWN.iter().filter(|known| !self.known.contains_key(known.key)) {
+            self.failures.push(format!("the known difference `{}` has not shown itself: strike it out\n", known.key));
+        }
+        let operations = self.operations();
+        if operations < LEAST_OPERATIONS {
+            self.failures.push(format!("only {operations} operations; {LEAST_OPERATIONS} are the least\n"));
+        }
+    }
+
+    fn operations(&self) -> usize {
+        self.asked.values().sum()
+    }
+
+    pub(crate) fn is_good(&self) -> bool {
+        self.failures.is_empty()
+    }
+
+    /// For people.
+    pub(crate) fn report(&self, verbose: bool) -> String {
+        let mut text = String::new();
+        for step in self.all.iter().filter(|_| verbose) {
+            text.push_str(step);
+            text.push('\n');
+        }
+        for failure in &self.failures {
+            text.push_str(failure);
+        }
+        let asked: Vec<String> = self.asked.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        text.push_str(&format!("operations: {}\n", asked.join(", ")));
+        let known: Vec<String> = self.known.iter().map(|(key, count)| format!("{key} {count}")).collect();
+        text.push_str(&format!("known differences: {}\n", if known.is_empty() { "none".into() } else { known.join(", ") }));
+        text.push_str(&format!(
+            "{} operations in {} steps, {} events, {} zxids in order: {} steps alike, {} with a known difference, {} failures\n",
+            self.operations(),
+            self.steps,
+            self.events,
+            self.zxids,
+            self.alike,
+            self.known.iter().filter(|(key, _)| **key != EVENT_ZXID).map(|(_, count)| count).sum::<usize>(),
+            self.failures.len(),
+        ));
+        text
+    }
+}
+
+/// Lines that are not the same, in pairs; all of both where there are not as many.
+fn differing(zookeeper: &[String], lockkeeper: &[String]) -> Vec<(String, String)> {
+    if zookeeper.len() != lockkeeper.len() {
+        return vec![(zookeeper.join("\n"), lockkeeper.join("\n"))];
+    }
+    let pairs = zookeeper.iter().cloned().zip(lockkeeper.iter().cloned());
+    pairs.filter(|(one, other)| one != other).collect()
+}
+
+fn explains(known: &Known, differing: &[(String, String)]) -> bool {
+    differing.iter().all(|(one, other)| one.contains(known.zookeeper) && other.contains(known.lockkeeper))
+}
+
+fn told(step: &Step, zookeeper: &[String], lockkeeper: &[String]) -> String {
+    let mut text = format!("{:4} [{}] {}\n", step.number, step.part, step.text);
+    if zookeeper == lockkeeper {
+        for line in zookeeper {
+            text.push_str(&format!("     {line}\n"));
+        }
+        return text;
+    }
+    for (who, lines) in [("ZooKeeper ", zookeeper), ("Lockkeeper", lockkeeper)] {
+        for line in lines {
+            text.push_str(&format!("     {who}: {line}\n"));
+        }
+        if lines.is_empty() {
+            text.push_str(&format!("     {who}: nothing\n"));
+        }
+    }
+    text
+}

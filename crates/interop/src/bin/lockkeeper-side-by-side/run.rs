@@ -1,0 +1,317 @@
+//! Puts the script to one system and writes down what comes of it.
+//!
+//! After each step every connection is pinged, and what it was told before the answer belongs to the step: a watch event
+//! always comes before any later answer. So nothing here waits for time, and no event can be missed or come late.
+
+mod greeting;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::PathWatch, xid};
+
+use crate::connection::{Connection, Heard};
+use crate::error::Trouble;
+use crate::names::Names;
+use crate::script::{Act, Ask, Marks, Script, Step, name, written};
+use crate::show;
+
+/// A node that is to go by itself has gone within this.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
+/// Between two looks whether it has.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What one system did.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    /// For each step, what came of it.
+    pub(crate) outcomes: Vec<Outcome>,
+    /// How often each operation was asked for.
+    pub(crate) asked: BTreeMap<String, usize>,
+    /// The names of all zxids, oldest first.
+    pub(crate) zxids_in_order: Vec<String>,
+}
+
+/// What came of one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// Answers in their order, and what else happened.
+    pub(crate) lines: Vec<String>,
+    /// The zxids of its events, in the order of their lines; −1 where none was told.
+    pub(crate) event_zxids: Vec<i64>,
+}
+
+impl Account {
+    /// For people, and to compare by other means.
+    pub(crate) fn text(&self, script: &Script) -> String {
+        let mut text = String::new();
+        let mut part = "";
+        for (step, outcome) in script.steps.iter().zip(&self.outcomes) {
+            if step.part != part {
+                part = step.part;
+                text.push_str(&format!("\n## {part}\n"));
+            }
+            text.push_str(&format!("{:4} {}\n", step.number, step.text));
+            for line in &outcome.lines {
+                text.push_str(&format!("         {line}\n"));
+            }
+        }
+        text
+    }
+}
+
+/// Puts the script to the servers at these addresses.
+pub(crate) fn run(script: &Script, servers: &[SocketAddr]) -> Result<Account, Trouble> {
+    let mut run = Run { servers, ..Run::default() };
+    let mut account = Account::default();
+    for step in &script.steps {
+        run.names.begin(step.number);
+        let outcome = run.step(step).map_err(|trouble| match trouble {
+            Wrong::Step(why) => Trouble::Step { step: step.number, why },
+            Wrong::Trouble(trouble) => trouble,
+        })?;
+        account.outcomes.push(outcome);
+    }
+    account.asked = run.asked;
+    account.zxids_in_order = run.names.in_order();
+    Ok(account)
+}
+
+#[derive(Debug)]
+enum Wrong {
+    Step(String),
+    Trouble(Trouble),
+}
+
+impl From<String> for Wrong {
+    fn from(why: String) -> Self {
+        Self::Step(why)
+    }
+}
+
+impl From<Trouble> for Wrong {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Run<'a> {
+    servers: &'a [SocketAddr],
+    connections: BTreeMap<String, Line>,
+    /// Id and password of each session, by the connection that opened it.
+    credentials: BTreeMap<String, (i64, Bytes)>,
+    names: Names,
+    marks: Marks,
+    asked: BTreeMap<String, usize>,
+}
+
+#[derive(Debug)]
+struct Line {
+    connection: Connection,
+    /// Events that came and are not written down yet.
+    events: VecDeque<(i64, String)>,
+    end_told: bool,
+}
+
+impl Run<'_> {
+    fn step(&mut self, step: &Step) -> Result<Outcome, Wrong> {
+        let mut outcome = Outcome::default();
+        match &step.act {
+            Act::Connect(settings) => {
+                let line = self.connect(&step.on, settings)?;
+                outcome.lines.push(line);
+            }
+            Act::Ask(asks) => self.ask(&step.on, asks, &mut outcome)?,
+            Act::Bytes(tokens) => {
+                let tokens: Vec<&str> = tokens.iter().map(String::as_str).collect();
+                let bytes = written(&tokens)?;
+                let line = self.line(&step.on)?;
+                line.connection.send(&bytes);
+                outcome.lines.push(until_end(&mut line.connection, &mut line.events));
+            }
+            Act::Word(word) => {
+                let mut connection = Connection::open(self.servers[0])?;
+                connection.send(word.as_bytes());
+                outcome.lines.push(format!("{:?}", connection.hear_out()));
+            }
+            Act::Drop => drop(self.connections.remove(&step.on)),
+            Act::AwaitGone(path) => {
+                let line = self.await_gone(&step.on, path)?;
+                outcome.lines.push(line);
+            }
+            Act::Mark(mark) => {
+                let zxid = self.line(&step.on)?.connection.last_zxid;
+                self.marks.set(mark, zxid);
+            }
+        }
+        for ended in &step.ends {
+            let line = self.line(ended)?;
+            until_end(&mut line.connection, &mut line.events);
+        }
+        self.flush()?;
+        self.write_events(step, &mut outcome);
+        Ok(outcome)
+    }
+
+    fn line(&mut self, name: &str) -> Result<&mut Line, Wrong> {
+        self.connections.get_mut(name).ok_or_else(|| Wrong::Step(format!("there is no connection `{name}`")))
+    }
+
+    /// Sends them in one piece and reads as many answers.
+    fn ask(&mut self, on: &str, asks: &[String], outcome: &mut Outcome) -> Result<(), Wrong> {
+        let asks: Vec<Ask> = asks.iter().map(|ask| Ask::parse(ask, &self.marks)).collect::<Result<_, _>>()?;
+        for ask in &asks {
+            *self.asked.entry(OpCode::from_number(ask.opcode).map_or("unknown", name).to_owned()).or_default() += 1;
+        }
+        let Self { connections, names, .. } = self;
+        let line = connections.get_mut(on).ok_or_else(|| format!("there is no connection `{on}`"))?;
+        let mut bytes = BytesMut::new();
+        let mut expected = Vec::new();
+        for ask in asks {
+            let xid = ask.reserved_xid.unwrap_or_else(|| line.connection.next_xid());
+            ask.encode(xid, &mut bytes);
+            expected.push((xid, ask.opcode));
+        }
+        line.connection.send(&bytes);
+        for (xid, opcode) in expected {
+            let operation = OpCode::from_number(opcode);
+            let answer = loop {
+                match line.connection.hear() {
+                    Heard::Frame(frame) => {
+                        let Ok((header, body)) = ReplyHeader::split(frame) else { break "a frame without a header".into() };
+                        if header.is_notification() {
+                            let (zxid, event) = noticed(header, body);
+                            outcome.lines.push(format!("first: {event}"));
+                            outcome.event_zxids.push(zxid);
+                            continue;
+                        }
+                        let shown = show::answer(names, operation, header, body);
+                        break shown + &strange(&mut line.connection, xid, operation, header);
+                    }
+                    Heard::End => break "no answer: the server has closed the connection".into(),
+                    Heard::Silence => break "no answer".into(),
+                }
+            };
+            outcome.lines.push(answer);
+            if line.connection.has_ended() {
+                line.end_told = true;
+                break;
+            }
+            if operation == Some(OpCode::CloseSession) {
+                let how = until_end(&mut line.connection, &mut line.events);
+                outcome.lines.push(how);
+                line.end_told = true;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks until a node is gone. The others are kept alive meanwhile.
+    fn await_gone(&mut self, on: &str, path: &str) -> Result<String, Wrong> {
+        *self.asked.entry(name(OpCode::Exists).to_owned()).or_default() += 1;
+        let until = Instant::now() + GONE_WITHIN;
+        while Instant::now() < until {
+            let line = self.line(on)?;
+            let mut bytes = BytesMut::new();
+            let request = Request::Exists(PathWatch { path: path.to_owned(), watch: false });
+            request.encode(line.connection.next_xid(), &mut bytes);
+            line.connection.send(&bytes);
+            match answered(line, |_| true) {
+                Some(header) if header.error != 0 => return Ok("gone".into()),
+                Some(_) => {}
+                None => return Ok("no answer".into()),
+            }
+            self.flush()?;
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok("it stays".into())
+    }
+
+    /// Everything that connections have been told so far becomes known here.
+    fn flush(&mut self) -> Result<(), Wrong> {
+        for line in self.connections.values_mut().filter(|line| !line.connection.has_ended()) {
+            let mut bytes = BytesMut::new();
+            Request::Ping.encode(xid::PING, &mut bytes);
+            line.connection.send(&bytes);
+            if answered(line, |header| header.xid == xid::PING).is_none() && !line.connection.has_ended() {
+                return Err(Wrong::Step("a ping was not answered".into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_events(&mut self, step: &Step, outcome: &mut Outcome) {
+        for (name, line) in &mut self.connections {
+            let mut events: Vec<_> = line.events.drain(..).collect();
+            if step.unordered {
+                events.sort_by(|one, other| one.1.cmp(&other.1));
+            }
+            for (zxid, event) in events {
+                outcome.lines.push(format!("{name} hears: {event}"));
+                outcome.event_zxids.push(zxid);
+            }
+            if line.connection.has_ended() && !line.end_told {
+                line.end_told = true;
+                outcome.lines.push(format!("{name} is closed by the server"));
+            }
+        }
+    }
+}
+
+/// What is wrong with an answer besides what it says.
+fn strange(connection: &mut Connection, xid: i32, operation: Option<OpCode>, header: ReplyHeader) -> String {
+    let mut text = String::new();
+    if header.xid != xid {
+        text.push_str(&format!(", but to xid {} and not {xid}", header.xid));
+    }
+    // ZooKeeper tells no zxid with an answer to auth.
+    if operation != Some(OpCode::Auth) {
+        if header.zxid < connection.last_zxid {
+            text.push_str(", but its zxid goes back");
+        }
+        connection.last_zxid = connection.last_zxid.max(header.zxid);
+    }
+    text
+}
+
+fn noticed(header: ReplyHeader, body: Bytes) -> (i64, String) {
+    let event = WatcherEvent::decode(body);
+    (header.zxid, event.map_or_else(|error| format!("an event that cannot be read: {error}"), |event| show::event(&event)))
+}
+
+/// The header of the next answer that is wanted; events on the way are kept.
+fn answered(line: &mut Line, wanted: impl Fn(&ReplyHeader) -> bool) -> Option<ReplyHeader> {
+    loop {
+        let Heard::Frame(frame) = line.connection.hear() else { return None };
+        let (header, body) = ReplyHeader::split(frame).ok()?;
+        if header.is_notification() {
+            line.events.push_back(noticed(header, body));
+        } else if wanted(&header) {
+            line.connection.last_zxid = line.connection.last_zxid.max(header.zxid);
+            return Some(header);
+        }
+    }
+}
+
+/// Listens until the server closes; answers that nobody asked for are told.
+fn until_end(connection: &mut Connection, events: &mut VecDeque<(i64, String)>) -> String {
+    let mut told = String::new();
+    loop {
+        match connection.hear() {
+            Heard::Frame(frame) => match ReplyHeader::split(frame) {
+                Ok((header, body)) if header.is_notification() => events.push_back(noticed(header, body)),
+                Ok((header, body)) => {
+                    let answer = show::answer(&mut Names::default(), None, header, body);
+                    told.push_str(&format!("xid {}: {answer}; ", header.xid));
+                }
+                Err(_) => told.push_str("a frame without a header; "),
+            },
+            Heard::End => return told + "the server closes the connection",
+            Heard::Silence => return told + "the server keeps the connection",
+        }
+    }
+}

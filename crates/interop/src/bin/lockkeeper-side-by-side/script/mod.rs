@@ -1,0 +1,157 @@
+//! What is asked, in a notation of its own. A line is a step on one connection:
+//!
+//! ```text
+//! a create2 /x hello ephemeral         a request and its arguments
+//! a create /y ; delete /y ; exists /y  several at once: sent in one piece, answered in order
+//! a multi create /z one | check /z v=0
+//! b connect timeout=4000               `b` is a connection from here on; its session is called `b` too
+//! a2 connect session=a ends=a          the session of `a` goes on over `a2`; `a` is closed by the server
+//! a reconfig ~ key                     the answers differ, for the reason that `known` gives under this key
+//! ```
+//!
+//! `#` begins a comment. Arguments never contain blanks: `\_` is one, `\n` a line's end, `\u{1}` any character, `""` nothing.
+//! `words` has the requests, `request` their arguments.
+
+mod request;
+mod words;
+
+use std::collections::BTreeMap;
+
+use crate::error::Trouble;
+
+pub(crate) use request::{Ask, Marks, written};
+pub(crate) use words::name;
+
+/// The parts, in the order in which they are asked. Each begins with connections of its own and leaves no node behind
+/// that another would stumble upon.
+const PARTS: &[(&str, &str)] = &[
+    ("connect", include_str!("../../../../script/connect.txt")),
+];
+
+/// Everything that is asked.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// From 1, over all parts.
+    pub(crate) number: usize,
+    pub(crate) part: &'static str,
+    pub(crate) text: String,
+    /// On which connection.
+    pub(crate) on: String,
+    pub(crate) act: Act,
+    /// Connections that the server closes because of it.
+    pub(crate) ends: Vec<String>,
+    /// The events of it come in no order.
+    pub(crate) unordered: bool,
+    /// The key of the known difference that it shows.
+    pub(crate) known: Option<String>,
+}
+
+/// What is done.
+#[derive(Clone, Debug)]
+pub(crate) enum Act {
+    /// Opens a connection and sends the first frame.
+    Connect(BTreeMap<String, String>),
+    /// Sends requests in one piece and waits for the answers.
+    Ask(Vec<String>),
+    /// Sends bytes that need be no frame, and listens until the server closes the connection.
+    Bytes(Vec<String>),
+    /// Sends a four-letter word on a connection of its own.
+    Word(String),
+    /// Closes the connection without a word.
+    Drop,
+    /// Asks until a node is gone.
+    AwaitGone(String),
+    /// Remembers the newest zxid that this connection was told, under a name.
+    Mark(String),
+}
+
+impl Script {
+    /// Reads the parts whose names begin with one of `only`; all if there are none.
+    pub(crate) fn load(only: &[String]) -> Result<Self, Trouble> {
+        let mut steps = Vec::new();
+        for (part, text) in PARTS {
+            if !only.is_empty() && !only.iter().any(|prefix| part.starts_with(prefix.as_str())) {
+                continue;
+            }
+            for (index, line) in text.lines().enumerate() {
+                let line = line.split(" #").next().unwrap_or_default().trim();
+                if line.is_empty() || line.starts_with('#') {
+                    continue;
+                }
+                let step = parse(steps.len() + 1, part, line);
+                let complain = |why| Trouble::Script { part: (*part).to_owned(), line: index + 1, why };
+                steps.push(step.map_err(complain)?);
+            }
+        }
+        Ok(Self { steps })
+    }
+}
+
+fn parse(number: usize, part: &'static str, line: &str) -> Result<Step, String> {
+    let (rest, known) = match line.split_once(" ~ ") {
+        Some((rest, key)) => (rest, Some(key.trim().to_owned())),
+        None => (line, None),
+    };
+    let (mut ends, mut unordered, mut words) = (Vec::new(), false, Vec::new());
+    for word in rest.split_whitespace() {
+        match word.split_once('=') {
+            Some(("ends", names)) => ends.extend(names.split(',').map(ToOwned::to_owned)),
+            _ if word == "unordered" => unordered = true,
+            _ => words.push(word),
+        }
+    }
+    let [on, verb, arguments @ ..] = &words[..] else { return Err("a step has a connection and something to do".into()) };
+    let act = match (*verb, arguments) {
+        ("connect", settings) => Act::Connect(settings.iter().map(|word| setting(word)).collect::<Result<_, _>>()?),
+        ("bytes", tokens) => Act::Bytes(owned(tokens)),
+        ("word", [word]) => Act::Word((*word).to_owned()),
+        ("drop", []) => Act::Drop,
+        ("awaitGone", [path]) => Act::AwaitGone((*path).to_owned()),
+        ("mark", [name]) => Act::Mark((*name).to_owned()),
+        _ => Act::Ask(words[1..].split(|word| *word == ";").map(|ask| ask.join(" ")).collect()),
+    };
+    if let Act::Ask(asks) = &act {
+        for ask in asks {
+            Ask::parse(ask, &Marks::anything())?;
+        }
+    }
+    Ok(Step { number, part, text: line.to_owned(), on: (*on).to_owned(), act, ends, unordered, known })
+}
+
+fn setting(word: &str) -> Result<(String, String), String> {
+    let (key, value) = word.split_once('=').ok_or_else(|| format!("`{word}` is no setting of a connection"))?;
+    match key {
+        "timeout" | "session" | "password" | "seen" | "readonly" | "protocol" | "at" => Ok((key.into(), value.into())),
+        _ => Err(format!("a connection has no `{key}`")),
+    }
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_can_be_read_and_asks_for_everything() {
+        let script = Script::load(&[]).unwrap();
+        assert!(!script.steps.is_empty());
+    }
+
+    #[test]
+    fn a_line_says_what_else_is_to_happen() {
+        let step = parse(1, "x", "a create /x ; delete /x ends=b,c unordered ~ some-key").unwrap();
+        assert_eq!((step.ends, step.unordered, step.known.as_deref()), (vec!["b".into(), "c".into()], true, Some("some-key")));
+        assert!(matches!(step.act, Act::Ask(asks) if asks == ["create /x", "delete /x"]));
+        assert!(parse(1, "x", "a fly /x").is_err());
+        assert!(parse(1, "x", "a connect speed=1").is_err());
+    }
+}

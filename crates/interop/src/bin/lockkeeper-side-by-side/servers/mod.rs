@@ -1,0 +1,7 @@
+//! Starts the two systems for the time of a comparison, on the loopback and in directories of their own.
+
+mod lockkeeper;
+mod zookeeper;
+
+pub(crate) use lockkeeper::LockkeeperCluster;
+pub(crate) use zookeeper::ZooKeeperEnsemble;
