@@ -264,7 +264,7 @@ fn check_data(data: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_acl(acl: &[AclEntry]) -> Result<(), Refusal> {
+pub(crate) fn check_acl(acl: &[AclEntry]) -> Result<(), Refusal> {
     let invalid = |why: String| Err(Refusal::InvalidAcl(why.into()));
     if acl.is_empty() {
         return invalid("it is empty".into());

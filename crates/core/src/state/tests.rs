@@ -334,7 +334,7 @@ const TWIN: &str = "/locks/l/_c_00000000-0000-0000-0000-000000000001-lock-000000
 #[test]
 fn validate_finds_what_is_wrong() {
     type Damage = fn(&mut State);
-    let damages: [Damage; 13] = [
+    let damages: [Damage; 15] = [
         |s| s.zxid = Zxid(1),
         |s| drop(s.sessions.remove(&SessionId(1))),
         |s| drop(s.tree.nodes.remove(&path("/c"))),
@@ -345,6 +345,11 @@ fn validate_finds_what_is_wrong() {
         |s| s.tree.update(&path("/locks/l"), |node| node.children_made = 0),
         |s| s.tree.update(&path("/c"), |node| node.empty_since_ms = None),
         |s| s.tree.delays.clear(),
+        |s| s.tree.update(&path("/c"), |node| node.acl = Arc::from([])),
+        |s| {
+            let session = Arc::make_mut(s.sessions.get_mut(&SessionId(1)).unwrap());
+            session.attachment = Zxid(session.acted.0 + 1);
+        },
         |s| {
             let at = s.tree.delays.get_min().unwrap().1.clone();
             s.tree.update(&at, |node| node.kind = NodeKind::Persistent);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use imbl::OrdSet;
 
 use super::State;
+use super::ops::check_acl;
 use super::queue::Queue;
 use super::session::Session;
 use super::tree::Node;
@@ -72,7 +73,7 @@ impl State {
         );
         ensure!(node.version != -1 && node.aversion != -1, "a version of -1");
         ensure!(node.data.len() <= MAX_DATA_BYTES, "{} bytes of data", node.data.len());
-        ensure!(!node.acl.is_empty(), "an empty ACL");
+        check_acl(&node.acl).map_err(|refusal| refusal.to_string())?;
         Ok(())
     }
 
@@ -150,6 +151,8 @@ impl State {
         ensure!(Zxid(id.0) <= self.zxid && id.0 > 0, "it has yet to be opened");
         ensure!(session.opened_ms <= self.clock_ms, "it opened in the future");
         ensure!((Zxid(id.0)..=self.zxid).contains(&session.acted), "it acted at {}", session.acted);
+        let attachment = session.attachment;
+        ensure!((Zxid(id.0)..=session.acted).contains(&attachment), "it was attached at {attachment}");
         ensure!(
             (MIN_SESSION_TIMEOUT_MS..=MAX_SESSION_TIMEOUT_MS).contains(&session.timeout_ms),
             "its timeout is {}",

@@ -96,7 +96,7 @@ impl Chooser<'_> {
 
     /// Who asks.
     fn caller(&self) -> Principals {
-        access::caller(self.raw[0] / 100 ^ self.raw[4] / 8)
+        access::caller((self.raw[0] / 100) ^ (self.raw[4] / 8))
     }
 
     /// Over which attachment: mostly that which counts, sometimes an earlier one, or any.
