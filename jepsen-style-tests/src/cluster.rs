@@ -121,16 +121,23 @@ impl Cluster {
         let mut text = format!("[cluster]\nid = \"prove\"\nnode = {id}\n");
         for peer in peers {
             let client = self.net.address(Place::Clients, *peer, Door::Client);
+            let zookeeper = self.net.address(Place::Clients, *peer, Door::ZooKeeper);
             let address = if *peer == id {
                 self.net.listens(id, Door::Peer)
             } else {
                 self.net.address(Place::Node(id), *peer, Door::Peer)
             };
             // Writing to a String does not fail.
-            let _ = write!(text, "[peers.{peer}]\npeer = \"{address}\"\nclient = \"{client}\"\n");
+            let _ = write!(
+                text,
+                "[peers.{peer}]\npeer = \"{address}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n"
+            );
         }
         let (client, peer) = (self.net.listens(id, Door::Client), self.net.listens(id, Door::Peer));
         let _ = write!(text, "[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
+        let zookeeper = self.net.listens(id, Door::ZooKeeper);
+        // Sessions from 1 s; and all clients come from one address here.
+        let _ = write!(text, "[zookeeper]\nlisten = \"{zookeeper}\"\ntick_ms = 500\nconnections_per_address = 0\n");
         let data = directory.join("data");
         let extra = &self.options.extra_config;
         let _ = write!(text, "[storage]\ndirectory = {:?}\n{extra}\n", data.display().to_string());
@@ -192,6 +199,12 @@ impl Cluster {
     pub fn endpoints(&self) -> Vec<String> {
         let address = |id| self.net.address(Place::Clients, id, Door::Client);
         self.nodes.keys().map(|id| format!("http://{}", address(*id))).collect()
+    }
+
+    /// The addresses for clients that speak ZooKeeper's protocol: through the network.
+    pub fn zookeepers(&self) -> Vec<String> {
+        let address = |id: &u64| self.net.address(Place::Clients, *id, Door::ZooKeeper).to_string();
+        self.nodes.keys().map(address).collect()
     }
 
     /// Where a node keeps its files: configuration, log, data.

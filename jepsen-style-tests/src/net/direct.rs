@@ -28,11 +28,13 @@ impl Direct {
     }
 
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
-        let ports = ports::free(2)?;
+        let ports = ports::free(1 + Door::FOR_CLIENTS.len())?;
         let mut listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let inherited = in_place_of.and_then(|old| listens.get(&(old, Door::Client)).copied());
         listens.insert((node, Door::Peer), SocketAddr::from(([127, 0, 0, 1], ports[0])));
-        listens.insert((node, Door::Client), inherited.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], ports[1]))));
+        for (door, port) in Door::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
+            let inherited = in_place_of.and_then(|old| listens.get(&(old, door)).copied());
+            listens.insert((node, door), inherited.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], *port))));
+        }
         Ok(())
     }
 }

@@ -23,13 +23,20 @@ pub enum Place {
     Clients,
 }
 
-/// Which of a node's two front doors a link leads to.
+/// Which of a node's doors a link leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Door {
     /// For peers.
     Peer,
     /// For clients.
     Client,
+    /// For clients that speak ZooKeeper's protocol.
+    ZooKeeper,
+}
+
+impl Door {
+    /// Where clients come in. The faults on a link of theirs lie on all of these alike.
+    pub const FOR_CLIENTS: [Self; 2] = [Self::Client, Self::ZooKeeper];
 }
 
 /// What a link does to what goes over it, in its one direction.
@@ -86,7 +93,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     /// Words before a node's command line, where it must be started in a place of its own.
     fn wrap(&self, node: u64) -> Vec<String>;
 
-    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its door for clients, and
+    /// Makes room for a node that joins later: a place of its own, or that of a node which is gone for good (its doors for clients, and
     /// the faults of its clients' links, pass to the new one).
     ///
     /// # Errors
@@ -96,7 +103,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
         Err(Failed::CannotRun(format!("{} takes no further nodes", self.backend())))
     }
 
-    /// Puts a fault on the link from one place to a node (both doors), or takes it off. One-way faults: what `from` sends. Exact: once this has returned it is so.
+    /// Puts a fault on the link from one place to a node (all doors), or takes it off. One-way faults: what `from` sends. Exact: once this has returned it is so.
     ///
     /// # Errors
     /// The backend cannot do this.

@@ -27,6 +27,7 @@ use crate::verdict::{Failed, broken};
 
 const PREFIX: &str = "lockkeeper-";
 const CLIENT_PORT: u16 = 7_001;
+const ZOOKEEPER_PORT: u16 = 2_181;
 const PEER_PORTS_FROM: u16 = 10_000;
 /// The second number of the addresses: one of these that nobody here routes to.
 const NETWORKS: std::ops::RangeInclusive<u8> = 128..=250;
@@ -313,7 +314,9 @@ impl FaultNet for NetnsNet {
 
     fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr {
         match (from, door, self.place(to)) {
-            (_, Door::Client, Ok(place)) => SocketAddr::from((self.at(place, FOR_CLIENTS), CLIENT_PORT)),
+            (_, Door::Client | Door::ZooKeeper, Ok(place)) => {
+                SocketAddr::from((self.at(place, FOR_CLIENTS), self.listens(to, door).port()))
+            }
             _ => self.listens(to, door),
         }
     }
@@ -322,6 +325,7 @@ impl FaultNet for NetnsNet {
         let place = self.place(node).unwrap_or(0);
         match door {
             Door::Client => SocketAddr::from((Ipv4Addr::UNSPECIFIED, CLIENT_PORT)),
+            Door::ZooKeeper => SocketAddr::from((Ipv4Addr::UNSPECIFIED, ZOOKEEPER_PORT)),
             Door::Peer => SocketAddr::from((self.at(place, FOR_PEERS), peer_port(node))),
         }
     }

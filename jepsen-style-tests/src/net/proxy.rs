@@ -1,5 +1,5 @@
 //! The default backend, which needs no root: a TCP proxy for each directed link between peers and for each link from the clients to a
-//! node. The directions are what faults lie on: one cut from A to B stops what A sends to B on the connections that A opened *and* on
+//! door of a node. The directions are what faults lie on: one cut from A to B stops what A sends to B on the connections that A opened *and* on
 //! those that B opened.
 //!
 //! Founding members are told an address of their own for each peer. For a node that joins later all peers are told the same one, from
@@ -41,7 +41,7 @@ impl Ways {
 #[derive(Default)]
 struct Book {
     listens: BTreeMap<(u64, Door), SocketAddr>,
-    links: BTreeMap<(Place, u64), Arc<Link>>,
+    links: BTreeMap<(Place, u64, Door), Arc<Link>>,
     /// For peers that were not told an address of their own.
     arrivals: BTreeMap<u64, Link>,
 }
@@ -73,7 +73,7 @@ impl ProxyNet {
             net.settle(node, None)?;
         }
         for to in 1..=nodes {
-            net.open(Place::Clients, to, Door::Client).await?;
+            net.open_for_clients(to).await?;
             for from in (1..=nodes).filter(|from| *from != to) {
                 net.open(Place::Node(from), to, Door::Peer).await?;
             }
@@ -91,11 +91,20 @@ impl ProxyNet {
 
     /// Where the node is to listen; for clients where the one listened whose place it takes.
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
-        let ports = ports::free(2)?;
+        let ports = ports::free(1 + Door::FOR_CLIENTS.len())?;
         let mut book = self.book();
-        let inherited = in_place_of.and_then(|old| book.listens.get(&(old, Door::Client)).copied());
         book.listens.insert((node, Door::Peer), loopback(ports[0]));
-        book.listens.insert((node, Door::Client), inherited.unwrap_or(loopback(ports[1])));
+        for (door, port) in Door::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
+            let inherited = in_place_of.and_then(|old| book.listens.get(&(old, door)).copied());
+            book.listens.insert((node, door), inherited.unwrap_or(loopback(*port)));
+        }
+        Ok(())
+    }
+
+    async fn open_for_clients(&self, to: u64) -> Result<(), Failed> {
+        for door in Door::FOR_CLIENTS {
+            self.open(Place::Clients, to, door).await?;
+        }
         Ok(())
     }
 
@@ -103,7 +112,7 @@ impl ProxyNet {
         let target = self.listens(to, door);
         let callers = Callers::One(self.ways.pair(from, Place::Node(to)));
         let link = Link::open(ports::free(1)?[0], target, callers).await?;
-        self.book().links.insert((from, to), Arc::new(link));
+        self.book().links.insert((from, to, door), Arc::new(link));
         Ok(())
     }
 
@@ -119,8 +128,10 @@ impl ProxyNet {
     /// The clients reach it where they reached the one whose place it takes.
     fn inherit(&self, node: u64, old: u64) {
         let mut book = self.book();
-        if let Some(link) = book.links.get(&(Place::Clients, old)).cloned() {
-            book.links.insert((Place::Clients, node), link);
+        for door in Door::FOR_CLIENTS {
+            if let Some(link) = book.links.get(&(Place::Clients, old, door)).cloned() {
+                book.links.insert((Place::Clients, node, door), link);
+            }
         }
         let mut ways = self.ways.locked();
         for (from, to) in [(Place::Clients, Place::Node(old)), (Place::Node(old), Place::Clients)] {
@@ -139,11 +150,9 @@ impl FaultNet for ProxyNet {
 
     fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr {
         let book = self.book();
-        let linked = match (from, door) {
-            (Place::Clients, Door::Client) | (Place::Node(_), Door::Peer) => book.links.get(&(from, to)),
-            (Place::Node(_), Door::Client) => book.links.get(&(Place::Clients, to)),
-            (Place::Clients, Door::Peer) => None,
-        };
+        // What a node is told of a door for clients is for their ears.
+        let from = if door == Door::Peer { from } else { Place::Clients };
+        let linked = book.links.get(&(from, to, door));
         let arrival = || (door == Door::Peer).then(|| book.arrivals.get(&to)).flatten();
         let address = linked.map(|link| link.address()).or_else(|| arrival().map(Link::address));
         address.or_else(|| book.listens.get(&(to, door)).copied()).unwrap_or(loopback(0))
@@ -169,7 +178,7 @@ impl FaultNet for ProxyNet {
         }
         match in_place_of {
             Some(old) => self.inherit(node, old),
-            None => self.open(Place::Clients, node, Door::Client).await?,
+            None => self.open_for_clients(node).await?,
         }
         Ok(())
     }

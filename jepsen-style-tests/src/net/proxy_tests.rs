@@ -206,12 +206,34 @@ async fn one_that_joined_later_is_reached_by_name_and_cut_off_by_name() {
 #[tokio::test]
 async fn one_in_the_place_of_another_is_reached_where_that_was() {
     let net = ProxyNet::start(2).await.unwrap();
-    let (address, listens) = (net.address(Place::Clients, 1, Door::Client), net.listens(1, Door::Client));
+    let of = |node| Door::FOR_CLIENTS.map(|door| (net.address(Place::Clients, node, door), net.listens(node, door)));
+    let before = of(1);
     net.add_node(3, Some(1)).await.unwrap();
-    assert_eq!(net.address(Place::Clients, 3, Door::Client), address);
-    assert_eq!(net.listens(3, Door::Client), listens);
+    assert_eq!(of(3), before);
     net.set(Place::Clients, 3, LinkFault::Reset).await.unwrap();
-    let mut refused = TcpStream::connect(address).await.unwrap();
-    assert!(refused.read(&mut [0; 1]).await.is_err());
-    assert_eq!(net.passed(Place::Clients, 3).await.reset, 1);
+    for (address, _) in before {
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        assert!(refused.read(&mut [0; 1]).await.is_err());
+    }
+    assert_eq!(net.passed(Place::Clients, 3).await.reset, 2);
+}
+
+#[tokio::test]
+async fn each_door_leads_to_its_own_and_a_fault_is_on_all_of_them() {
+    let net = ProxyNet::start(1).await.unwrap();
+    let mut known = std::collections::BTreeSet::new();
+    for door in Door::FOR_CLIENTS {
+        let listener = TcpListener::bind(net.listens(1, door)).await.unwrap();
+        let address = net.address(Place::Clients, 1, door);
+        assert_eq!(net.address(Place::Node(1), 1, door), address, "what a node is told of it is for clients");
+        assert!(known.insert(address) && known.insert(net.listens(1, door)));
+        let mut near = TcpStream::connect(address).await.unwrap();
+        let mut far = listener.accept().await.unwrap().0;
+        passes(&mut near, &mut far).await.unwrap();
+        net.set(Place::Clients, 1, LinkFault::Cut).await.unwrap();
+        near.write_all(b"ping").await.unwrap();
+        assert!(is_silent(&mut far).await);
+        net.heal().await.unwrap();
+        arrives(&mut far).await.unwrap();
+    }
 }

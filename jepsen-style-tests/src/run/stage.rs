@@ -55,6 +55,7 @@ impl Places {
 pub struct Recruits {
     settings: Settings,
     endpoints: Vec<String>,
+    zookeepers: Vec<String>,
     places: Places,
     next: Arc<AtomicU32>,
 }
@@ -75,6 +76,8 @@ impl Recruits {
             self.settings.clients.to_string(),
             "--seed".into(),
             self.settings.seed.to_string(),
+            "--zookeepers".into(),
+            self.zookeepers.join(","),
             "--shared".into(),
             self.places.shared.display().to_string(),
         ];
@@ -128,9 +131,13 @@ pub async fn set(
     let clocks_obey = options.injected_clock && !programs.has_foreign_server();
     let server = if clocks_obey { programs.faulty()? } else { programs.server.clone() };
     let cluster = Cluster::start(&server, &places.nodes, options).await?;
-    let endpoints = cluster.endpoints();
-    let recruits =
-        Recruits { settings: settings.clone(), endpoints, places: places.clone(), next: Arc::new(AtomicU32::new(1)) };
+    let recruits = Recruits {
+        settings: settings.clone(),
+        endpoints: cluster.endpoints(),
+        zookeepers: cluster.zookeepers(),
+        places: places.clone(),
+        next: Arc::new(AtomicU32::new(1)),
+    };
     let shares = recruits.shares();
     let (again, mut turn) = (recruits.clone(), 0);
     let stage = Stage {

@@ -28,6 +28,9 @@ pub(super) struct Clients {
     /// Where their chance comes from.
     #[arg(long)]
     seed: u64,
+    /// Where ZooKeeper's clients reach the cluster.
+    #[arg(long, value_delimiter = ',')]
+    zookeepers: Vec<String>,
     /// The directory that all of them share.
     #[arg(long)]
     shared: PathBuf,
@@ -43,12 +46,16 @@ pub(super) async fn run(common: &Common, work: Clients) -> Result<(), String> {
     let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let stop = CancellationToken::new();
     let context = |client: u32| {
-        let mut endpoints = common.endpoints.clone();
         // Each begins with another endpoint, so that all nodes serve some.
-        let count = endpoints.len().max(1);
-        endpoints.rotate_left(client as usize % count);
+        let rotated = |of: &[String]| {
+            let mut endpoints = of.to_vec();
+            let count = endpoints.len().max(1);
+            endpoints.rotate_left(client as usize % count);
+            endpoints
+        };
         ClientContext {
-            endpoints,
+            endpoints: rotated(&common.endpoints),
+            zookeepers: rotated(&work.zookeepers),
             client,
             clients: work.clients,
             seed: work.seed.wrapping_add(u64::from(client)),

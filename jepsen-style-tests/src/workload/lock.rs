@@ -10,6 +10,7 @@ use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
+use super::hand::Hand;
 use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, end_failed, under};
 use super::tells::{self, Asks, Granted, Under};
 use super::{ClientContext, Recorded, Workload};
@@ -37,29 +38,7 @@ impl Workload for Exclusive {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let plain = context.client % 2 == 1;
-        let mut seat = Seat::new(context)?;
-        while let Some(session) = seat.session().await {
-            let often = seat.hand.rng.random_range(0..LOCKS.len() - 1);
-            let lock = if seat.hand.chance(2) { LOCKS[LOCKS.len() - 1] } else { LOCKS[often] };
-            if seat.hand.chance(4) {
-                seat.steal(&session, lock).await;
-            }
-            if seat.hand.chance(1) {
-                seat.force(&session, lock).await;
-            }
-            let settled = if plain {
-                plain_turn(&mut seat, &session, lock).await
-            } else {
-                guarded_turn(&mut seat, &session, lock).await;
-                true
-            };
-            if !settled || seat.hand.chance(1) {
-                seat.close().await;
-            }
-            seat.hand.think(0..25).await;
-        }
-        seat.close().await;
-        Ok(())
+        contend(context, &LOCKS, plain).await
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
@@ -71,18 +50,50 @@ impl Workload for Exclusive {
     }
 }
 
+/// Takes one of these locks after the other, of which the last is wanted seldom, until it is to end.
+pub(super) async fn contend(context: ClientContext, locks: &[&str; 4], plain: bool) -> Result<(), String> {
+    let mut seat = Seat::new(context)?;
+    while let Some(session) = seat.session().await {
+        let lock = one_of(&mut seat.hand, locks);
+        if seat.hand.chance(4) {
+            seat.steal(&session, lock).await;
+        }
+        if seat.hand.chance(1) {
+            seat.force(&session, lock).await;
+        }
+        let settled = if plain {
+            plain_turn(&mut seat, &session, lock).await
+        } else {
+            guarded_turn(&mut seat, &session, lock).await;
+            true
+        };
+        if !settled || seat.hand.chance(1) {
+            seat.close().await;
+        }
+        seat.hand.think(0..25).await;
+    }
+    seat.close().await;
+    Ok(())
+}
+
+/// One of the locks by chance, seldom the last.
+pub(super) fn one_of<'a>(hand: &mut Hand, locks: &[&'a str; 4]) -> &'a str {
+    let often = hand.rng.random_range(0..locks.len() - 1);
+    if hand.chance(2) { locks[locks.len() - 1] } else { locks[often] }
+}
+
 /// How long to wait: now and then only a try, and now and then for so long that a lost wake-up would be felt.
-fn patience_ms(seat: &mut Seat) -> u64 {
-    match seat.hand.rng.random_range(0..100) {
+pub(super) fn patience_ms(hand: &mut Hand) -> u64 {
+    match hand.rng.random_range(0..100) {
         0..15 => 0,
         15..30 => LONGEST_WAIT_MS * 4,
-        _ => seat.hand.rng.random_range(50..LONGEST_WAIT_MS),
+        _ => hand.rng.random_range(50..LONGEST_WAIT_MS),
     }
 }
 
 async fn guarded_turn(seat: &mut Seat, session: &Session, name: &str) {
     let lock = session.lock(name);
-    let wait_ms = patience_ms(seat);
+    let wait_ms = patience_ms(&mut seat.hand);
     let asks = asks(name, Mode::Exclusive, wait_ms, session);
     if wait_ms > 0 && seat.hand.chance(5) {
         return broken_off(seat, &asks, &lock).await;
@@ -131,7 +142,7 @@ fn let_fall(seat: &Seat, under: &Under, guard: Guard) {
 
 /// False if something of it may still be open in the session.
 async fn plain_turn(seat: &mut Seat, session: &Session, name: &str) -> bool {
-    let asks = asks(name, Mode::Exclusive, patience_ms(seat), session);
+    let asks = asks(name, Mode::Exclusive, patience_ms(&mut seat.hand), session);
     let acquire = Acquire { wait_ms: asks.wait_ms, ..Acquire::default() };
     let begun = seat.teller().begin(tells::ACQUIRE, &asks);
     let acquired = match session.client().acquire(name, &acquire).await {

@@ -18,6 +18,7 @@ mod seat;
 mod semaphore;
 pub mod tells;
 mod watches;
+mod zookeeper;
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ use crate::record::boot_us;
 pub struct ClientContext {
     /// Where the cluster is reached: through the fault network.
     pub endpoints: Vec<String>,
+    /// Where ZooKeeper's clients reach it: through the same network.
+    pub zookeepers: Vec<String>,
     /// Its number, unique in the run.
     pub client: u32,
     /// How many clients there are at a time.
@@ -214,5 +217,8 @@ pub fn all() -> Vec<Box<dyn Workload>> {
         Box::new(queue::Queues),
         Box::new(ephemerals::Ephemerals),
         Box::new(watches::Watches),
+        Box::new(zookeeper::Locks),
+        Box::new(ephemerals::zookeeper::Ephemerals),
+        Box::new(watches::zookeeper::Watches),
     ]
 }

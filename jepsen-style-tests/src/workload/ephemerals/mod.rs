@@ -7,6 +7,7 @@
 
 mod check;
 mod life;
+pub(super) mod zookeeper;
 
 use async_trait::async_trait;
 use lockkeeper_client::Reading;

@@ -6,6 +6,8 @@
 
 mod check;
 mod follow;
+mod once;
+pub(super) mod zookeeper;
 
 use async_trait::async_trait;
 use lockkeeper_client::api::Data;
@@ -147,6 +149,14 @@ fn part(number: u32) -> String {
 
 /// Changes a node, or several in one transaction.
 async fn change(hand: &mut Hand) {
+    let effects = some_effects(hand);
+    let begun = hand.context.teller.begin(CHANGE, &effects);
+    let came = carry_out(&hand.client, &effects).await;
+    end(begun, came.map(|zxid| ((), Some(zxid))), sure);
+}
+
+/// What is to be done to a node, or to several.
+fn some_effects(hand: &mut Hand) -> Vec<Effect> {
     let several = hand.chance(30);
     let mut effects: Vec<Effect> = Vec::new();
     for _ in 0..if several { hand.rng.random_range(2..5) } else { 1 } {
@@ -162,9 +172,7 @@ async fn change(hand: &mut Hand) {
             effects.push(Effect { kind, path });
         }
     }
-    let begun = hand.context.teller.begin(CHANGE, &effects);
-    let came = carry_out(&hand.client, &effects).await;
-    end(begun, came.map(|zxid| ((), Some(zxid))), sure);
+    effects
 }
 
 async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, Error> {

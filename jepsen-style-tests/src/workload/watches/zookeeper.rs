@@ -1,0 +1,267 @@
+//! `zk-watches`: the same tree watched through ZooKeeper's protocol, with clients of both doors changing it. A recursive watch must give all
+//! that happens for as long as its connection lasts (ZooKeeper promises no more of it), by the judge of `watches`; watches that fire once
+//! must fire over every reconnection, before any read of that client shows what they are for (`once`).
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use rand::Rng as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use zookeeper_client::{
+    AddWatchMode, Client, Error, EventType, MultiWriteError, MultiWriteResult, PersistentWatcher, WatchedEvent,
+};
+
+use super::{BEGUN, Begins, CHANGE, ENDED, Effect, Ends, Kind, PARTS, ROOT, SEEN, Sees, check, follow, once, part};
+use crate::check::Check;
+use crate::workload::hand::{Hand, end};
+use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
+use crate::workload::{ClientContext, Recorded, Teller, Workload};
+
+/// How long a watch may take to come to the end of the log once nobody writes and all is healed.
+const CATCH_UP: Duration = Duration::from_secs(20);
+
+/// The workload.
+#[derive(Debug)]
+pub(in crate::workload) struct Watches;
+
+#[async_trait]
+impl Workload for Watches {
+    fn name(&self) -> &'static str {
+        "zk-watches"
+    }
+
+    fn about(&self) -> &'static str {
+        "watches of ZooKeeper's clients on a tree that clients of both doors change: told before it shows, and none missed"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P8 P10"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        let native = context.client % 4 == 3;
+        let mut hand = Hand::new(context)?;
+        let parts: Vec<String> = (0..PARTS).map(part).collect();
+        let mut paths = vec![ROOT];
+        paths.extend(parts.iter().map(String::as_str));
+        if !hand.prepare(&paths).await {
+            return Ok(());
+        }
+        let written = CancellationToken::new();
+        let (context, told) = (hand.context.clone(), written.clone());
+        if native {
+            let following = tokio::spawn(follow::follow(context, told));
+            while hand.think(60..240).await {
+                super::change(&mut hand).await;
+            }
+            written.cancel();
+            return following.await.map_err(|error| error.to_string())?;
+        }
+        let recursive = tokio::spawn(watch_all(context.clone(), told.clone()));
+        let single = tokio::spawn(once::follow(context, told));
+        let mut visit = None;
+        while hand.think(60..240).await {
+            visit = change(&mut hand, visit.take()).await;
+        }
+        written.cancel();
+        if let Some(visit) = visit {
+            visit.close().await;
+        }
+        for following in [recursive, single] {
+            following.await.map_err(|error| error.to_string())??;
+        }
+        Ok(())
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let mut checks = check::all(run);
+        checks.extend(once::all(run));
+        checks
+    }
+}
+
+/// A session to begin with, or the same while it lives.
+pub(super) async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
+    match visit.filter(|visit| !visit.is_over()) {
+        Some(visit) => Some(visit),
+        None => {
+            let nodes = hand.context.zookeepers.clone();
+            Visit::begin(hand, &nodes, Leave::Closes).await
+        }
+    }
+}
+
+/// Makes a node that is this client's alone, for writes that say at which zxid they were.
+async fn own(hand: &mut Hand, client: &Client, path: &str) -> Option<()> {
+    loop {
+        match client.create(path, b"", &PERSISTENT).await {
+            Ok(_) | Err(Error::NodeExists) => return Some(()),
+            Err(_) if client.state().is_terminated() || !hand.think(20..50).await => return None,
+            Err(_) => {}
+        }
+    }
+}
+
+/// Changes one or several nodes, and one of its own with them, which tells the zxid.
+async fn change(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
+    let visit = renewed(hand, visit).await?;
+    let mark = format!("{ROOT}/c{}", hand.context.client);
+    own(hand, &visit.client, &mark).await?;
+    let mut effects = super::some_effects(hand);
+    effects.push(Effect { kind: Kind::DataChanged, path: mark });
+    let begun = hand.context.teller.begin(CHANGE, &effects);
+    let came = carry_out(&visit.client, &effects).await;
+    end(begun, came.map(|zxid| ((), Some(zxid))), sure_multi);
+    Some(visit)
+}
+
+async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, MultiWriteError> {
+    let mut all = client.new_multi_writer();
+    for Effect { kind, path } in effects {
+        let data = uuid::Uuid::new_v4();
+        match kind {
+            Kind::Created => all.add_create(path, data.as_bytes(), &PERSISTENT)?,
+            Kind::Deleted => all.add_delete(path, None)?,
+            Kind::DataChanged | Kind::ChildrenChanged => all.add_set_data(path, data.as_bytes(), None)?,
+        }
+    }
+    match all.commit().await?.pop() {
+        Some(MultiWriteResult::SetData { stat }) => Ok(zxid(stat.mzxid)),
+        other => {
+            let why = format!("the answer to a write is {other:?}");
+            Err(MultiWriteError::RequestFailed { source: Error::UnexpectedError(why) })
+        }
+    }
+}
+
+/// Follows the tree, or a part of it, by one recursive watch after the other.
+async fn watch_all(context: ClientContext, written: CancellationToken) -> Result<(), String> {
+    let mut hand = Hand::new(context)?;
+    // The last watch is followed to the end, although the client is to end.
+    let mut lasting = Hand::new(ClientContext { stop: CancellationToken::new(), ..hand.context.clone() })?;
+    let (mut visit, mut number) = (None, 0);
+    let mut until: Option<Instant> = None;
+    loop {
+        let deadline = written.is_cancelled().then(|| *until.get_or_insert_with(|| Instant::now() + CATCH_UP));
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            break;
+        }
+        let begun = tokio::time::timeout(CATCH_UP, renewed(&mut lasting, visit.take())).await;
+        let Ok(Some(here)) = begun else { continue };
+        number += 1;
+        let path = match hand.rng.random_range(0..PARTS + 2) {
+            of if of < PARTS => part(of),
+            _ => ROOT.to_owned(),
+        };
+        let arrived = one(&mut hand, &here.client, number, &path, &written).await;
+        visit = Some(here);
+        if arrived == Left::AtTheEnd {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    if let Some(visit) = visit {
+        visit.close().await;
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    /// Its client had enough, or the connection ended.
+    Early,
+    /// It has come to the end of the log.
+    AtTheEnd,
+}
+
+/// One recursive watch.
+async fn one(hand: &mut Hand, client: &Client, watch: u32, path: &str, written: &CancellationToken) -> Left {
+    let Ok(mut watcher) = client.watch(path, AddWatchMode::PersistentRecursive).await else { return Left::Early };
+    let mark = format!("{path}/f{}", hand.context.client);
+    // It begins at a write: everything from there on must be given, and that too, before the write is answered.
+    let first = loop {
+        match client.set_data(&mark, b"", None).await {
+            Ok(stat) => break zxid(stat.mzxid),
+            Err(Error::NoNode) if client.create(&mark, b"", &PERSISTENT).await.is_ok() => {}
+            Err(_) => return Left::Early,
+        }
+    };
+    let mut telling = Telling { teller: hand.context.teller.clone(), watch, from: first, last: 0 };
+    let begins = Begins { watch, path: path.to_owned(), from: first - 1 };
+    telling.teller.told(BEGUN, &begins, None);
+    if !telling.has_told(&mut watcher, first) {
+        return Left::Early;
+    }
+    let leave_at = Instant::now() + Duration::from_millis(hand.rng.random_range(3_000..12_000));
+    loop {
+        let pause = Duration::from_millis(hand.rng.random_range(100..1_000));
+        let heard = tokio::select! {
+            event = watcher.changed() => Some(event),
+            () = tokio::time::sleep(pause) => None,
+            () = written.cancelled() => None,
+        };
+        match heard {
+            Some(event) if !telling.tell(&event) => return Left::Early,
+            Some(_) => continue,
+            None => {}
+        }
+        let ends = written.is_cancelled();
+        let Ok(stat) = client.set_data(&mark, b"", None).await else { return Left::Early };
+        let goal = zxid(stat.mzxid);
+        if !telling.has_told(&mut watcher, goal) {
+            return Left::Early;
+        }
+        if ends {
+            let ends = Ends { watch, caught_up: telling.last >= goal, goal };
+            telling.teller.told(ENDED, &ends, None);
+            return Left::AtTheEnd;
+        }
+        if Instant::now() > leave_at {
+            return Left::Early;
+        }
+    }
+}
+
+/// Tells what a watch gives.
+struct Telling {
+    teller: Teller,
+    watch: u32,
+    /// What comes before this may be given in part.
+    from: u64,
+    last: u64,
+}
+
+impl Telling {
+    /// Tells an event; false if the connection, and with it what the watch promises, has ended.
+    fn tell(&mut self, event: &WatchedEvent) -> bool {
+        let kind = match event.event_type {
+            EventType::NodeCreated => Kind::Created,
+            EventType::NodeDeleted => Kind::Deleted,
+            EventType::NodeDataChanged => Kind::DataChanged,
+            EventType::NodeChildrenChanged => Kind::ChildrenChanged,
+            EventType::Session => return false,
+        };
+        let at = zxid(event.zxid);
+        if at >= self.from {
+            let effect = Effect { kind, path: event.path.clone() };
+            self.teller.told(SEEN, &Sees { watch: self.watch, effect }, Some(at));
+            self.last = self.last.max(at);
+        }
+        true
+    }
+
+    /// Tells all that has been given by now, which must include what was written at `zxid` over the same connection: the answer is
+    /// there. False if the connection has ended.
+    fn has_told(&mut self, watcher: &mut PersistentWatcher, zxid: u64) -> bool {
+        while let Some(event) = watcher.changed().now_or_never() {
+            if !self.tell(&event) {
+                return false;
+            }
+        }
+        let revealed = once::Revealed { watch: self.watch, zxid, heard: self.last >= zxid };
+        self.teller.told(once::REVEALED, &revealed, None);
+        true
+    }
+}

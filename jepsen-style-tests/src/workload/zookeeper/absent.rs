@@ -1,0 +1,71 @@
+//! What a client that lost its connection amid a create found not to be there does not come any more.
+//!
+//! The library has re-attached the session by then, which is a point in the order: what was sent over the lost connection comes before
+//! it or has no effect. A client that looks after that has a right to believe what it sees.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::workload::Recorded;
+
+/// Told: [`Absent`].
+pub(super) const ABSENT: &str = "absent";
+
+/// A request whose create was not answered is not in its queue.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Absent {
+    /// What its path would begin with.
+    pub(super) prefix: String,
+}
+
+/// None where nobody looked.
+pub(super) fn check(run: &Recorded) -> Option<Check> {
+    const NAME: &str = "what was lost with a connection does not come later";
+    const PROMISES: &str = "P2 P9";
+    let mut looked = 0;
+    for event in run.history.told().filter(|event| event.what == ABSENT) {
+        let Ok(Absent { prefix }) = serde_json::from_value(event.value.clone()) else {
+            return Some(Check::unknown(NAME, PROMISES, "what was told cannot be read"));
+        };
+        let came = run.log.iter().find(|logged| logged.created && logged.path.starts_with(&prefix));
+        if let Some(came) = came {
+            let detail = format!("client {} was told that its request is not there, and it is", event.client);
+            let lines = vec![
+                format!("{} us: nothing there that begins with {prefix}, at zxid {:?}", event.at_us, event.zxid),
+                format!("{} was created at zxid {}", came.path, came.zxid),
+            ];
+            return Some(Check { at_us: Some(event.at_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
+        }
+        looked += 1;
+    }
+    (looked > 0).then(|| Check::valid(NAME, PROMISES, format!("{looked} requests not found and never created")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Verdict;
+    use crate::history::{Event, History, Kind};
+    use crate::judge::queue::Event as Logged;
+
+    #[test]
+    fn what_comes_after_it_was_not_there_is_found() {
+        let told = |prefix: &str| Event {
+            at_us: 5,
+            client: 1,
+            op: 0,
+            kind: Kind::Told,
+            what: ABSENT.into(),
+            value: serde_json::json!({ "prefix": prefix }),
+            zxid: Some(9),
+        };
+        let judged = |prefixes: &[&str]| {
+            let history = History::new(prefixes.iter().map(|prefix| told(prefix)).collect());
+            let log = [Logged { zxid: 12, created: true, path: "/locks/l/_c_7-lock-0000000003".into() }].into();
+            check(&Recorded { history, log, ..Recorded::default() }).map(|check| check.verdict)
+        };
+        assert_eq!(judged(&[]), None);
+        assert_eq!(judged(&["/locks/l/_c_8-lock-"]), Some(Verdict::Valid));
+        assert_eq!(judged(&["/locks/l/_c_8-lock-", "/locks/l/_c_7-lock-"]), Some(Verdict::Invalid));
+    }
+}

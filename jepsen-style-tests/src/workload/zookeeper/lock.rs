@@ -1,0 +1,249 @@
+//! `zk-lock`: clients of both doors in the same queues. Three of four ask by Curator's recipe over ZooKeeper's protocol, the fourth as
+//! those of `lock` do. All take, hold and give back in every way there is; some close or leave their session with what they hold, and some
+//! take by force.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_client::api::locks::Mode;
+use rand::Rng as _;
+use serde_json::Value;
+use zookeeper_client::{Error, MultiWriteError, MultiWriteResult};
+
+use super::absent;
+use super::recipe::{self, Place, Removed, Requested, Waited};
+use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, sure, zxid};
+use crate::check::{Check, locks};
+use crate::record::boot_us;
+use crate::workload::hand::{Hand, Sure};
+use crate::workload::lock::{contend, one_of, patience_ms};
+use crate::workload::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT};
+use crate::workload::tells::{self, Asks, Granted, Under};
+use crate::workload::{Begun, ClientContext, Recorded, Workload};
+
+/// The last is wanted so seldom that it is made anew, with its directory, now and then.
+const LOCKS: [&str; 4] = ["jepsen/zk-lock-a", "jepsen/zk-lock-b", "jepsen/zk-lock-c", "jepsen/zk-lock-seldom"];
+
+/// The workload.
+pub(in crate::workload) struct Locks;
+
+#[async_trait]
+impl Workload for Locks {
+    fn name(&self) -> &'static str {
+        "zk-lock"
+    }
+
+    fn about(&self) -> &'static str {
+        "exclusive locks by Curator's recipe over ZooKeeper's protocol, in one queue with native clients"
+    }
+
+    fn promises(&self) -> &'static str {
+        "P1 P2 P4 P5 P6 P7 P9 P10 P11"
+    }
+
+    async fn client(&self, context: ClientContext) -> Result<(), String> {
+        if context.client % 4 == 3 {
+            let plain = context.client % 8 == 3;
+            return contend(context, &LOCKS, plain).await;
+        }
+        let mut hand = Hand::new(context)?;
+        let mut visit = None;
+        while let Some(here) = renewed(&mut hand, visit.take()).await {
+            let lock = one_of(&mut hand, &LOCKS);
+            if hand.chance(1) {
+                force(&hand, &here, lock).await;
+            }
+            visit = turn(&mut hand, here, lock).await;
+            if hand.chance(1)
+                && let Some(here) = visit.take()
+            {
+                here.end().await;
+            }
+            hand.think(0..25).await;
+        }
+        Ok(())
+    }
+
+    async fn conclude(&self, context: ClientContext) -> Result<(), String> {
+        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
+    }
+
+    fn check(&self, run: &Recorded) -> Vec<Check> {
+        let mut checks = locks::exclusive(run, &LOCKS);
+        checks.extend(absent::check(run));
+        checks
+    }
+}
+
+/// The same session while it lives, or another; none, and the session ended, if the client is to end.
+async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
+    let going_on = visit.filter(|visit| !visit.is_over());
+    if hand.context.stop.is_cancelled() {
+        if let Some(visit) = going_on {
+            visit.end().await;
+        }
+        return None;
+    }
+    if going_on.is_some() {
+        return going_on;
+    }
+    let leave = if hand.chance(20) { Leave::Dies } else { Leave::Closes };
+    let nodes = hand.context.zookeepers.clone();
+    let visit = Visit::begin(hand, &nodes, leave).await?;
+    // So that the log shows when it ended. Without, that is not known.
+    let _ = visit.client.mkdir(tells::SESSIONS, &PERSISTENT).await;
+    let sent_us = boot_us();
+    if visit.client.create(&mark(&visit), b"", &EPHEMERAL).await.is_ok() {
+        visit.acknowledged(sent_us);
+    }
+    Some(visit)
+}
+
+/// The node that shows when the session ended.
+fn mark(visit: &Visit) -> String {
+    format!("{}/s{}", tells::SESSIONS, visit.session)
+}
+
+/// Takes a lock, holds it and lets go of it. None if its session is over or to be so.
+async fn turn(hand: &mut Hand, visit: Visit, lock: &str) -> Option<Visit> {
+    let (wait_ms, session) = (patience_ms(hand), visit.session);
+    let asks =
+        Asks { locks: vec![lock.to_owned()], mode: Mode::Exclusive, wait_ms, session, permits: None, delay_ms: 0 };
+    let Some(place) = acquire(hand, &visit, &asks).await else { return Some(visit) };
+    let under = Under { locks: asks.locks, token: place.token, session };
+    hold(hand, &visit, &under, &place).await;
+    if hand.chance(LEAVE_PERCENT) {
+        visit.end().await;
+        return None;
+    }
+    release(hand, &visit, &under, &place).await;
+    Some(visit)
+}
+
+async fn acquire(hand: &Hand, visit: &Visit, asks: &Asks) -> Option<Place> {
+    let teller = &hand.context.teller;
+    let begun = teller.begin(tells::ACQUIRE, asks);
+    let place = match recipe::request(visit, teller, &asks.locks[0]).await {
+        Requested::Stands(place) => place,
+        Requested::NotDone(why) => {
+            begun.fail(&why);
+            return None;
+        }
+        Requested::Unknown(why) => {
+            begun.info(&why);
+            return None;
+        }
+    };
+    match recipe::wait(visit, &place, Duration::from_millis(asks.wait_ms)).await {
+        Waited::Holds(at) => {
+            begun.ok(&Granted { token: place.token }, Some(at));
+            return Some(place);
+        }
+        Waited::TooLong => match recipe::remove(visit, &place.path()).await {
+            Removed::Done | Removed::NotThere => begun.fail("not to be had in time"),
+            Removed::Unknown(why) => {
+                begun.info(&why);
+                recipe::remove_for_certain(visit, &place.path()).await;
+            }
+        },
+        Waited::Gone => begun.fail("its request was taken out"),
+        Waited::Over(why) => begun.info(&why),
+    }
+    None
+}
+
+/// What a holder does: has its token verified, looks whether its session may be over, stays a while, looks again.
+async fn hold(hand: &mut Hand, visit: &Visit, under: &Under, place: &Place) {
+    look(hand, visit, under);
+    // Who has waited for long is not sure of its session any more.
+    if visit.is_lost() || hand.chance(40) {
+        verify(hand, visit, under, place).await;
+        look(hand, visit, under);
+    }
+    let longest_ms = if hand.chance(5) { 300 } else { 20 };
+    let stay_ms = hand.rng.random_range(0..longest_ms);
+    tokio::time::sleep(Duration::from_millis(stay_ms)).await;
+    look(hand, visit, under);
+}
+
+fn look(hand: &Hand, visit: &Visit, under: &Under) {
+    let begun = hand.context.teller.begin(tells::LOOK, under);
+    let lost = visit.is_lost();
+    begun.ok(&lost, None);
+}
+
+/// Whoever was the first holds for as long as its request is there: a write of it says at which zxid it was.
+async fn verify(hand: &Hand, visit: &Visit, under: &Under, place: &Place) {
+    let begun = hand.context.teller.begin(tells::VERIFY, under);
+    let sent_us = boot_us();
+    match visit.client.set_data(&place.path(), b"held", None).await {
+        Ok(stat) => {
+            visit.acknowledged(sent_us);
+            begun.ok(&true, Some(zxid(stat.mzxid)));
+        }
+        Err(Error::NoNode) => begun.ok(&false, None),
+        Err(error) => not_ok(begun, sure(&error), &error.to_string()),
+    }
+}
+
+/// Gives back: by itself, or in one transaction with a write, which tells at which zxid.
+async fn release(hand: &mut Hand, visit: &Visit, under: &Under, place: &Place) {
+    let begun = hand.context.teller.begin(tells::RELEASE, under);
+    let path = place.path();
+    if hand.chance(50) {
+        let sent_us = boot_us();
+        match release_with_a_mark(visit, &path).await {
+            Ok(at) => {
+                visit.acknowledged(sent_us);
+                return begun.ok(&Value::Null, Some(at));
+            }
+            Err(MultiWriteError::OperationFailed { index: 0, source: Error::NoNode }) => {
+                return begun.fail("it had gone");
+            }
+            // It is given back all the same, so the request is never certain not to be.
+            Err(error) => begun.info(&error.to_string()),
+        }
+    } else {
+        match recipe::remove(visit, &path).await {
+            Removed::Done => return begun.ok(&Value::Null, None),
+            Removed::NotThere => return begun.fail("it had gone"),
+            Removed::Unknown(why) => begun.info(&why),
+        }
+    }
+    recipe::remove_for_certain(visit, &path).await;
+}
+
+async fn release_with_a_mark(visit: &Visit, path: &str) -> Result<u64, MultiWriteError> {
+    let mut both = visit.client.new_multi_writer();
+    both.add_delete(path, None)?;
+    both.add_set_data(&mark(visit), b"", None)?;
+    match both.commit().await?.pop() {
+        Some(MultiWriteResult::SetData { stat }) => Ok(zxid(stat.mzxid)),
+        other => {
+            let why = format!("the answer to a write is {other:?}");
+            Err(MultiWriteError::RequestFailed { source: Error::UnexpectedError(why) })
+        }
+    }
+}
+
+/// Takes the lock from whoever else is the first.
+async fn force(hand: &Hand, visit: &Visit, lock: &str) {
+    let Some((path, token, owner)) = recipe::first(&visit.client, lock).await else { return };
+    if owner == 0 || owner == visit.session {
+        return;
+    }
+    let under = Under { locks: vec![lock.to_owned()], token, session: owner };
+    let begun = hand.context.teller.begin(tells::FORCE, &under);
+    match recipe::remove(visit, &path).await {
+        Removed::Done => begun.ok(&true, None),
+        Removed::NotThere => begun.ok(&false, None),
+        Removed::Unknown(why) => begun.info(&why),
+    }
+}
+
+fn not_ok(begun: Begun, sure: Sure, why: &str) {
+    match sure {
+        Sure::Unknown => begun.info(why),
+        Sure::Refused(_) | Sure::NotDone => begun.fail(why),
+    }
+}
