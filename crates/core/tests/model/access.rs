@@ -68,6 +68,9 @@ impl Model {
     }
 }
 
+/// How many callers there are.
+pub(crate) const CALLERS: u16 = 8 * 7;
+
 /// Callers and lists that mean some of them, by number.
 pub(crate) fn caller(number: u16) -> Principals {
     let proved: &[(&str, &str)] = match number % 8 {
@@ -78,7 +81,8 @@ pub(crate) fn caller(number: u16) -> Principals {
         6 => &[("ip", "10.0.0.0/8"), ("auth", "bob"), ("world", "nobody")],
         _ => &[("digest", "eve"), ("super", "")],
     };
-    let address = ["", "10.0.0.7", "11.0.0.7", "::ffff:10.0.0.7", "fd00::7"][usize::from(number / 8 % 5)];
+    const ADDRESSES: [&str; 7] = ["", "10.0.0.7", "11.0.0.7", "::ffff:10.0.0.7", "fd00::7", "fd07::7", "fd08::7"];
+    let address = ADDRESSES[usize::from(number / 8) % ADDRESSES.len()];
     let identity = |(scheme, id): &(&str, &str)| Identity { scheme: (*scheme).into(), id: (*id).into() };
     Principals { address: address.parse().ok(), identities: proved.iter().map(identity).collect() }
 }

@@ -52,7 +52,10 @@ pub(crate) fn states(state: &State, model: &Model) {
 
 /// Who may look at a node, and at its list: that is asked by those who show it.
 fn readers(acl: &[AclEntry], path: &str) {
-    for number in 0..40 {
+    if acl == [AclEntry::open()] && path != "/" {
+        return; // most are, and one of them is enough
+    }
+    for number in 0..access::CALLERS {
         let who = access::caller(number);
         for wanted in [1, 2, 4, 8, 16, 17, 0].map(Permissions) {
             assert_eq!(who.may(wanted, acl), access::may(&who, wanted, acl), "{path}: {who:?} {wanted:?} {acl:?}");
