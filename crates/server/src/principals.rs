@@ -10,7 +10,7 @@ use axum::http::HeaderValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use lockkeeper_core::acl::{Identity, Network, Principals};
-use lockkeeper_core::limits::MAX_IDENTITIES;
+use lockkeeper_core::limits::{MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
 use sha1::{Digest as _, Sha1};
 use subtle::ConstantTimeEq as _;
@@ -20,7 +20,6 @@ pub(crate) const IP: &str = "ip";
 const WORLD: &str = "world";
 const ANYONE: &str = "anyone";
 const AUTH: &str = "auth";
-const X509: &str = "x509";
 
 /// Whose credentials make them `super`, as `user:hash`; nobody's if there is none.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +45,9 @@ pub(crate) enum Unproved {
     /// They are not `user:password`.
     #[error("they are not user:password")]
     Form,
+    /// No list could name such a user.
+    #[error("user and hash are at most {MAX_ACL_ID_BYTES} bytes long")]
+    TooLong,
     /// One caller cannot be so many.
     #[error("one caller has at most {MAX_IDENTITIES} identities")]
     TooMany,
@@ -56,7 +58,7 @@ pub(crate) fn from_address(address: IpAddr) -> Principals {
     Principals { address: Some(address.to_canonical()), identities: Vec::new() }
 }
 
-/// Adds what credentials prove.
+/// Adds what credentials prove. Without a colon they are a user without a password, to ZooKeeper and so here.
 ///
 /// # Errors
 /// They prove nothing.
@@ -68,8 +70,10 @@ pub(crate) fn prove(
 ) -> Result<(), Unproved> {
     match scheme {
         DIGEST => {
-            let text = std::str::from_utf8(credentials).map_err(|_| Unproved::Form)?;
-            let id = digest_of(text).ok_or(Unproved::Form)?;
+            let id = digest_of(std::str::from_utf8(credentials).map_err(|_| Unproved::Form)?);
+            if id.len() > MAX_ACL_ID_BYTES {
+                return Err(Unproved::TooLong);
+            }
             if super_digest.is(&id) {
                 add(principals, Principals::SUPER, "")?;
             }
@@ -141,12 +145,12 @@ pub(crate) fn fix_up(
                     put(AclEntry { permissions: *permissions, scheme: DIGEST.into(), id: known.id.to_string() });
                 }
             }
-            DIGEST if id.split(':').count() == 2 => put(entry),
+            DIGEST if id.split_once(':').is_some_and(|(_, hash)| !hash.is_empty() && !hash.contains(':')) => put(entry),
             DIGEST => return Err(format!("the id of scheme digest is user:hash, not '{id}'")),
             IP if Network::parse(id).is_some() => put(entry),
             IP => return Err(format!("the id of scheme ip is an address, or one with a number of bits, not '{id}'")),
-            X509 if !id.is_empty() => put(entry),
-            _ => return Err(format!("scheme '{scheme}' is none of world, auth, digest, ip and x509, or has no id")),
+            // Nobody can prove anything else here: such a list would lock out whoever set it.
+            _ => return Err(format!("scheme '{scheme}' is none of world, auth, digest and ip")),
         }
     }
     Ok(stored)
@@ -166,9 +170,9 @@ pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) 
 }
 
 /// `user:password` as lists name it: the user, and the hash of both.
-pub(crate) fn digest_of(credentials: &str) -> Option<String> {
-    let (user, _) = credentials.split_once(':')?;
-    Some(format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials))))
+pub(crate) fn digest_of(credentials: &str) -> String {
+    let user = credentials.split(':').next().unwrap_or_default();
+    format!("{user}:{}", STANDARD.encode(Sha1::digest(credentials)))
 }
 
 /// An entry as readers see it. Whoever may not administer the node sees no hashes.
@@ -194,8 +198,8 @@ mod tests {
     #[test]
     fn a_digest_is_the_one_that_zookeeper_makes() {
         // From ZooKeeper's documentation of `super:superpw` and of its own tools.
-        assert_eq!(digest_of("super:superpw").unwrap(), "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=");
-        assert_eq!(digest_of("nobody"), None);
+        assert_eq!(digest_of("super:superpw"), "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=");
+        assert_eq!(digest_of(""), ":2jmj7l5rSw0yVb/vlWAYkK/YBwk=");
     }
 
     #[test]
@@ -205,9 +209,10 @@ mod tests {
         assert_eq!(prove(&mut known, "digest", b"bob:secret", &nobody), Ok(()));
         assert_eq!(prove(&mut known, "ip", b"", &nobody), Ok(()));
         assert_eq!(prove(&mut known, "kerberos", b"bob", &nobody), Err(Unproved::Scheme));
-        assert_eq!(prove(&mut known, "digest", b"bob", &nobody), Err(Unproved::Form));
+        assert_eq!(prove(&mut known, "digest", b"\xff", &nobody), Err(Unproved::Form));
+        assert_eq!(prove(&mut known, "digest", &[b'x'; MAX_ACL_ID_BYTES], &nobody), Err(Unproved::TooLong));
         assert_eq!(known.identities.len(), 1);
-        let root = SuperDigest::new(&digest_of("root:pw").unwrap());
+        let root = SuperDigest::new(&digest_of("root:pw"));
         assert_eq!(prove(&mut known, "digest", b"root:wrong", &root), Ok(()));
         assert!(!known.is_super());
         assert_eq!(prove(&mut known, "digest", b"root:pw", &root), Ok(()));
@@ -221,10 +226,10 @@ mod tests {
             let header = HeaderValue::from_str(text).unwrap();
             prove_basic(&mut known, &header, &SuperDigest::default()).map(|()| known.identities[0].id.to_string())
         };
-        assert_eq!(prove("Basic Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret").unwrap()));
-        assert_eq!(prove("basic  Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret").unwrap()));
+        assert_eq!(prove("Basic Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret")));
+        assert_eq!(prove("basic  Ym9iOnNlY3JldA=="), Ok(digest_of("bob:secret")));
         assert_eq!(prove("Bearer abc"), Err(Unproved::Scheme));
-        for wrong in ["Basic", "Basic !!", "Basic Ym9i"] {
+        for wrong in ["Basic", "Basic !!"] {
             assert_eq!(prove(wrong), Err(Unproved::Form), "{wrong}");
         }
     }
@@ -246,13 +251,16 @@ mod tests {
             entry("world", "bob"),
             entry("ip", "nowhere"),
             entry("digest", "bob"),
+            entry("digest", "bob:"),
+            entry("digest", "bob:a:b"),
+            entry("x509", "CN=bob"),
             entry("magic", "x"),
             entry("", ""),
         ] {
             assert!(fix_up(&known, [wrong.clone()]).is_err(), "{wrong:?}");
         }
         prove(&mut known, "digest", b"bob:pw", &SuperDigest::default()).unwrap();
-        let bob = digest_of("bob:pw").unwrap();
+        let bob = digest_of("bob:pw");
         let stored =
             fix_up(&known, [entry("auth", "anything"), entry("world", "anyone"), entry("digest", &bob)]).unwrap();
         let ids: Vec<&str> = stored.iter().map(|entry| entry.id.as_str()).collect();

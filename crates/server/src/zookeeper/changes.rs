@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_core::{NodeKind, Op, Refusal, Reply as Done, Sequential};
-use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetDataRequest};
-use lockkeeper_zookeeper::{ErrorCode, MultiOp, MultiResult, Reply, Request};
+use lockkeeper_core::{NodeKind, NodePath, Op, Refusal, Reply as Done, Sequential};
+use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest};
+use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 
 use super::auth::Known;
-use super::values::{code, kind, path, stat, version};
+use super::special::Special;
+use super::values::{code, kind, path, path_seen, stat, version};
 
 /// An operation, and in which form it is answered.
 #[derive(Debug)]
@@ -28,8 +29,13 @@ enum Form {
     Empty,
     /// The stat after it.
     Stat,
-    /// Each operation of a multi, in its own form.
-    Multi(Vec<Form>),
+    /// A multi.
+    Multi {
+        /// Each operation in its own form.
+        forms: Vec<Form>,
+        /// The first that makes no sense, and why.
+        senseless: Option<(usize, ErrorCode)>,
+    },
 }
 
 /// The change that a request asks for; none if it asks for none.
@@ -38,27 +44,37 @@ enum Form {
 /// The request makes no sense.
 pub(super) fn change(request: &Request, known: &Known) -> Option<Result<Change, ErrorCode>> {
     Some(match request {
-        Request::Create(create) => self::create(create, known).map(|op| Change { op, form: Form::Path }),
-        Request::Create2(create) | Request::CreateContainer(create) => {
-            self::create(create, known).map(|op| Change { op, form: Form::Created })
+        Request::Create(create) => self::create(create, Makes::Node, known).map(|op| Change { op, form: Form::Path }),
+        Request::Create2(create) => {
+            self::create(create, Makes::Node, known).map(|op| Change { op, form: Form::Created })
+        }
+        Request::CreateContainer(create) => {
+            self::create(create, Makes::Container, known).map(|op| Change { op, form: Form::Created })
         }
         Request::CreateTtl(create) => create_ttl(create, known).map(|op| Change { op, form: Form::Created }),
         Request::Delete(delete) => self::delete(delete).map(|op| Change { op, form: Form::Empty }),
         Request::SetData(set) => set_data(set).map(|op| Change { op, form: Form::Stat }),
-        Request::SetAcl(set) => {
-            let op = || {
-                Ok(Op::SetAcl { path: path(&set.path)?, acl: known.fix_up(&set.acl)?, version: version(set.version) })
-            };
-            op().map(|op| Change { op, form: Form::Stat })
-        }
+        Request::SetAcl(set) => set_acl(set, known).map(|op| Change { op, form: Form::Stat }),
         Request::Check(check) => self::check(check).map(|op| Change { op, form: Form::Empty }),
-        Request::Multi(ops) => multi(ops, known),
+        Request::Multi(ops) => Ok(multi(ops, known)),
         _ => return None,
     })
 }
 
-fn create(request: &CreateRequest, known: &Known) -> Result<Op, ErrorCode> {
+/// What a create makes: the operation says more than the flags, as in ZooKeeper.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Makes {
+    Node,
+    Container,
+}
+
+fn create(request: &CreateRequest, makes: Makes, known: &Known) -> Result<Op, ErrorCode> {
     let (kind, sequential) = kind(request.flags, None)?;
+    let kind = match (makes, kind) {
+        (Makes::Container, _) => NodeKind::Container,
+        (Makes::Node, NodeKind::Container) => NodeKind::Persistent,
+        (Makes::Node, kind) => kind,
+    };
     make(&request.path, request.data.as_ref(), kind, sequential, known.fix_up(&request.acl))
 }
 
@@ -67,6 +83,7 @@ fn create_ttl(request: &CreateTtlRequest, known: &Known) -> Result<Op, ErrorCode
     make(&request.path, request.data.as_ref(), kind, sequential, known.fix_up(&request.acl))
 }
 
+/// In the order in which ZooKeeper finds fault: with what is no path at all, with the list, with the path.
 fn make(
     at: &str,
     data: Option<&Bytes>,
@@ -74,15 +91,35 @@ fn make(
     sequential: bool,
     acl: Result<Vec<lockkeeper_core::AclEntry>, ErrorCode>,
 ) -> Result<Op, ErrorCode> {
+    if is_no_path(at) {
+        return Err(ErrorCode::BadArguments);
+    }
+    let acl = acl?;
     let (path, sequential) = match sequential {
         true => Sequential::parse_prefix(at).map_err(|_| ErrorCode::BadArguments)?,
         false => (path(at)?, Sequential::No),
     };
-    Ok(Op::Create { path, data: bytes(data), kind, sequential, acl: acl? })
+    not_reserved(&path)?;
+    Ok(Op::Create { path, data: bytes(data), kind, sequential, acl })
 }
 
+/// What is no path at all is told so; what is one and cannot be there is not there.
 fn delete(request: &PathVersion) -> Result<Op, ErrorCode> {
-    Ok(Op::Delete { path: path(&request.path)?, version: version(request.version) })
+    if is_no_path(&request.path) || request.path == "/" || Special::is_shown(&request.path) {
+        return Err(ErrorCode::BadArguments);
+    }
+    let path = path_seen(&request.path)?;
+    not_reserved(&path)?;
+    Ok(Op::Delete { path, version: version(request.version) })
+}
+
+fn is_no_path(text: &str) -> bool {
+    !text.contains('/') || text.contains('\0')
+}
+
+/// What lies below `/zookeeper` is not for clients to change.
+fn not_reserved(path: &NodePath) -> Result<(), ErrorCode> {
+    if Special::is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
 }
 
 fn check(request: &PathVersion) -> Result<Op, ErrorCode> {
@@ -90,39 +127,60 @@ fn check(request: &PathVersion) -> Result<Op, ErrorCode> {
 }
 
 fn set_data(request: &SetDataRequest) -> Result<Op, ErrorCode> {
-    Ok(Op::SetData {
-        path: path(&request.path)?,
-        data: bytes(request.data.as_ref()),
-        version: version(request.version),
-    })
+    let path = path(&request.path)?;
+    not_reserved(&path)?;
+    Ok(Op::SetData { path, data: bytes(request.data.as_ref()), version: version(request.version) })
+}
+
+fn set_acl(request: &SetAclRequest, known: &Known) -> Result<Op, ErrorCode> {
+    let path = path(&request.path)?;
+    not_reserved(&path)?;
+    Ok(Op::SetAcl { path, acl: known.fix_up(&request.acl)?, version: version(request.version) })
 }
 
 fn bytes(data: Option<&Bytes>) -> Arc<[u8]> {
     data.map_or_else(|| Arc::from([]), |data| Arc::from(&data[..]))
 }
 
-/// ZooKeeper looks at the flags of a create in a multi, not at its number.
-fn multi(ops: &[MultiOp], known: &Known) -> Result<Change, ErrorCode> {
+/// An operation that makes no sense fails in its place, behind those before it: a check that cannot succeed stands for it.
+fn multi(ops: &[MultiOp], known: &Known) -> Change {
     let (mut parts, mut forms) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
+    let mut senseless = None;
     for op in ops {
-        let (part, form) = match op {
-            MultiOp::Create(create) | MultiOp::Create2(create) | MultiOp::CreateContainer(create) => {
-                let op = self::create(create, known)?;
-                let form = match &op {
-                    Op::Create { kind: NodeKind::Container, .. } => Form::Created,
-                    _ => Form::Path,
-                };
-                (op, form)
+        let (part, form) = part(op, known);
+        match part {
+            _ if senseless.is_some() => {}
+            Ok(part) => parts.push(part),
+            Err(code) => {
+                senseless = Some((parts.len(), code));
+                parts.push(Op::Check { path: NodePath::root(), version: Some(NEVER) });
             }
-            MultiOp::CreateTtl(create) => (create_ttl(create, known)?, Form::Created),
-            MultiOp::Delete(delete) => (self::delete(delete)?, Form::Empty),
-            MultiOp::SetData(set) => (set_data(set)?, Form::Stat),
-            MultiOp::Check(check) => (self::check(check)?, Form::Empty),
-        };
-        parts.push(part);
+        }
         forms.push(form);
     }
-    Ok(Change { op: Op::Multi(parts), form: Form::Multi(forms) })
+    Change { op: Op::Multi(parts), form: Form::Multi { forms, senseless } }
+}
+
+/// No node ever has this version.
+const NEVER: i32 = i32::MIN;
+
+/// One operation of a multi. ZooKeeper answers a create in the form that its flags ask for, whatever its number.
+fn part(op: &MultiOp, known: &Known) -> (Result<Op, ErrorCode>, Form) {
+    match op {
+        MultiOp::Create(create) | MultiOp::Create2(create) if is_container(create) => {
+            (self::create(create, Makes::Container, known), Form::Created)
+        }
+        MultiOp::Create(create) | MultiOp::Create2(create) => (self::create(create, Makes::Node, known), Form::Path),
+        MultiOp::CreateContainer(create) => (self::create(create, Makes::Container, known), Form::Created),
+        MultiOp::CreateTtl(create) => (create_ttl(create, known), Form::Created),
+        MultiOp::Delete(delete) => (self::delete(delete), Form::Empty),
+        MultiOp::SetData(set) => (set_data(set), Form::Stat),
+        MultiOp::Check(check) => (self::check(check), Form::Empty),
+    }
+}
+
+fn is_container(create: &CreateRequest) -> bool {
+    CreateMode::from_number(create.flags).is_some_and(CreateMode::is_container)
 }
 
 impl Change {
@@ -154,7 +212,7 @@ impl Answering {
             }
             (Form::Empty, Done::Deleted | Done::Checked) => Reply::Empty,
             (Form::Stat, Done::DataSet(stat) | Done::AclSet(stat)) => Reply::Stat(self::stat(&stat)),
-            (Form::Multi(forms), Done::Multi(parts)) if forms.len() == parts.len() => {
+            (Form::Multi { forms, .. }, Done::Multi(parts)) if forms.len() == parts.len() => {
                 let results = forms.iter().zip(parts).map(|(form, part)| result(form, part));
                 Reply::Multi(results.collect::<Option<_>>()?)
             }
@@ -165,9 +223,10 @@ impl Answering {
     /// The answer to a change that was refused: a multi says so among its results, and not in its header.
     fn refused(&self, refusal: &Refusal) -> Result<Reply, ErrorCode> {
         match (&self.0, refusal) {
-            (Form::Multi(forms), Refusal::MultiFailed { index, cause }) => {
+            (Form::Multi { forms, senseless }, Refusal::MultiFailed { index, cause }) => {
                 let failed = usize::try_from(*index).unwrap_or(usize::MAX);
-                Ok(Reply::Multi(MultiResult::of_failure(forms.len(), failed, code(cause))))
+                let why = senseless.filter(|(at, _)| *at == failed).map_or_else(|| code(cause), |(_, code)| code);
+                Ok(Reply::Multi(MultiResult::of_failure(forms.len(), failed, why)))
             }
             _ => Err(code(refusal)),
         }
@@ -190,7 +249,7 @@ fn result(form: &Form, part: Done) -> Option<MultiResult> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_core::{NodePath, Stat};
+    use lockkeeper_core::Stat;
     use lockkeeper_zookeeper::Acl;
 
     fn known() -> Known {
@@ -217,13 +276,41 @@ mod tests {
 
     #[test]
     fn senseless_arguments_are_told_before_anything_is_done() {
-        for (path, flags) in [("a", 0), ("", 0), ("/a//b", 0), ("/a/", 0), ("/a", 9), ("/a/../b", 0)] {
+        for (path, flags) in [("a", 0), ("", 0), ("/a//b", 0), ("/a/", 0), ("/a", 9), ("/a/../b", 0), ("/\0", 0)] {
             let refused = changed(&Request::Create(request(path, flags)));
             assert_eq!(refused.unwrap_err(), ErrorCode::BadArguments, "{path} {flags}");
         }
         let bare = CreateRequest { acl: Vec::new(), ..request("/a", 0) };
         assert_eq!(changed(&Request::Create(bare)).unwrap_err(), ErrorCode::InvalidAcl);
         assert!(change(&Request::Ping, &known()).is_none());
+    }
+
+    #[test]
+    fn what_is_made_is_for_the_operation_to_say_and_in_a_multi_for_the_flags() {
+        let kind = |request: &Request| match changed(request).unwrap().op {
+            Op::Create { kind, .. } => kind,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(kind(&Request::Create2(request("/a", 4))), NodeKind::Persistent);
+        assert_eq!(kind(&Request::CreateContainer(request("/a", 0))), NodeKind::Container);
+        let Op::Multi(parts) = changed(&Request::Multi(vec![MultiOp::Create(request("/a", 4))])).unwrap().op else {
+            panic!("a multi")
+        };
+        assert!(matches!(parts[..], [Op::Create { kind: NodeKind::Container, .. }]));
+    }
+
+    #[test]
+    fn a_part_that_makes_no_sense_fails_in_its_place() {
+        let delete = || MultiOp::Delete(PathVersion { path: "/a".into(), version: -1 });
+        let ops = vec![delete(), MultiOp::Create(request("/b", 99)), delete()];
+        let (op, answering) = changed(&Request::Multi(ops)).unwrap().into_parts();
+        let Op::Multi(parts) = op else { panic!("a multi") };
+        assert!(matches!(parts[..], [Op::Delete { .. }, Op::Check { version: Some(NEVER), .. }]));
+        let failed = |index, cause| answering.refused(&Refusal::MultiFailed { index, cause: Box::new(cause) }).unwrap();
+        let root = NodePath::root();
+        let never = Refusal::BadVersion { path: root.clone(), expected: NEVER, actual: 0 };
+        assert_eq!(failed(1, never), Reply::Multi(MultiResult::of_failure(3, 1, ErrorCode::BadArguments)));
+        assert_eq!(failed(0, Refusal::NoNode(root)), Reply::Multi(MultiResult::of_failure(3, 0, ErrorCode::NoNode)));
     }
 
     #[test]

@@ -15,7 +15,6 @@ use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader,
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::auth::Known;
@@ -25,14 +24,11 @@ use super::hello::{self, Greeted};
 use super::line::{Carried, Line};
 use super::outbox::{End, Next};
 use super::reads::{self, Reader};
-use super::special::Special;
-use super::values::{Failure, failure, path, zxid};
+use super::values::{Failure, failure, zxid};
 use super::{rearm, words};
 
 /// A client that has connected says who it is within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
-/// Most pings of a connection that are not answered yet: its next request waits until there is room.
-const MOST_PINGS: usize = 16;
 /// How often it is looked whether answers are late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -107,13 +103,7 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         Greeted::In(carried) => carried,
         Greeted::Out(why) => return why,
     };
-    let mut guest = Guest {
-        door: door.clone(),
-        line: line.clone(),
-        carried,
-        known: Known::at(line.address),
-        pings: Arc::new(Semaphore::new(MOST_PINGS)),
-    };
+    let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
     loop {
         let frame = tokio::select! {
             heard = ear.next() => heard,
@@ -157,8 +147,6 @@ struct Guest {
     line: Arc<Line>,
     carried: Carried,
     known: Known,
-    /// For pings that are not answered yet.
-    pings: Arc<Semaphore>,
 }
 
 impl Guest {
@@ -198,7 +186,6 @@ impl Guest {
     /// Hands a change over; its answer comes when it has been applied here.
     async fn change(&mut self, xid: i32, change: Result<Change, ErrorCode>) -> Flow {
         let (op, answering) = match change {
-            Ok(change) if touches_special(&change.op) => return self.say_after_all(xid, Err(ErrorCode::NoAuth)).await,
             Ok(change) => change.into_parts(),
             Err(code) => return self.say_after_all(xid, Err(code)).await,
         };
@@ -302,9 +289,6 @@ impl Guest {
         if let Flow::End(why) = self.until_owes(0).await {
             return Flow::End(why);
         }
-        if path(&at).is_err() {
-            return self.say_after_all(xid, Err(ErrorCode::BadArguments)).await;
-        }
         match self.door.node.read(Consistency::Linearizable, |_| ()).await {
             Ok(_) => self.say_after_all(xid, Ok(Reply::Path(at))).await,
             Err(error) => {
@@ -316,19 +300,17 @@ impl Guest {
 
     /// Answered once the leader has heard of it, so that a client of a node that is cut off learns that it is.
     async fn ping(&self) -> Flow {
-        let (door, line, carried) = (self.door.clone(), self.line.clone(), self.carried);
-        let asking = tokio::select! {
-            biased;
-            Ok(asking) = self.pings.clone().acquire_owned() => asking,
-            why = self.enough() => return Flow::End(why),
-        };
-        tokio::spawn(async move {
-            let _asking = asking;
-            if door.node.keep_alive(carried.id).await.is_ok() {
-                door.node.look(|state| {
-                    line.outbox.say(|out| ReplyHeader::ok(xid::PING, zxid(state.zxid())).encode(out));
-                });
-            }
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        if let Err(error) = self.door.node.keep_alive(self.carried.id).await {
+            // Its session has gone, or this node hears of no leader: no answer, and its client looks for another node in time.
+            tracing::debug!(%error, connection = self.line.id, "no pong");
+            return Flow::GoOn;
+        }
+        self.door.node.look(|state| {
+            let at = zxid(state.zxid());
+            self.line.outbox.say(|out| ReplyHeader::ok(xid::PING, at).encode(out));
         });
         Flow::GoOn
     }
@@ -352,18 +334,6 @@ impl Guest {
             return Flow::End("this node cannot take changes at the moment");
         }
         Flow::GoOn
-    }
-}
-
-/// Whether a change concerns what is ZooKeeper's own.
-fn touches_special(op: &lockkeeper_core::Op) -> bool {
-    use lockkeeper_core::Op;
-    match op {
-        Op::Create { path, .. } | Op::Delete { path, .. } | Op::SetData { path, .. } | Op::SetAcl { path, .. } => {
-            Special::is_reserved(path.as_str())
-        }
-        Op::Multi(ops) => ops.iter().any(touches_special),
-        _ => false,
     }
 }
 

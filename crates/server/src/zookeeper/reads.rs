@@ -9,7 +9,7 @@ use lockkeeper_zookeeper::{
 
 use super::auth::{self, Known};
 use super::special;
-use super::values::{path, stat, zxid};
+use super::values::{path_seen, stat, zxid};
 
 /// Who looks.
 #[derive(Clone, Copy)]
@@ -23,6 +23,8 @@ pub(super) struct Reader<'a> {
 /// A node that is looked at: one of the tree, or one that only this protocol shows.
 enum Seen<'a> {
     Node(NodeView<'a>),
+    /// It has a child that only this protocol shows.
+    Root(NodeView<'a>),
     Special(special::Node<'a>),
 }
 
@@ -41,6 +43,7 @@ impl Reader<'_> {
         let at = zxid(state.zxid());
         let say = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
         Some(match request {
+            Request::Exists(ask) if ask.path.contains('\0') => Err(ErrorCode::BadArguments),
             Request::Exists(ask) => self.look(state, &ask.path).map(|seen| say(Reply::Stat(seen.stat()), out)),
             Request::GetData(ask) => self.readable(state, &ask.path).map(|seen| {
                 say(Reply::Data { data: Some(seen.data()), stat: seen.stat() }, out);
@@ -83,11 +86,12 @@ impl Reader<'_> {
     }
 
     fn look<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
-        let path = path(text)?;
+        let path = path_seen(text)?;
         if let Some(special) = self.special.node(path.as_str()) {
             return Ok(Seen::Special(special));
         }
-        state.get(&path).map(Seen::Node).ok_or(ErrorCode::NoNode)
+        let node = state.get(&path).ok_or(ErrorCode::NoNode)?;
+        Ok(if path.is_root() { Seen::Root(node) } else { Seen::Node(node) })
     }
 
     fn readable<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
@@ -97,8 +101,10 @@ impl Reader<'_> {
 
     fn may(&self, seen: &Seen<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
         match seen {
-            Seen::Node(node) if !self.known.principals().may(wanted, node.acl) => Err(ErrorCode::NoAuth),
-            Seen::Node(_) | Seen::Special(_) => Ok(()),
+            Seen::Node(node) | Seen::Root(node) if !self.known.principals().may(wanted, node.acl) => {
+                Err(ErrorCode::NoAuth)
+            }
+            Seen::Node(_) | Seen::Root(_) | Seen::Special(_) => Ok(()),
         }
     }
 
@@ -111,7 +117,7 @@ impl Reader<'_> {
     }
 
     fn names(&self, state: &State, text: &str) -> Vec<String> {
-        let Ok(path) = path(text) else { return Vec::new() };
+        let Ok(path) = path_seen(text) else { return Vec::new() };
         let special = self.special.children(path.as_str()).map(ToOwned::to_owned);
         let own = state.children(&path).into_iter().flatten().map(|name| name.to_string());
         own.chain(special).collect()
@@ -123,7 +129,7 @@ impl Reader<'_> {
             let names = state.children(path).into_iter().flatten();
             names.filter_map(|name| path.child(name).ok()).map(|child| 1 + count(state, &child)).sum()
         }
-        let path = path(text)?;
+        let path = path_seen(text)?;
         let special = self.special.below(path.as_str());
         i32::try_from(count(state, &path) + special).map_err(|_| ErrorCode::MarshallingError)
     }
@@ -147,20 +153,21 @@ impl Seen<'_> {
     fn stat(&self) -> lockkeeper_zookeeper::Stat {
         match self {
             Self::Node(node) => stat(&node.stat),
+            Self::Root(node) => special::stat_of_root(stat(&node.stat)),
             Self::Special(special) => special.stat(),
         }
     }
 
     fn data(&self) -> Bytes {
         match self {
-            Self::Node(node) => Bytes::copy_from_slice(node.data),
+            Self::Node(node) | Self::Root(node) => Bytes::copy_from_slice(node.data),
             Self::Special(special) => special.data(),
         }
     }
 
     fn acl(&self) -> &[lockkeeper_core::AclEntry] {
         match self {
-            Self::Node(node) => node.acl,
+            Self::Node(node) | Self::Root(node) => node.acl,
             Self::Special(special) => special.acl(),
         }
     }

@@ -7,7 +7,7 @@ use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, EventType, Reply, Request, W
 
 use super::door::Door;
 use super::line::Line;
-use super::values::{path, zxid};
+use super::values::{path_seen, zxid};
 use super::watches::{Again, Kind, missed};
 
 /// A read was answered: what it asked to be told from here on. exists watches a node that is not there too.
@@ -18,13 +18,13 @@ pub(super) fn note(door: &Door, line: &Line, state: &State, request: &Request, f
         Request::GetChildren(ask) | Request::GetChildren2(ask) if ask.watch && found => (ask, Kind::Children),
         _ => return,
     };
-    if let Ok(path) = path(&ask.path) {
+    if let Ok(path) = path_seen(&ask.path) {
         door.watches.lock().add(line.id, path, kind);
     }
 }
 
 fn is_absent(state: &State, text: &str) -> bool {
-    path(text).is_ok_and(|path| state.get(&path).is_none())
+    path_seen(text).is_ok_and(|path| state.get(&path).is_none())
 }
 
 /// Appends the answer to a request about watches.
@@ -44,11 +44,14 @@ pub(super) fn answer(
         Request::SetWatches(again) => set_again(door, line, state, &whole(again)),
         Request::SetWatches2(again) => set_again(door, line, state, again),
         Request::AddWatch(add) => {
-            let kind = match AddWatchMode::from_number(add.mode).ok_or(ErrorCode::BadArguments)? {
+            let kind = match AddWatchMode::from_number(add.mode).ok_or(ErrorCode::MarshallingError)? {
                 AddWatchMode::Persistent => Kind::Persistent,
                 AddWatchMode::PersistentRecursive => Kind::Recursive,
             };
-            door.watches.lock().add(line.id, path(&add.path)?, kind);
+            // Whatever cannot be there will never have anything to tell.
+            if let Ok(path) = path_seen(&add.path) {
+                door.watches.lock().add(line.id, path, kind);
+            }
             Reply::Error(0).encode(xid, at, out);
             return Ok(());
         }
@@ -72,7 +75,7 @@ pub(super) fn answer(
 
 fn meant(text: &str, number: i32) -> Result<(NodePath, WatcherType), ErrorCode> {
     let wanted = WatcherType::from_number(number).ok_or(ErrorCode::MarshallingError)?;
-    Ok((path(text)?, wanted))
+    Ok((path_seen(text).map_err(|_| ErrorCode::NoWatcher)?, wanted))
 }
 
 fn whole(again: &SetWatchesRequest) -> SetWatches2Request {
@@ -95,23 +98,25 @@ fn set_again(door: &Door, line: &Line, state: &State, again: &SetWatches2Request
         (Again::Children, Kind::Children, &again.child_watches),
     ];
     let mut watches = door.watches.lock();
-    let tell = |event: EventType, path: &NodePath| {
-        let event = WatcherEvent::of_node(event, path.as_str().to_owned());
+    let tell = |event: EventType, path: &str| {
+        let event = WatcherEvent::of_node(event, path.to_owned());
         line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
     };
     for (again, kind, paths) in lists {
-        for path in paths.iter().filter_map(|text| path(text).ok()) {
-            let stat = state.get(&path).map(|node| node.stat);
-            match missed(again, stat.as_ref(), seen) {
-                Some(event) => tell(event, &path),
-                None => watches.add(line.id, path, kind),
+        for text in paths {
+            let path = path_seen(text).ok();
+            let stat = path.as_ref().and_then(|path| state.get(path)).map(|node| node.stat);
+            match (missed(again, stat.as_ref(), seen), path) {
+                (Some(event), _) => tell(event, text),
+                (None, Some(path)) => watches.add(line.id, path, kind),
+                (None, None) => {}
             }
         }
     }
     let persistent =
         [(Kind::Persistent, &again.persistent_watches), (Kind::Recursive, &again.persistent_recursive_watches)];
     for (kind, paths) in persistent {
-        for path in paths.iter().filter_map(|text| path(text).ok()) {
+        for path in paths.iter().filter_map(|text| path_seen(text).ok()) {
             watches.add(line.id, path, kind);
         }
     }

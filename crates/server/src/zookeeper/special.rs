@@ -60,6 +60,11 @@ impl Special {
         path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
+    /// Whether ZooKeeper itself made the node, and nobody may delete it.
+    pub(super) fn is_shown(path: &str) -> bool {
+        matches!(path, ROOT | CONFIG | QUOTA)
+    }
+
     /// The names that are shown below a path besides those of the tree.
     pub(super) fn children(&self, path: &str) -> impl Iterator<Item = &'static str> {
         let names: &[&str] = match path {
@@ -82,6 +87,12 @@ impl Special {
     }
 }
 
+/// The bookkeeping of the root, with the child that the tree does not have. ZooKeeper makes that one without counting it, so the version of
+/// the children, twice those made less those that are there, is one less.
+pub(super) fn stat_of_root(stat: Stat) -> Stat {
+    Stat { num_children: stat.num_children + 1, cversion: stat.cversion.wrapping_sub(1), ..stat }
+}
+
 impl Node<'_> {
     pub(super) fn data(&self) -> Bytes {
         match (self.path, &self.special.config) {
@@ -91,10 +102,13 @@ impl Node<'_> {
     }
 
     pub(super) fn stat(&self) -> Stat {
-        let children = self.special.children(self.path).count();
+        let children = i32::try_from(self.special.children(self.path).count()).unwrap_or(i32::MAX);
         Stat {
             data_length: i32::try_from(self.data().len()).unwrap_or(i32::MAX),
-            num_children: i32::try_from(children).unwrap_or(i32::MAX),
+            num_children: children,
+            // Made by ZooKeeper at its start, and not counted.
+            cversion: -children,
+            aversion: if self.path == CONFIG { -1 } else { 0 },
             ..Stat::default()
         }
     }

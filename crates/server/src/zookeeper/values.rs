@@ -4,11 +4,6 @@ use lockkeeper_core::{NodeKind, NodePath, Refusal, Zxid};
 use lockkeeper_node::NodeError;
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, Stat};
 
-/// The owner that ZooKeeper shows for a container.
-const CONTAINER: i64 = i64::MIN;
-/// The first byte of the owner that it shows for a node with a time to live; the milliseconds stand in the last five.
-const TTL: u64 = 0xff << 56;
-
 /// A zxid in a header or a stat. It takes 292,000 years at a million a second to reach the sign.
 pub(super) fn zxid(zxid: Zxid) -> i64 {
     zxid.0.cast_signed()
@@ -16,12 +11,6 @@ pub(super) fn zxid(zxid: Zxid) -> i64 {
 
 /// The bookkeeping of a node.
 pub(super) fn stat(stat: &lockkeeper_core::Stat) -> Stat {
-    let ephemeral_owner = match (stat.kind, stat.ephemeral_owner) {
-        (_, Some(session)) => session.0.cast_signed(),
-        (NodeKind::Container, None) => CONTAINER,
-        (NodeKind::Ttl { ttl_ms }, None) => (TTL | ttl_ms).cast_signed(),
-        (NodeKind::Persistent | NodeKind::Ephemeral, None) => 0,
-    };
     Stat {
         czxid: zxid(stat.czxid),
         mzxid: zxid(stat.mzxid),
@@ -30,7 +19,8 @@ pub(super) fn stat(stat: &lockkeeper_core::Stat) -> Stat {
         version: stat.version,
         cversion: stat.cversion,
         aversion: stat.aversion,
-        ephemeral_owner,
+        // ZooKeeper marks containers and times to live here as well, and shows neither.
+        ephemeral_owner: stat.ephemeral_owner.map_or(0, |session| session.0.cast_signed()),
         // Both are bounded far below the sign.
         data_length: stat.data_length.cast_signed(),
         num_children: stat.num_children.cast_signed(),
@@ -58,6 +48,14 @@ pub(super) fn kind(flags: i32, ttl_ms: Option<i64>) -> Result<(NodeKind, bool), 
         (false, None) => NodeKind::Persistent,
     };
     Ok((kind, mode.is_sequential()))
+}
+
+/// A path that is looked at. No text is too wrong for that: what cannot be there is not there, and nothing at all is the root.
+///
+/// # Errors
+/// `NoNode`.
+pub(super) fn path_seen(text: &str) -> Result<NodePath, ErrorCode> {
+    if text.is_empty() { Ok(NodePath::root()) } else { NodePath::parse(text).map_err(|_| ErrorCode::NoNode) }
 }
 
 /// A path as clients write it.
@@ -123,19 +121,6 @@ pub(super) fn failure(error: &NodeError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper_core::SessionId;
-
-    #[test]
-    fn owners_are_shown_as_zookeeper_shows_them() {
-        let of = |kind, owner: Option<u64>| {
-            let node = lockkeeper_core::Stat { kind, ephemeral_owner: owner.map(SessionId), ..Default::default() };
-            stat(&node).ephemeral_owner
-        };
-        assert_eq!(of(NodeKind::Persistent, None), 0);
-        assert_eq!(of(NodeKind::Ephemeral, Some(77)), 77);
-        assert_eq!(of(NodeKind::Container, None), i64::MIN);
-        assert_eq!(of(NodeKind::Ttl { ttl_ms: 5_000 }, None), 0xff00_0000_0000_1388_u64.cast_signed());
-    }
 
     #[test]
     fn flags_say_what_kind_of_node_it_is() {

