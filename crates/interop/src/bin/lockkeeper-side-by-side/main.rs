@@ -18,7 +18,7 @@ mod servers;
 mod show;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -80,29 +80,43 @@ fn main() -> ExitCode {
 fn both(arguments: &Arguments) -> Result<Comparison, Trouble> {
     let script = Script::load(&arguments.only)?;
     let scratch = tempfile::tempdir().map_err(Trouble::io("make a temporary directory"))?;
-    let directory = arguments.out.clone().unwrap_or_else(|| scratch.path().to_owned());
-    std::fs::create_dir_all(&directory).map_err(Trouble::io("make the directory for the accounts"))?;
-    let zookeeper = with_zookeeper(arguments, &script, &directory)?;
-    let lockkeeper = with_lockkeeper(arguments, &script, &directory)?;
-    for (name, account) in [("zookeeper.txt", &zookeeper), ("lockkeeper.txt", &lockkeeper)] {
-        let text = account.text(&script);
-        std::fs::write(directory.join(name), text).map_err(Trouble::io("write an account"))?;
+    if let Some(out) = &arguments.out {
+        std::fs::create_dir_all(out).map_err(Trouble::io("make the directory for the accounts"))?;
+    }
+    let zookeeper = with_zookeeper(arguments, &script, &scratch.path().join("zookeeper"))?;
+    let lockkeeper = with_lockkeeper(arguments, &script, &scratch.path().join("lockkeeper"))?;
+    if let Some(out) = &arguments.out {
+        for (name, account) in [("zookeeper.txt", &zookeeper), ("lockkeeper.txt", &lockkeeper)] {
+            std::fs::write(out.join(name), account.text(&script)).map_err(Trouble::io("write an account"))?;
+        }
     }
     Ok(Comparison::of(&script, &zookeeper, &lockkeeper, arguments.only.is_empty()))
 }
 
-fn with_zookeeper(arguments: &Arguments, script: &Script, directory: &std::path::Path) -> Result<Account, Trouble> {
+fn with_zookeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, Trouble> {
     if !arguments.zookeeper.is_empty() {
         return run::run(script, &arguments.zookeeper);
     }
-    let ensemble = ZooKeeperEnsemble::start(&directory.join("zookeeper"))?;
-    run::run(script, ensemble.addresses())
+    let ensemble = ZooKeeperEnsemble::start(directory)?;
+    let account = run::run(script, ensemble.addresses());
+    keep_log(arguments, &directory.join("1/log"), "zookeeper.log");
+    account
 }
 
-fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &std::path::Path) -> Result<Account, Trouble> {
+fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, Trouble> {
     if !arguments.lockkeeper.is_empty() {
         return run::run(script, &arguments.lockkeeper);
     }
-    let cluster = LockkeeperCluster::start(arguments.lockkeeper_bin.as_deref(), &directory.join("lockkeeper"))?;
-    run::run(script, cluster.addresses())
+    let cluster = LockkeeperCluster::start(arguments.lockkeeper_bin.as_deref(), directory)?;
+    let account = run::run(script, cluster.addresses());
+    keep_log(arguments, &directory.join("log"), "lockkeeper.log");
+    account
+}
+
+fn keep_log(arguments: &Arguments, log: &Path, name: &str) {
+    if let Some(out) = &arguments.out
+        && let Err(error) = std::fs::copy(log, out.join(name))
+    {
+        eprintln!("cannot keep {name}: {error}");
+    }
 }

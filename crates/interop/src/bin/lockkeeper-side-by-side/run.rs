@@ -70,7 +70,7 @@ pub(crate) fn run(script: &Script, servers: &[SocketAddr]) -> Result<Account, Tr
         run.names.begin(step.number);
         let outcome = run.step(step).map_err(|trouble| match trouble {
             Wrong::Step(why) => Trouble::Step { step: step.number, why },
-            Wrong::Trouble(trouble) => trouble,
+            Wrong::Trouble(trouble) => Trouble::Step { step: step.number, why: trouble.to_string() },
         })?;
         account.outcomes.push(outcome);
     }
@@ -189,7 +189,7 @@ impl Run<'_> {
                             continue;
                         }
                         let shown = show::answer(names, operation, header, body);
-                        break shown + &strange(&mut line.connection, xid, operation, header);
+                        break shown + &strange(&mut line.connection, xid, header);
                     }
                     Heard::End => break "no answer: the server has closed the connection".into(),
                     Heard::Silence => break "no answer".into(),
@@ -263,13 +263,13 @@ impl Run<'_> {
 }
 
 /// What is wrong with an answer besides what it says.
-fn strange(connection: &mut Connection, xid: i32, operation: Option<OpCode>, header: ReplyHeader) -> String {
+fn strange(connection: &mut Connection, xid: i32, header: ReplyHeader) -> String {
     let mut text = String::new();
     if header.xid != xid {
         text.push_str(&format!(", but to xid {} and not {xid}", header.xid));
     }
-    // ZooKeeper tells no zxid with an answer to auth.
-    if operation != Some(OpCode::Auth) {
+    // ZooKeeper tells none with an answer to auth or to what it does not know.
+    if header.zxid > 0 {
         if header.zxid < connection.last_zxid {
             text.push_str(", but its zxid goes back");
         }

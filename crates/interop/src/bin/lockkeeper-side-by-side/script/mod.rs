@@ -9,7 +9,8 @@
 //! a reconfig ~ key                     the answers differ, for the reason that `known` gives under this key
 //! ```
 //!
-//! `#` begins a comment. Arguments never contain blanks: `\_` is one, `\n` a line's end, `\u{1}` any character, `""` nothing.
+//! `#` begins a comment. Arguments never contain blanks: `\_` is one, `\n` a line's end, `\u{1}` any character,
+//! `\a{300}` so many letters a, `""` nothing.
 //! `words` has the requests, `request` their arguments.
 
 mod request;
@@ -26,6 +27,20 @@ pub(crate) use words::name;
 /// that another would stumble upon.
 const PARTS: &[(&str, &str)] = &[
     ("connect", include_str!("../../../../script/connect.txt")),
+    ("create", include_str!("../../../../script/create.txt")),
+    ("paths", include_str!("../../../../script/paths.txt")),
+    ("sequence", include_str!("../../../../script/sequence.txt")),
+    ("delete", include_str!("../../../../script/delete.txt")),
+    ("data", include_str!("../../../../script/data.txt")),
+    ("acl", include_str!("../../../../script/acl.txt")),
+    ("multi", include_str!("../../../../script/multi.txt")),
+    ("watch", include_str!("../../../../script/watch.txt")),
+    ("persistent", include_str!("../../../../script/persistent.txt")),
+    ("again", include_str!("../../../../script/again.txt")),
+    ("ephemeral", include_str!("../../../../script/ephemeral.txt")),
+    ("order", include_str!("../../../../script/order.txt")),
+    ("strange", include_str!("../../../../script/strange.txt")),
+    ("special", include_str!("../../../../script/special.txt")),
 ];
 
 /// Everything that is asked.

@@ -8,7 +8,7 @@
 //! | setData | path, data, `v=N` |
 //! | getACL, sync, getEphemerals, getAllChildrenNumber | path |
 //! | setACL | path, `acl=`, `v=N` |
-//! | multi, multiRead | requests with `\|` between them |
+//! | multi, multiRead | requests with `\|` between them; `times=N` for one again and again |
 //! | auth | scheme, credentials |
 //! | setWatches, setWatches2 | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths with commas between |
 //! | addWatch | path, `persistent` or `recursive` or a number |
@@ -251,6 +251,12 @@ fn unescaped(text: &str) -> Result<String, String> {
                 out.push('\n');
                 &escaped[1..]
             }
+            Some('a') => {
+                let (count, behind) = escaped[1..].split_once('}').ok_or("an escape without its end")?;
+                let count = count.trim_start_matches('{').parse().map_err(|_| "an escape without its number")?;
+                out.push_str(&"a".repeat(count));
+                behind
+            }
             Some('u') => {
                 let (code, behind) = escaped[1..].split_once('}').ok_or("an escape without its end")?;
                 let code = u32::from_str_radix(code.trim_start_matches('{'), 16).ok().and_then(char::from_u32);
@@ -367,7 +373,15 @@ fn watches(operation: OpCode, words: &Words<'_>, marks: &Marks) -> Result<Reques
 }
 
 fn list(verb: &str, words: &[&str]) -> Result<Request, String> {
-    let parts = words.split(|word| *word == "|").filter(|part| !part.is_empty());
+    let mut parts: Vec<&[&str]> = Vec::new();
+    for part in words.split(|word| *word == "|").filter(|part| !part.is_empty()) {
+        let (times, part) = match part {
+            [part @ .., last] if last.starts_with("times=") => (last["times=".len()..].parse().unwrap_or(1), part),
+            part => (1, part),
+        };
+        parts.extend(std::iter::repeat_n(part, times));
+    }
+    let parts = parts.into_iter();
     if verb == "multiRead" {
         return parts.map(read_part).collect::<Result<_, _>>().map(Request::MultiRead);
     }

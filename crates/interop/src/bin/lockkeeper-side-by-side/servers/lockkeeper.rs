@@ -33,7 +33,8 @@ impl LockkeeperCluster {
              [peers.1]\npeer = \"{peer}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n\
              [storage]\ndirectory = \"data\"\n\
              [timing]\nreap_interval_ms = 300\n\
-             [zookeeper]\nlisten = \"{zookeeper}\"\ntick_ms = 1000\nconnections_per_address = 0\nwords = [\"*\"]\nsuper_digest = \"{SUPER}\"\n"
+             [admin]\nsuper_digest = \"{SUPER}\"\n\
+             [zookeeper]\nlisten = \"{zookeeper}\"\ntick_ms = 1000\nconnections_per_address = 0\nwords = [\"*\"]\n"
         );
         let file = directory.join("node.toml");
         fs::write(&file, configuration).map_err(Trouble::io("write Lockkeeper's configuration"))?;
@@ -46,15 +47,15 @@ impl LockkeeperCluster {
             .stderr(log)
             .spawn()
             .map_err(Trouble::io("start Lockkeeper: name the program by --lockkeeper-bin"))?;
-        let cluster = Self { process, addresses: vec![zookeeper] };
+        let mut cluster = Self { process, addresses: vec![zookeeper] };
         cluster.wait_until_serving(directory)?;
         Ok(cluster)
     }
 
     /// It answers the word that ZooKeeper's tools ask with, once it knows who leads.
-    fn wait_until_serving(&self, directory: &Path) -> Result<(), Trouble> {
+    fn wait_until_serving(&mut self, directory: &Path) -> Result<(), Trouble> {
         let until = Instant::now() + SERVES_WITHIN;
-        while Instant::now() < until {
+        while Instant::now() < until && matches!(self.process.try_wait(), Ok(None)) {
             if TcpStream::connect(self.addresses[0]).is_ok() {
                 let mut connection = Connection::open(self.addresses[0])?;
                 connection.send(b"srvr");
@@ -65,7 +66,7 @@ impl LockkeeperCluster {
             std::thread::sleep(LOOK_EVERY);
         }
         let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
-        Err(Trouble::Server(format!("Lockkeeper does not serve after {SERVES_WITHIN:?}. Its log:\n{log}")))
+        Err(Trouble::Server(format!("Lockkeeper has ended, or does not serve after {SERVES_WITHIN:?}. Its log:\n{log}")))
     }
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {

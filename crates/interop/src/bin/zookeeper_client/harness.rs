@@ -1,0 +1,117 @@
+//! What the checks share: where the cluster is, clients, faults, comparing and waiting.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, SessionId};
+
+/// What is wrong.
+pub(crate) type Wrong = Box<dyn std::error::Error + Send + Sync>;
+/// How a check ends.
+pub(crate) type Checked<T = ()> = Result<T, Wrong>;
+
+/// How long anything may take that should happen at once, on a machine that does other things too.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// For a plain node.
+pub(crate) const PLAIN: &CreateOptions<'static> = &CreateMode::Persistent.with_acls(Acls::anyone_all());
+/// For an ephemeral node.
+pub(crate) const EPHEMERAL: &CreateOptions<'static> = &CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+
+/// Compares; says what was asked, what was expected and what was seen.
+macro_rules! same {
+    ($seen:expr, $expected:expr) => {{
+        let (seen, expected) = (&$seen, &$expected);
+        if seen != expected {
+            let at = (file!().rsplit('/').next().unwrap_or_default(), line!());
+            return Err(format!("{at:?} {}: expected {expected:?}, saw {seen:?}", stringify!($seen)).into());
+        }
+    }};
+}
+pub(crate) use same;
+
+/// The cluster that the environment names.
+pub(crate) struct Cluster {
+    pub(crate) hosts: Vec<String>,
+    script: String,
+    directory: String,
+    paths: AtomicU32,
+}
+
+impl Cluster {
+    pub(crate) fn from_environment() -> Checked<Self> {
+        let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: start it by scripts/interop"));
+        Ok(Self {
+            hosts: variable("INTEROP_HOSTS")?.split(',').map(ToOwned::to_owned).collect(),
+            script: variable("INTEROP_CLUSTER_SCRIPT")?,
+            directory: variable("INTEROP_CLUSTER_DIR")?,
+            paths: AtomicU32::new(0),
+        })
+    }
+
+    /// A session of its own, at any node.
+    pub(crate) async fn client(&self) -> Checked<Client> {
+        self.client_at(&self.hosts.join(","), Duration::from_secs(10)).await
+    }
+
+    pub(crate) async fn client_at(&self, hosts: &str, timeout: Duration) -> Checked<Client> {
+        Ok(Client::connector().with_session_timeout(timeout).connect(hosts).await?)
+    }
+
+    /// A path that nobody has used.
+    pub(crate) fn fresh(&self) -> String {
+        format!("/rust-{}-{}", std::process::id(), self.paths.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The same, made.
+    pub(crate) async fn fresh_node(&self, zk: &Client) -> Checked<String> {
+        let path = self.fresh();
+        zk.create(&path, b"", PLAIN).await?;
+        Ok(path)
+    }
+
+    /// What the node `number`, from 1, answers to a word.
+    fn word(&self, number: usize, word: &str) -> Checked<String> {
+        let mut stream = TcpStream::connect(&self.hosts[number - 1])?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// At which node a session is attached, as the nodes say.
+    pub(crate) fn attached_to(&self, session: SessionId) -> Option<usize> {
+        let name = format!("sid=0x{:x},", session.0);
+        (1..=self.hosts.len()).find(|number| self.word(*number, "cons").is_ok_and(|text| text.contains(&name)))
+    }
+
+    /// `kill` or `restart` for the node `number`.
+    pub(crate) fn cluster(&self, what: &str, number: usize) -> Checked {
+        let status = Command::new(&self.script)
+            .args([what, &number.to_string(), "--dir", &self.directory])
+            .stdout(Stdio::null())
+            .status()?;
+        if status.success() { Ok(()) } else { Err(format!("{} {what} {number}: {status}", self.script).into()) }
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) -> Checked {
+    let end = Instant::now() + PATIENCE;
+    while !condition().await {
+        if Instant::now() > end {
+            return Err(format!("after {PATIENCE:?} not yet: {what}").into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// What comes within the time that it may take.
+pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> Checked<T> {
+    tokio::time::timeout(PATIENCE, coming).await.map_err(|_| format!("after {PATIENCE:?} not yet: {what}").into())
+}
