@@ -190,7 +190,7 @@ impl Arguments {
         if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
             nemeses.insert(0, "none".into());
         }
-        let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 90 });
+        let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 120 });
         let kind = if self.slice { "--slice" } else { "--matrix" };
         let command =
             format!("scripts/jepsen {kind} --nodes {} --net {} --seed {}", self.nodes, self.net.name(), like.seed);

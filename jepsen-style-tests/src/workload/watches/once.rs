@@ -272,7 +272,8 @@ fn told_truly(run: &Recorded) -> Check {
             }
             // From when on there was nothing is not known.
             (Some(zxid), None) => after.any(|(at, what)| *at == zxid && *what == said),
-            (None, _) => after.any(|(_, what)| *what == said),
+            // What went and came again meanwhile reads as changed.
+            (None, _) => after.any(|(_, what)| *what == said || said == Said::Changed && *what == Said::Created),
         };
         if !is_so {
             let lines = vec![

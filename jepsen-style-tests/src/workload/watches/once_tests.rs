@@ -60,8 +60,9 @@ fn an_event_of_what_was_not_or_was_not_first_is_found() {
         assert_eq!(of(event.clone()), Verdict::Valid, "{event:?}");
     }
     let caught_up = fires("data", "/w/a", Some(10), "deleted", None);
-    let both = vec![caught_up, fires("data", "/w/a", Some(10), "changed", Some(12))];
-    assert_eq!(judged(both).1, Verdict::Valid, "what happened meanwhile is told by its outcome");
+    let made_anew = fires("data", "/w/a", Some(9), "changed", None);
+    let all = vec![caught_up, made_anew, fires("data", "/w/a", Some(10), "changed", Some(12))];
+    assert_eq!(judged(all).1, Verdict::Valid, "what happened meanwhile is told by its outcome");
     let bad = [
         fires("data", "/w/a", Some(10), "changed", Some(14)),
         fires("data", "/w/a", Some(10), "deleted", Some(12)),
