@@ -1,7 +1,10 @@
 //! What watchers are told. Events come in zxid order, and within one zxid in the order in which the transaction made them.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
+use crate::acl::AclEntry;
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 
@@ -16,6 +19,9 @@ pub enum Event {
         kind: NodeEventKind,
         /// Where.
         path: NodePath,
+        /// The node's access control list, of a node that went its last: whoever may not read it is not to be told (ZooKeeper since
+        /// 3.9.2, CVE-2024-23944).
+        acl: Arc<[AclEntry]>,
     },
     /// A session opened.
     SessionOpened {

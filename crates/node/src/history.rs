@@ -4,8 +4,9 @@
 //! snapshot skipped it, is refused by name.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+use lockkeeper_core::{AclEntry, NodeEventKind, NodePath, Zxid};
 
 /// Something that happened at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct WatchEvent {
     pub kind: NodeEventKind,
     /// Where.
     pub path: NodePath,
+    /// The list of the node: whoever may not read it is not to be told.
+    pub acl: Arc<[AclEntry]>,
 }
 
 impl WatchEvent {
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     fn event(zxid: u64) -> WatchEvent {
-        WatchEvent { zxid: Zxid(zxid), kind: NodeEventKind::Created, path: NodePath::root() }
+        WatchEvent { zxid: Zxid(zxid), kind: NodeEventKind::Created, path: NodePath::root(), acl: Arc::default() }
     }
 
     fn zxids(history: &History, after: u64) -> Result<Vec<u64>, Zxid> {

@@ -174,7 +174,7 @@ impl Replica {
         }
         for event in &outcome.events {
             match event {
-                Event::Node { kind: NodeEventKind::Deleted, path, zxid } => {
+                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => {
                     self.hearing.lock().gone(state, path, *zxid);
                     self.wake_waiters(state, path);
                 }
@@ -213,7 +213,9 @@ impl Replica {
     /// Hands the watches what happened to nodes, one transaction at a time.
     fn tell_watches(&self, events: &[Event]) {
         let changes = events.iter().filter_map(|event| match event {
-            Event::Node { zxid, kind, path } => Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone() }),
+            Event::Node { zxid, kind, path, acl } => {
+                Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone(), acl: acl.clone() })
+            }
             _ => None,
         });
         let changes: Vec<WatchEvent> = changes.collect();

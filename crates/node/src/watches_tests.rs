@@ -13,7 +13,7 @@ fn table(history_events: usize, queue_items: usize) -> Arc<Mutex<WatchTable>> {
 }
 
 fn tell(table: &Arc<Mutex<WatchTable>>, zxid: u64, kind: NodeEventKind, at: &str) {
-    table.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at) }]);
+    table.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at), acl: Arc::default() }]);
 }
 
 fn watch(
@@ -153,7 +153,7 @@ fn a_transaction_is_heard_whole_or_not_at_all() {
     let table = table(100, 1);
     let mut live = watch(&table, "/", true, None, 0).expect("taken");
     let events = [(Created, "/a"), (ChildrenChanged, "/"), (Created, "/b"), (DataChanged, "/a")];
-    let transaction = events.map(|(kind, at)| WatchEvent { zxid: Zxid(1), kind, path: path(at) });
+    let transaction = events.map(|(kind, at)| WatchEvent { zxid: Zxid(1), kind, path: path(at), acl: Arc::default() });
     table.lock().tell(&transaction);
     assert_eq!(
         heard(&mut live),

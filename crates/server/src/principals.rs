@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use lockkeeper_core::acl::{Identity, Network, Principals};
 use lockkeeper_core::limits::{MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
+use lockkeeper_node::WatchItem;
 use sha1::{Digest as _, Sha1};
 use subtle::ConstantTimeEq as _;
 
@@ -166,6 +167,17 @@ pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) 
             Err(Refusal::NoAuth { path: path.clone(), wanted: Permissions::READ })
         }
         _ => Ok(()),
+    }
+}
+
+/// What of a watch's item the caller may know: of changes it may not read it hears that the zxid has come, and no more.
+pub(crate) fn readable(principals: &Principals, item: WatchItem) -> WatchItem {
+    let WatchItem::Changes(mut changes) = item else { return item };
+    let zxid = changes.last().map(|change| change.zxid);
+    changes.retain(|change| principals.may(Permissions::READ, &change.acl));
+    match zxid {
+        Some(zxid) if changes.is_empty() => WatchItem::Bookmark(zxid),
+        _ => WatchItem::Changes(changes),
     }
 }
 

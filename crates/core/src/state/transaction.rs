@@ -10,7 +10,7 @@ use lockkeeper_planted::{Bug, planted};
 use super::State;
 use super::session::Session;
 use super::tree::{Node, Tree};
-use crate::acl::{Permissions, Principals};
+use crate::acl::{AclEntry, Permissions, Principals};
 use crate::event::{Event, NodeEventKind, SessionEnd};
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
@@ -77,13 +77,20 @@ impl Transaction<'_> {
         }
     }
 
-    fn tell(&mut self, kind: NodeEventKind, path: &NodePath) {
-        self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone() });
+    fn tell(&mut self, kind: NodeEventKind, path: &NodePath, acl: Arc<[AclEntry]>) {
+        self.events.push(Event::Node { zxid: self.zxid, kind, path: path.clone(), acl });
+    }
+
+    /// Of a node that is there.
+    fn tell_of(&mut self, kind: NodeEventKind, path: &NodePath) {
+        if let Some(acl) = self.tree.get(path).map(|node| node.acl.clone()) {
+            self.tell(kind, path, acl);
+        }
     }
 
     fn tell_parent(&mut self, path: &NodePath) {
         if let Some(parent) = path.parent() {
-            self.tell(NodeEventKind::ChildrenChanged, &parent);
+            self.tell_of(NodeEventKind::ChildrenChanged, &parent);
         }
     }
 
@@ -97,8 +104,9 @@ impl Transaction<'_> {
                 session.ephemerals.insert(path.clone());
             });
         }
+        let acl = node.acl.clone();
         self.tree.attach(path, node, self.zxid);
-        self.tell(NodeEventKind::Created, path);
+        self.tell(NodeEventKind::Created, path, acl);
         self.tell_parent(path);
     }
 
@@ -111,7 +119,7 @@ impl Transaction<'_> {
                 session.ephemerals.remove(path);
             });
         }
-        self.tell(NodeEventKind::Deleted, path);
+        self.tell(NodeEventKind::Deleted, path, node.acl.clone());
         self.tell_parent(path);
     }
 
@@ -125,9 +133,10 @@ impl Transaction<'_> {
                 session.ephemerals.insert(to.clone());
             });
         }
+        let acl = node.acl.clone();
         self.tree.attach(to, Arc::unwrap_or_clone(node), self.zxid);
-        self.tell(NodeEventKind::Deleted, from);
-        self.tell(NodeEventKind::Created, to);
+        self.tell(NodeEventKind::Deleted, from, acl.clone());
+        self.tell(NodeEventKind::Created, to, acl);
         self.tell_parent(to);
     }
 
@@ -139,7 +148,7 @@ impl Transaction<'_> {
 
     /// Says that a node's data was set.
     pub(crate) fn tell_data_changed(&mut self, path: &NodePath) {
-        self.tell(NodeEventKind::DataChanged, path);
+        self.tell_of(NodeEventKind::DataChanged, path);
     }
 
     fn change_session(&mut self, id: SessionId, change: impl FnOnce(&mut Session)) {

@@ -63,7 +63,7 @@ pub(crate) fn gate(standing: &GateStanding) -> String {
 
 pub(crate) fn event(event: &Event) -> String {
     match event {
-        Event::Node { zxid, kind, path } => {
+        Event::Node { zxid, kind, path, .. } => {
             let what = match kind {
                 NodeEventKind::Created => "created",
                 NodeEventKind::Deleted => "deleted",

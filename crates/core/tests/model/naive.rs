@@ -274,7 +274,13 @@ impl Model {
     }
 
     pub(crate) fn note(&mut self, zxid: u64, kind: NodeEventKind, at: &str) {
-        self.events.push(Event::Node { zxid: Zxid(zxid), kind, path: path(at) });
+        let acl = self.nodes[at].acl.clone();
+        self.note_listed(zxid, kind, at, acl);
+    }
+
+    /// Of a node that may have gone.
+    pub(crate) fn note_listed(&mut self, zxid: u64, kind: NodeEventKind, at: &str, acl: Vec<AclEntry>) {
+        self.events.push(Event::Node { zxid: Zxid(zxid), kind, path: path(at), acl: acl.into() });
     }
 
     pub(crate) fn children(&self, of: &str) -> Vec<String> {
@@ -338,8 +344,8 @@ impl Model {
     }
 
     pub(crate) fn remove(&mut self, zxid: u64, at: &str) -> Answer {
-        self.nodes.remove(at);
-        self.note(zxid, NodeEventKind::Deleted, at);
+        let gone = self.nodes.remove(at).unwrap();
+        self.note_listed(zxid, NodeEventKind::Deleted, at, gone.acl);
         let (parent, _) = split(at).unwrap();
         let clock = self.clock;
         let directory = self.nodes.get_mut(&parent).unwrap();

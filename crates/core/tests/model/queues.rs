@@ -299,7 +299,8 @@ impl Model {
         parent.births += 1;
         parent.deaths += 1;
         parent.pzxid = zxid;
-        self.note(zxid, NodeEventKind::Deleted, &at);
+        let acl = self.nodes[&to].acl.clone();
+        self.note_listed(zxid, NodeEventKind::Deleted, &at, acl);
         self.note(zxid, NodeEventKind::Created, &to);
         self.note(zxid, NodeEventKind::ChildrenChanged, &directory);
         Ok(Reply::Downgraded { path: path(&to) })

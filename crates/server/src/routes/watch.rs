@@ -19,7 +19,7 @@ use crate::app::Shared;
 use crate::extract::{Query, Who};
 use crate::failure::{Failure, compacted};
 use crate::http::connection::Endless;
-use crate::principals::may_read;
+use crate::principals::{may_read, readable};
 
 /// How often something is sent, so that both ends notice when the other has gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub(super) async fn watch(
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
     app.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
     let items = app.node.watch(spec).await?;
-    let messages = items.flat_map(|item| stream::iter(messages(item)));
+    let messages = items.flat_map(move |item| stream::iter(messages(readable(&principals, item))));
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
     let stopping = app.stopping.clone();

@@ -32,7 +32,7 @@ use super::request::{self, Finished, Open};
 use super::watches::Watches;
 use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
 use crate::failure::{Failure, compacted};
-use crate::principals::may_read;
+use crate::principals::{may_read, readable};
 use crate::routes::kind_out;
 
 /// Rounds of a turn before it flushes and lets others run.
@@ -388,7 +388,7 @@ impl Flow {
     fn drain_watches(&mut self, context: &mut Context<'_>) -> bool {
         let mut watches = std::mem::take(&mut self.watches);
         let drained = watches.drain(context, |id, item| {
-            self.send(&watched(id, item));
+            self.send(&watched(id, readable(&self.session.principals, item)));
             self.unflushed_bytes < HIGH_WATER_BYTES
         });
         self.watches = watches;

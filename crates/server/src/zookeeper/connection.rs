@@ -172,7 +172,9 @@ impl Guest {
             Request::Ping => self.ping().await,
             Request::CloseSession => self.close(xid),
             Request::Auth(auth) => {
+                // Who is known by more sees more: from the answer on.
                 let taken = self.known.take(&auth.scheme, &auth.credentials, &self.door.settings.super_digest);
+                self.line.know(self.known.principals());
                 let flow = self.say_after_all(xid, taken.map(|()| Reply::Empty)).await;
                 if taken.is_err() { Flow::End("its credentials are wrong") } else { flow }
             }
@@ -259,11 +261,11 @@ impl Guest {
             tracing::debug!(%error, connection = self.line.id, "no linearizable read");
             return Flow::End("this node cannot tell what is true at the moment");
         }
-        let special = self.door.special.read().clone();
         let known = self.door.node.look(|state| {
             let Some(session) = state.session(self.carried.id) else { return false };
             let mut frame = BytesMut::new();
             let moved = session.attachment != self.carried.attachment;
+            let special = self.door.special.read();
             let reader = Reader { session: self.carried.id, known: &self.known, special: &special };
             let answered = match moved {
                 true => Err(ErrorCode::SessionMoved),

@@ -1,6 +1,6 @@
 //! What all connections of ZooKeeper's clients share: the node, who is connected, who watches what.
 //!
-//! Lock order: the replica's state, then `watches`, then `lines`, then an outbox. Nothing waits while it holds one.
+//! Lock order: the replica's state, then `special`, `watches`, `lines`, then an outbox. Nothing waits while it holds one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Event, SessionEnd, SessionId, Zxid};
+use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, Zxid};
 use lockkeeper_node::{Node, Observer};
 use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
 
 use super::line::Line;
 use super::outbox::End;
-use super::special::Special;
+use super::special::{CONFIG, Special};
 use super::values::zxid;
 use super::watches::{ConnectionId, Watches, event_type};
 use crate::principals::SuperDigest;
@@ -50,8 +50,8 @@ pub(super) struct Door {
     pub(super) node: Node,
     pub(super) settings: Settings,
     pub(super) watches: Mutex<Watches>,
-    /// What is below `/zookeeper`; changes with the membership.
-    pub(super) special: RwLock<Arc<Special>>,
+    /// What is below `/zookeeper`; changes with the membership. Held while it is read and its watch is set.
+    pub(super) special: RwLock<Special>,
     lines: Mutex<Lines>,
     next_id: AtomicU64,
 }
@@ -75,6 +75,32 @@ impl Door {
         });
         node.observe(door.clone());
         door
+    }
+
+    /// The membership is another. Who watches the node that shows it is told.
+    pub(super) fn show(&self, special: Special) {
+        let changed = special.differs(&self.special.read());
+        if !changed {
+            return;
+        }
+        // Whoever has read the old one has its watch by now, and whoever reads from now on reads the new one.
+        *self.special.write() = special;
+        if let Ok(path) = NodePath::parse(CONFIG) {
+            self.node.look(|state| self.tell(state.zxid(), NodeEventKind::DataChanged, &path, |_| true));
+        }
+    }
+
+    /// Tells those who watch a node and may know of it.
+    fn tell(&self, at: Zxid, kind: NodeEventKind, path: &NodePath, may: impl Fn(&Line) -> bool) {
+        let told = self.watches.lock().fire(kind, path);
+        if told.is_empty() {
+            return;
+        }
+        let event = WatcherEvent::of_node(event_type(kind), path.as_str().to_owned());
+        let lines = self.lines.lock();
+        let told = told.iter().filter_map(|id| lines.all.get(id)).filter(|line| may(line));
+        let count = told.map(|line| line.outbox.say(|out| event.encode(zxid(at), out))).count();
+        metrics::counter!("lockkeeper_zookeeper_events_total").increment(count as u64);
     }
 
     /// Lets a connection in; none if there are too many from its address.
@@ -141,17 +167,8 @@ impl Observer for Door {
     fn happened(&self, events: &[Event]) {
         for event in events {
             match event {
-                Event::Node { zxid: at, kind, path } => {
-                    let told = self.watches.lock().fire(*kind, path);
-                    if told.is_empty() {
-                        continue;
-                    }
-                    let event = WatcherEvent::of_node(event_type(*kind), path.as_str().to_owned());
-                    let lines = self.lines.lock();
-                    for line in told.iter().filter_map(|id| lines.all.get(id)) {
-                        line.outbox.say(|out| event.encode(zxid(*at), out));
-                    }
-                    metrics::counter!("lockkeeper_zookeeper_events_total").increment(told.len() as u64);
+                Event::Node { zxid: at, kind, path, acl } => {
+                    self.tell(*at, *kind, path, |line| line.may_read(acl));
                 }
                 // Who closed it itself is told so first.
                 Event::SessionEnded { session, cause, .. } => {

@@ -5,13 +5,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_core::{SessionId, Zxid};
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::{AclEntry, Permissions, SessionId, Zxid};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::door::Settings;
 use super::outbox::Outbox;
 use super::watches::ConnectionId;
+use crate::principals::from_address;
 
 /// The session that a line carries.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +31,8 @@ pub(super) struct Line {
     pub(super) address: IpAddr,
     pub(super) outbox: Outbox,
     session: OnceLock<Carried>,
+    /// Who its client has proved to be.
+    principals: Mutex<Principals>,
     closing: AtomicBool,
     debt: Debt,
     pub(super) received: AtomicU64,
@@ -52,6 +56,7 @@ impl Line {
             address,
             outbox: Outbox::new(settings.max_unread_bytes / 4, settings.max_unread_bytes),
             session: OnceLock::new(),
+            principals: Mutex::new(from_address(address)),
             closing: AtomicBool::new(false),
             debt: Debt { count: AtomicUsize::new(0), since: Mutex::new(Instant::now()), paid: Notify::new() },
             received: AtomicU64::new(0),
@@ -66,6 +71,16 @@ impl Line {
 
     pub(super) fn session(&self) -> Option<Carried> {
         self.session.get().copied()
+    }
+
+    /// Its client has proved to be somebody else besides.
+    pub(super) fn know(&self, principals: &Principals) {
+        *self.principals.lock() = principals.clone();
+    }
+
+    /// Whether its client may read what has this list.
+    pub(super) fn may_read(&self, acl: &[AclEntry]) -> bool {
+        self.principals.lock().may(Permissions::READ, acl)
     }
 
     /// The client has asked for its session to be closed.

@@ -83,7 +83,7 @@ async fn tell_of_members(door: Arc<Door>, addresses: BTreeMap<u64, String>) {
     loop {
         let now = members.borrow_and_update().clone();
         let each = now.voters.iter().map(|(id, peer)| (*id, (peer.clone(), addresses.get(id).cloned())));
-        *door.special.write() = Arc::new(Special::new(&each.collect()));
+        door.show(Special::new(&each.collect()));
         if members.changed().await.is_err() {
             return;
         }

@@ -12,7 +12,8 @@ use lockkeeper_core::Permissions;
 use lockkeeper_zookeeper::Stat;
 
 const ROOT: &str = "/zookeeper";
-const CONFIG: &str = "/zookeeper/config";
+/// Who leads to whom: it changes with the membership.
+pub(super) const CONFIG: &str = "/zookeeper/config";
 const QUOTA: &str = "/zookeeper/quota";
 
 static OPEN: LazyLock<Vec<AclEntry>> = LazyLock::new(|| vec![AclEntry::open()]);
@@ -36,13 +37,23 @@ impl Special {
     /// `members` by id, each with the address of its peer door and, where it is known, of the door for these clients.
     pub(super) fn new(members: &BTreeMap<u64, (String, Option<String>)>) -> Self {
         let line = |(id, (peer, client)): (&u64, &(String, Option<String>))| {
-            // Peer port, election port, role, then what clients use. There is one port for peers.
+            // Peer port, election port, role, then what clients use. There is one port for peers; but who reads this (Curator does, by
+            // ZooKeeper's own parser) refuses ports that are alike, so the second is made up. Nobody connects to it.
             let (host, port) = peer.rsplit_once(':')?;
-            Some(format!("server.{id}={host}:{port}:{port}:participant;{}\n", client.as_deref()?))
+            let client = client.as_deref()?;
+            let (peer_port, client_port) = (port.parse::<u16>().ok()?, client.rsplit_once(':')?.1.parse::<u16>().ok()?);
+            let mut others = [1_u16, 2].map(|step| peer_port.checked_add(step).unwrap_or(peer_port - step)).into_iter();
+            let made_up = others.find(|port| *port != client_port)?;
+            Some(format!("server.{id}={host}:{port}:{made_up}:participant;{client}\n"))
         };
         let lines: Option<String> = members.iter().map(line).collect();
         let config = lines.filter(|lines| !lines.is_empty());
         Self { config: config.map(|lines| Bytes::from(format!("{lines}version=0"))) }
+    }
+
+    /// Whether the configuration is another.
+    pub(super) fn differs(&self, other: &Self) -> bool {
+        self.config != other.config
     }
 
     pub(super) fn node(&self, path: &str) -> Option<Node<'_>> {
@@ -129,12 +140,12 @@ mod tests {
 
     #[test]
     fn the_configuration_names_where_clients_reach_the_members() {
-        let special = Special::new(&members([Some("a.example:2181"), Some("b.example:2181")]));
+        let special = Special::new(&members([Some("a.example:2181"), Some("b.example:7102")]));
         let data = special.node("/zookeeper/config").unwrap().data();
         assert_eq!(
             data,
-            "server.1=10.0.0.1:7101:7101:participant;a.example:2181\n\
-             server.2=10.0.0.2:7101:7101:participant;b.example:2181\nversion=0"
+            "server.1=10.0.0.1:7101:7102:participant;a.example:2181\n\
+             server.2=10.0.0.2:7101:7103:participant;b.example:7102\nversion=0"
         );
         assert_eq!(special.children("/zookeeper").collect::<Vec<_>>(), ["config", "quota"]);
         assert_eq!((special.below("/"), special.below("/zookeeper"), special.below("/a")), (3, 2, 0));

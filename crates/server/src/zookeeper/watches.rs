@@ -61,16 +61,8 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// Sets a watch; setting it again changes nothing. A persistent one and a recursive one on one node replace each other.
+    /// Sets a watch; setting it again changes nothing. Kinds live side by side on one node (as since 3.9, ZOOKEEPER-4466).
     pub(super) fn add(&mut self, connection: ConnectionId, path: NodePath, kind: Kind) {
-        let other = match kind {
-            Kind::Persistent => Some(Kind::Recursive),
-            Kind::Recursive => Some(Kind::Persistent),
-            Kind::Data | Kind::Children => None,
-        };
-        if let Some(other) = other {
-            self.remove(connection, &path, other);
-        }
         if self.by_connection.entry(connection).or_default().insert((path.clone(), kind)) {
             self.recursive += usize::from(kind == Kind::Recursive);
             self.by_path.entry(path).or_default().entry(connection).or_default().insert(kind);
@@ -250,8 +242,8 @@ mod tests {
         assert_eq!(watches.fire(DataChanged, &path("/a")), [1], "told once");
         assert!(watches.has(1, &path("/a"), WatcherType::Any) && !watches.has(1, &path("/a"), WatcherType::Data));
         watches.add(1, path("/a"), Kind::Recursive);
-        assert!(!watches.has(1, &path("/a"), WatcherType::Persistent), "the later mode counts");
-        assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [] as [u64; 0]);
+        assert!(watches.has(1, &path("/a"), WatcherType::Persistent));
+        assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [1], "the recursive one says nothing of lists");
         assert!(watches.take(1, &path("/a"), WatcherType::Any) && !watches.take(1, &path("/a"), WatcherType::Any));
         assert_eq!(watches.counts(), (0, 0, 0));
     }

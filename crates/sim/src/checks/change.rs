@@ -23,7 +23,7 @@ impl<'a> Change<'a> {
     /// What happened to nodes, in order: zxid, kind and path.
     pub fn node_events(&self) -> impl Iterator<Item = (u64, NodeEventKind, &'a str)> {
         self.outcome.events.iter().filter_map(|event| match event {
-            Event::Node { zxid, kind, path } => Some((zxid.0, *kind, path.as_str())),
+            Event::Node { zxid, kind, path, .. } => Some((zxid.0, *kind, path.as_str())),
             Event::SessionOpened { .. } | Event::SessionAttached { .. } | Event::SessionEnded { .. } => None,
         })
     }

@@ -115,6 +115,7 @@ mod tests {
                 zxid: Zxid(zxid),
                 kind,
                 path: path(at),
+                acl: std::sync::Arc::default(),
             }));
         });
         (watches, all)

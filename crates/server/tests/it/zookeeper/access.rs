@@ -1,9 +1,10 @@
 //! Access control lists, enforced at both doors.
 
 use bytes::Bytes;
+use futures::StreamExt;
 use lockkeeper_api::Code;
-use lockkeeper_zookeeper::request::{AuthRequest, CreateRequest, SetAclRequest};
-use lockkeeper_zookeeper::{Acl, ErrorCode, Id, Permissions, Reply, Request};
+use lockkeeper_zookeeper::request::{AddWatchRequest, AuthRequest, CreateRequest, SetAclRequest};
+use lockkeeper_zookeeper::{Acl, ErrorCode, EventType, Id, Permissions, Reply, Request};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -64,6 +65,35 @@ async fn a_node_is_read_and_written_by_those_whom_its_list_names() {
     assert_eq!(eve.delete("/bobs/child").await, Err(ErrorCode::NoAuth));
     bob.delete("/bobs/child").await.unwrap();
     eve.delete("/bobs").await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_what_they_may_not_read() {
+    let cluster = cluster(1).await;
+    let mut bob = Client::open(cluster.door(0)).await;
+    let mut eve = Client::open(cluster.door(0)).await;
+    bob.ask(auth("bob:pw")).await.unwrap();
+    let recursive = || Request::AddWatch(AddWatchRequest { path: "/".into(), mode: 1 });
+    for client in [&mut bob, &mut eve] {
+        client.ask(recursive()).await.unwrap();
+        client.exists("/bobs", true).await.unwrap_err();
+    }
+    let watch = cluster.request(Method::GET, "/v1/watch?path=/&recursive=true").send().await.unwrap();
+    private(&mut bob, "/bobs").await;
+    bob.set("/bobs", b"2").await.unwrap();
+    bob.delete("/bobs").await.unwrap();
+    bob.create("/everybodys", 0).await.unwrap();
+    let seen = [EventType::NodeCreated, EventType::NodeDataChanged, EventType::NodeDeleted];
+    let mut all = seen.map(|kind| (kind, "/bobs".to_owned())).to_vec();
+    all.push((EventType::NodeCreated, "/everybodys".to_owned()));
+    assert_eq!(bob.events, all);
+    assert_eq!(eve.event().await, (EventType::NodeCreated, "/everybodys".into()), "and nothing before it");
+    let mut text = String::new();
+    let mut watch = watch.bytes_stream();
+    while !text.contains("/everybodys") {
+        text.push_str(std::str::from_utf8(&watch.next().await.unwrap().unwrap()).unwrap());
+    }
+    assert!(!text.contains("/bobs"), "{text}");
 }
 
 #[tokio::test]

@@ -55,6 +55,28 @@ async fn watches_are_set_again_elsewhere_without_a_gap() {
 }
 
 #[tokio::test]
+async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
+    let cluster = super::cluster_with(3, |config| {
+        for id in 1..=3_u16 {
+            if let Some(peer) = config.peers.get_mut(&id.to_string()) {
+                peer.zookeeper = Some(format!("127.0.0.1:{}", 20_000 + id));
+            }
+        }
+    })
+    .await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let asked = client.ask(get("/zookeeper/config", true)).await.unwrap();
+    let Reply::Data { data, .. } = asked else { panic!("data") };
+    let shown = String::from_utf8(data.unwrap().to_vec()).unwrap();
+    assert_eq!(shown.matches(":participant;127.0.0.1:2000").count(), 3, "{shown}");
+    let removed = cluster.call(reqwest::Method::DELETE, "/v1/cluster/members/3", None, None).await;
+    assert!(removed.status.is_success(), "{}", removed.text);
+    assert_eq!(client.event().await, (EventType::NodeDataChanged, "/zookeeper/config".into()));
+    let shown = client.data("/zookeeper/config").await.unwrap();
+    assert_eq!(std::str::from_utf8(&shown).unwrap().matches(":participant;").count(), 2);
+}
+
+#[tokio::test]
 async fn a_leader_change_in_mid_pipeline_is_a_pause() {
     let cluster = cluster(3).await;
     let mut client = Client::open(cluster.door(0)).await;
