@@ -142,7 +142,7 @@ def _end_clients():
     _clients.clear()
 
 
-def main(only=None):
+def main(only=None, label="kazoo", version=KAZOO_VERSION):
     """Runs every check; the number of those that failed."""
     signal.signal(signal.SIGALRM, _give_up)
     failed = done = 0
@@ -153,14 +153,14 @@ def main(only=None):
         signal.alarm(CHECK_LIMIT_S)
         try:
             function()
-            print(f"ok kazoo {name}", flush=True)
+            print(f"ok {label} {name}", flush=True)
         except Exception as error:
             failed += 1
             where = traceback.extract_tb(error.__traceback__)
             lines = " < ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(where))
-            print(f"not ok kazoo {name}: {type(error).__name__}: {error} ({lines})", flush=True)
+            print(f"not ok {label} {name}: {type(error).__name__}: {error} ({lines})", flush=True)
         finally:
             signal.alarm(0)
             _end_clients()
-    print(f"kazoo {KAZOO_VERSION}: {done - failed} of {done} checks", flush=True)
+    print(f"{label} {version}: {done - failed} of {done} checks", flush=True)
     return failed

@@ -1,12 +1,10 @@
 //! What the checks share: where the cluster is, clients, faults, comparing and waiting.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, SessionId};
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
 /// What is wrong.
 pub(crate) type Wrong = Box<dyn std::error::Error + Send + Sync>;
@@ -43,7 +41,8 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn from_environment() -> Checked<Self> {
-        let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: start it by scripts/interop"));
+        let variable =
+            |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set: start it by scripts/interop"));
         Ok(Self {
             hosts: variable("INTEROP_HOSTS")?.split(',').map(ToOwned::to_owned).collect(),
             script: variable("INTEROP_CLUSTER_SCRIPT")?,
@@ -71,22 +70,6 @@ impl Cluster {
         let path = self.fresh();
         zk.create(&path, b"", PLAIN).await?;
         Ok(path)
-    }
-
-    /// What the node `number`, from 1, answers to a word.
-    fn word(&self, number: usize, word: &str) -> Checked<String> {
-        let mut stream = TcpStream::connect(&self.hosts[number - 1])?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.write_all(word.as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    }
-
-    /// At which node a session is attached, as the nodes say.
-    pub(crate) fn attached_to(&self, session: SessionId) -> Option<usize> {
-        let name = format!("sid=0x{:x},", session.0);
-        (1..=self.hosts.len()).find(|number| self.word(*number, "cons").is_ok_and(|text| text.contains(&name)))
     }
 
     /// `kill` or `restart` for the node `number`.

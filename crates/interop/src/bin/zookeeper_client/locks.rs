@@ -9,7 +9,8 @@ use zookeeper_client::{Acls, Client, Error, LockPrefix};
 use crate::harness::{Checked, Cluster, PLAIN, Wrong, same, soon, until};
 
 async fn queued(zk: &Client, root: &str, count: usize) -> Checked {
-    until("its node is in the queue", || async { zk.list_children(root).await.is_ok_and(|names| names.len() == count) }).await
+    until("its node is in the queue", || async { zk.list_children(root).await.is_ok_and(|names| names.len() == count) })
+        .await
 }
 
 pub(crate) async fn in_order(cluster: Arc<Cluster>) -> Checked {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use zookeeper_client::{
-    Acl, Acls, AuthId, AuthUser, CheckWriteError, CreateMode, Error, MultiReadResult, MultiWriteError, MultiWriteResult, Permission,
+    Acl, Acls, AuthId, AuthUser, CheckWriteError, CreateMode, Error, MultiReadResult, MultiWriteError,
+    MultiWriteResult, Permission,
 };
 
 use crate::harness::{Checked, Cluster, EPHEMERAL, PLAIN, same};
@@ -78,7 +79,9 @@ pub(crate) async fn multi(cluster: Arc<Cluster>) -> Checked {
     let results = writer.commit().await?;
     same!(results.len(), 5);
     same!((&results[0], &results[4]), (&MultiWriteResult::Check, &MultiWriteResult::Delete));
-    let MultiWriteResult::Create { path, .. } = &results[1] else { return Err(format!("no create: {results:?}").into()) };
+    let MultiWriteResult::Create { path, .. } = &results[1] else {
+        return Err(format!("no create: {results:?}").into());
+    };
     same!(*path, a);
     let MultiWriteResult::SetData { stat } = &results[2] else { return Err(format!("no write: {results:?}").into()) };
     same!((stat.version, stat.data_length, stat.czxid), (1, 2, stat.mzxid));
@@ -108,7 +111,11 @@ pub(crate) async fn multi_read(cluster: Arc<Cluster>) -> Checked {
     reader.add_get_children(&root)?;
     let results = reader.commit().await?;
     match results.as_slice() {
-        [MultiReadResult::Data { data, stat }, MultiReadResult::Error { err }, MultiReadResult::Children { children }] => {
+        [
+            MultiReadResult::Data { data, stat },
+            MultiReadResult::Error { err },
+            MultiReadResult::Children { children },
+        ] => {
             same!((data.as_slice(), stat.data_length), (b"data".as_slice(), 4));
             same!(*err, Error::NoNode);
             same!(*children, ["a"]);
