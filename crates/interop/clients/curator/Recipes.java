@@ -44,18 +44,22 @@ final class Recipes {
     private static void latch() throws Exception {
         String path = Harness.fresh();
         List<LeaderLatch> latches = new ArrayList<>();
+        List<CuratorFramework> clients = new ArrayList<>();
         for (int number = 0; number < 4; number++) {
             CuratorFramework client = Harness.client();
+            clients.add(client);
             LeaderLatch latch = new LeaderLatch(client, path, "member-" + number);
             latch.start();
             latches.add(latch);
             Harness.children(client, path, number + 1);
         }
         Harness.equal(latches.get(3).getParticipants().size(), 4, "participants");
+        CuratorFramework last = clients.get(3);
         for (int number = 0; number < 4; number++) {
             LeaderLatch leading = latches.get(number);
             Harness.equal(leading.await(Harness.PATIENCE_S, SECONDS), true, "member " + number + " leads in its turn");
             Harness.equal(latches.stream().filter(LeaderLatch::hasLeadership).count(), 1L, "leaders");
+            last.sync().forPath(path);
             Harness.equal(latches.get(3).getLeader().getId(), "member-" + number, "leader as the last sees it");
             leading.close();
         }
@@ -67,9 +71,11 @@ final class Recipes {
         Semaphore goOn = new Semaphore(0);
         Semaphore leaders = new Semaphore(1);
         List<LeaderSelector> selectors = new ArrayList<>();
+        List<CuratorFramework> clients = new ArrayList<>();
         for (int number = 0; number < 3; number++) {
             String name = "member-" + number;
             CuratorFramework client = Harness.client();
+            clients.add(client);
             LeaderSelector selector = new LeaderSelector(client, path, new LeaderSelectorListenerAdapter() {
                 @Override
                 public void takeLeadership(CuratorFramework zk) throws Exception {
@@ -90,6 +96,7 @@ final class Recipes {
         List<String> turns = new ArrayList<>();
         for (int turn = 0; turn < 6; turn++) {
             turns.add(leading.poll(Harness.PATIENCE_S, SECONDS));
+            clients.get(0).sync().forPath(path);
             Harness.equal(selectors.get(0).getLeader().getId(), turns.get(turn), "leader as the first sees it");
             // The last to lead stands again before the next gives up, so that turns go round.
             Harness.until("all stand", () -> selectors.get(0).getParticipants().size() == 3);
