@@ -5,8 +5,11 @@ use crate::BenchError;
 /// `/proc` counts in ticks of 10 ms on every Linux that is in use (`USER_HZ` is part of its interface).
 const MICROSECONDS_PER_TICK: u64 = 10_000;
 
-/// Time spent so far by these processes together, in microseconds.
-pub(crate) fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
+/// Time spent so far by these processes together, all threads, in user and system mode, in microseconds.
+///
+/// # Errors
+/// One of them does not run, or cannot be seen.
+pub fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
     let mut ticks = 0;
     for &pid in pids {
         let failed = |why: String| BenchError::Process { pid, why };

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+pub use cpu::spent_us;
 pub use run::run;
 
 /// Locks of the load generator begin so.

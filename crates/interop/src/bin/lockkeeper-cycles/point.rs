@@ -1,0 +1,152 @@
+//! One measurement: so many clients of one system, for so long.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::try_join_all;
+use lockkeeper_bench::spent_us;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::Trouble;
+use crate::client::{self, Lock, Phase, Seen};
+
+/// How long all clients together may take to connect.
+const LONGEST_OPENING: Duration = Duration::from_secs(60);
+
+/// Servers of one kind.
+#[derive(Debug)]
+pub(crate) struct System {
+    pub(crate) name: &'static str,
+    pub(crate) addresses: Vec<String>,
+    pub(crate) pids: Vec<u32>,
+}
+
+/// Which locks the clients take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Locks {
+    /// Each its own
+    Own,
+    /// All the same
+    One,
+}
+
+impl fmt::Display for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "own",
+            Self::One => "one",
+        })
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    pub(crate) locks: Locks,
+    pub(crate) clients: u32,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let locks = if self.locks == Locks::Own { "own locks" } else { "one lock" };
+        write!(f, "{locks}, clients: {}", self.clients)
+    }
+}
+
+/// For how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) warm_up: Duration,
+    pub(crate) measure: Duration,
+}
+
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    pub(crate) seconds: f64,
+    pub(crate) seen: Seen,
+    /// Processor time of all servers; none where nobody said which they are.
+    pub(crate) servers_us: Option<u64>,
+    /// Processor time of this program.
+    pub(crate) own_us: u64,
+}
+
+impl Measured {
+    pub(crate) fn cycles_per_second(&self) -> f64 {
+        self.seen.cycle.len() as f64 / self.seconds
+    }
+
+    pub(crate) fn in_short(&self) -> String {
+        let errors = match &self.seen.first_error {
+            Some(first) => format!(", {} errors, the first: {first}", self.seen.errors),
+            None => String::new(),
+        };
+        format!("{:.0} cycles/s{errors}", self.cycles_per_second())
+    }
+}
+
+/// Measures one point.
+pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Result<Measured, Trouble> {
+    let clients = open_all(system, point).await?;
+    let (phases, phase) = watch::channel(Phase::WarmUp);
+    let working: Vec<_> = clients
+        .into_iter()
+        .map(|Opened { client, address, lock }| tokio::spawn(client::run(client, address, lock, phase.clone())))
+        .collect();
+
+    sleep(plan.warm_up).await;
+    let own = [std::process::id()];
+    let (servers_before, own_before) = (spent_us(&system.pids)?, spent_us(&own)?);
+    let began = Instant::now();
+    phases.send_replace(Phase::Measure);
+    sleep(plan.measure).await;
+    phases.send_replace(Phase::Over);
+    let seconds = began.elapsed().as_secs_f64();
+    let servers = spent_us(&system.pids)?.saturating_sub(servers_before);
+    let own_us = spent_us(&own)?.saturating_sub(own_before);
+
+    let mut seen = Seen::new();
+    for client in working {
+        match client.await {
+            Ok(one) => seen.add(&one),
+            Err(error) => seen.failed(format!("a client broke off: {error}")),
+        }
+    }
+    Ok(Measured { seconds, seen, servers_us: (!system.pids.is_empty()).then_some(servers), own_us })
+}
+
+struct Opened {
+    client: zookeeper_client::Client,
+    address: String,
+    lock: Lock,
+}
+
+/// All sessions are open before the first cycle begins.
+async fn open_all(system: &System, point: Point) -> Result<Vec<Opened>, Trouble> {
+    // Each measurement has directories of its own: nothing of an earlier one is in their queues.
+    static MEASUREMENTS: AtomicU32 = AtomicU32::new(0);
+    let number = MEASUREMENTS.fetch_add(1, Ordering::Relaxed);
+    let top = format!("/lockkeeper-cycles/{}-{number}", std::process::id());
+    let the_one = Lock::new(format!("{top}/one"));
+    let clients = (0..point.clients as usize).map(|at| {
+        let address = system.addresses[at % system.addresses.len()].clone();
+        let lock = match point.locks {
+            Locks::Own => Lock::new(format!("{top}/own-{at}")),
+            Locks::One => the_one.clone(),
+        };
+        async move {
+            let opened = client::open(&address, &lock).await;
+            let client = opened.map_err(|error| format!("no session at {address}: {error}"))?;
+            Ok(Opened { client, address, lock })
+        }
+    });
+    let failed = |why| Trouble::Connect { system: system.name, why };
+    match timeout(LONGEST_OPENING, try_join_all(clients)).await {
+        Ok(opened) => opened.map_err(failed),
+        Err(_) => Err(failed(format!("{} sessions are not open after {LONGEST_OPENING:?}", point.clients))),
+    }
+}

@@ -1,0 +1,275 @@
+//! The figures of all rounds, side by side: for people, for a README, for programs.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use hdrhistogram::Histogram;
+use lockkeeper_bench::Latency;
+use serde::Serialize;
+
+use crate::client::Seen;
+use crate::point::{Locks, Measured, Point};
+
+/// One point, and what each system showed in it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) point: Point,
+    systems: Vec<Total>,
+}
+
+/// All rounds of one system.
+#[derive(Debug)]
+struct Total {
+    seen: Seen,
+    seconds: f64,
+    servers_us: Option<u64>,
+    own_us: u64,
+    rounds: Vec<f64>,
+}
+
+/// One point, for programs.
+#[derive(Debug, Serialize)]
+pub(crate) struct PointFigures {
+    locks: Locks,
+    clients: u32,
+    systems: BTreeMap<String, Figures>,
+    /// The first system's figure divided by the second's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<Ratio>,
+}
+
+/// One system in one point, for programs.
+#[derive(Debug, Serialize)]
+struct Figures {
+    cycles: u64,
+    cycles_per_second: f64,
+    cycles_per_second_of_rounds: Vec<f64>,
+    acquire: Latency,
+    cycle: Latency,
+    server_cpu_us_per_cycle: Option<f64>,
+    client_cpu_us_per_cycle: Option<f64>,
+    errors: u64,
+    first_error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ratio {
+    cycles_per_second: Option<f64>,
+    acquire_p50: Option<f64>,
+    acquire_p99: Option<f64>,
+    server_cpu_per_cycle: Option<f64>,
+}
+
+impl Row {
+    pub(crate) fn new(point: Point, systems: usize) -> Self {
+        let nothing = || Total { seen: Seen::new(), seconds: 0.0, servers_us: Some(0), own_us: 0, rounds: Vec::new() };
+        Self { point, systems: (0..systems).map(|_| nothing()).collect() }
+    }
+
+    /// Another round of one system.
+    pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
+        let total = &mut self.systems[system];
+        total.rounds.push(measured.cycles_per_second());
+        total.seen.add(&measured.seen);
+        total.seconds += measured.seconds;
+        total.servers_us = total.servers_us.zip(measured.servers_us).map(|(sum, more)| sum + more);
+        total.own_us += measured.own_us;
+    }
+
+    /// Whether nothing failed, and something was done.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.systems.iter().all(Total::is_sound)
+    }
+
+    /// What is wrong with the point, in words.
+    pub(crate) fn remarks(&self, names: &[&str]) -> Vec<String> {
+        let bad = names.iter().zip(&self.systems).filter(|(_, total)| !total.is_sound());
+        bad.map(|(name, total)| match &total.seen.first_error {
+            Some(first) => format!("{name} had {} errors, the first: {first}", total.seen.errors),
+            None => format!("{name} finished no cycle in the measured time; measure longer"),
+        })
+        .collect()
+    }
+
+    pub(crate) fn figures(&self, names: &[&str]) -> PointFigures {
+        let each = || names.iter().zip(&self.systems);
+        let ratio = match &self.systems[..] {
+            [one, other] => Some(Ratio {
+                cycles_per_second: divided(one.rate(), other.rate()),
+                acquire_p50: divided(one.acquired(0.5), other.acquired(0.5)),
+                acquire_p99: divided(one.acquired(0.99), other.acquired(0.99)),
+                server_cpu_per_cycle: divided(one.server_cpu(), other.server_cpu()),
+            }),
+            _ => None,
+        };
+        PointFigures {
+            locks: self.point.locks,
+            clients: self.point.clients,
+            systems: each().map(|(name, total)| ((*name).to_owned(), total.figures())).collect(),
+            ratio,
+        }
+    }
+
+    /// One figure: of each system, and their ratio.
+    fn cells(&self, of: fn(&Total) -> Option<f64>, as_text: fn(f64) -> String) -> Vec<String> {
+        let values: Vec<Option<f64>> = self.systems.iter().map(of).collect();
+        let text = |value: Option<f64>, as_text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), as_text);
+        let mut cells: Vec<String> = values.iter().map(|value| text(*value, as_text)).collect();
+        if let [one, other] = values[..] {
+            cells.push(text(divided(one, other), |ratio| format!("{ratio:.2}")));
+        }
+        cells
+    }
+}
+
+impl Total {
+    fn is_sound(&self) -> bool {
+        self.seen.errors == 0 && !self.seen.cycle.is_empty()
+    }
+
+    fn rate(&self) -> Option<f64> {
+        divided(Some(self.seen.cycle.len() as f64), Some(self.seconds))
+    }
+
+    fn acquired(&self, quantile: f64) -> Option<f64> {
+        let acquire = &self.seen.acquire;
+        (!acquire.is_empty()).then(|| acquire.value_at_quantile(quantile) as f64)
+    }
+
+    fn server_cpu(&self) -> Option<f64> {
+        divided(self.servers_us.map(|sum| sum as f64), Some(self.seen.cycle.len() as f64))
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            cycles: self.seen.cycle.len(),
+            cycles_per_second: self.rate().unwrap_or_default(),
+            cycles_per_second_of_rounds: self.rounds.clone(),
+            acquire: latency(&self.seen.acquire),
+            cycle: latency(&self.seen.cycle),
+            server_cpu_us_per_cycle: self.server_cpu(),
+            client_cpu_us_per_cycle: divided(Some(self.own_us as f64), Some(self.seen.cycle.len() as f64)),
+            errors: self.seen.errors,
+            first_error: self.seen.first_error.clone(),
+        }
+    }
+}
+
+fn divided(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    one.zip(other).filter(|(_, other)| *other > 0.0).map(|(one, other)| one / other)
+}
+
+fn latency(histogram: &Histogram<u64>) -> Latency {
+    Latency {
+        p50_us: histogram.value_at_quantile(0.5),
+        p99_us: histogram.value_at_quantile(0.99),
+        p99_9_us: histogram.value_at_quantile(0.999),
+        max_us: histogram.max(),
+    }
+}
+
+/// For a terminal.
+pub(crate) fn for_people(names: &[&str], rows: &[Row]) -> String {
+    let mut table = filled(rows, headings(names, ":\n"));
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+    table.to_string()
+}
+
+/// For a README.
+pub(crate) fn markdown(names: &[&str], rows: &[Row]) -> String {
+    let mut table = filled(rows, headings(names, ": "));
+    table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    table.to_string()
+}
+
+fn headings(names: &[&str], between: &str) -> Vec<String> {
+    let ratio = (names.len() == 2).then_some("ratio");
+    let mut headings = vec!["locks".to_owned(), "clients".to_owned()];
+    for figure in ["cycles/s", "acquire p50", "acquire p99", "server CPU per cycle"] {
+        for (at, column) in names.iter().copied().chain(ratio).enumerate() {
+            headings.push(if at == 0 { format!("{figure}{between}{column}") } else { column.to_owned() });
+        }
+    }
+    headings.push("errors".into());
+    headings
+}
+
+fn filled(rows: &[Row], headings: Vec<String>) -> Table {
+    let mut table = Table::new();
+    table.set_header(headings);
+    for row in rows {
+        let mark = if row.is_sound() { "" } else { " !" };
+        let errors: Vec<String> = row.systems.iter().map(|total| total.seen.errors.to_string()).collect();
+        let figures = [
+            vec![row.point.clients.to_string()],
+            row.cells(Total::rate, |rate| format!("{rate:.0}")),
+            row.cells(|total| total.acquired(0.5), millis),
+            row.cells(|total| total.acquired(0.99), millis),
+            row.cells(Total::server_cpu, |us| format!("{us:.0} µs")),
+            vec![errors.join(" / ") + mark],
+        ];
+        let numbers = figures.into_iter().flatten().map(|text| Cell::new(text).set_alignment(CellAlignment::Right));
+        table.add_row(std::iter::once(Cell::new(row.point.locks)).chain(numbers));
+    }
+    table
+}
+
+fn millis(us: f64) -> String {
+    let ms = us / 1000.0;
+    match ms {
+        ..10.0 => format!("{ms:.2} ms"),
+        ..100.0 => format!("{ms:.1} ms"),
+        _ => format!("{ms:.0} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(cycles: u64, us: u64, servers_us: u64) -> Measured {
+        let mut seen = Seen::new();
+        seen.acquire.record_n(us, cycles).unwrap();
+        seen.cycle.record_n(us, cycles).unwrap();
+        Measured { seconds: 1.0, seen, servers_us: Some(servers_us), own_us: 1 }
+    }
+
+    fn row() -> Row {
+        let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, 2);
+        for round in 0..2 {
+            row.add(0, &measured(200 + round * 200, 2_000, 30_000));
+            row.add(1, &measured(100, 40_000, 20_000));
+        }
+        row
+    }
+
+    #[test]
+    fn rounds_are_summed_and_the_ratio_is_the_first_systems_to_the_seconds() {
+        let text = markdown(&["Lockkeeper", "ZooKeeper"], &[row()]);
+        let cells: Vec<&str> = text.lines().last().unwrap().split('|').map(str::trim).collect();
+        let expected = ["one", "16", "300", "100", "3.00", "2.00 ms", "40.0 ms", "0.05"];
+        assert_eq!(cells[1..9], expected, "{text}");
+        assert_eq!(cells[12..16], ["100 µs", "200 µs", "0.50", "0 / 0"], "{text}");
+    }
+
+    #[test]
+    fn a_point_with_errors_is_marked_and_explained() {
+        let names = ["Lockkeeper", "ZooKeeper"];
+        let mut row = row();
+        assert!(row.is_sound() && row.remarks(&names).is_empty());
+        let mut bad = measured(1, 1, 1);
+        bad.seen.failed("create: connection loss".into());
+        row.add(1, &bad);
+        assert!(!row.is_sound());
+        assert_eq!(row.remarks(&names), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
+        assert!(for_people(&names, &[row]).contains("0 / 1 !"));
+    }
+
+    #[test]
+    fn one_system_alone_has_no_ratio() {
+        let mut row = Row::new(Point { locks: Locks::Own, clients: 1 }, 1);
+        row.add(0, &measured(1, 1, 1));
+        assert!(row.figures(&["Lockkeeper"]).ratio.is_none());
+        assert!(!markdown(&["Lockkeeper"], &[row]).contains("ratio"));
+    }
+}
