@@ -75,6 +75,27 @@ fn describe() {
     describe_requests();
     describe_state();
     describe_replication();
+    describe_zookeeper();
+}
+
+fn describe_zookeeper() {
+    describe_gauge!("lockkeeper_zookeeper_connections", Unit::Count, "Open connections of ZooKeeper's clients.");
+    describe_counter!(
+        "lockkeeper_zookeeper_connections_refused_total",
+        Unit::Count,
+        "Connections of ZooKeeper's clients over the cap, by which one: all, or one address."
+    );
+    describe_counter!(
+        "lockkeeper_zookeeper_requests_total",
+        Unit::Count,
+        "Requests of ZooKeeper's clients by operation."
+    );
+    describe_counter!("lockkeeper_zookeeper_events_total", Unit::Count, "Watch events sent to ZooKeeper's clients.");
+    describe_counter!(
+        "lockkeeper_zookeeper_overruns_total",
+        Unit::Count,
+        "Connections of ZooKeeper's clients that were cut off because they left too much unread."
+    );
 }
 
 fn describe_requests() {

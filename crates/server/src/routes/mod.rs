@@ -16,6 +16,7 @@ use axum::{Router, http::Method};
 use lockkeeper_api::Code;
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::OpenApi as Document;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::{IntoParams, OpenApi, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -113,6 +114,8 @@ struct Closed {
                        again, 504 is an unknown outcome. A name with slashes may be written as it is or with %2F.",
         license(name = "Apache-2.0")
     ),
+    modifiers(&Security),
+    security((), ("basic" = [])),
     tags(
         (name = "sessions", description = "Who holds things"),
         (name = "locks", description = "First come, first served, with fencing tokens"),
@@ -123,6 +126,18 @@ struct Closed {
     )
 )]
 struct Base;
+
+/// How a caller proves to be somebody whom access control lists name.
+struct Security;
+
+impl utoipa::Modify for Security {
+    fn modify(&self, document: &mut Document) {
+        let mut basic = Http::new(HttpAuthScheme::Basic);
+        basic.description =
+            Some("User and password, as ZooKeeper's digest scheme has them; needed where an ACL names the user".into());
+        document.components.get_or_insert_default().add_security_scheme("basic", SecurityScheme::Http(basic));
+    }
+}
 
 fn documented() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Base::openapi())

@@ -8,7 +8,7 @@ use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 
 use super::auth::Known;
-use super::special::Special;
+use super::special::{Special, stat_of_root};
 use super::values::{code, kind, path, path_seen, stat, version};
 
 /// An operation, and in which form it is answered.
@@ -28,7 +28,10 @@ enum Form {
     /// The bare header.
     Empty,
     /// The stat after it.
-    Stat,
+    Stat {
+        /// Of the root, which has a child that the tree does not have.
+        of_root: bool,
+    },
     /// A multi.
     Multi {
         /// Each operation in its own form.
@@ -53,8 +56,8 @@ pub(super) fn change(request: &Request, known: &Known) -> Option<Result<Change, 
         }
         Request::CreateTtl(create) => create_ttl(create, known).map(|op| Change { op, form: Form::Created }),
         Request::Delete(delete) => self::delete(delete).map(|op| Change { op, form: Form::Empty }),
-        Request::SetData(set) => set_data(set).map(|op| Change { op, form: Form::Stat }),
-        Request::SetAcl(set) => set_acl(set, known).map(|op| Change { op, form: Form::Stat }),
+        Request::SetData(set) => set_data(set).map(|op| Change { op, form: stat_of(&set.path) }),
+        Request::SetAcl(set) => set_acl(set, known).map(|op| Change { op, form: stat_of(&set.path) }),
         Request::Check(check) => self::check(check).map(|op| Change { op, form: Form::Empty }),
         Request::Multi(ops) => Ok(multi(ops, known)),
         _ => return None,
@@ -164,23 +167,20 @@ fn multi(ops: &[MultiOp], known: &Known) -> Change {
 /// No node ever has this version.
 const NEVER: i32 = i32::MIN;
 
-/// One operation of a multi. ZooKeeper answers a create in the form that its flags ask for, whatever its number.
+/// One operation of a multi. ZooKeeper goes by a create's flags there, whatever its number.
 fn part(op: &MultiOp, known: &Known) -> (Result<Op, ErrorCode>, Form) {
     match op {
-        MultiOp::Create(create) | MultiOp::Create2(create) if is_container(create) => {
-            (self::create(create, Makes::Container, known), Form::Created)
+        MultiOp::Create(create) | MultiOp::Create2(create) | MultiOp::CreateContainer(create) => {
+            match CreateMode::from_number(create.flags).is_some_and(CreateMode::is_container) {
+                true => (self::create(create, Makes::Container, known), Form::Created),
+                false => (self::create(create, Makes::Node, known), Form::Path),
+            }
         }
-        MultiOp::Create(create) | MultiOp::Create2(create) => (self::create(create, Makes::Node, known), Form::Path),
-        MultiOp::CreateContainer(create) => (self::create(create, Makes::Container, known), Form::Created),
         MultiOp::CreateTtl(create) => (create_ttl(create, known), Form::Created),
         MultiOp::Delete(delete) => (self::delete(delete), Form::Empty),
-        MultiOp::SetData(set) => (set_data(set), Form::Stat),
+        MultiOp::SetData(set) => (set_data(set), stat_of(&set.path)),
         MultiOp::Check(check) => (self::check(check), Form::Empty),
     }
-}
-
-fn is_container(create: &CreateRequest) -> bool {
-    CreateMode::from_number(create.flags).is_some_and(CreateMode::is_container)
 }
 
 impl Change {
@@ -211,7 +211,7 @@ impl Answering {
                 Reply::Created { path: path.as_str().to_owned(), stat: self::stat(&stat) }
             }
             (Form::Empty, Done::Deleted | Done::Checked) => Reply::Empty,
-            (Form::Stat, Done::DataSet(stat) | Done::AclSet(stat)) => Reply::Stat(self::stat(&stat)),
+            (Form::Stat { of_root }, Done::DataSet(stat) | Done::AclSet(stat)) => Reply::Stat(shown(&stat, *of_root)),
             (Form::Multi { forms, .. }, Done::Multi(parts)) if forms.len() == parts.len() => {
                 let results = forms.iter().zip(parts).map(|(form, part)| result(form, part));
                 Reply::Multi(results.collect::<Option<_>>()?)
@@ -233,6 +233,14 @@ impl Answering {
     }
 }
 
+fn stat_of(path: &str) -> Form {
+    Form::Stat { of_root: path == "/" }
+}
+
+fn shown(stat: &lockkeeper_core::Stat, of_root: bool) -> lockkeeper_zookeeper::Stat {
+    if of_root { stat_of_root(self::stat(stat)) } else { self::stat(stat) }
+}
+
 fn result(form: &Form, part: Done) -> Option<MultiResult> {
     Some(match (form, part) {
         (Form::Path, Done::Created { path, .. }) => MultiResult::Create(path.as_str().to_owned()),
@@ -241,7 +249,7 @@ fn result(form: &Form, part: Done) -> Option<MultiResult> {
         }
         (Form::Empty, Done::Deleted) => MultiResult::Delete,
         (Form::Empty, Done::Checked) => MultiResult::Check,
-        (Form::Stat, Done::DataSet(stat)) => MultiResult::SetData(self::stat(&stat)),
+        (Form::Stat { of_root }, Done::DataSet(stat)) => MultiResult::SetData(shown(&stat, *of_root)),
         _ => return None,
     })
 }

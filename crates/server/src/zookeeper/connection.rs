@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::auth::Known;
 use super::changes::{self, Change};
 use super::door::{Door, Entered};
+use super::figures::Requests;
 use super::hello::{self, Greeted};
 use super::line::{Carried, Line};
 use super::outbox::{End, Next};
@@ -103,6 +104,7 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         Greeted::In(carried) => carried,
         Greeted::Out(why) => return why,
     };
+    let mut figures = Requests::default();
     let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
     loop {
         let frame = tokio::select! {
@@ -116,7 +118,7 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         };
         door.node.touch(carried.id, carried.timeout_ms);
         let Ok((header, body)) = RequestHeader::split(frame) else { return "it sent a request without a header" };
-        metrics::counter!("lockkeeper_zookeeper_requests_total", "operation" => operation(header)).increment(1);
+        figures.count(header);
         let flow = match Request::decode(header.opcode, body) {
             Ok(request) => guest.serve(header.xid, request).await,
             Err(error) => {
@@ -128,11 +130,6 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
             return why;
         }
     }
-}
-
-/// For the figures.
-fn operation(header: RequestHeader) -> String {
-    header.operation().map_or_else(|| "unknown".to_owned(), |operation| format!("{operation:?}").to_lowercase())
 }
 
 /// Whether the connection goes on.

@@ -22,6 +22,7 @@ mod auth;
 mod changes;
 mod connection;
 mod door;
+mod figures;
 mod hello;
 mod line;
 mod listener;

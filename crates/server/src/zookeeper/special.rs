@@ -120,6 +120,7 @@ impl Node<'_> {
             // Made by ZooKeeper at its start, and not counted.
             cversion: -children,
             aversion: if self.path == CONFIG { -1 } else { 0 },
+            version: if self.path == CONFIG { -1 } else { 0 },
             ..Stat::default()
         }
     }

@@ -1,0 +1,120 @@
+//! Operations of one caller in their order, and an observer who hears of each change before its answer: what a front door of ZooKeeper's
+//! kind rests on.
+#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use lockkeeper_core::{AclEntry, Actor, Event, NodeKind, Op, Refusal, Reply, Sequential, Zxid};
+use lockkeeper_node::{NodeError, Observer};
+use tokio::sync::oneshot;
+
+/// What was told, in the order in which it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Event(Zxid, String),
+    Answer(usize, Zxid),
+    Jump,
+}
+
+#[derive(Clone, Default)]
+struct Ear(Arc<Mutex<Vec<Told>>>);
+
+impl Observer for Ear {
+    fn happened(&self, events: &[Event]) {
+        let mut told = self.0.lock().unwrap();
+        for event in events {
+            if let Event::Node { zxid, path, .. } = event {
+                told.push(Told::Event(*zxid, path.as_str().to_owned()));
+            }
+        }
+    }
+
+    fn jumped(&self) {
+        self.0.lock().unwrap().push(Told::Jump);
+    }
+}
+
+fn made(at: &str) -> Op {
+    let acl = vec![AclEntry::open()];
+    Op::Create { path: path(at), data: Arc::from([]), kind: NodeKind::Persistent, sequential: Sequential::No, acl }
+}
+
+#[tokio::test]
+async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
+    let cluster = Cluster::of_three().await;
+    for id in [1, 2, 3] {
+        let (node, ear) = (cluster.at(id), Ear::default());
+        node.observe(Arc::new(ear.clone()));
+        const ASKED: usize = 300;
+        let mut waiting = Vec::new();
+        for number in 0..ASKED {
+            // Every third is refused: that is an answer in its turn as well.
+            let op = made(&format!("/n{id}-{}", number - usize::from(number % 3 == 2)));
+            let (done, wait) = oneshot::channel();
+            let told = ear.0.clone();
+            node.submit(Actor::default(), op, move |answered| {
+                let at = answered.unwrap();
+                told.lock().unwrap().push(Told::Answer(number, at.zxid));
+                let _ = done.send(at.value);
+            })
+            .unwrap();
+            waiting.push(wait);
+        }
+        for (number, wait) in waiting.into_iter().enumerate() {
+            match wait.await.unwrap() {
+                Ok(Reply::Created { .. }) => assert_ne!(number % 3, 2),
+                Err(Refusal::NodeExists(_)) => assert_eq!(number % 3, 2),
+                other => panic!("{other:?}"),
+            }
+        }
+        let told = ear.0.lock().unwrap().clone();
+        let answers: Vec<usize> = told
+            .iter()
+            .filter_map(|told| if let Told::Answer(number, _) = told { Some(*number) } else { None })
+            .collect();
+        assert_eq!(answers, (0..ASKED).collect::<Vec<_>>());
+        // Read from the front, zxids never go back: no event comes after the answer to its change.
+        let zxids: Vec<Zxid> = told
+            .iter()
+            .filter_map(|told| match told {
+                Told::Event(zxid, _) | Told::Answer(_, zxid) => Some(*zxid),
+                Told::Jump => None,
+            })
+            .collect();
+        assert!(zxids.is_sorted(), "{told:?}");
+        for (at, told_of) in told.iter().enumerate() {
+            let Told::Answer(number, zxid) = told_of else { continue };
+            let event = Told::Event(*zxid, format!("/n{id}-{number}"));
+            assert_eq!(told[..at].contains(&event), number % 3 != 2, "{told_of:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_comes_over_an_older_attachment_is_refused() {
+    let cluster = Cluster::of_three().await;
+    let (here, there) = (cluster.at(1), cluster.at(2));
+    let mine = session(here, 10_000).await;
+    let first = Zxid(mine.session.0);
+    let second = there.attach(&mine).await.unwrap().value.attachment;
+    assert!(second > first);
+    let mut wrong = mine;
+    wrong.secret[0] ^= 1;
+    assert!(matches!(there.attach(&wrong).await, Err(NodeError::WrongSecret)));
+    for (attachment, moved) in [(Some(first), true), (Some(second), false), (None, false)] {
+        let actor = Actor { session: Some(mine.session), attachment, ..Actor::default() };
+        let (done, wait) = oneshot::channel();
+        here.submit(actor, made(&format!("/by-{attachment:?}")), move |answered| {
+            let _ = done.send(answered.unwrap().value);
+        })
+        .unwrap();
+        match wait.await.unwrap() {
+            Ok(Reply::Created { .. }) => assert!(!moved),
+            Err(Refusal::SessionMoved(session)) => assert!(moved && session == mine.session),
+            other => panic!("{other:?}"),
+        }
+    }
+}
