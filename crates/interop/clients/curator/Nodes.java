@@ -138,6 +138,7 @@ final class Nodes {
         CuratorFramework other = Harness.client();
         String path = Harness.fresh();
         other.create().creatingParentsIfNeeded().forPath(path);
+        zk.sync().forPath(path);
         BlockingQueue<String> events = new LinkedBlockingQueue<>();
         CountDownLatch set = new CountDownLatch(1);
         try (PersistentWatcher watcher = new PersistentWatcher(zk, path, true)) {

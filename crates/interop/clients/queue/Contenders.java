@@ -72,6 +72,7 @@ public final class Contenders {
 
     private static final class Contender {
         private final AtomicBoolean lost = new AtomicBoolean();
+        private final AtomicInteger suspended = new AtomicInteger();
         private final CuratorFramework client;
 
         Contender(int number) {
@@ -85,6 +86,9 @@ public final class Contenders {
                     .retryPolicy(new ExponentialBackoffRetry(20, 10, 500))
                     .build();
             client.getConnectionStateListenable().addListener((unused, state) -> {
+                if (state == ConnectionState.SUSPENDED) {
+                    suspended.incrementAndGet();
+                }
                 if (state == ConnectionState.LOST) {
                     lost.set(true);
                 }
@@ -105,6 +109,10 @@ public final class Contenders {
             }
             counter.say("write " + token + " " + (value + 1));
             mutex.release();
+            int times = suspended.getAndSet(0);
+            if (times > 0) {
+                counter.say("suspended " + times);
+            }
             return !lost.get();
         }
 

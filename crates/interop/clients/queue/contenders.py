@@ -50,12 +50,19 @@ class Contender:
     def __init__(self, number):
         self._number = number
         self._lost = threading.Event()
+        self._suspended = 0
         # Each begins with another host, so that all nodes serve some.
         hosts = HOSTS.split(",")
         first = number % len(hosts)
         self._zk = KazooClient(hosts=",".join(hosts[first:] + hosts[:first]), timeout=TIMEOUT_S, randomize_hosts=False)
-        self._zk.add_listener(lambda state: self._lost.set() if state == KazooState.LOST else None)
+        self._zk.add_listener(self._told)
         self._zk.start(timeout=60)
+
+    def _told(self, state):
+        if state == KazooState.SUSPENDED:
+            self._suspended += 1
+        if state == KazooState.LOST:
+            self._lost.set()
 
     def turn(self, counter):
         """One increment; false where the session is over and a new one is needed."""
@@ -69,6 +76,9 @@ class Contender:
             return False
         counter.say(f"write {token} {value + 1}")
         lock.release()
+        if self._suspended:
+            counter.say(f"suspended {self._suspended}")
+            self._suspended = 0
         return not self._lost.is_set()
 
     def end(self):
