@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_zookeeper::OpCode;
+
 use crate::known::{self, EVENT_ZXID, KNOWN, Known};
 use crate::run::{Account, Outcome};
-use crate::script::{Script, Step};
+use crate::script::{Script, Step, name};
 
 /// The fewest operations that are worth being called a comparison.
 const LEAST_OPERATIONS: usize = 300;
@@ -93,6 +95,11 @@ impl Comparison {
         for known in KNOWN.iter().filter(|known| !self.known.contains_key(known.key)) {
             self.failures.push(format!("the known difference `{}` has not shown itself: strike it out\n", known.key));
         }
+        for operation in OpCode::ALL.iter().map(|operation| name(*operation)) {
+            if !self.asked.contains_key(operation) {
+                self.failures.push(format!("nobody asked for {operation}\n"));
+            }
+        }
         let operations = self.operations();
         if operations < LEAST_OPERATIONS {
             self.failures.push(format!("only {operations} operations; {LEAST_OPERATIONS} are the least\n"));
@@ -120,7 +127,10 @@ impl Comparison {
         let asked: Vec<String> = self.asked.iter().map(|(name, count)| format!("{name} {count}")).collect();
         text.push_str(&format!("operations: {}\n", asked.join(", ")));
         let known: Vec<String> = self.known.iter().map(|(key, count)| format!("{key} {count}")).collect();
-        text.push_str(&format!("known differences: {}\n", if known.is_empty() { "none".into() } else { known.join(", ") }));
+        text.push_str(&format!(
+            "known differences: {}\n",
+            if known.is_empty() { "none".into() } else { known.join(", ") }
+        ));
         text.push_str(&format!(
             "{} operations in {} steps, {} events, {} zxids in order: {} steps alike, {} with a known difference, {} failures\n",
             self.operations(),
@@ -145,7 +155,8 @@ fn differing(zookeeper: &[String], lockkeeper: &[String]) -> Vec<(String, String
 }
 
 fn explains(known: &Known, differing: &[(String, String)]) -> bool {
-    differing.iter().all(|(one, other)| one.contains(known.zookeeper) && other.contains(known.lockkeeper))
+    let [zookeeper, lockkeeper] = known.seen;
+    differing.iter().all(|(one, other)| one.contains(zookeeper) && other.contains(lockkeeper))
 }
 
 fn told(step: &Step, zookeeper: &[String], lockkeeper: &[String]) -> String {

@@ -31,6 +31,7 @@ pub(crate) struct Connection {
     stream: TcpStream,
     decoder: FrameDecoder,
     ended: bool,
+    silent: bool,
     last_xid: i32,
     /// The newest zxid of a header.
     pub(crate) last_zxid: i64,
@@ -41,7 +42,7 @@ impl Connection {
         let stream = TcpStream::connect(address).map_err(Trouble::io("connect to a server"))?;
         stream.set_nodelay(true).map_err(Trouble::io("set up a connection"))?;
         let decoder = FrameDecoder::for_client(MAX_FRAME_BYTES);
-        Ok(Self { stream, decoder, ended: false, last_xid: 0, last_zxid: 0 })
+        Ok(Self { stream, decoder, ended: false, silent: false, last_xid: 0, last_zxid: 0 })
     }
 
     pub(crate) fn next_xid(&mut self) -> i32 {
@@ -51,6 +52,16 @@ impl Connection {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Nothing more is expected of it; unless it has ended, it was silent.
+    pub(crate) fn give_up(&mut self) {
+        self.silent = !self.ended;
+        self.ended = true;
+    }
+
+    pub(crate) fn was_silent(&self) -> bool {
+        self.silent
     }
 
     /// Sends bytes as they are. That the server has closed the connection is found out by listening.

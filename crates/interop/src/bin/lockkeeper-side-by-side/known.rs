@@ -8,10 +8,12 @@ pub(crate) struct Known {
     pub(crate) key: &'static str,
     /// What differs.
     pub(crate) what: &'static str,
-    /// A piece of ZooKeeper's line, wherever the lines differ.
+    /// What ZooKeeper does.
     pub(crate) zookeeper: &'static str,
-    /// A piece of Lockkeeper's line, wherever the lines differ.
+    /// What Lockkeeper does.
     pub(crate) lockkeeper: &'static str,
+    /// What stands in ZooKeeper's line and in Lockkeeper's, wherever they differ.
+    pub(crate) seen: [&'static str; 2],
     /// Why Lockkeeper does otherwise.
     pub(crate) reason: &'static str,
 }
@@ -26,180 +28,226 @@ pub(crate) const KNOWN: &[Known] = &[
         what: "The zxid in the header of a watch event",
         zookeeper: "none (-1)",
         lockkeeper: "that of the change",
+        seen: ["none (-1)", "that of the change"],
         reason: "ZooKeeper tells it since 3.9",
     },
     Known {
         key: "watch-types",
         what: "checkWatches and removeWatches of types 4 (persistent) and 5 (recursive)",
-        zookeeper: "MarshallingError",
-        lockkeeper: "",
+        zookeeper: "`MarshallingError`",
+        lockkeeper: "does it",
+        seen: ["MarshallingError", ""],
         reason: "ZooKeeper knows them since 3.9",
     },
     Known {
         key: "watch-modes",
         what: "A persistent watch, a recursive one and a read's on one node, by one client",
-        zookeeper: "ok",
-        lockkeeper: "",
+        zookeeper: "the last one counts; checkWatches finds any of them",
+        lockkeeper: "each is there until it is removed or used up",
+        seen: ["ok", ""],
         reason: "They live side by side since ZooKeeper 3.9; before, the last one took the place of the others",
     },
     Known {
         key: "others-watches",
         what: "checkWatches where somebody else watches",
-        zookeeper: "ok",
-        lockkeeper: "NoWatcher",
+        zookeeper: "there is one",
+        lockkeeper: "`NoWatcher`",
+        seen: ["ok", "NoWatcher"],
         reason: "ZooKeeper looks for the caller's own watches since 3.9",
     },
     Known {
         key: "wrong-password-closes",
         what: "A stranger who knows a session's id and not its password",
-        zookeeper: "is closed by the server",
-        lockkeeper: "refused",
+        zookeeper: "closes the owner's connection, then refuses",
+        lockkeeper: "refuses",
+        seen: ["is closed by the server", "refused"],
         reason: "ZooKeeper closes the owner's connection before it looks at the password: anybody could cut anybody off",
     },
     Known {
         key: "timeout-stays",
         what: "Going on with a session and asking for another timeout",
-        zookeeper: "timeout 4000",
-        lockkeeper: "timeout 20000",
+        zookeeper: "grants it",
+        lockkeeper: "tells the one that was agreed",
+        seen: ["timeout 4000", "timeout 20000"],
         reason: "A session's timeout is agreed when it is opened, and told again whenever it goes on",
     },
     Known {
         key: "null-data",
         what: "Data that are null, read again",
         zookeeper: "null",
-        lockkeeper: "\"\"",
+        lockkeeper: "empty",
+        seen: ["null", "\"\""],
         reason: "Nodes hold bytes; none are none, for clients of both doors",
     },
     Known {
         key: "any-character",
         what: "Names with characters outside Unicode's first plane or in its private area",
-        zookeeper: "BadArguments",
-        lockkeeper: "ok",
+        zookeeper: "`BadArguments`",
+        lockkeeper: "done",
+        seen: ["BadArguments", "ok"],
         reason: "ZooKeeper takes their halves in Java's strings for invalid; there is nothing wrong with them",
     },
     Known {
         key: "long-path",
         what: "A part of a path of more than 255 bytes, a path of more than 1024",
-        zookeeper: "ok",
-        lockkeeper: "BadArguments",
+        zookeeper: "done",
+        lockkeeper: "`BadArguments`",
+        seen: ["ok", "BadArguments"],
         reason: "Every input is bounded",
     },
     Known {
         key: "long-acl",
         what: "An id in an ACL of more than 256 bytes",
-        zookeeper: "ok",
-        lockkeeper: "InvalidAcl",
+        zookeeper: "done",
+        lockkeeper: "`InvalidAcl`",
+        seen: ["ok", "InvalidAcl"],
         reason: "Every input is bounded",
     },
     Known {
         key: "long-multi",
         what: "A multi of more than 128 operations",
-        zookeeper: "ok",
-        lockkeeper: "BadArguments",
+        zookeeper: "done",
+        lockkeeper: "`BadArguments`",
+        seen: ["ok", "BadArguments"],
         reason: "Every input is bounded",
     },
     Known {
         key: "permission-bits",
         what: "Permissions beyond the five that there are",
-        zookeeper: "ok",
-        lockkeeper: "InvalidAcl",
+        zookeeper: "stored",
+        lockkeeper: "`InvalidAcl`",
+        seen: ["ok", "InvalidAcl"],
         reason: "They mean nothing; who sets them has made a mistake that should be seen",
     },
     Known {
         key: "nothing-changed",
         what: "The zxid of a multi that changes nothing: of checks alone, or empty",
-        zookeeper: "at z",
-        lockkeeper: "at z",
+        zookeeper: "one of its own",
+        lockkeeper: "the newest that there is",
+        seen: ["at z", "at z"],
         reason: "ZooKeeper logs a transaction for it; what changes nothing has no zxid of its own, and is told the newest",
     },
     Known {
         key: "ttl-without-ttl",
         what: "create with the flags of a TTL node within a multi",
-        zookeeper: "MarshallingError",
-        lockkeeper: "BadArguments",
+        zookeeper: "`MarshallingError`",
+        lockkeeper: "`BadArguments` among the results",
+        seen: ["MarshallingError", "BadArguments"],
         reason: "The request can be read; its flags make no sense there, as outside a multi",
     },
     Known {
         key: "unknown-keeps",
         what: "An operation that does not exist, or that servers use among themselves",
-        zookeeper: "closed by the server",
-        lockkeeper: "Unimplemented",
+        zookeeper: "`Unimplemented`, and closes the connection",
+        lockkeeper: "`Unimplemented`",
+        seen: ["closed by the server", "Unimplemented"],
         reason: "Both answer Unimplemented; ZooKeeper closes the connection then, and the session's watches are lost for nothing",
     },
     Known {
         key: "servers-only",
         what: "deleteContainer from a client",
-        zookeeper: "BadArguments",
-        lockkeeper: "Unimplemented",
+        zookeeper: "looks at it: `BadArguments` for a node that is none",
+        lockkeeper: "`Unimplemented`",
+        seen: ["BadArguments", "Unimplemented"],
         reason: "It is for servers among themselves; ZooKeeper takes it from anybody",
     },
     Known {
         key: "create-session",
         what: "createSession amid a session",
-        zookeeper: "to xid 0",
-        lockkeeper: "Unimplemented",
+        zookeeper: "greets a second time, amid the answers",
+        lockkeeper: "`Unimplemented`",
+        seen: ["to xid 0", "Unimplemented"],
         reason: "Sessions are opened by a connection's first frame alone; ZooKeeper answers with a second greeting",
     },
     Known {
         key: "sasl",
         what: "sasl",
-        zookeeper: "token of 0 bytes",
-        lockkeeper: "Unimplemented",
+        zookeeper: "an empty token",
+        lockkeeper: "`Unimplemented`",
+        seen: ["token of 0 bytes", "Unimplemented"],
         reason: "There is no SASL here, and it is said; ZooKeeper without it answers an empty token",
     },
     Known {
         key: "null-path",
         what: "A path that is null",
-        zookeeper: "MarshallingError",
-        lockkeeper: "",
+        zookeeper: "`MarshallingError`",
+        lockkeeper: "as for the empty path: the root for reads, `BadArguments` for changes",
+        seen: ["MarshallingError", ""],
         reason: "Null and empty strings are the same here",
     },
     Known {
         key: "negative-count",
         what: "An ACL of less than -1 entries",
-        zookeeper: "InvalidAcl",
-        lockkeeper: "MarshallingError",
+        zookeeper: "`InvalidAcl`, as for none",
+        lockkeeper: "`MarshallingError`",
+        seen: ["InvalidAcl", "MarshallingError"],
         reason: "A length below -1 is none",
     },
     Known {
         key: "not-utf8",
         what: "A path that is not UTF-8",
-        zookeeper: "NoNode",
-        lockkeeper: "MarshallingError",
+        zookeeper: "`NoNode`",
+        lockkeeper: "`MarshallingError`",
+        seen: ["NoNode", "MarshallingError"],
         reason: "ZooKeeper replaces what it cannot read, so that two names may become one",
     },
     Known {
         key: "special-multi",
         what: "Checks of nodes below /zookeeper in a multi",
-        zookeeper: "ok",
-        lockkeeper: "NoNode",
+        zookeeper: "looks at them",
+        lockkeeper: "`NoNode`",
+        seen: ["ok", "NoNode"],
         reason: "They are shown to reads; the state does not have them",
     },
     Known {
         key: "special-missing",
         what: "Deleting what is not there below /zookeeper",
-        zookeeper: "NoNode",
-        lockkeeper: "NoAuth",
+        zookeeper: "`NoNode`",
+        lockkeeper: "`NoAuth`",
+        seen: ["NoNode", "NoAuth"],
         reason: "Nothing there can be changed, whether it is there or not",
     },
     Known {
         key: "special-stays",
         what: "Changes below /zookeeper",
-        zookeeper: "ok",
-        lockkeeper: "NoAuth",
+        zookeeper: "done",
+        lockkeeper: "`NoAuth`",
+        seen: ["ok", "NoAuth"],
         reason: "It is shown and never changed: quotas are not kept here, and nothing else belongs there",
     },
     Known {
-        key: "standalone-config",
-        what: "/zookeeper/config of one server that is a cluster of its own",
-        zookeeper: "length=0",
-        lockkeeper: "length=",
-        reason: "ZooKeeper has none when it runs alone; ours is the same for one node as for three",
+        key: "config-stat",
+        what: "The times in the stat of /zookeeper/config",
+        zookeeper: "when the server started",
+        lockkeeper: "0",
+        seen: ["a time that is not that of its zxid", "version="],
+        reason: "It is made from the membership, outside any transaction",
+    },
+    Known {
+        key: "path-first",
+        what: "create with a path that is none, where the parent is not there or may not be changed",
+        zookeeper: "`NoNode`, `NoAuth`",
+        lockkeeper: "`BadArguments`",
+        seen: ["No", "BadArguments"],
+        reason: "A path is looked at before the tree; ZooKeeper looks for what stands before the last slash first",
+    },
+    Known {
+        key: "moved-reads",
+        what: "A read over the connection that a session has left",
+        zookeeper: "answered",
+        lockkeeper: "the connection is closed",
+        seen: ["ok", "the server has closed the connection"],
+        reason: "ZooKeeper goes on answering reads there, from a server that the client has turned its back on; changes end the connection on both sides",
     },
 ];
 
 /// What the script does not ask, because real ZooKeeper does not survive it, or answers it now so and now so.
 pub(crate) const NOT_ASKED: &[[&str; 3]] = &[
+    [
+        "reconfig whose body is cut short, at a follower",
+        "never answers it, nor anybody else at that follower",
+        "MarshallingError",
+    ],
     [
         "createTTL with a mode without a time to live, and -1 for it",
         "stops, and cannot be started again: the transaction is in its log",
@@ -210,6 +258,7 @@ pub(crate) const NOT_ASKED: &[[&str; 3]] = &[
         "goes by the old list or the new one, by chance",
         "goes by the new one",
     ],
+    ["Requests behind closeSession in one piece", "are answered or not, by chance", "are not answered"],
     [
         "checkWatches and removeWatches of a path without a slash that is watched",
         "fails within and answers MarshallingError",
@@ -227,17 +276,44 @@ pub(crate) fn find(key: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.key == key)
 }
 
-/// All of them as a table in Markdown.
+/// All of them as tables in Markdown, as they stand in `docs/zookeeper.md`.
 pub(crate) fn table() -> String {
     let mut text = String::from("| what | ZooKeeper 3.8 | Lockkeeper | why |\n|---|---|---|---|\n");
     for known in KNOWN {
-        let cell = |cell: &str| cell.replace('|', "\\|");
-        let row = [known.what, known.zookeeper, known.lockkeeper, known.reason].map(cell).join(" | ");
-        text.push_str(&format!("| {row} |\n"));
+        text.push_str(&row(&[known.what, known.zookeeper, known.lockkeeper, known.reason]));
     }
-    text.push_str("\nNot compared, as there is nothing to compare with:\n\n| what | ZooKeeper 3.8 | Lockkeeper |\n|---|---|---|\n");
-    for row in NOT_ASKED {
-        text.push_str(&format!("| {} |\n", row.join(" | ")));
+    text.push_str(
+        "\nNot asked, because a real ZooKeeper does not survive it or answers by chance:\n\n\
+         | what | ZooKeeper 3.8 | Lockkeeper |\n|---|---|---|\n",
+    );
+    for cells in NOT_ASKED {
+        text.push_str(&row(cells));
     }
     text
+}
+
+fn row(cells: &[&str]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_these_differences_and_no_others() {
+        let documentation = include_str!("../../../../../docs/zookeeper.md");
+        let (_, rest) = documentation.split_once("<!-- differences -->\n").unwrap();
+        let (there, _) = rest.split_once("<!-- end of the differences -->").unwrap();
+        assert_eq!(there, table(), "put what --print-known prints between the two marks");
+    }
+
+    #[test]
+    fn each_difference_has_a_key_of_its_own() {
+        let mut keys: Vec<&str> = KNOWN.iter().map(|known| known.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), KNOWN.len());
+    }
 }

@@ -34,7 +34,10 @@ use servers::{LockkeeperCluster, ZooKeeperEnsemble};
 /// Without addresses it starts both itself, in a temporary directory and on the loopback, and stops them at the end.
 /// It needs Debian's libzookeeper-java and a Java runtime then, and the program `lockkeeper`.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "Exit codes: 0 nothing differs but what is known, 1 something else does, 2 it could not be found out")]
+#[command(
+    version,
+    after_help = "Exit codes: 0 nothing differs but what is known, 1 something else does, 2 it could not be found out"
+)]
 struct Arguments {
     /// Servers of a real ZooKeeper with nothing in it; started here if none are given
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
@@ -85,38 +88,46 @@ fn both(arguments: &Arguments) -> Result<Comparison, Trouble> {
     }
     let zookeeper = with_zookeeper(arguments, &script, &scratch.path().join("zookeeper"))?;
     let lockkeeper = with_lockkeeper(arguments, &script, &scratch.path().join("lockkeeper"))?;
-    if let Some(out) = &arguments.out {
-        for (name, account) in [("zookeeper.txt", &zookeeper), ("lockkeeper.txt", &lockkeeper)] {
-            std::fs::write(out.join(name), account.text(&script)).map_err(Trouble::io("write an account"))?;
-        }
-    }
     Ok(Comparison::of(&script, &zookeeper, &lockkeeper, arguments.only.is_empty()))
 }
 
 fn with_zookeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, Trouble> {
     if !arguments.zookeeper.is_empty() {
-        return run::run(script, &arguments.zookeeper);
+        return account_of(arguments, script, &arguments.zookeeper, "zookeeper.txt");
     }
     let ensemble = ZooKeeperEnsemble::start(directory)?;
-    let account = run::run(script, ensemble.addresses());
-    keep_log(arguments, &directory.join("1/log"), "zookeeper.log");
+    let account = account_of(arguments, script, ensemble.addresses(), "zookeeper.txt");
+    keep_logs(arguments, directory, "zookeeper");
     account
 }
 
 fn with_lockkeeper(arguments: &Arguments, script: &Script, directory: &Path) -> Result<Account, Trouble> {
     if !arguments.lockkeeper.is_empty() {
-        return run::run(script, &arguments.lockkeeper);
+        return account_of(arguments, script, &arguments.lockkeeper, "lockkeeper.txt");
     }
     let cluster = LockkeeperCluster::start(arguments.lockkeeper_bin.as_deref(), directory)?;
-    let account = run::run(script, cluster.addresses());
-    keep_log(arguments, &directory.join("log"), "lockkeeper.log");
+    let account = account_of(arguments, script, cluster.addresses(), "lockkeeper.txt");
+    keep_logs(arguments, directory, "lockkeeper");
     account
 }
 
-fn keep_log(arguments: &Arguments, log: &Path, name: &str) {
-    if let Some(out) = &arguments.out
-        && let Err(error) = std::fs::copy(log, out.join(name))
-    {
-        eprintln!("cannot keep {name}: {error}");
+/// Puts the script to one system, and keeps what came of it however it ended.
+fn account_of(arguments: &Arguments, script: &Script, servers: &[SocketAddr], file: &str) -> Result<Account, Trouble> {
+    let mut account = Account::default();
+    let ended = run::run(script, servers, &mut account);
+    if let Some(out) = &arguments.out {
+        std::fs::write(out.join(file), account.text(script)).map_err(Trouble::io("write an account"))?;
+    }
+    ended.map(|()| account)
+}
+
+/// Each server's log lies beside its data, in a folder named after its number.
+fn keep_logs(arguments: &Arguments, directory: &Path, who: &str) {
+    let Some(out) = &arguments.out else { return };
+    for server in 1..=servers::SERVERS {
+        let log = directory.join(server.to_string()).join("log");
+        if let Err(error) = std::fs::copy(log, out.join(format!("{who}-{server}.log"))) {
+            eprintln!("cannot keep the log of server {server} of {who}: {error}");
+        }
     }
 }

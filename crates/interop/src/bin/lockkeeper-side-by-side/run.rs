@@ -41,6 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) lines: Vec<String>,
     /// The zxids of its events, in the order of their lines; −1 where none was told.
     pub(crate) event_zxids: Vec<i64>,
+    pub(crate) took: Duration,
 }
 
 impl Account {
@@ -53,7 +54,7 @@ impl Account {
                 part = step.part;
                 text.push_str(&format!("\n## {part}\n"));
             }
-            text.push_str(&format!("{:4} {}\n", step.number, step.text));
+            text.push_str(&format!("{:4} {:5} ms  {}\n", step.number, outcome.took.as_millis(), step.text));
             for line in &outcome.lines {
                 text.push_str(&format!("         {line}\n"));
             }
@@ -62,10 +63,9 @@ impl Account {
     }
 }
 
-/// Puts the script to the servers at these addresses.
-pub(crate) fn run(script: &Script, servers: &[SocketAddr]) -> Result<Account, Trouble> {
+/// Puts the script to the servers at these addresses. What came of it up to some trouble is written down as well.
+pub(crate) fn run(script: &Script, servers: &[SocketAddr], account: &mut Account) -> Result<(), Trouble> {
     let mut run = Run { servers, ..Run::default() };
-    let mut account = Account::default();
     for step in &script.steps {
         run.names.begin(step.number);
         let outcome = run.step(step).map_err(|trouble| match trouble {
@@ -76,7 +76,7 @@ pub(crate) fn run(script: &Script, servers: &[SocketAddr]) -> Result<Account, Tr
     }
     account.asked = run.asked;
     account.zxids_in_order = run.names.in_order();
-    Ok(account)
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -114,11 +114,13 @@ struct Line {
     /// Events that came and are not written down yet.
     events: VecDeque<(i64, String)>,
     end_told: bool,
+    /// Not at the first server: what that one has applied may come later here.
+    elsewhere: bool,
 }
 
 impl Run<'_> {
     fn step(&mut self, step: &Step) -> Result<Outcome, Wrong> {
-        let mut outcome = Outcome::default();
+        let (began, mut outcome) = (Instant::now(), Outcome::default());
         match &step.act {
             Act::Connect(settings) => {
                 let line = self.connect(&step.on, settings)?;
@@ -151,8 +153,9 @@ impl Run<'_> {
             let line = self.line(ended)?;
             until_end(&mut line.connection, &mut line.events);
         }
-        self.flush()?;
+        self.flush(&step.quiet);
         self.write_events(step, &mut outcome);
+        outcome.took = began.elapsed();
         Ok(outcome)
     }
 
@@ -181,7 +184,9 @@ impl Run<'_> {
             let answer = loop {
                 match line.connection.hear() {
                     Heard::Frame(frame) => {
-                        let Ok((header, body)) = ReplyHeader::split(frame) else { break "a frame without a header".into() };
+                        let Ok((header, body)) = ReplyHeader::split(frame) else {
+                            break "a frame without a header".into();
+                        };
                         if header.is_notification() {
                             let (zxid, event) = noticed(header, body);
                             outcome.lines.push(format!("first: {event}"));
@@ -225,23 +230,29 @@ impl Run<'_> {
                 Some(_) => {}
                 None => return Ok("no answer".into()),
             }
-            self.flush()?;
+            self.flush(&[]);
             std::thread::sleep(LOOK_EVERY);
         }
         Ok("it stays".into())
     }
 
-    /// Everything that connections have been told so far becomes known here.
-    fn flush(&mut self) -> Result<(), Wrong> {
-        for line in self.connections.values_mut().filter(|line| !line.connection.has_ended()) {
+    /// Everything that connections are to be told by now becomes known here. A server that did not do the step itself is
+    /// brought up to date by sync.
+    fn flush(&mut self, quiet: &[String]) {
+        let loud = |name: &str, line: &Line| !line.connection.has_ended() && !quiet.iter().any(|quiet| quiet == name);
+        for (_, line) in self.connections.iter_mut().filter(|(name, line)| loud(name, line)) {
             let mut bytes = BytesMut::new();
-            Request::Ping.encode(xid::PING, &mut bytes);
+            let (request, xid) = match line.elsewhere {
+                true => (Request::Sync("/".into()), line.connection.next_xid()),
+                false => (Request::Ping, xid::PING),
+            };
+            request.encode(xid, &mut bytes);
             line.connection.send(&bytes);
-            if answered(line, |header| header.xid == xid::PING).is_none() && !line.connection.has_ended() {
-                return Err(Wrong::Step("a ping was not answered".into()));
+            // A server that is silent is as good as one that has closed: it is told once, and not waited for again.
+            if answered(line, |header| header.xid == xid).is_none() {
+                line.connection.give_up();
             }
         }
-        Ok(())
     }
 
     fn write_events(&mut self, step: &Step, outcome: &mut Outcome) {
@@ -256,7 +267,9 @@ impl Run<'_> {
             }
             if line.connection.has_ended() && !line.end_told {
                 line.end_told = true;
-                outcome.lines.push(format!("{name} is closed by the server"));
+                let how =
+                    if line.connection.was_silent() { "does not answer any more" } else { "is closed by the server" };
+                outcome.lines.push(format!("{name} {how}"));
             }
         }
     }
@@ -280,7 +293,10 @@ fn strange(connection: &mut Connection, xid: i32, header: ReplyHeader) -> String
 
 fn noticed(header: ReplyHeader, body: Bytes) -> (i64, String) {
     let event = WatcherEvent::decode(body);
-    (header.zxid, event.map_or_else(|error| format!("an event that cannot be read: {error}"), |event| show::event(&event)))
+    (
+        header.zxid,
+        event.map_or_else(|error| format!("an event that cannot be read: {error}"), |event| show::event(&event)),
+    )
 }
 
 /// The header of the next answer that is wanted; events on the way are kept.

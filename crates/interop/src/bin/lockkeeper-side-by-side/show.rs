@@ -33,9 +33,7 @@ fn error(number: i32) -> String {
 
 /// Whether an operation is in the history, so that its header tells its zxid.
 fn changes(operation: OpCode) -> bool {
-    use OpCode::{
-        CloseSession, Create, Create2, CreateContainer, CreateTtl, Delete, Multi, SetAcl, SetData,
-    };
+    use OpCode::{CloseSession, Create, Create2, CreateContainer, CreateTtl, Delete, Multi, SetAcl, SetData};
     matches!(
         operation,
         CloseSession | Create | Create2 | CreateContainer | CreateTtl | Delete | Multi | SetAcl | SetData
@@ -64,7 +62,8 @@ fn reply(names: &mut Names, reply: &Reply) -> String {
         Reply::Ephemerals(paths) => format!("ok {}", set(paths)),
         Reply::ChildrenNumber(number) => format!("ok {number}"),
         Reply::Identities(identities) => {
-            let each: Vec<String> = identities.iter().map(|info| format!("{}:{}", info.auth_scheme, info.user)).collect();
+            let each: Vec<String> =
+                identities.iter().map(|info| format!("{}:{}", info.auth_scheme, info.user)).collect();
             format!("ok {}", set(&each))
         }
         Reply::Token(token) => format!("ok token of {} bytes", token.len()),
@@ -119,9 +118,23 @@ fn owner(names: &Names, owner: i64) -> String {
 fn data(data: Option<&Bytes>) -> String {
     match data {
         None => "null".into(),
+        // The configuration names ports, which are others in each run.
+        Some(data) if data.starts_with(b"server.") => without_ports(&String::from_utf8_lossy(data)),
         Some(data) if data.len() > 100 => format!("{} bytes from {:?}", data.len(), &data[..1]),
         Some(data) => text(&String::from_utf8_lossy(data)),
     }
+}
+
+/// Each number of four digits and more as `#`.
+fn without_ports(text: &str) -> String {
+    let mut out = String::new();
+    for piece in text.split_inclusive(|c: char| !c.is_ascii_digit()) {
+        let digits = piece.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let (digits, behind) = piece.split_at(digits.len());
+        out.push_str(if digits.len() < 4 { digits } else { "#" });
+        out.push_str(behind);
+    }
+    self::text(&out)
 }
 
 fn acl(acl: &[Acl]) -> String {
@@ -139,7 +152,11 @@ fn set(texts: &[String]) -> String {
 
 /// As the script would write it.
 fn text(plain: &str) -> String {
-    if plain.is_empty() { "\"\"".into() } else { plain.replace(' ', "\\_").escape_debug().to_string().replace("\\\\_", "\\_") }
+    if plain.is_empty() {
+        "\"\"".into()
+    } else {
+        plain.replace(' ', "\\_").escape_debug().to_string().replace("\\\\_", "\\_")
+    }
 }
 
 /// An event. Its zxid is told apart: ZooKeeper has one since 3.9.

@@ -22,7 +22,7 @@ impl Run<'_> {
         let at: usize = get("at").and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut connection = Connection::open(self.servers[at % self.servers.len()])?;
         if get("timeout") == Some("none") {
-            self.keep(name, connection);
+            self.keep(name, connection, at);
             return Ok("silent so far".into());
         }
         let request = self.greeting(settings)?;
@@ -42,13 +42,14 @@ impl Run<'_> {
             return Ok(format!("{told}; {end}"));
         }
         if !connection.has_ended() {
-            self.keep(name, connection);
+            self.keep(name, connection, at);
         }
         Ok(told)
     }
 
-    fn keep(&mut self, name: &str, connection: Connection) {
-        self.connections.insert(name.to_owned(), Line { connection, events: VecDeque::new(), end_told: false });
+    fn keep(&mut self, name: &str, connection: Connection, at: usize) {
+        let line = Line { connection, events: VecDeque::new(), end_told: false, elsewhere: at != 0 };
+        self.connections.insert(name.to_owned(), line);
     }
 
     fn greeting(&self, settings: &Settings) -> Result<ConnectRequest, String> {

@@ -6,6 +6,8 @@
 //! a multi create /z one | check /z v=0
 //! b connect timeout=4000               `b` is a connection from here on; its session is called `b` too
 //! a2 connect session=a ends=a          the session of `a` goes on over `a2`; `a` is closed by the server
+//! c connect at=1                       at the second server; those of the first are a follower's or the leader's, by chance
+//! a ping quiet=c                       `c` is not looked at after this step
 //! a reconfig ~ key                     the answers differ, for the reason that `known` gives under this key
 //! ```
 //!
@@ -40,6 +42,7 @@ const PARTS: &[(&str, &str)] = &[
     ("ephemeral", include_str!("../../../../script/ephemeral.txt")),
     ("order", include_str!("../../../../script/order.txt")),
     ("strange", include_str!("../../../../script/strange.txt")),
+    ("moved", include_str!("../../../../script/moved.txt")),
     ("special", include_str!("../../../../script/special.txt")),
 ];
 
@@ -61,6 +64,8 @@ pub(crate) struct Step {
     pub(crate) act: Act,
     /// Connections that the server closes because of it.
     pub(crate) ends: Vec<String>,
+    /// Connections that are not looked at after it.
+    pub(crate) quiet: Vec<String>,
     /// The events of it come in no order.
     pub(crate) unordered: bool,
     /// The key of the known difference that it shows.
@@ -113,15 +118,18 @@ fn parse(number: usize, part: &'static str, line: &str) -> Result<Step, String> 
         Some((rest, key)) => (rest, Some(key.trim().to_owned())),
         None => (line, None),
     };
-    let (mut ends, mut unordered, mut words) = (Vec::new(), false, Vec::new());
+    let (mut ends, mut quiet, mut unordered, mut words) = (Vec::new(), Vec::new(), false, Vec::new());
     for word in rest.split_whitespace() {
         match word.split_once('=') {
             Some(("ends", names)) => ends.extend(names.split(',').map(ToOwned::to_owned)),
+            Some(("quiet", names)) => quiet.extend(names.split(',').map(ToOwned::to_owned)),
             _ if word == "unordered" => unordered = true,
             _ => words.push(word),
         }
     }
-    let [on, verb, arguments @ ..] = &words[..] else { return Err("a step has a connection and something to do".into()) };
+    let [on, verb, arguments @ ..] = &words[..] else {
+        return Err("a step has a connection and something to do".into());
+    };
     let act = match (*verb, arguments) {
         ("connect", settings) => Act::Connect(settings.iter().map(|word| setting(word)).collect::<Result<_, _>>()?),
         ("bytes", tokens) => Act::Bytes(owned(tokens)),
@@ -136,7 +144,7 @@ fn parse(number: usize, part: &'static str, line: &str) -> Result<Step, String> 
             Ask::parse(ask, &Marks::anything())?;
         }
     }
-    Ok(Step { number, part, text: line.to_owned(), on: (*on).to_owned(), act, ends, unordered, known })
+    Ok(Step { number, part, text: line.to_owned(), on: (*on).to_owned(), act, ends, quiet, unordered, known })
 }
 
 fn setting(word: &str) -> Result<(String, String), String> {
@@ -164,7 +172,10 @@ mod tests {
     #[test]
     fn a_line_says_what_else_is_to_happen() {
         let step = parse(1, "x", "a create /x ; delete /x ends=b,c unordered ~ some-key").unwrap();
-        assert_eq!((step.ends, step.unordered, step.known.as_deref()), (vec!["b".into(), "c".into()], true, Some("some-key")));
+        assert_eq!(
+            (step.ends, step.unordered, step.known.as_deref()),
+            (vec!["b".into(), "c".into()], true, Some("some-key"))
+        );
         assert!(matches!(step.act, Act::Ask(asks) if asks == ["create /x", "delete /x"]));
         assert!(parse(1, "x", "a fly /x").is_err());
         assert!(parse(1, "x", "a connect speed=1").is_err());

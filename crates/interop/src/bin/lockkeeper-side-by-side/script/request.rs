@@ -82,7 +82,8 @@ impl Ask {
         match &words[..] {
             ["raw", operation, fields @ ..] => {
                 let known = words::operation(operation).map(OpCode::number);
-                let opcode = known.or_else(|| operation.parse().ok()).ok_or_else(|| format!("no operation `{operation}`"))?;
+                let opcode =
+                    known.or_else(|| operation.parse().ok()).ok_or_else(|| format!("no operation `{operation}`"))?;
                 Ok(Self { opcode, reserved_xid: None, body: Body::Raw(written(fields)?) })
             }
             ["cut", count, words @ ..] => {
@@ -140,7 +141,10 @@ pub(crate) fn written(fields: &[&str]) -> Result<Bytes, String> {
 }
 
 fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect::<Option<_>>()?;
+    let digits: Vec<u8> = text
+        .chars()
+        .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect::<Option<_>>()?;
     let pairs = digits.chunks(2).map(|pair| if let [high, low] = pair { Some(high * 16 + low) } else { None });
     pairs.collect()
 }
@@ -152,8 +156,20 @@ struct Words<'a> {
 }
 
 const NAMES: &[&str] = &[
-    "v", "flags", "acl", "ttl", "since", "data", "exist", "child", "persistent", "recursive", "joining", "leaving",
-    "members", "id",
+    "v",
+    "flags",
+    "acl",
+    "ttl",
+    "since",
+    "data",
+    "exist",
+    "child",
+    "persistent",
+    "recursive",
+    "joining",
+    "leaving",
+    "members",
+    "id",
 ];
 
 impl<'a> Words<'a> {
@@ -227,10 +243,9 @@ fn acl(entry: &str) -> Result<Acl, String> {
     };
     let permissions = match permissions.parse() {
         Ok(number) => Permissions(number),
-        Err(_) => permissions
-            .chars()
-            .try_fold(Permissions::NONE, |sum, each| Some(sum | letter(each)?))
-            .ok_or_else(wrong)?,
+        Err(_) => {
+            permissions.chars().try_fold(Permissions::NONE, |sum, each| Some(sum | letter(each)?)).ok_or_else(wrong)?
+        }
     };
     Ok(Acl { permissions, id: Id { scheme: unescaped(scheme)?, id: unescaped(id)? } })
 }
@@ -358,9 +373,15 @@ fn set_data(words: &Words<'_>) -> Result<SetDataRequest, String> {
 
 fn watches(operation: OpCode, words: &Words<'_>, marks: &Marks) -> Result<Request, String> {
     let relative_zxid = marks.get(words.named.get("since").copied().unwrap_or("0"))?;
-    let (data_watches, exist_watches, child_watches) = (words.paths("data")?, words.paths("exist")?, words.paths("child")?);
+    let (data_watches, exist_watches, child_watches) =
+        (words.paths("data")?, words.paths("exist")?, words.paths("child")?);
     if operation == OpCode::SetWatches {
-        return Ok(Request::SetWatches(SetWatchesRequest { relative_zxid, data_watches, exist_watches, child_watches }));
+        return Ok(Request::SetWatches(SetWatchesRequest {
+            relative_zxid,
+            data_watches,
+            exist_watches,
+            child_watches,
+        }));
     }
     Ok(Request::SetWatches2(SetWatches2Request {
         relative_zxid,

@@ -1,15 +1,17 @@
-//! One node of Lockkeeper that is a cluster of its own, with its door for ZooKeeper's clients open.
+//! Lockkeeper's nodes with their doors for ZooKeeper's clients open.
 
+use std::array;
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::SERVERS;
 use crate::connection::Connection;
 use crate::error::Trouble;
 
-/// A node serves within this, or does not.
+/// A cluster serves within this, or does not.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// `super` with the password `superpw`, as ZooKeeper's script has it.
@@ -18,55 +20,60 @@ const SUPER: &str = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=";
 /// See the module's text. Stopped when it goes out of scope.
 #[derive(Debug)]
 pub(crate) struct LockkeeperCluster {
-    process: Child,
+    processes: Vec<Child>,
     addresses: Vec<SocketAddr>,
+}
+
+/// Where one node listens.
+#[derive(Debug)]
+struct Doors {
+    client: SocketAddr,
+    peer: SocketAddr,
+    zookeeper: SocketAddr,
 }
 
 impl LockkeeperCluster {
     pub(crate) fn start(program: Option<&Path>, directory: &Path) -> Result<Self, Trouble> {
         let program = program.map_or_else(beside_this, |program| Ok(program.to_owned()))?;
-        fs::create_dir_all(directory).map_err(Trouble::io("make a directory for Lockkeeper"))?;
-        let [client, peer, zookeeper] = free_addresses()?;
-        let configuration = format!(
-            "[cluster]\nid = \"side-by-side\"\nnode = 1\n\
-             [listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n\
-             [peers.1]\npeer = \"{peer}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n\
-             [storage]\ndirectory = \"data\"\n\
-             [timing]\nreap_interval_ms = 300\n\
-             [admin]\nsuper_digest = \"{SUPER}\"\n\
-             [zookeeper]\nlisten = \"{zookeeper}\"\ntick_ms = 1000\nconnections_per_address = 0\nwords = [\"*\"]\n"
-        );
-        let file = directory.join("node.toml");
-        fs::write(&file, configuration).map_err(Trouble::io("write Lockkeeper's configuration"))?;
-        let log = File::create(directory.join("log")).map_err(Trouble::io("open Lockkeeper's log"))?;
-        let process = Command::new(&program)
-            .args(["serve", "--config", "node.toml"])
-            .current_dir(directory)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .map_err(Trouble::io("start Lockkeeper: name the program by --lockkeeper-bin"))?;
-        let mut cluster = Self { process, addresses: vec![zookeeper] };
+        let nodes = free_doors()?;
+        let addresses = nodes.iter().map(|doors| doors.zookeeper).collect();
+        let mut cluster = Self { processes: Vec::new(), addresses };
+        for node in 1..=nodes.len() {
+            let home = directory.join(node.to_string());
+            fs::create_dir_all(&home).map_err(Trouble::io("make a directory for Lockkeeper"))?;
+            fs::write(home.join("node.toml"), configuration(node, &nodes))
+                .map_err(Trouble::io("write Lockkeeper's configuration"))?;
+            let log = File::create(home.join("log")).map_err(Trouble::io("open Lockkeeper's log"))?;
+            let process = Command::new(&program)
+                .args(["serve", "--config", "node.toml"])
+                .current_dir(&home)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log)
+                .spawn()
+                .map_err(Trouble::io("start Lockkeeper: name the program by --lockkeeper-bin"))?;
+            cluster.processes.push(process);
+        }
         cluster.wait_until_serving(directory)?;
         Ok(cluster)
     }
 
-    /// It answers the word that ZooKeeper's tools ask with, once it knows who leads.
+    /// Each answers the word that ZooKeeper's tools ask with, and one says that it leads.
     fn wait_until_serving(&mut self, directory: &Path) -> Result<(), Trouble> {
         let until = Instant::now() + SERVES_WITHIN;
-        while Instant::now() < until && matches!(self.process.try_wait(), Ok(None)) {
-            if TcpStream::connect(self.addresses[0]).is_ok() {
-                let mut connection = Connection::open(self.addresses[0])?;
-                connection.send(b"srvr");
-                if connection.hear_out().contains("Mode: leader") {
-                    return Ok(());
-                }
+        while Instant::now() < until && self.processes.iter_mut().all(|process| matches!(process.try_wait(), Ok(None)))
+        {
+            let modes: Vec<String> = self.addresses.iter().map(|address| srvr(*address)).collect();
+            let all = modes.iter().all(|mode| mode.contains("Mode: "));
+            if all && modes.iter().any(|mode| mode.contains("Mode: leader")) {
+                return Ok(());
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
-        Err(Trouble::Server(format!("Lockkeeper has ended, or does not serve after {SERVES_WITHIN:?}. Its log:\n{log}")))
+        let log = fs::read_to_string(directory.join("1/log")).unwrap_or_default();
+        Err(Trouble::Server(format!(
+            "a node of Lockkeeper has ended, or they do not serve after {SERVES_WITHIN:?}. The first one's log:\n{log}"
+        )))
     }
 
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
@@ -76,9 +83,43 @@ impl LockkeeperCluster {
 
 impl Drop for LockkeeperCluster {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
+}
+
+fn srvr(address: SocketAddr) -> String {
+    if TcpStream::connect(address).is_err() {
+        return String::new();
+    }
+    Connection::open(address).map_or_else(
+        |_| String::new(),
+        |mut connection| {
+            connection.send(b"srvr");
+            connection.hear_out()
+        },
+    )
+}
+
+fn configuration(node: usize, nodes: &[Doors]) -> String {
+    let own = &nodes[node - 1];
+    let mut text = format!(
+        "[cluster]\nid = \"side-by-side\"\nnode = {node}\n\
+         [listen]\nclient = \"{}\"\npeer = \"{}\"\n\
+         [storage]\ndirectory = \"data\"\n\
+         [timing]\nreap_interval_ms = 300\n\
+         [admin]\nsuper_digest = \"{SUPER}\"\n\
+         [zookeeper]\nlisten = \"{}\"\ntick_ms = 1000\nconnections_per_address = 0\nwords = [\"*\"]\n",
+        own.client, own.peer, own.zookeeper
+    );
+    for (index, doors) in nodes.iter().enumerate() {
+        let Doors { client, peer, zookeeper } = doors;
+        let id = index + 1;
+        text += &format!("[peers.{id}]\npeer = \"{peer}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n");
+    }
+    text
 }
 
 fn beside_this() -> Result<PathBuf, Trouble> {
@@ -86,10 +127,18 @@ fn beside_this() -> Result<PathBuf, Trouble> {
     Ok(own.with_file_name("lockkeeper"))
 }
 
-fn free_addresses() -> Result<[SocketAddr; 3], Trouble> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let find = || Ok([bind()?, bind()?, bind()?]);
-    // Held until all three are found, so that they differ.
-    let found = find().map_err(Trouble::io("find free ports"))?;
-    Ok(found.map(|(address, _listener)| address))
+/// Ports that nobody listens on. All are held until all are found, so that they differ.
+fn free_doors() -> Result<[Doors; SERVERS], Trouble> {
+    let mut held = Vec::new();
+    let mut bind = || -> std::io::Result<SocketAddr> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        held.push(listener);
+        Ok(address)
+    };
+    let mut doors = || Ok(Doors { client: bind()?, peer: bind()?, zookeeper: bind()? });
+    let found: [std::io::Result<Doors>; SERVERS] = array::from_fn(|_| doors());
+    let found: Result<Vec<Doors>, _> = found.into_iter().collect();
+    let found = found.map_err(Trouble::io("find free ports"))?;
+    <[Doors; SERVERS]>::try_from(found).map_err(|_| Trouble::Server("there are as many doors as servers".into()))
 }

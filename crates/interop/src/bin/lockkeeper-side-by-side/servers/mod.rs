@@ -5,3 +5,6 @@ mod zookeeper;
 
 pub(crate) use lockkeeper::LockkeeperCluster;
 pub(crate) use zookeeper::ZooKeeperEnsemble;
+
+/// How many of each: enough for followers, and for sessions that move.
+pub(crate) const SERVERS: usize = 3;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::SERVERS;
 use crate::error::Trouble;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/zookeeper-server");
@@ -18,7 +19,12 @@ pub(crate) struct ZooKeeperEnsemble {
 impl ZooKeeperEnsemble {
     pub(crate) fn start(directory: &Path) -> Result<Self, Trouble> {
         let mut ensemble = Self { directory: directory.to_owned(), addresses: Vec::new() };
-        let started = Command::new(PROGRAM).arg("start").arg(directory).stderr(Stdio::inherit()).output();
+        let started = Command::new(PROGRAM)
+            .arg("start")
+            .arg(directory)
+            .args(["--servers", &SERVERS.to_string()])
+            .stderr(Stdio::inherit())
+            .output();
         let started = started.map_err(Trouble::io("run the script that starts ZooKeeper"))?;
         if !started.status.success() {
             return Err(Trouble::Server("ZooKeeper does not start; what its script says stands above".into()));
