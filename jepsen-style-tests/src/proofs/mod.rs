@@ -14,6 +14,7 @@ mod lock_delay;
 mod lost_writes;
 mod minority;
 mod multi_lock;
+mod one_queue;
 mod pair;
 mod paused_holder;
 mod queues;
@@ -186,5 +187,11 @@ pub const PROOFS: &[Proof] = &[
         about: "a killed holder's delay is kept, also as the leader dies; release, drop and close have none",
         limit: |context| minutes(3 + u64::from(context.rounds.unwrap_or(lock_delay::ROUNDS))),
         run: |context| Box::pin(lock_delay::run(context)),
+    },
+    Proof {
+        name: "one-queue",
+        about: "kazoo, Curator and our own clients in one queue, the leader killed midway: no lost update, first come, first served (P1, P2)",
+        limit: |_| minutes(15),
+        run: |context| Box::pin(one_queue::run(context)),
     },
 ];

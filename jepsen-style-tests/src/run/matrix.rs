@@ -40,8 +40,14 @@ pub struct Plan {
     pub command: String,
 }
 
-/// Cells that no slice leaves out: what shows that the faults do harm where nothing is done against it, and power loss.
-const PINNED: [(&str, &str); 2] = [("unfenced-lock", "client-pause"), ("register", "lost-writes")];
+/// Cells that no slice leaves out: what shows that the faults do harm where nothing is done against it, power loss, and what makes
+/// ZooKeeper's clients reconnect while much happens.
+const PINNED: [(&str, &str); 4] = [
+    ("unfenced-lock", "client-pause"),
+    ("register", "lost-writes"),
+    ("zk-lock", "pause-leader"),
+    ("zk-watches", "pause-one"),
+];
 
 /// The places of those in the plan.
 fn pinned(plan: &Plan) -> Vec<(usize, usize)> {

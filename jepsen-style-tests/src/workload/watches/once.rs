@@ -4,9 +4,12 @@
 //! reconnections; and what it hears is so.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::FutureExt as _;
-use rand::Rng as _;
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use zookeeper_client::{Client, Error, EventType, OneshotWatcher};
@@ -16,7 +19,7 @@ use super::{NODES, PARTS, part};
 use crate::check::Check;
 use crate::workload::hand::Hand;
 use crate::workload::zookeeper::visit::zxid;
-use crate::workload::{ClientContext, Recorded};
+use crate::workload::{ClientContext, Recorded, Teller};
 
 /// Told: [`Revealed`].
 pub(super) const REVEALED: &str = "revealed";
@@ -85,13 +88,26 @@ pub(super) enum Said {
     ChildrenChanged,
 }
 
+/// So many watches at a time, on one connection: some are there whenever it breaks.
+const AT_A_TIME: u64 = 8;
+
 /// Watches one node after the other until nobody writes any more, and looks once more.
 pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {
     let mut hand = Hand::new(context)?;
     let mut visit = None;
     while !written.is_cancelled() {
         let Some(here) = renewed(&mut hand, visit.take()).await else { break };
-        one(&mut hand, &here.client, &written).await;
+        let teller = &hand.context.teller;
+        let watching = (0..AT_A_TIME).map(|_| StdRng::seed_from_u64(hand.rng.random())).collect::<Vec<_>>();
+        let watching = watching.into_iter().map(|mut rng| {
+            let (here, written) = (&here, &written);
+            async move {
+                while !written.is_cancelled() && !here.is_over() {
+                    one(teller, &mut rng, &here.client, written).await;
+                }
+            }
+        });
+        join_all(watching).await;
         visit = Some(here);
     }
     if let Some(visit) = visit {
@@ -100,41 +116,45 @@ pub(super) async fn follow(context: ClientContext, written: CancellationToken) -
     Ok(())
 }
 
-async fn one(hand: &mut Hand, client: &Client, written: &CancellationToken) {
-    let (of, in_part) = (hand.rng.random_range(0..3), part(hand.rng.random_range(0..PARTS)));
-    let node = format!("{in_part}/n{}", hand.rng.random_range(0..NODES));
+async fn one(teller: &Teller, rng: &mut StdRng, client: &Client, written: &CancellationToken) {
+    let (of, in_part) = (rng.random_range(0..3), part(rng.random_range(0..PARTS)));
+    let node = format!("{in_part}/n{}", rng.random_range(0..NODES));
     let set = match of {
         0 => set(client, Of::Data, node).await,
         1 => set(client, Of::Existence, node).await,
         _ => set(client, Of::Children, in_part).await,
     };
     let Some((watched, watcher)) = set else {
-        hand.think(5..50).await;
-        return;
+        return tokio::time::sleep(Duration::from_millis(rng.random_range(5..50))).await;
     };
     let mut changed = Box::pin(watcher.changed());
-    for _ in 0..hand.rng.random_range(1..8) {
-        let pause = std::time::Duration::from_millis(hand.rng.random_range(20..800));
+    // Some only look: what a look shows they must have been told of by then.
+    let listens = rng.random_bool(0.5);
+    for _ in 0..rng.random_range(1..8) {
+        let pause = Duration::from_millis(rng.random_range(20..800));
         let heard = tokio::select! {
-            event = &mut changed => Some(event),
+            event = &mut changed, if listens => Some(event),
             () = tokio::time::sleep(pause) => None,
             () = written.cancelled() => None,
         };
         if let Some(event) = heard {
-            return fired(hand, watched, event.event_type, event.zxid);
+            return fired(teller, watched, event.event_type, event.zxid);
         }
         let Some(now) = look(client, &watched).await else { continue };
         // The answer is there, so what came before it is as well.
         let heard = changed.as_mut().now_or_never();
         let looks = Looks { watched: watched.clone(), now, heard: heard.is_some() };
-        hand.context.teller.told(LOOKED, &looks, None);
+        teller.told(LOOKED, &looks, None);
         if let Some(event) = heard {
-            return fired(hand, watched, event.event_type, event.zxid);
+            return fired(teller, watched, event.event_type, event.zxid);
+        }
+        if written.is_cancelled() {
+            return;
         }
     }
 }
 
-fn fired(hand: &Hand, watched: Watched, event: EventType, at: i64) {
+fn fired(teller: &Teller, watched: Watched, event: EventType, at: i64) {
     let said = match event {
         EventType::NodeCreated => Said::Created,
         EventType::NodeDeleted => Said::Deleted,
@@ -143,7 +163,7 @@ fn fired(hand: &Hand, watched: Watched, event: EventType, at: i64) {
         // The session is over, and the watch with it.
         EventType::Session => return,
     };
-    hand.context.teller.told(FIRED, &Fires { watched, said, zxid: u64::try_from(at).ok() }, None);
+    teller.told(FIRED, &Fires { watched, said, zxid: u64::try_from(at).ok() }, None);
 }
 
 async fn set(client: &Client, of: Of, path: String) -> Option<(Watched, OneshotWatcher)> {
