@@ -52,7 +52,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     begin(&counter, &mut contenders, EACH as usize * Kind::ALL.len()).await?;
     let begun = Instant::now();
     increments(&counter, &mut contenders, INCREMENTS / 2).await?;
-    kill_the_leader(context, &mut cluster, &counter).await?;
+    let killed_after = kill_the_leader(context, &mut cluster, &counter).await?;
     increments(&counter, &mut contenders, INCREMENTS).await?;
     let took = begun.elapsed();
     contenders.finish(PATIENCE).await?;
@@ -67,9 +67,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     context.story.say(format!("{judged}; {:.1} s", took.as_secs_f64()));
     let harm = control(context, &libraries, &cluster).await?;
     Ok(format!(
-        "{judged}; leader killed at {}; queue empty {} after the end; control with kazoo's own names: {} lost updates and {} refused \
+        "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: {} lost updates and {} refused \
          writes in {CONTROL_INCREMENTS}",
-        INCREMENTS / 2,
         millis(empty_after),
         harm.lost_updates,
         harm.refused
@@ -108,7 +107,8 @@ async fn increments(counter: &Counter, contenders: &mut Contenders, wanted: u64)
     Ok(())
 }
 
-async fn kill_the_leader(context: &Context, cluster: &mut Cluster, counter: &Counter) -> Result<(), Failed> {
+/// Gives how many increments there were by then.
+async fn kill_the_leader(context: &Context, cluster: &mut Cluster, counter: &Counter) -> Result<u64, Failed> {
     let (leader, term) = cluster.leader().await?;
     cluster.kill(leader).await?;
     let after = counter.taken();
@@ -117,7 +117,7 @@ async fn kill_the_leader(context: &Context, cluster: &mut Cluster, counter: &Cou
     cluster.spawn(leader)?;
     cluster.ready(leader).await?;
     context.story.say(format!("node {leader} is back after {} increments", counter.taken()));
-    Ok(())
+    Ok(after)
 }
 
 /// The counter's log, as evidence.
