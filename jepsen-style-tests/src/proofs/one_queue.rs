@@ -67,8 +67,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     context.story.say(format!("{judged}; {:.1} s", took.as_secs_f64()));
     let harm = control(context, &libraries, &cluster).await?;
     Ok(format!(
-        "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: {} lost updates and {} refused \
-         writes in {CONTROL_INCREMENTS}",
+        "{judged}; leader killed after {killed_after}; queue empty {} after the end; control with kazoo's own names: {} lost updates and \
+         {} refused writes in {CONTROL_INCREMENTS}",
         millis(empty_after),
         harm.lost_updates,
         harm.refused
