@@ -2,8 +2,8 @@
 //! things, on its own clock, is what contenders are judged by.
 //!
 //! A line each way. `hello KIND NUMBER` → `ok`; `ask` → `go` once all are here and after a random while, which mixes the queue, or `stop`
-//! when there are enough increments; `read TOKEN` → the value; `write TOKEN VALUE` → `ok`, or `refused` where a larger token wrote before;
-//! `lost TOKEN WHY`, `failed WHY` and `suspended TIMES` → `ok`.
+//! when there are enough increments; `read TOKEN` → the value; `write TOKEN VALUE` → `ok`, or `refused` where a larger token wrote
+//! before; `lost TOKEN WHY`, `failed WHY` and `suspended TIMES` → `ok`.
 //!
 //! What it must never do is help the lock: reading under a token fences nobody off, so that two holders at once *can* lose an update.
 
