@@ -207,7 +207,7 @@ pub enum TxnOp {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Txn {
-    /// 1 to 128 operations; each sees the effects of those before it.
+    /// 1 to 1,024 operations; each sees the effects of those before it.
     pub operations: Vec<TxnOp>,
 }
 

@@ -9,7 +9,7 @@ pub const MAX_DATA_BYTES: usize = 1024 * 1024;
 /// Longest label of a session or of a lock request, in bytes.
 pub const MAX_LABEL_BYTES: usize = 256;
 /// Most operations in one multi.
-pub const MAX_MULTI_OPS: usize = 128;
+pub const MAX_MULTI_OPS: usize = 1_024;
 /// Most entries in one ACL.
 pub const MAX_ACL_ENTRIES: usize = 64;
 /// Most identities that a caller can have proved.

@@ -105,7 +105,7 @@ pub(crate) const KNOWN: &[Known] = &[
     },
     Known {
         key: "long-multi",
-        what: "A multi of more than 128 operations",
+        what: "A multi of more than 1,024 operations",
         zookeeper: "done",
         lockkeeper: "`BadArguments`",
         seen: ["ok", "BadArguments"],
@@ -263,11 +263,6 @@ pub(crate) const NOT_ASKED: &[[&str; 3]] = &[
         "checkWatches and removeWatches of a path without a slash that is watched",
         "fails within and answers MarshallingError",
         "as of every path",
-    ],
-    [
-        "A ping between other requests in one piece",
-        "is answered in its turn",
-        "is answered when the leader has confirmed that the session lives; others do not wait for it",
     ],
 ];
 
