@@ -49,9 +49,8 @@ impl Reader<'_> {
                 say(Reply::Data { data: Some(seen.data()), stat: seen.stat() }, out);
             }),
             Request::GetAcl(at) => self.acl(state, at).map(|reply| say(reply, out)),
-            Request::GetChildren(ask) => self.readable(state, &ask.path).map(|seen| {
+            Request::GetChildren(ask) => self.readable(state, &ask.path).map(|_| {
                 let names = self.names(state, &ask.path);
-                drop(seen);
                 encode_reply_with(xid, at, out, |writer| names.write(writer));
             }),
             Request::GetChildren2(ask) => self.readable(state, &ask.path).map(|seen| {
