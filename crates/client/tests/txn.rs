@@ -130,8 +130,8 @@ async fn what_is_out_of_bounds_is_refused() {
     assert_eq!(code(session.txn().commit().await.unwrap_err()), Some(Code::BadRequest));
     let check = || TxnOp::Check { path: "/".into(), version: None };
     let many = |count: usize| (0..count).fold(session.txn(), |txn, _| txn.with(check()));
-    many(128).commit().await.unwrap();
-    assert!(matches!(code(many(129).commit().await.unwrap_err()), Some(Code::BadRequest | Code::TooLarge)));
+    many(1_024).commit().await.unwrap();
+    assert!(matches!(code(many(1_025).commit().await.unwrap_err()), Some(Code::BadRequest | Code::TooLarge)));
     assert!(session.txn().create("no/slash", "").commit().await.is_err());
     assert!(session.txn().if_held("", 1).commit().await.is_err());
 }

@@ -18,7 +18,7 @@ impl Session {
     }
 }
 
-/// Up to 128 conditions and changes that take place together, under one zxid, or not at all. Each sees the effects of those before it.
+/// Up to 1,024 conditions and changes that take place together, under one zxid, or not at all. Each sees the effects of those before it.
 ///
 /// With [`if_held`](Self::if_held) the cluster itself is the resource that checks the fencing token: a holder that has lost the lock,
 /// paused or not, changes nothing.

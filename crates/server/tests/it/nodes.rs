@@ -139,7 +139,7 @@ async fn transactions_are_all_or_nothing() {
     let bad = node.post("/v1/txn", None, bad).await.problem(Code::BadPath);
     assert_eq!(bad.operation, Some(1));
     node.post("/v1/txn", None, json!({ "operations": [] })).await.problem(Code::BadRequest);
-    let many: Vec<_> = (0..129).map(|_| json!({ "op": "check", "path": "/" })).collect();
+    let many: Vec<_> = (0..1_025).map(|_| json!({ "op": "check", "path": "/" })).collect();
     node.post("/v1/txn", None, json!({ "operations": many })).await.problem(Code::BadRequest);
     node.post("/v1/txn", None, json!({ "operations": [{ "op": "explode" }] })).await.problem(Code::BadRequest);
     node.get("/v1/nodes/done").await.json::<Node>();
