@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use lockkeeper_core::Actor;
+use lockkeeper_core::{Actor, State};
 use lockkeeper_node::{Consistency, Credential};
+use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -30,6 +31,8 @@ use super::{rearm, words};
 
 /// A client that has connected says who it is within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
+/// So many watches are set anew while nothing is applied.
+const AT_ONCE: usize = 1_000;
 /// How often it is looked whether answers are late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -138,6 +141,16 @@ enum Flow {
     End(&'static str),
 }
 
+/// How a session stands, as this replica knows it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It is used over this line.
+    Here,
+    /// It is used elsewhere.
+    Moved,
+    Gone,
+}
+
 /// A client whose session this line carries.
 struct Guest {
     door: Arc<Door>,
@@ -156,7 +169,11 @@ impl Guest {
             if self.line.is_late(self.door.settings.request_timeout) {
                 return "what it asked for was not answered in time";
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            // Nothing can be late where nothing is owed: an idle connection costs nothing.
+            match self.line.owes() {
+                0 => self.line.outbox.ended().await,
+                _ => drop(timeout(LOOK_EVERY, self.line.outbox.ended()).await),
+            }
         }
     }
 
@@ -178,6 +195,9 @@ impl Guest {
             Request::Sync(at) => self.sync(xid, at).await,
             Request::Reconfig(_) => self.say_after_all(xid, Err(ErrorCode::ReconfigDisabled)).await,
             Request::Sasl(_) | Request::Unknown { .. } => self.say_after_all(xid, Err(ErrorCode::Unimplemented)).await,
+            Request::SetWatches(again) => self.set_watches(xid, &rearm::whole(again)).await,
+            Request::SetWatches2(again) => self.set_watches(xid, &again).await,
+            Request::GetAllChildrenNumber(at) => self.count_below(xid, at).await,
             read => self.read(xid, &read).await,
         }
     }
@@ -259,12 +279,14 @@ impl Guest {
             return Flow::End("this node cannot tell what is true at the moment");
         }
         let known = self.door.node.look(|state| {
-            let Some(session) = state.session(self.carried.id) else { return false };
+            let standing = self.standing(state);
+            if standing == Standing::Gone {
+                return false;
+            }
             let mut frame = BytesMut::new();
-            let moved = session.attachment != self.carried.attachment;
             let special = self.door.special.read();
             let reader = Reader { session: self.carried.id, known: &self.known, special: &special };
-            let answered = match moved {
+            let answered = match standing == Standing::Moved {
                 true => Err(ErrorCode::SessionMoved),
                 false => match reader.answer(state, request, xid, &mut frame) {
                     Some(answered) => {
@@ -281,6 +303,55 @@ impl Guest {
             true
         });
         if known { Flow::GoOn } else { Flow::End("its session has ended") }
+    }
+
+    /// Sets watches anew, so many at a time: a client may have very many, and nothing is applied meanwhile.
+    async fn set_watches(&self, xid: i32, again: &SetWatches2Request) -> Flow {
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        let wishes = rearm::wishes(again);
+        for some in wishes.chunks(AT_ONCE) {
+            let standing = self.door.node.look(|state| {
+                let standing = self.standing(state);
+                if standing == Standing::Here {
+                    rearm::set_again(&self.door, &self.line, state, again.relative_zxid, some);
+                }
+                standing
+            });
+            match standing {
+                Standing::Here => {}
+                Standing::Moved => return self.say_after_all(xid, Err(ErrorCode::SessionMoved)).await,
+                Standing::Gone => return Flow::End("its session has ended"),
+            }
+            tokio::task::yield_now().await;
+        }
+        self.say_after_all(xid, Ok(Reply::Empty)).await
+    }
+
+    /// Counts on a copy of the state, and on a thread of its own: there may be a million of them.
+    async fn count_below(&self, xid: i32, at: String) -> Flow {
+        if let Flow::End(why) = self.until_owes(0).await {
+            return Flow::End(why);
+        }
+        let state = self.door.node.state();
+        let (special, known) = (self.door.special.read().clone(), self.known.clone());
+        let session = self.carried.id;
+        let counting = tokio::task::spawn_blocking(move || {
+            Reader { session, known: &known, special: &special }.count_below(&state, &at).map(Reply::ChildrenNumber)
+        });
+        match counting.await {
+            Ok(answer) => self.say_after_all(xid, answer).await,
+            Err(_) => Flow::End("the count was broken off"),
+        }
+    }
+
+    fn standing(&self, state: &State) -> Standing {
+        match state.session(self.carried.id) {
+            None => Standing::Gone,
+            Some(session) if session.attachment != self.carried.attachment => Standing::Moved,
+            Some(_) => Standing::Here,
+        }
     }
 
     /// A read barrier: what was acknowledged before it, to anybody, is seen by the reads after it.

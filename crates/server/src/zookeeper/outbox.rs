@@ -14,6 +14,8 @@ pub(super) struct Outbox {
     filled: Notify,
     /// For who reads requests: there is room again.
     emptied: Notify,
+    /// For who waits for the next request: none is wanted any more.
+    ended: Notify,
     /// Requests are read only while less than this waits to be written.
     room_bytes: usize,
     /// More than this is never kept.
@@ -46,7 +48,14 @@ pub(super) enum Next {
 
 impl Outbox {
     pub(super) fn new(room_bytes: usize, most_bytes: usize) -> Self {
-        Self { state: Mutex::default(), filled: Notify::new(), emptied: Notify::new(), room_bytes, most_bytes }
+        Self {
+            state: Mutex::default(),
+            filled: Notify::new(),
+            emptied: Notify::new(),
+            ended: Notify::new(),
+            room_bytes,
+            most_bytes,
+        }
     }
 
     /// Says something: `write` appends whole frames. Never waits. Nothing more is said after an end.
@@ -60,6 +69,7 @@ impl Outbox {
             state.frames.clear();
             state.end = Some(End::AtOnce);
             metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
+            self.ended.notify_one();
         }
         drop(state);
         self.filled.notify_one();
@@ -77,11 +87,19 @@ impl Outbox {
         drop(state);
         self.filled.notify_one();
         self.emptied.notify_one();
+        self.ended.notify_one();
     }
 
     /// Whether nothing more is said.
     pub(super) fn has_ended(&self) -> bool {
         self.state.lock().end.is_some()
+    }
+
+    /// Waits until nothing more is said. For one task.
+    pub(super) async fn ended(&self) {
+        while !self.has_ended() {
+            self.ended.notified().await;
+        }
     }
 
     /// Everything there is to write, once there is something. For one task.

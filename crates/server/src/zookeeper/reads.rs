@@ -4,7 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use lockkeeper_core::{NodePath, NodeView, Permissions, SessionId, State};
 use lockkeeper_zookeeper::{
-    ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, encode_reply_with,
+    ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, Writer, encode_reply_with,
 };
 
 use super::auth::{self, Known};
@@ -50,14 +50,12 @@ impl Reader<'_> {
             }),
             Request::GetAcl(at) => self.acl(state, at).map(|reply| say(reply, out)),
             Request::GetChildren(ask) => self.readable(state, &ask.path).map(|_| {
-                let names = self.names(state, &ask.path);
-                encode_reply_with(xid, at, out, |writer| names.write(writer));
+                encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
             }),
             Request::GetChildren2(ask) => self.readable(state, &ask.path).map(|seen| {
-                let (names, stat) = (self.names(state, &ask.path), seen.stat());
                 encode_reply_with(xid, at, out, |writer| {
-                    names.write(writer);
-                    stat.write(writer);
+                    self.write_names(state, &ask.path, writer);
+                    seen.stat().write(writer);
                 });
             }),
             Request::MultiRead(parts) => {
@@ -72,10 +70,6 @@ impl Reader<'_> {
                 say(Reply::Ephemerals(under.map(|path| path.as_str().to_owned()).collect()), out);
                 Ok(())
             }
-            Request::GetAllChildrenNumber(ask) => self
-                .readable(state, ask)
-                .and_then(|_| self.below(state, ask))
-                .map(|count| say(Reply::ChildrenNumber(count), out)),
             Request::WhoAmI => {
                 say(Reply::Identities(self.known.shown()), out);
                 Ok(())
@@ -117,12 +111,30 @@ impl Reader<'_> {
 
     fn names(&self, state: &State, text: &str) -> Vec<String> {
         let Ok(path) = path_seen(text) else { return Vec::new() };
-        let special = self.special.children(path.as_str()).map(ToOwned::to_owned);
+        let special = self.special.children(path.as_str()).iter().map(|name| (*name).to_owned());
         let own = state.children(&path).into_iter().flatten().map(|name| name.to_string());
         own.chain(special).collect()
     }
 
+    /// As [`names`](Self::names), straight from where they live: there may be 100,000.
+    fn write_names(&self, state: &State, text: &str, writer: &mut Writer<'_>) {
+        let Ok(path) = path_seen(text) else { return writer.length(0) };
+        let own = state.children(&path);
+        let special = self.special.children(path.as_str());
+        writer.length(own.as_ref().map_or(0, ExactSizeIterator::len) + special.len());
+        own.into_iter().flatten().for_each(|name| writer.string(name));
+        special.iter().for_each(|name| writer.string(name));
+    }
+
     /// How many nodes lie below, at any depth.
+    ///
+    /// # Errors
+    /// The node is not there, or may not be read.
+    pub(super) fn count_below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
+        self.readable(state, text)?;
+        self.below(state, text)
+    }
+
     fn below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
         fn count(state: &State, path: &NodePath) -> usize {
             let names = state.children(path).into_iter().flatten();

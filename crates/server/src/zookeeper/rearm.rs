@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use lockkeeper_core::{NodePath, State, Zxid};
 use lockkeeper_zookeeper::request::{SetWatches2Request, SetWatchesRequest};
-use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, EventType, Reply, Request, WatcherEvent, WatcherType};
+use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, Reply, Request, WatcherEvent, WatcherType};
 
 use super::door::Door;
 use super::line::Line;
@@ -41,8 +41,6 @@ pub(super) fn answer(
 ) -> Result<(), ErrorCode> {
     let at = zxid(state.zxid());
     match request {
-        Request::SetWatches(again) => set_again(door, line, state, &whole(again)),
-        Request::SetWatches2(again) => set_again(door, line, state, again),
         Request::AddWatch(add) => {
             let kind = match AddWatchMode::from_number(add.mode).ok_or(ErrorCode::MarshallingError)? {
                 AddWatchMode::Persistent => Kind::Persistent,
@@ -78,46 +76,56 @@ fn meant(text: &str, number: i32) -> Result<(NodePath, WatcherType), ErrorCode> 
     Ok((path_seen(text).map_err(|_| ErrorCode::NoWatcher)?, wanted))
 }
 
-fn whole(again: &SetWatchesRequest) -> SetWatches2Request {
+/// The older request is the newer one without persistent watches.
+pub(super) fn whole(again: SetWatchesRequest) -> SetWatches2Request {
     SetWatches2Request {
         relative_zxid: again.relative_zxid,
-        data_watches: again.data_watches.clone(),
-        exist_watches: again.exist_watches.clone(),
-        child_watches: again.child_watches.clone(),
+        data_watches: again.data_watches,
+        exist_watches: again.exist_watches,
+        child_watches: again.child_watches,
         persistent_watches: Vec::new(),
         persistent_recursive_watches: Vec::new(),
     }
 }
 
-/// Tells what was missed, and watches the rest. Persistent ones are set without looking back, as in ZooKeeper.
-fn set_again(door: &Door, line: &Line, state: &State, again: &SetWatches2Request) {
-    let seen = Zxid(again.relative_zxid.max(0).cast_unsigned());
+/// A watch to be set anew. Persistent ones are set without looking back, as in ZooKeeper.
+#[derive(Clone, Copy)]
+pub(super) struct Wish<'a> {
+    path: &'a str,
+    kind: Kind,
+    again: Option<Again>,
+}
+
+/// All that are asked for.
+pub(super) fn wishes(asked: &SetWatches2Request) -> Vec<Wish<'_>> {
     let lists = [
-        (Again::Data, Kind::Data, &again.data_watches),
-        (Again::Exists, Kind::Data, &again.exist_watches),
-        (Again::Children, Kind::Children, &again.child_watches),
+        (Kind::Data, Some(Again::Data), &asked.data_watches),
+        (Kind::Data, Some(Again::Exists), &asked.exist_watches),
+        (Kind::Children, Some(Again::Children), &asked.child_watches),
+        (Kind::Persistent, None, &asked.persistent_watches),
+        (Kind::Recursive, None, &asked.persistent_recursive_watches),
     ];
-    let mut watches = door.watches.lock();
-    let tell = |event: EventType, path: &str| {
-        let event = WatcherEvent::of_node(event, path.to_owned());
-        line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
-    };
-    for (again, kind, paths) in lists {
-        for text in paths {
-            let path = path_seen(text).ok();
-            let stat = path.as_ref().and_then(|path| state.get(path)).map(|node| node.stat);
-            match (missed(again, stat.as_ref(), seen), path) {
-                (Some(event), _) => tell(event, text),
-                (None, Some(path)) => watches.add(line.id, path, kind),
-                (None, None) => {}
-            }
-        }
+    let mut wishes = Vec::new();
+    for (kind, again, paths) in lists {
+        wishes.extend(paths.iter().map(|path| Wish { path, kind, again }));
     }
-    let persistent =
-        [(Kind::Persistent, &again.persistent_watches), (Kind::Recursive, &again.persistent_recursive_watches)];
-    for (kind, paths) in persistent {
-        for path in paths.iter().filter_map(|text| path_seen(text).ok()) {
-            watches.add(line.id, path, kind);
+    wishes
+}
+
+/// Tells what was missed since `seen`, and watches the rest.
+pub(super) fn set_again(door: &Door, line: &Line, state: &State, seen: i64, wishes: &[Wish<'_>]) {
+    let seen = Zxid(seen.max(0).cast_unsigned());
+    let mut watches = door.watches.lock();
+    for Wish { path: text, kind, again } in wishes {
+        let path = path_seen(text).ok();
+        let stat = path.as_ref().and_then(|path| state.get(path)).map(|node| node.stat);
+        match (again.and_then(|again| missed(again, stat.as_ref(), seen)), path) {
+            (Some(event), _) => {
+                let event = WatcherEvent::of_node(event, (*text).to_owned());
+                line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
+            }
+            (None, Some(path)) => watches.add(line.id, path, *kind),
+            (None, None) => {}
         }
     }
 }

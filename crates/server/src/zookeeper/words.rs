@@ -131,22 +131,22 @@ fn configuration(door: &Door) -> String {
 }
 
 fn sessions(node: &Node) -> String {
-    node.look(|state| {
-        let mut text = format!("Sessions ({}):\n", state.session_count());
-        let mut owners = String::new();
-        let mut count = 0;
-        for (id, session) in state.sessions() {
-            let _ = writeln!(text, "{:#x}", id.0);
-            if session.ephemerals().len() > 0 {
-                count += 1;
-                let _ = writeln!(owners, "{:#x}:", id.0);
-                for path in session.ephemerals() {
-                    let _ = writeln!(owners, "\t{path}");
-                }
+    // A copy: there may be very many.
+    let state = node.state();
+    let mut text = format!("Sessions ({}):\n", state.session_count());
+    let mut owners = String::new();
+    let mut count = 0;
+    for (id, session) in state.sessions() {
+        let _ = writeln!(text, "{:#x}", id.0);
+        if session.ephemerals().len() > 0 {
+            count += 1;
+            let _ = writeln!(owners, "{:#x}:", id.0);
+            for path in session.ephemerals() {
+                let _ = writeln!(owners, "\t{path}");
             }
         }
-        text + &format!("ephemeral nodes dump:\nSessions with Ephemerals ({count}):\n{owners}")
-    })
+    }
+    text + &format!("ephemeral nodes dump:\nSessions with Ephemerals ({count}):\n{owners}")
 }
 
 fn watches_by_path(door: &Door) -> String {

@@ -145,6 +145,23 @@ async fn sync_is_a_barrier() {
 }
 
 #[tokio::test]
+async fn what_lies_below_is_counted_and_listed() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    for path in ["/c", "/c/a", "/c/b", "/c/a/x"] {
+        client.create(path, 0).await.unwrap();
+    }
+    let count = |path: &str| Request::GetAllChildrenNumber(path.into());
+    assert_eq!(client.ask(count("/c")).await, Ok(Reply::ChildrenNumber(3)));
+    assert_eq!(client.ask(count("/none")).await, Err(ErrorCode::NoNode));
+    let Ok(Reply::ChildrenNumber(all)) = client.ask(count("/")).await else { panic!("a number") };
+    assert!(all >= 6, "{all}: four, and ZooKeeper's own");
+    assert_eq!(client.children("/c").await.unwrap(), ["a", "b"]);
+    assert_eq!(client.children("/c/b").await.unwrap(), [""; 0]);
+    assert!(client.children("/").await.unwrap().contains(&"zookeeper".to_owned()));
+}
+
+#[tokio::test]
 async fn sequences_are_the_directorys_and_an_empty_prefix_is_one() {
     let cluster = cluster(1).await;
     let mut client = Client::open(cluster.door(0)).await;
