@@ -1,6 +1,6 @@
 //! The node as the front doors see it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -187,7 +187,9 @@ impl Node {
     }
 
     /// Has everything that happens from now on told to somebody; once in a node's life.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    ///
+    /// Whoever observes keeps the node; so the node does not keep them.
+    pub fn observe(&self, observer: Weak<dyn Observer>) {
         // Under the lock, so that nothing is told by halves.
         let _state = self.engine.replica.state.read();
         let _ = self.engine.replica.observer.set(observer);

@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Machine};
 use lockkeeper_core::lock::parse_request;
@@ -55,7 +55,7 @@ pub(crate) struct Replica {
     /// named for that term.
     pub(crate) leading: Mutex<Option<Leading>>,
     pub(crate) flight: Mutex<Option<Flight>>,
-    pub(crate) observer: OnceLock<Arc<dyn Observer>>,
+    pub(crate) observer: OnceLock<Weak<dyn Observer>>,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -169,7 +169,7 @@ impl Replica {
     /// What happened, to those who want to know.
     fn tell(&self, state: &State, outcome: &Outcome) {
         self.tell_watches(&outcome.events);
-        if let Some(observer) = self.observer.get() {
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
             observer.happened(&outcome.events);
         }
         for event in &outcome.events {
@@ -249,7 +249,7 @@ impl Replica {
         }
         self.waiters.lock().look_at_all(|path| state.standing(path));
         self.hearing.lock().look_at_all(state);
-        if let Some(observer) = self.observer.get() {
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
             observer.jumped();
         }
         self.custody.lock().keep_only(|session| state.session(session).is_some());

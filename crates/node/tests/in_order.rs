@@ -47,7 +47,8 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
     let cluster = Cluster::of_three().await;
     for id in [1, 2, 3] {
         let (node, ear) = (cluster.at(id), Ear::default());
-        node.observe(Arc::new(ear.clone()));
+        let observer: Arc<dyn Observer> = Arc::new(ear.clone());
+        node.observe(Arc::downgrade(&observer));
         const ASKED: usize = 300;
         let mut waiting = Vec::new();
         for number in 0..ASKED {

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
-use crate::principals::{from_address, prove_basic};
+use crate::principals::{Unproved, from_address, prove_basic};
 
 /// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
 const DISCARD_BYTES: usize = 32 * 1024 * 1024;
@@ -266,7 +266,10 @@ fn principals_of(parts: &Parts, shared: &Shared) -> Result<Principals, Failure> 
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
-        prove_basic(&mut principals, header, &shared.super_digest).map_err(|why| {
+        let proved = prove_basic(&mut principals, header, &shared.super_digest);
+        // Of another scheme: it is for somebody on the way, a proxy say, and proves nothing here.
+        let proved = if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
+        proved.map_err(|why| {
             let detail =
                 format!("header Authorization proves nothing: {why}; send Basic with user:password, or leave it out");
             Failure::bad_request(detail)

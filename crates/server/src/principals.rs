@@ -10,7 +10,7 @@ use axum::http::HeaderValue;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use lockkeeper_core::acl::{Identity, Network, Principals};
-use lockkeeper_core::limits::{MAX_ACL_ID_BYTES, MAX_IDENTITIES};
+use lockkeeper_core::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_IDENTITIES};
 use lockkeeper_core::{AclEntry, NodePath, Permissions, Refusal, State};
 use lockkeeper_node::WatchItem;
 use sha1::{Digest as _, Sha1};
@@ -125,12 +125,16 @@ pub(crate) fn fix_up(
     acl: impl IntoIterator<Item = AclEntry>,
 ) -> Result<Vec<AclEntry>, String> {
     let mut stored: Vec<AclEntry> = Vec::new();
-    let mut put = |entry: AclEntry| {
-        if !stored.contains(&entry) {
-            stored.push(entry);
-        }
-    };
     for entry in acl {
+        // Looked at as it grows: finding what is there twice takes the square of this.
+        if stored.len() > MAX_ACL_ENTRIES {
+            return Err(format!("a list has at most {MAX_ACL_ENTRIES} entries"));
+        }
+        let mut put = |entry: AclEntry| {
+            if !stored.contains(&entry) {
+                stored.push(entry);
+            }
+        };
         let AclEntry { permissions, scheme, id } = &entry;
         match scheme.as_str() {
             WORLD if id == ANYONE => put(entry),
@@ -168,6 +172,11 @@ pub(crate) fn may_read(principals: &Principals, state: &State, path: &NodePath) 
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the caller may hear the name of a node: who may list its directory may.
+pub(crate) fn may_name(principals: &Principals, state: &State, path: &NodePath) -> bool {
+    path.parent().is_none_or(|directory| may_read(principals, state, &directory).is_ok())
 }
 
 /// What of a watch's item the caller may know: of changes it may not read it hears that the zxid has come, and no more.
@@ -273,6 +282,8 @@ mod tests {
         }
         prove(&mut known, "digest", b"bob:pw", &SuperDigest::default()).unwrap();
         let bob = digest_of("bob:pw");
+        let many = (0..100_000).map(|number| entry("digest", &format!("u{number}:hash")));
+        assert!(fix_up(&known, many).is_err(), "and at once");
         let stored =
             fix_up(&known, [entry("auth", "anything"), entry("world", "anyone"), entry("digest", &bob)]).unwrap();
         let ids: Vec<&str> = stored.iter().map(|entry| entry.id.as_str()).collect();

@@ -159,7 +159,11 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { config, checked, client, peer, zookeeper } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
-        let connections = raise_open_files(config.limits.connections);
+        let for_zookeeper = if zookeeper.is_some() { config.zookeeper.connections } else { 0 };
+        let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper));
+        // Where they do not all fit, none of the doors takes the other's room.
+        let for_zookeeper = for_zookeeper.min(fit / 2);
+        let connections = config.limits.connections.min(fit - for_zookeeper);
         // Before the node starts, so that nothing it counts is lost.
         let metrics = telemetry::metrics_handle();
         let fate = Fate::new();
@@ -187,7 +191,13 @@ impl Server {
                 let address = bound.address();
                 let listener = listen("zookeeper.listen", bound, address)?;
                 tracing::info!(%address, "listening for ZooKeeper's clients");
-                Some(tokio::spawn(zookeeper::serve(listener, &node, &config, &checked, stopping.clone())))
+                Some(tokio::spawn(zookeeper::serve(
+                    listener,
+                    &node,
+                    (&config, &checked),
+                    for_zookeeper,
+                    stopping.clone(),
+                )))
             }
             None => None,
         };

@@ -127,6 +127,8 @@ impl Config {
         within("zookeeper.connections_per_address", zookeeper.connections_per_address, 0, 1_000_000)?;
         within("zookeeper.max_frame_bytes", zookeeper.max_frame_bytes, 1024, 64 * MAX_DATA_BYTES)?;
         let least = zookeeper.max_frame_bytes.saturating_mul(2);
+        within("zookeeper.watches", zookeeper.watches, 1, 100_000_000)?;
+        within("zookeeper.watches_per_connection", zookeeper.watches_per_connection, 1, 100_000_000)?;
         within("zookeeper.max_unread_bytes", zookeeper.max_unread_bytes, least, 1 << 32)?;
         let digest = &self.admin.super_digest;
         if !digest.is_empty() && digest.split(':').filter(|part| !part.is_empty()).count() != 2 {

@@ -208,6 +208,10 @@ pub struct ZooKeeper {
     pub max_frame_bytes: usize,
     /// A client that has more than this to read is cut off.
     pub max_unread_bytes: usize,
+    /// Most watches of all clients of this node; who asks for one more is cut off.
+    pub watches: usize,
+    /// Most watches of one connection; the same.
+    pub watches_per_connection: usize,
     /// Whether each read sees everything that was acknowledged before it, to anybody, at the price of a round to the leader. Otherwise
     /// reads are ZooKeeper's: in order for each client, and perhaps behind.
     pub linearizable_reads: bool,
@@ -295,6 +299,8 @@ impl Default for ZooKeeper {
             connections_per_address: 60,
             max_frame_bytes: lockkeeper_zookeeper::DEFAULT_MAX_FRAME_BYTES,
             max_unread_bytes: 16 * 1024 * 1024,
+            watches: 1_000_000,
+            watches_per_connection: 100_000,
             linearizable_reads: false,
             words: words.map(ToOwned::to_owned).to_vec(),
         }

@@ -17,7 +17,7 @@ pub(crate) fn raise_open_files(wanted_connections: usize) -> usize {
             open_files = limit,
             connections = fit,
             configured = wanted_connections,
-            "the limit on open files allows fewer connections than limits.connections; raise it (ulimit -n, LimitNOFILE=)"
+            "the limit on open files allows fewer connections than limits.connections and zookeeper.connections; raise it (ulimit -n, LimitNOFILE=)"
         );
     }
     fit.min(wanted_connections)

@@ -7,12 +7,14 @@ use lockkeeper_api::gates::{Begin, Fail, Finish, Gate, GateView, Settled};
 use lockkeeper_api::{Code, Data, Problem};
 use lockkeeper_core::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
 use lockkeeper_core::{FencingToken, GateKey, GateStanding, Op, Reply as Outcome, State};
+use lockkeeper_node::NodeError;
 
 use super::sessions::check_label;
 use super::{Consistency, unexpected};
 use crate::app::Shared;
-use crate::extract::{Asking, Json, Key, Query};
+use crate::extract::{Asking, Json, Key, Query, Who};
 use crate::failure::Failure;
+use crate::principals::may_read;
 use crate::reply::{Answer, Reply};
 
 /// How long work may take where nothing is said.
@@ -79,6 +81,7 @@ pub(super) async fn begin(
         pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
         label: Arc::from(check_label(ask.label)?),
     };
+    app.node.look(|state| may_read(&asking.0.principals, state, &key.path())).map_err(NodeError::Refused)?;
     let done = app.node.execute(asking.0, op).await.map_err(Failure::from).inspect_err(|failure| {
         if failure.code() == Code::GateMismatch {
             count("mismatch");
@@ -161,11 +164,18 @@ async fn settle(
 pub(super) async fn show(
     Extract(app): Extract<Shared>,
     Key(key): Key,
+    Who(principals): Who,
     Query(how): Query<Consistency>,
 ) -> Answer<GateView> {
     let wanted = key.clone();
-    let read = app.node.read(how.level(), move |state: &State| state.gate(&wanted)).await?;
-    let standing = read.value.map_err(lockkeeper_node::NodeError::Refused)?;
+    let read = app
+        .node
+        .read(how.level(), move |state: &State| {
+            may_read(&principals, state, &wanted.path())?;
+            state.gate(&wanted)
+        })
+        .await?;
+    let standing = read.value.map_err(NodeError::Refused)?;
     match standing {
         Some(standing) => {
             Ok(Reply::ok(read.zxid, GateView { key: key.to_string(), gate: view(standing), zxid: read.zxid.0 }))

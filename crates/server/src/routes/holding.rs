@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::extract::State as Extract;
 use lockkeeper_api::locks::{Acquire, Acquired, Downgraded, Mode, Release, Released, Token};
 use lockkeeper_api::{Code, Problem};
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
     FencingToken, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
@@ -224,7 +225,7 @@ pub(crate) async fn take(
             Ok((Reply::ok(zxid, body), grant))
         }
         lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
-            Err(busy(app, &lock, &ask, (&holders, ahead)).await.at(zxid))
+            Err(busy(app, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
         }
         lockkeeper_node::Acquired::Gone => {
             let detail = format!(
@@ -239,6 +240,7 @@ pub(crate) async fn take(
 
 async fn busy(
     app: &Shared,
+    principals: &Principals,
     lock: &LockName,
     ask: &Acquire,
     (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
@@ -248,7 +250,7 @@ async fn busy(
     let detail = format!(
         "lock {lock} is {waited}still held{who}; {ahead} stood ahead; the request has left the queue; ask again, with a longer 'wait_ms' to keep its place"
     );
-    let holders = holder_views(app, lock).await;
+    let holders = holder_views(app, principals, lock).await;
     Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = holders)
 }
 

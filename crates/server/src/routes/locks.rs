@@ -3,7 +3,9 @@
 use axum::extract::{Extension, State as Extract};
 use lockkeeper_api::locks::{Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified};
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, Standing, State};
+use lockkeeper_core::acl::Principals;
+use lockkeeper_core::lock::LOCKS_ROOT;
+use lockkeeper_core::{FencingToken, LockMode, LockName, LockRequest, NodePath, Standing, State};
 use lockkeeper_node::NodeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -51,9 +53,12 @@ fn request_view(request: LockRequest) -> Request {
 }
 
 /// Those who hold now, as this replica knows it: for people, so that a busy reply says whom to ask.
-pub(super) async fn holder_views(app: &Shared, lock: &LockName) -> Vec<Request> {
-    let name = lock.clone();
+pub(super) async fn holder_views(app: &Shared, principals: &Principals, lock: &LockName) -> Vec<Request> {
+    let (name, principals) = (lock.clone(), principals.clone());
     let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+        if may_read(&principals, state, &name.directory()).is_err() {
+            return Vec::new();
+        }
         let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
         let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
         holding.take(HOLDERS_SHOWN).map(request_view).collect::<Vec<_>>()
@@ -136,9 +141,11 @@ pub(super) async fn list(
         return Err(Failure::bad_request("'prefix' is longer than any lock's name can be"));
     }
     let after = page.after.as_deref().map(LockName::parse).transpose()?;
+    let root = NodePath::parse(LOCKS_ROOT)?;
     let read = app
         .node
         .read(super::level(page.consistency), move |state: &State| {
+            may_read(&principals, state, &root)?;
             let mut found = state.locks(&prefix, after.as_ref(), limit + 1);
             let more = found.len() > limit;
             found.truncate(limit);
@@ -153,10 +160,10 @@ pub(super) async fn list(
                 holding: lock.holders as u64,
                 waiting: lock.waiters as u64,
             };
-            (found.into_iter().map(summary).collect::<Vec<_>>(), next)
+            Ok((found.into_iter().map(summary).collect::<Vec<_>>(), next))
         })
         .await?;
-    let (locks, next) = read.value;
+    let (locks, next) = read.value.map_err(NodeError::Refused)?;
     Ok(Reply::ok(read.zxid, Locks { locks, next, zxid: read.zxid.0 }))
 }
 

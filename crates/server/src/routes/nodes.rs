@@ -18,6 +18,7 @@ use crate::extract::{Asking, Json, Node, Query, Who};
 use crate::failure::Failure;
 use crate::principals::{fix_up, may_read, shown_id};
 use crate::reply::{Answer, Reply};
+use crate::zookeeper::Special;
 
 /// Most children in one reply.
 const MAX_CHILDREN: usize = 10_000;
@@ -185,6 +186,16 @@ fn view(
     })
 }
 
+/// What ZooKeeper's clients see below `/zookeeper` is made for them, and nobody else makes anything there.
+pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
+    if Special::is_reserved(path.as_str()) {
+        let detail =
+            "/zookeeper and what lies below it is kept for what ZooKeeper's clients expect there; take another path";
+        return Err(Failure::new(Code::Forbidden, detail));
+    }
+    Ok(())
+}
+
 /// Creates a node. Its parent must exist.
 #[utoipa::path(post, path = "/v1/nodes/{path}", tag = "nodes", request_body = Create,
     params(("path" = String, Path, description = "The path without its first slash"), super::SessionHeader, super::RequestHeaders),
@@ -201,6 +212,7 @@ pub(super) async fn create(
     if kind == NodeKind::Ephemeral {
         asking.credential()?;
     }
+    not_reserved(&path)?;
     let acl = acl_in(&asking.0.principals, ask.acl)?;
     let op = Op::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential.into(), acl };
     let done = app.node.execute(asking.0, op).await?;

@@ -3,6 +3,7 @@
 use axum::extract::State as Extract;
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
 use lockkeeper_api::{Code, Credential as ApiCredential, Problem};
+use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_LABEL_BYTES;
 use lockkeeper_core::{SessionId, State};
 use lockkeeper_node::Credential;
@@ -11,8 +12,9 @@ use utoipa::IntoParams;
 
 use super::{Consistency, page_limit};
 use crate::app::Shared;
-use crate::extract::{Asking, Id, Json, Query};
+use crate::extract::{Asking, Id, Json, Query, Who};
 use crate::failure::Failure;
+use crate::principals::may_name;
 use crate::reply::{Answer, Reply};
 
 /// Ephemerals named in the view of a session.
@@ -96,11 +98,18 @@ pub(super) async fn close(Extract(app): Extract<Shared>, Id(id): Id, asking: Ask
     responses((status = 200, description = "The session", body = Session),
               (status = "4XX", description = "404 `not_found`: never was, closed or expired", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(Extract(app): Extract<Shared>, Id(id): Id, Query(how): Query<Consistency>) -> Answer<Session> {
+pub(super) async fn show(
+    Extract(app): Extract<Shared>,
+    Id(id): Id,
+    Who(principals): Who,
+    Query(how): Query<Consistency>,
+) -> Answer<Session> {
     let session = SessionId(id);
     let read = app
         .node
-        .read(how.level(), move |state: &State| state.session(session).map(|found| view(session, found)))
+        .read(how.level(), move |state: &State| {
+            state.session(session).map(|found| view(&principals, state, session, found))
+        })
         .await?;
     match read.value {
         Some(session) => Ok(Reply::ok(read.zxid, session)),
@@ -111,7 +120,8 @@ pub(super) async fn show(Extract(app): Extract<Shared>, Id(id): Id, Query(how): 
     }
 }
 
-fn view(id: SessionId, session: &lockkeeper_core::Session) -> Session {
+/// What a session has, but for the names in directories that the caller may not list.
+fn view(principals: &Principals, state: &State, id: SessionId, session: &lockkeeper_core::Session) -> Session {
     let ephemerals = session.ephemerals();
     Session {
         session_id: id.0,
@@ -119,7 +129,11 @@ fn view(id: SessionId, session: &lockkeeper_core::Session) -> Session {
         label: session.label.to_string(),
         opened_ms: session.opened_ms,
         ephemeral_count: ephemerals.len() as u64,
-        ephemerals: ephemerals.take(EPHEMERALS_SHOWN).map(ToString::to_string).collect(),
+        ephemerals: ephemerals
+            .take(EPHEMERALS_SHOWN)
+            .filter(|path| may_name(principals, state, path))
+            .map(ToString::to_string)
+            .collect(),
     }
 }
 
@@ -141,14 +155,21 @@ pub(super) struct Page {
     responses((status = 200, description = "A page of sessions", body = Sessions),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn list(Extract(app): Extract<Shared>, Query(page): Query<Page>) -> Answer<Sessions> {
+pub(super) async fn list(
+    Extract(app): Extract<Shared>,
+    Who(principals): Who,
+    Query(page): Query<Page>,
+) -> Answer<Sessions> {
     let limit = page_limit(page.limit)?;
     let after = page.after.map(SessionId);
     let read = app
         .node
         .read(super::level(page.consistency), move |state: &State| {
-            let mut found: Vec<Session> =
-                state.sessions_after(after).take(limit + 1).map(|(id, session)| view(id, session)).collect();
+            let mut found: Vec<Session> = state
+                .sessions_after(after)
+                .take(limit + 1)
+                .map(|(id, session)| view(&principals, state, id, session))
+                .collect();
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.session_id);

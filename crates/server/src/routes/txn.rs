@@ -7,7 +7,7 @@ use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
 
-use super::nodes::{acl_in, data_in, kind_in, stat_out};
+use super::nodes::{acl_in, data_in, kind_in, not_reserved, stat_out};
 use super::unexpected;
 use crate::app::Shared;
 use crate::extract::{Asking, Json};
@@ -50,7 +50,11 @@ fn in_operation(failure: Failure, index: usize) -> Failure {
 fn operation(op: TxnOp, principals: &Principals) -> Result<Op, Failure> {
     Ok(match op {
         TxnOp::Create { path, data, kind, ttl_ms, sequential, acl } => Op::Create {
-            path: NodePath::parse(&path)?,
+            path: {
+                let path = NodePath::parse(&path)?;
+                not_reserved(&path)?;
+                path
+            },
             data: data_in(&data)?,
             kind: kind_in(kind, ttl_ms)?,
             sequential: sequential.into(),

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper_core::{Actor, State};
-use lockkeeper_node::{Consistency, Credential};
+use lockkeeper_node::{Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -33,6 +33,8 @@ use super::{rearm, words};
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
 /// So many watches are set anew while nothing is applied.
 const AT_ONCE: usize = 1_000;
+/// So many requests are served in one go.
+const TURN: u64 = 32;
 /// How often it is looked whether answers are late.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -109,7 +111,11 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
     };
     let mut figures = Requests::default();
     let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
-    loop {
+    for number in 1_u64.. {
+        // What is buffered is served without waiting for anything: others want a turn too.
+        if number % TURN == 0 {
+            tokio::task::yield_now().await;
+        }
         let frame = tokio::select! {
             heard = ear.next() => heard,
             why = guest.enough() => return why,
@@ -122,8 +128,9 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         door.node.touch(carried.id, carried.timeout_ms);
         let Ok((header, body)) = RequestHeader::split(frame) else { return "it sent a request without a header" };
         figures.count(header);
+        let began = Instant::now();
         let flow = match Request::decode(header.opcode, body) {
-            Ok(request) => guest.serve(header.xid, request).await,
+            Ok(request) => guest.serve(header.xid, request, began).await,
             Err(error) => {
                 tracing::debug!(%error, connection = line.id, "a request that cannot be read");
                 guest.say_after_all(header.xid, Err(ErrorCode::MarshallingError)).await
@@ -133,6 +140,7 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
             return why;
         }
     }
+    "it has asked for everything there is"
 }
 
 /// Whether the connection goes on.
@@ -177,14 +185,21 @@ impl Guest {
         }
     }
 
-    async fn serve(&mut self, xid: i32, request: Request) -> Flow {
+    async fn serve(&mut self, xid: i32, request: Request, began: Instant) -> Flow {
         self.line.outbox.room().await;
         if let Some(change) = changes::change(&request, &self.known) {
-            return self.change(xid, change).await;
+            return self.change(xid, change, began).await;
         }
+        let flow = self.answer(xid, request).await;
+        self.door.latency.record(began.elapsed());
+        flow
+    }
+
+    /// Whatever changes nothing in the tree.
+    async fn answer(&mut self, xid: i32, request: Request) -> Flow {
         match request {
             Request::Ping => self.ping().await,
-            Request::CloseSession => self.close(xid),
+            Request::CloseSession => self.close(xid).await,
             Request::Auth(auth) => {
                 // Who is known by more sees more: from the answer on.
                 let taken = self.known.take(&auth.scheme, &auth.credentials, &self.door.settings.super_digest);
@@ -203,7 +218,7 @@ impl Guest {
     }
 
     /// Hands a change over; its answer comes when it has been applied here.
-    async fn change(&mut self, xid: i32, change: Result<Change, ErrorCode>) -> Flow {
+    async fn change(&mut self, xid: i32, change: Result<Change, ErrorCode>, began: Instant) -> Flow {
         let (op, answering) = match change {
             Ok(change) => change.into_parts(),
             Err(code) => return self.say_after_all(xid, Err(code)).await,
@@ -217,29 +232,48 @@ impl Guest {
             attachment: Some(self.carried.attachment),
             principals: self.known.principals().clone(),
         };
-        let line = self.line.clone();
+        let answering = Arc::new(answering);
+        loop {
+            let answer = self.when_applied(xid, answering.clone(), began);
+            match self.door.node.submit(actor.clone(), op.clone(), answer) {
+                Ok(()) => return Flow::GoOn,
+                // Too much waits at this node, of whomever: this client waits too, as it would for its own.
+                Err(NodeError::Overloaded { retry_after_ms }) => {
+                    self.line.pay();
+                    if began.elapsed() > self.door.settings.request_timeout {
+                        return Flow::End("this node had too much to do");
+                    }
+                    tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
+                }
+                Err(error) => {
+                    self.line.pay();
+                    return match failure(&error) {
+                        Failure::Answer(code) => self.say_after_all(xid, Err(code)).await,
+                        Failure::Close => Flow::End("this node cannot take changes at the moment"),
+                    };
+                }
+            }
+        }
+    }
+
+    /// What is to be done with the outcome of a change, which is owed from now on.
+    fn when_applied(
+        &self,
+        xid: i32,
+        answering: Arc<changes::Answering>,
+        began: Instant,
+    ) -> impl FnOnce(lockkeeper_node::Answered) + Send + 'static {
+        let (door, line) = (self.door.clone(), self.line.clone());
         line.owe();
-        let handed_over = self.door.node.submit(actor, op, {
-            let line = line.clone();
-            move |outcome| {
-                match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
-                    Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
-                    Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),
-                    // The state answered another question, or nobody knows what became of this one.
-                    Ok((None, _)) | Err(_) => line.outbox.end(End::WhenSaid),
-                }
-                line.pay();
+        move |outcome| {
+            match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
+                Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
+                Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),
+                // The state answered another question, or nobody knows what became of this one.
+                Ok((None, _)) | Err(_) => line.outbox.end(End::WhenSaid),
             }
-        });
-        match handed_over {
-            Ok(()) => Flow::GoOn,
-            Err(error) => {
-                line.pay();
-                match failure(&error) {
-                    Failure::Answer(code) => self.say_after_all(xid, Err(code)).await,
-                    Failure::Close => Flow::End("this node cannot take changes at the moment"),
-                }
-            }
+            door.latency.record(began.elapsed());
+            line.pay();
         }
     }
 
@@ -285,7 +319,12 @@ impl Guest {
             }
             let mut frame = BytesMut::new();
             let special = self.door.special.read();
-            let reader = Reader { session: self.carried.id, known: &self.known, special: &special };
+            let reader = Reader {
+                session: self.carried.id,
+                known: &self.known,
+                special: &special,
+                most_bytes: self.door.settings.max_unread_bytes / 2,
+            };
             let answered = match standing == Standing::Moved {
                 true => Err(ErrorCode::SessionMoved),
                 false => match reader.answer(state, request, xid, &mut frame) {
@@ -334,11 +373,16 @@ impl Guest {
         if let Flow::End(why) = self.until_owes(0).await {
             return Flow::End(why);
         }
+        let Ok(turn) = self.door.counting.clone().acquire_owned().await else {
+            return Flow::End("this node is going down");
+        };
         let state = self.door.node.state();
         let (special, known) = (self.door.special.read().clone(), self.known.clone());
         let session = self.carried.id;
         let counting = tokio::task::spawn_blocking(move || {
-            Reader { session, known: &known, special: &special }.count_below(&state, &at).map(Reply::ChildrenNumber)
+            let _turn = turn;
+            let reader = Reader { session, known: &known, special: &special, most_bytes: 0 };
+            reader.count_below(&state, &at).map(Reply::ChildrenNumber)
         });
         match counting.await {
             Ok(answer) => self.say_after_all(xid, answer).await,
@@ -378,14 +422,18 @@ impl Guest {
             tracing::debug!(%error, connection = self.line.id, "no pong");
             return Flow::GoOn;
         }
-        self.door.node.look(|state| {
+        let standing = self.door.node.look(|state| {
             let at = zxid(state.zxid());
             self.line.outbox.say(|out| ReplyHeader::ok(xid::PING, at).encode(out));
+            self.standing(state)
         });
-        Flow::GoOn
+        if standing == Standing::Here { Flow::GoOn } else { Flow::End("its session has ended or moved") }
     }
 
-    fn close(&self, xid: i32) -> Flow {
+    async fn close(&self, xid: i32) -> Flow {
+        if self.door.node.look(|state| self.standing(state)) == Standing::Moved {
+            return self.say_after_all(xid, Err(ErrorCode::SessionMoved)).await;
+        }
         let line = self.line.clone();
         line.begin_closing();
         line.owe();

@@ -3,21 +3,23 @@
 //! Lock order: the replica's state, then `special`, `watches`, `lines`, then an outbox. Nothing waits while it holds one.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, Zxid};
 use lockkeeper_node::{Node, Observer};
 use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
 
-use super::line::Line;
+use super::figures::Latency;
+use super::line::{Carried, Line};
 use super::outbox::End;
 use super::special::{CONFIG, Special};
 use super::values::zxid;
-use super::watches::{ConnectionId, Watches, event_type};
+use super::watches::{Bounds, ConnectionId, Watches, event_type};
 use crate::principals::SuperDigest;
 
 /// Bounds and choices, from the configuration.
@@ -33,6 +35,8 @@ pub(super) struct Settings {
     pub(super) max_frame_bytes: usize,
     /// What may wait to be read by one client.
     pub(super) max_unread_bytes: usize,
+    /// Watches of all, and of one connection.
+    pub(super) watches: Bounds,
     /// A client that reads nothing for so long is cut off.
     pub(super) write_timeout: Duration,
     /// How long a request may go without an answer before the connection is closed.
@@ -45,11 +49,19 @@ pub(super) struct Settings {
     pub(super) words: Vec<String>,
 }
 
+/// So many watches are let go of while nobody else gets at them.
+const AT_ONCE: usize = 1_000;
+
 /// See the module's text.
 pub(super) struct Door {
     pub(super) node: Node,
     pub(super) settings: Settings,
     pub(super) watches: Mutex<Watches>,
+    pub(super) latency: Latency,
+    /// Since when the door is open.
+    pub(super) since: Instant,
+    /// One count of what lies below a node at a time.
+    pub(super) counting: Arc<Semaphore>,
     /// What is below `/zookeeper`; changes with the membership. Held while it is read and its watch is set.
     pub(super) special: RwLock<Special>,
     lines: Mutex<Lines>,
@@ -67,13 +79,17 @@ impl Door {
     pub(super) fn new(node: Node, settings: Settings) -> Arc<Self> {
         let door = Arc::new(Self {
             node: node.clone(),
-            settings,
-            watches: Mutex::default(),
+            watches: Mutex::new(Watches::bounded(settings.watches)),
+            counting: Arc::new(Semaphore::new(1)),
+            latency: Latency::default(),
+            since: Instant::now(),
             special: RwLock::default(),
             lines: Mutex::default(),
             next_id: AtomicU64::new(1),
+            settings,
         });
-        node.observe(door.clone());
+        let observer: Arc<dyn Observer> = door.clone();
+        node.observe(Arc::downgrade(&observer));
         door
     }
 
@@ -104,7 +120,8 @@ impl Door {
     }
 
     /// Lets a connection in; none if there are too many from its address.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Entered> {
+    pub(super) fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
+        let address = from.ip().to_canonical();
         let mut lines = self.lines.lock();
         let from_there = lines.by_address.entry(address).or_default();
         let most = self.settings.connections_per_address;
@@ -112,23 +129,29 @@ impl Door {
             return None;
         }
         *from_there += 1;
-        let line = Arc::new(Line::new(self.next_id.fetch_add(1, Ordering::Relaxed), address, &self.settings));
+        let line = Arc::new(Line::new(self.next_id.fetch_add(1, Ordering::Relaxed), from, &self.settings));
         lines.all.insert(line.id, line.clone());
         metrics::gauge!("lockkeeper_zookeeper_connections").set(lines.all.len() as f64);
         Some(Entered { door: self.clone(), line })
     }
 
-    /// A session is used over this line from now on; an older line of it on this node ends.
-    pub(super) fn attach(&self, line: &Arc<Line>, session: SessionId, attachment: Zxid, timeout_ms: u32) {
-        line.open(session, attachment, timeout_ms);
-        let older = {
+    /// A session is used over this line from now on; an older line of it on this node ends. False if it has moved on already: looked at under
+    /// the state's lock, so that whoever moves it later finds this line and ends it.
+    pub(super) fn attach(&self, line: &Arc<Line>, carried: Carried) -> bool {
+        let Carried { id: session, attachment, .. } = carried;
+        let older = self.node.look(|state| {
+            if state.session(session).map(|session| session.attachment) != Some(attachment) {
+                return None;
+            }
+            line.open(carried);
             let mut lines = self.lines.lock();
             let older = lines.by_session.insert(session, line.id).filter(|id| *id != line.id);
-            older.and_then(|id| lines.all.get(&id).cloned())
-        };
-        if let Some(older) = older {
+            Some(older.and_then(|id| lines.all.get(&id).cloned()))
+        });
+        if let Some(Some(older)) = &older {
             older.outbox.end(End::WhenSaid);
         }
+        older.is_some()
     }
 
     /// All connections, oldest first.
@@ -144,8 +167,11 @@ impl Door {
     }
 
     fn leave(&self, line: &Line) {
-        // Watches first: nobody is told over a line that is not there.
-        self.watches.lock().forget(line.id);
+        // In pieces: whoever applies an entry needs them too.
+        let left = self.watches.lock().leave(line.id);
+        for some in left.chunks(AT_ONCE) {
+            self.watches.lock().forget(line.id, some);
+        }
         let mut lines = self.lines.lock();
         lines.all.remove(&line.id);
         if let Some(session) = line.session()

@@ -40,7 +40,9 @@ pub(super) async fn greet(door: &Arc<Door>, line: &Arc<Line>, frame: Bytes) -> G
     };
     match opened {
         Ok((credential, carried)) => {
-            door.attach(line, carried.id, carried.attachment, carried.timeout_ms);
+            if !door.attach(line, carried) {
+                return Greeted::Out("its session has moved on meanwhile");
+            }
             let response = ConnectResponse {
                 protocol_version: 0,
                 timeout_ms: i32::try_from(carried.timeout_ms).unwrap_or(i32::MAX),

@@ -1,6 +1,6 @@
 //! One connection, as everybody else sees it: where its answers go, whose session it carries, what it still owes.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +29,7 @@ pub(super) struct Carried {
 pub(super) struct Line {
     pub(super) id: ConnectionId,
     pub(super) address: IpAddr,
+    pub(super) port: u16,
     pub(super) outbox: Outbox,
     session: OnceLock<Carried>,
     /// Who its client has proved to be.
@@ -50,10 +51,12 @@ struct Debt {
 }
 
 impl Line {
-    pub(super) fn new(id: ConnectionId, address: IpAddr, settings: &Settings) -> Self {
+    pub(super) fn new(id: ConnectionId, from: SocketAddr, settings: &Settings) -> Self {
+        let address = from.ip().to_canonical();
         Self {
             id,
             address,
+            port: from.port(),
             outbox: Outbox::new(settings.max_unread_bytes / 4, settings.max_unread_bytes),
             session: OnceLock::new(),
             principals: Mutex::new(from_address(address)),
@@ -65,8 +68,8 @@ impl Line {
         }
     }
 
-    pub(super) fn open(&self, session: SessionId, attachment: Zxid, timeout_ms: u32) {
-        let _ = self.session.set(Carried { id: session, attachment, timeout_ms });
+    pub(super) fn open(&self, carried: Carried) {
+        let _ = self.session.set(carried);
     }
 
     pub(super) fn session(&self) -> Option<Carried> {

@@ -46,7 +46,7 @@ pub(super) async fn accept(
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "all").increment(1);
             continue;
         };
-        let Some(entered) = door.enter(address.ip().to_canonical()) else {
+        let Some(entered) = door.enter(address) else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "address").increment(1);
             tracing::warn!(address = %address.ip(), most = door.settings.connections_per_address, "too many connections from one address");
             continue;

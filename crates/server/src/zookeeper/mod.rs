@@ -35,18 +35,18 @@ mod watches;
 mod words;
 
 use door::{Door, Settings};
-use special::Special;
+pub(crate) use special::Special;
+use watches::Bounds;
 
-/// Serves ZooKeeper's clients until `finish` is cancelled; then gives the connections that are left.
+/// Serves ZooKeeper's clients, so many at a time, until `finish` is cancelled; then gives the connections that are left.
 pub(crate) fn serve(
     listener: TcpListener,
     node: &Node,
-    config: &Config,
-    checked: &Checked,
+    (config, checked): (&Config, &Checked),
+    most: usize,
     finish: CancellationToken,
 ) -> impl Future<Output = JoinSet<()>> + Send + 'static {
     let door = Door::new(node.clone(), settings(config));
-    let most = config.zookeeper.connections;
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let telling = tell_of_members(door.clone(), addresses);
@@ -67,6 +67,7 @@ fn settings(config: &Config) -> Settings {
         connections_per_address: zookeeper.connections_per_address,
         max_frame_bytes: zookeeper.max_frame_bytes,
         max_unread_bytes: zookeeper.max_unread_bytes,
+        watches: Bounds { of_all: zookeeper.watches, of_one: zookeeper.watches_per_connection },
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,

@@ -2,6 +2,7 @@
 //! is answered fit together.
 
 use bytes::{Bytes, BytesMut};
+use lockkeeper_core::limits::MAX_MULTI_OPS;
 use lockkeeper_core::{NodePath, NodeView, Permissions, SessionId, State};
 use lockkeeper_zookeeper::{
     ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, Writer, encode_reply_with,
@@ -18,6 +19,8 @@ pub(super) struct Reader<'a> {
     pub(super) known: &'a Known,
     /// What is below `/zookeeper`.
     pub(super) special: &'a special::Special,
+    /// Most data in one answer of many parts.
+    pub(super) most_bytes: usize,
 }
 
 /// A node that is looked at: one of the tree, or one that only this protocol shows.
@@ -58,11 +61,7 @@ impl Reader<'_> {
                     seen.stat().write(writer);
                 });
             }),
-            Request::MultiRead(parts) => {
-                let results = parts.iter().map(|part| self.part(state, part)).collect();
-                say(Reply::Multi(results), out);
-                Ok(())
-            }
+            Request::MultiRead(parts) => self.parts(state, parts).map(|results| say(Reply::Multi(results), out)),
             Request::GetEphemerals(prefix) => {
                 let session = state.session(self.session);
                 let own = session.into_iter().flat_map(|session| session.ephemerals());
@@ -143,6 +142,28 @@ impl Reader<'_> {
         let path = path_seen(text)?;
         let special = self.special.below(path.as_str());
         i32::try_from(count(state, &path) + special).map_err(|_| ErrorCode::MarshallingError)
+    }
+
+    /// So many, and so much in all: a short request can ask for the same data very often.
+    fn parts(&self, state: &State, parts: &[MultiReadOp]) -> Result<Vec<MultiResult>, ErrorCode> {
+        if parts.len() > MAX_MULTI_OPS {
+            return Err(ErrorCode::BadArguments);
+        }
+        let mut bytes = 0_usize;
+        let mut results = Vec::with_capacity(parts.len());
+        for part in parts {
+            let result = self.part(state, part);
+            bytes = bytes.saturating_add(match &result {
+                MultiResult::GetData { data, .. } => data.as_ref().map_or(0, Bytes::len),
+                MultiResult::GetChildren(names) => names.iter().map(String::len).sum(),
+                _ => 0,
+            });
+            if bytes > self.most_bytes {
+                return Err(ErrorCode::BadArguments);
+            }
+            results.push(result);
+        }
+        Ok(results)
     }
 
     fn part(&self, state: &State, part: &MultiReadOp) -> MultiResult {

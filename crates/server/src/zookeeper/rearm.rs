@@ -7,6 +7,7 @@ use lockkeeper_zookeeper::{AddWatchMode, ErrorCode, Reply, Request, WatcherEvent
 
 use super::door::Door;
 use super::line::Line;
+use super::outbox::End;
 use super::values::{path_seen, zxid};
 use super::watches::{Again, Kind, missed};
 
@@ -19,8 +20,21 @@ pub(super) fn note(door: &Door, line: &Line, state: &State, request: &Request, f
         _ => return,
     };
     if let Ok(path) = path_seen(&ask.path) {
-        door.watches.lock().add(line.id, path, kind);
+        watch(door, line, path, kind);
     }
+}
+
+fn watch(door: &Door, line: &Line, path: NodePath, kind: Kind) {
+    if door.watches.lock().add(line.id, path, kind).is_err() {
+        too_many(line);
+    }
+}
+
+/// A watch that is not set must not be believed in: its client finds out by losing the connection.
+fn too_many(line: &Line) {
+    tracing::warn!(address = %line.address, "a ZooKeeper client has more watches than are allowed; its connection is closed");
+    metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
+    line.outbox.end(End::AtOnce);
 }
 
 fn is_absent(state: &State, text: &str) -> bool {
@@ -48,7 +62,7 @@ pub(super) fn answer(
             };
             // Whatever cannot be there will never have anything to tell.
             if let Ok(path) = path_seen(&add.path) {
-                door.watches.lock().add(line.id, path, kind);
+                watch(door, line, path, kind);
             }
             Reply::Error(0).encode(xid, at, out);
             return Ok(());
@@ -124,7 +138,11 @@ pub(super) fn set_again(door: &Door, line: &Line, state: &State, seen: i64, wish
                 let event = WatcherEvent::of_node(event, (*text).to_owned());
                 line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
             }
-            (None, Some(path)) => watches.add(line.id, path, *kind),
+            (None, Some(path)) => {
+                if watches.add(line.id, path, *kind).is_err() {
+                    return too_many(line);
+                }
+            }
             (None, None) => {}
         }
     }

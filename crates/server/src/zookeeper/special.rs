@@ -22,7 +22,7 @@ static READABLE: LazyLock<Vec<AclEntry>> =
 
 /// What is there now.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Special {
+pub(crate) struct Special {
     /// The members, and where clients of this protocol reach them.
     config: Option<Bytes>,
 }
@@ -67,7 +67,7 @@ impl Special {
     }
 
     /// Whether clients may make, change or remove something there: they may not.
-    pub(super) fn is_reserved(path: &str) -> bool {
+    pub(crate) fn is_reserved(path: &str) -> bool {
         path.strip_prefix(ROOT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 

@@ -58,15 +58,50 @@ pub(super) struct Watches {
     by_connection: HashMap<ConnectionId, BTreeSet<(NodePath, Kind)>>,
     /// How many of them are recursive: without any, no ancestor is looked at.
     recursive: usize,
+    count: usize,
+    bounds: Bounds,
 }
+
+/// How many watches there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) of_all: usize,
+    pub(super) of_one: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { of_all: usize::MAX, of_one: usize::MAX }
+    }
+}
+
+/// There are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
 
 impl Watches {
     /// Sets a watch; setting it again changes nothing. Kinds live side by side on one node (as since 3.9, ZOOKEEPER-4466).
-    pub(super) fn add(&mut self, connection: ConnectionId, path: NodePath, kind: Kind) {
-        if self.by_connection.entry(connection).or_default().insert((path.clone(), kind)) {
-            self.recursive += usize::from(kind == Kind::Recursive);
-            self.by_path.entry(path).or_default().entry(connection).or_default().insert(kind);
+    ///
+    /// # Errors
+    /// The connection, or all of them, have too many.
+    pub(super) fn add(&mut self, connection: ConnectionId, path: NodePath, kind: Kind) -> Result<(), TooMany> {
+        let own = self.by_connection.entry(connection).or_default();
+        if own.contains(&(path.clone(), kind)) {
+            return Ok(());
         }
+        if own.len() >= self.bounds.of_one || self.count >= self.bounds.of_all {
+            return Err(TooMany);
+        }
+        own.insert((path.clone(), kind));
+        self.count += 1;
+        self.recursive += usize::from(kind == Kind::Recursive);
+        self.by_path.entry(path).or_default().entry(connection).or_default().insert(kind);
+        Ok(())
+    }
+
+    /// None yet, and no more than that.
+    pub(super) fn bounded(bounds: Bounds) -> Self {
+        Self { bounds, ..Self::default() }
     }
 
     /// Whether the connection has a watch like that.
@@ -92,6 +127,12 @@ impl Watches {
         if own.is_empty() {
             self.by_connection.remove(&connection);
         }
+        self.unlink(connection, path, kind);
+        true
+    }
+
+    fn unlink(&mut self, connection: ConnectionId, path: &NodePath, kind: Kind) {
+        self.count -= 1;
         self.recursive -= usize::from(kind == Kind::Recursive);
         if let Some(there) = self.by_path.get_mut(path) {
             if let Some(kinds) = there.get_mut(&connection) {
@@ -104,13 +145,20 @@ impl Watches {
                 self.by_path.remove(path);
             }
         }
-        true
     }
 
-    /// The connection has gone, and its watches with it.
-    pub(super) fn forget(&mut self, connection: ConnectionId) {
-        for (path, kind) in self.by_connection.get(&connection).cloned().unwrap_or_default() {
-            self.remove(connection, &path, kind);
+    /// The connection has gone: what it watched, for [`forget`](Self::forget). It gets no more watches after this.
+    pub(super) fn leave(&mut self, connection: ConnectionId) -> Vec<(NodePath, Kind)> {
+        self.by_connection.remove(&connection).into_iter().flatten().collect()
+    }
+
+    /// Lets go of some of what a connection watched that has gone. What has fired meanwhile is not there any more.
+    pub(super) fn forget(&mut self, connection: ConnectionId, some: &[(NodePath, Kind)]) {
+        for (path, kind) in some {
+            let there = self.by_path.get(path).and_then(|there| there.get(&connection));
+            if there.is_some_and(|kinds| kinds.contains(kind)) {
+                self.unlink(connection, path, *kind);
+            }
         }
     }
 
@@ -127,7 +175,10 @@ impl Watches {
             }
         }
         for (connection, kind) in spent {
-            self.remove(connection, path, kind);
+            // Of one that has just gone it is known here alone.
+            if !self.remove(connection, path, kind) {
+                self.unlink(connection, path, kind);
+            }
         }
         if self.recursive > 0 && Kind::Recursive.hears(event) {
             let mut above = path.parent();
@@ -144,8 +195,7 @@ impl Watches {
 
     /// How many connections have watches, how many paths are watched, and how many watches there are.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let watches = self.by_connection.values().map(BTreeSet::len).sum();
-        (self.by_connection.len(), self.by_path.len(), watches)
+        (self.by_connection.len(), self.by_path.len(), self.count)
     }
 
     /// Which connections watch which paths, in order.
@@ -200,7 +250,7 @@ mod tests {
     fn watching(kinds: &[(ConnectionId, &str, Kind)]) -> Watches {
         let mut watches = Watches::default();
         for (connection, at, kind) in kinds {
-            watches.add(*connection, path(at), *kind);
+            watches.add(*connection, path(at), *kind).unwrap();
         }
         watches
     }
@@ -241,7 +291,7 @@ mod tests {
         let mut watches = watching(&[(1, "/a", Kind::Data), (1, "/a", Kind::Persistent)]);
         assert_eq!(watches.fire(DataChanged, &path("/a")), [1], "told once");
         assert!(watches.has(1, &path("/a"), WatcherType::Any) && !watches.has(1, &path("/a"), WatcherType::Data));
-        watches.add(1, path("/a"), Kind::Recursive);
+        watches.add(1, path("/a"), Kind::Recursive).unwrap();
         assert!(watches.has(1, &path("/a"), WatcherType::Persistent));
         assert_eq!(watches.fire(ChildrenChanged, &path("/a")), [1], "the recursive one says nothing of lists");
         assert!(watches.take(1, &path("/a"), WatcherType::Any) && !watches.take(1, &path("/a"), WatcherType::Any));
@@ -251,12 +301,28 @@ mod tests {
     #[test]
     fn a_connection_that_went_leaves_nothing() {
         let mut watches = watching(&[(1, "/a", Kind::Data), (1, "/b", Kind::Recursive), (2, "/b", Kind::Children)]);
-        watches.forget(1);
+        let left = watches.leave(1);
+        assert_eq!(watches.fire(DataChanged, &path("/a")), [1], "it is told of one that has gone");
+        watches.forget(1, &left);
+        watches.forget(1, &left);
         assert_eq!(watches.counts(), (1, 1, 1));
         assert_eq!(watches.fire(Created, &path("/b/c")), [] as [u64; 0]);
-        watches.forget(2);
-        watches.forget(2);
+        let left = watches.leave(2);
+        watches.forget(2, &left);
         assert_eq!(watches.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn there_is_a_bound_to_them() {
+        let mut watches = Watches::bounded(Bounds { of_all: 3, of_one: 2 });
+        assert_eq!(watches.add(1, path("/a"), Kind::Data), Ok(()));
+        assert_eq!(watches.add(1, path("/a"), Kind::Data), Ok(()), "again");
+        assert_eq!(watches.add(1, path("/b"), Kind::Data), Ok(()));
+        assert_eq!(watches.add(1, path("/c"), Kind::Data), Err(TooMany));
+        assert_eq!(watches.add(2, path("/a"), Kind::Data), Ok(()));
+        assert_eq!(watches.add(3, path("/a"), Kind::Data), Err(TooMany));
+        watches.fire(DataChanged, &path("/a"));
+        assert_eq!(watches.add(3, path("/a"), Kind::Data), Ok(()));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use lockkeeper_node::{Node, NodeStatus};
 use lockkeeper_zookeeper::FourLetterWord;
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::door::Door;
 
@@ -18,7 +19,9 @@ pub(super) async fn answer(door: &Door, word: FourLetterWord) -> String {
         return format!("{word} is not executed because it is not in the whitelist.\n");
     }
     let status = door.node.status();
+    let serves = status.consensus.leader.is_some();
     match word.as_str() {
+        "srvr" | "stat" | "mntr" | "isro" if !serves => NOT_SERVING.into(),
         "ruok" => "imok".into(),
         "isro" => "rw".into(),
         "srvr" => server(door, &status, None),
@@ -43,6 +46,9 @@ fn mode(status: &NodeStatus) -> &'static str {
     if status.consensus.leading { "leader" } else { "follower" }
 }
 
+/// What ZooKeeper says for a server that has no quorum.
+const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
+
 fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
     let lines = door.lines();
     let mut text = format!("Zookeeper version: {VERSION}\n");
@@ -52,11 +58,12 @@ fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
     let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
     let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
     let outstanding: usize = lines.iter().map(|line| line.owes()).sum();
+    let (least, mean, most) = door.latency.ms();
     let (zxid, nodes) = door.node.look(|state| (state.zxid(), state.node_count()));
     let _ = write!(
         text,
-        "Latency min/avg/max: 0/0.0/0\nReceived: {received}\nSent: {sent}\nConnections: {}\nOutstanding: {outstanding}\n\
-         Zxid: {:#x}\nMode: {}\nNode count: {nodes}\n",
+        "Latency min/avg/max: {least}/{mean:.4}/{most}\nReceived: {received}\nSent: {sent}\nConnections: {}\n\
+         Outstanding: {outstanding}\nZxid: {:#x}\nMode: {}\nNode count: {nodes}\n",
         lines.len(),
         zxid.0,
         mode(status)
@@ -69,8 +76,9 @@ fn connections(door: &Door) -> String {
     for line in door.lines() {
         let _ = write!(
             text,
-            " /{}[1](queued={},recved={},sent={}",
+            " /{}:{}[1](queued={},recved={},sent={}",
             line.address,
+            line.port,
             line.owes(),
             line.received.load(Ordering::Relaxed),
             line.sent.load(Ordering::Relaxed)
@@ -91,9 +99,14 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         door.node.look(|state| (state.node_count(), state.ephemeral_count(), state.session_count()));
     let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
     let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
-    let figures: [(&str, String); 10] = [
+    let (least, mean, most) = door.latency.ms();
+    let mut figures: Vec<(&str, String)> = vec![
         ("zk_version", VERSION.into()),
         ("zk_server_state", mode(status).into()),
+        ("zk_avg_latency", format!("{mean:.4}")),
+        ("zk_max_latency", most.to_string()),
+        ("zk_min_latency", least.to_string()),
+        ("zk_uptime", door.since.elapsed().as_millis().to_string()),
         ("zk_packets_received", received.to_string()),
         ("zk_packets_sent", sent.to_string()),
         ("zk_num_alive_connections", lines.len().to_string()),
@@ -103,6 +116,16 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         ("zk_watch_count", watches.to_string()),
         ("zk_global_sessions", sessions.to_string()),
     ];
+    if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
+        figures.push(("zk_open_file_descriptor_count", files.count().to_string()));
+    }
+    if let Ok((soft, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        figures.push(("zk_max_file_descriptor_count", soft.to_string()));
+    }
+    if status.consensus.leading {
+        let others = door.node.consensus().members().borrow().voters.len().saturating_sub(1);
+        figures.push(("zk_followers", others.to_string()));
+    }
     figures.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name}\t{value}");
         text

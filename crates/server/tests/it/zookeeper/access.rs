@@ -68,6 +68,44 @@ async fn a_node_is_read_and_written_by_those_whom_its_list_names() {
 }
 
 #[tokio::test]
+async fn what_is_zookeepers_own_is_nobodys() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    assert_eq!(client.create("/zookeeper/mine", 0).await, Err(ErrorCode::NoAuth));
+    for path in ["zookeeper", "zookeeper/mine"] {
+        let create = cluster.request(Method::POST, &format!("/v1/nodes/{path}")).json(&json!({}));
+        Got::of(create.send().await.unwrap()).await.problem(Code::Forbidden);
+    }
+    let txn = json!({"operations": [{"op": "create", "path": "/zookeeper"}]});
+    cluster.post("/v1/txn", None, txn).await.problem(Code::Forbidden);
+    assert_eq!(client.children("/").await.unwrap(), ["zookeeper"]);
+}
+
+#[tokio::test]
+async fn sessions_and_gates_show_no_more_than_may_be_read() {
+    let cluster = cluster(1).await;
+    let mut bob = Client::open(cluster.door(0)).await;
+    bob.ask(auth("bob:pw")).await.unwrap();
+    private(&mut bob, "/bobs").await;
+    bob.create("/bobs/hidden", 1).await.unwrap();
+    bob.create("/shown", 1).await.unwrap();
+    let session = format!("/v1/sessions/{}", bob.session.session_id);
+    let paths = async |path: &str, user| -> String { over_http(&cluster, Method::GET, path, user).await.text };
+    for path in [session.as_str(), "/v1/sessions"] {
+        let (nobody, owner) = (paths(path, None).await, paths(path, Some(("bob", "pw"))).await);
+        assert!(nobody.contains("/shown") && !nobody.contains("/bobs/hidden"), "{nobody}");
+        assert!(owner.contains("/shown") && owner.contains("/bobs/hidden"), "{owner}");
+    }
+    let begin = json!({"fingerprint": "f"});
+    assert!(cluster.post("/v1/gates/g/begin", None, begin.clone()).await.status.is_success());
+    let list = SetAclRequest { path: "/gates/g".into(), acl: vec![acl("auth", "", Permissions::ALL)], version: -1 };
+    bob.ask(Request::SetAcl(list)).await.unwrap();
+    over_http(&cluster, Method::GET, "/v1/gates/g", None).await.problem(Code::Forbidden);
+    cluster.post("/v1/gates/g/begin", None, begin).await.problem(Code::Forbidden);
+    assert!(over_http(&cluster, Method::GET, "/v1/gates/g", Some(("bob", "pw"))).await.status.is_success());
+}
+
+#[tokio::test]
 async fn nobody_is_told_of_what_they_may_not_read() {
     let cluster = cluster(1).await;
     let mut bob = Client::open(cluster.door(0)).await;
@@ -124,7 +162,9 @@ async fn the_other_door_asks_for_the_same_credentials() {
     assert_eq!(Got::of(set.send().await.unwrap()).await.status, StatusCode::OK);
     assert_eq!(bob.data("/bobs").await.unwrap(), "y");
     let bearer = cluster.request(Method::GET, "/v1/nodes/bobs").bearer_auth("token");
-    Got::of(bearer.send().await.unwrap()).await.problem(Code::BadRequest);
+    Got::of(bearer.send().await.unwrap()).await.problem(Code::Forbidden);
+    let broken = cluster.request(Method::GET, "/v1/nodes/bobs").header("authorization", "Basic !");
+    Got::of(broken.send().await.unwrap()).await.problem(Code::BadRequest);
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use lockkeeper_zookeeper::request::{CreateRequest, SetWatchesRequest};
-use lockkeeper_zookeeper::{Acl, ErrorCode, OpCode, Reply, Request};
+use lockkeeper_zookeeper::request::{CreateRequest, PathWatch, SetWatchesRequest};
+use lockkeeper_zookeeper::{Acl, ErrorCode, Id, MultiReadOp, OpCode, Permissions, Reply, Request};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
@@ -85,6 +85,41 @@ async fn half_a_mebibyte_is_kept_and_two_are_not_taken_in() {
     assert!(client.is_closed().await);
     let mut other = Client::open(cluster.door(0)).await;
     assert_eq!(other.exists("/two", false).await, Err(ErrorCode::NoNode));
+}
+
+#[tokio::test]
+async fn a_short_request_for_a_great_deal_is_refused() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    client.ask(create("/big", &vec![7; 512 * 1024], 0)).await.unwrap();
+    let read = |count| {
+        let part = || MultiReadOp::GetData(PathWatch { path: "/big".into(), watch: false });
+        Request::MultiRead((0..count).map(|_| part()).collect())
+    };
+    let Ok(Reply::Multi(few)) = client.ask(read(4)).await else { panic!("a few will do") };
+    assert_eq!(few.len(), 4);
+    assert_eq!(client.ask(read(100)).await, Err(ErrorCode::BadArguments), "fifty megabytes");
+    assert_eq!(client.ask(read(20_000)).await, Err(ErrorCode::BadArguments));
+    let many: Vec<Acl> = (0..20_000)
+        .map(|number| Acl {
+            permissions: Permissions::ALL,
+            id: Id { scheme: "digest".into(), id: format!("u{number}:hash") },
+        })
+        .collect();
+    let create = CreateRequest { path: "/acl".into(), data: None, acl: many, flags: 0 };
+    assert_eq!(client.ask(Request::Create(create)).await, Err(ErrorCode::InvalidAcl));
+}
+
+#[tokio::test]
+async fn who_watches_more_than_is_allowed_is_cut_off() {
+    let cluster = cluster_with(1, |config| config.zookeeper.watches_per_connection = 10).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    for number in 0..10 {
+        client.exists(&format!("/w{number}"), true).await.unwrap_err();
+    }
+    client.exists("/w0", true).await.unwrap_err();
+    client.send(&Request::Exists(PathWatch { path: "/one-more".into(), watch: true })).await;
+    assert!(client.is_closed().await);
 }
 
 #[tokio::test]

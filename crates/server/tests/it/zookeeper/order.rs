@@ -5,7 +5,7 @@ use lockkeeper_zookeeper::request::{AddWatchRequest, PathVersion, PathWatch, Set
 use lockkeeper_zookeeper::{ErrorCode, EventType, MultiOp, MultiResult, OpCode, Reply, Request};
 
 use super::client::{Client, Heard, get, set};
-use super::cluster;
+use super::{cluster, cluster_with};
 
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 
@@ -140,6 +140,21 @@ async fn sync_is_a_barrier() {
         for reader in &mut readers {
             reader.ask(Request::Sync("/s".into())).await.unwrap();
             assert_eq!(reader.data("/s").await.unwrap(), data.as_bytes());
+        }
+    }
+}
+
+#[tokio::test]
+async fn linearizable_reads_need_no_barrier() {
+    let cluster = cluster_with(3, |config| config.zookeeper.linearizable_reads = true).await;
+    let mut writer = Client::open(cluster.door(0)).await;
+    writer.create("/l", 0).await.unwrap();
+    let mut readers = [Client::open(cluster.door(1)).await, Client::open(cluster.door(2)).await];
+    for round in 0..200 {
+        let data = round.to_string();
+        writer.set("/l", data.as_bytes()).await.unwrap();
+        for reader in &mut readers {
+            assert_eq!(reader.data("/l").await.unwrap(), data.as_bytes());
         }
     }
 }

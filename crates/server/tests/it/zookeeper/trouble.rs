@@ -1,9 +1,13 @@
 //! Nodes go, leaders change; sessions, watches and the order of answers stay.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use bytes::BytesMut;
 use lockkeeper_zookeeper::request::SetWatchesRequest;
 use lockkeeper_zookeeper::{EventType, OpCode, Reply, Request};
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
 
 use super::client::{Client, get, set};
 use super::{cluster, until};
@@ -76,33 +80,82 @@ async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
     assert_eq!(std::str::from_utf8(&shown).unwrap().matches(":participant;").count(), 2);
 }
 
+/// What has gone out and what has come back of a pipeline.
+#[derive(Default)]
+struct Pipeline {
+    sent: AtomicUsize,
+    answered: AtomicUsize,
+    enough: AtomicBool,
+    /// `sent` is final; what it counts last goes out after this.
+    ended: AtomicBool,
+}
+
+impl Pipeline {
+    fn open(&self) -> usize {
+        self.sent.load(Ordering::SeqCst).saturating_sub(self.answered.load(Ordering::SeqCst))
+    }
+
+    /// Sets without a pause until it is enough.
+    async fn write(&self, mut writing: OwnedWriteHalf) -> OwnedWriteHalf {
+        const PIECE: usize = 50;
+        loop {
+            let ended = self.enough.load(Ordering::SeqCst);
+            let from = self.sent.load(Ordering::SeqCst);
+            let mut out = BytesMut::new();
+            for number in from..from + PIECE {
+                set("/n", number.to_string().as_bytes()).encode(xid_of(number), &mut out);
+            }
+            self.sent.store(from + PIECE, Ordering::SeqCst);
+            self.ended.store(ended, Ordering::SeqCst);
+            writing.write_all(&out).await.unwrap();
+            if ended {
+                return writing;
+            }
+        }
+    }
+
+    /// Reads all answers: each in its turn, and each change made once.
+    async fn read(&self, client: &mut Client) {
+        loop {
+            let number = self.answered.load(Ordering::SeqCst);
+            if self.ended.load(Ordering::SeqCst) && number == self.sent.load(Ordering::SeqCst) {
+                return;
+            }
+            let Reply::Stat(stat) = client.answer(xid_of(number), OpCode::SetData).await.unwrap() else {
+                panic!("a stat")
+            };
+            assert_eq!(usize::try_from(stat.version).unwrap(), number + 1, "each once, in order");
+            self.answered.store(number + 1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn xid_of(number: usize) -> i32 {
+    i32::try_from(number).unwrap() + 100
+}
+
 #[tokio::test]
 async fn a_leader_change_in_mid_pipeline_is_a_pause() {
     let cluster = cluster(3).await;
     let mut client = Client::open(cluster.door(0)).await;
     client.create("/n", 0).await.unwrap();
-    const ASKED: usize = 3_000;
-    let mut out = BytesMut::new();
-    let asked: Vec<i32> =
-        (0..ASKED).map(|number| client.encode(&set("/n", number.to_string().as_bytes()), &mut out)).collect();
     let session = client.session.clone();
-    let (mut client, mut writing) = client.split();
-    let writer = tokio::spawn(async move {
-        tokio::io::AsyncWriteExt::write_all(&mut writing, &out).await.unwrap();
-        writing
-    });
-    for (number, xid) in asked.into_iter().enumerate() {
-        let Reply::Stat(stat) = client.answer(xid, OpCode::SetData).await.unwrap() else { panic!("a stat") };
-        assert_eq!(usize::try_from(stat.version).unwrap(), number + 1, "each once, in order");
-        if number == ASKED / 3 || number == 2 * ASKED / 3 {
+    let (mut client, writing) = client.split();
+    let pipeline = Pipeline::default();
+    let change_leaders = async {
+        for _ in 0..3 {
+            let before = pipeline.answered.load(Ordering::SeqCst);
+            until(async || pipeline.answered.load(Ordering::SeqCst) > before && pipeline.open() > 0).await;
             hand_over(&cluster).await;
         }
-    }
-    let writing = writer.await.unwrap();
+        pipeline.enough.store(true, Ordering::SeqCst);
+    };
+    let (writing, (), ()) = tokio::join!(pipeline.write(writing), pipeline.read(&mut client), change_leaders);
     drop((client, writing));
     let mut client = Client::resume(cluster.door(1), &session, 0).await.unwrap();
     client.ask(Request::Sync("/n".into())).await.unwrap();
-    assert_eq!(client.data("/n").await.unwrap(), (ASKED - 1).to_string());
+    let last = pipeline.sent.load(Ordering::SeqCst) - 1;
+    assert_eq!(client.data("/n").await.unwrap(), last.to_string());
 }
 
 /// Hands leadership to the next node.
