@@ -95,7 +95,8 @@ impl Transaction<'_> {
             Some(_) => NodeKind::Ephemeral,
             None => NodeKind::Ttl { ttl_ms: work.pending_ms },
         };
-        self.put_gate(&path, &record, kind, session);
+        let acl = self.tree.share_acl(&[AclEntry::open()]);
+        self.create(&path, Node::new(record.encode(), acl, kind, session));
         Ok(Reply::Gate(GateStanding::Proceed { token: self.zxid.into(), until_ms }))
     }
 
@@ -122,8 +123,12 @@ impl Transaction<'_> {
         let (since_ms, until_ms) = (self.clock_ms, self.clock_ms.saturating_add(keep_ms));
         let record = GateRecord { since_ms, until_ms, done: Some((token, result.clone())), ..pending };
         let path = key.path();
+        // Another node, for another life; who may see it stays as it was set.
+        let Some(acl) = self.tree.get(&path).map(|node| node.acl.clone()) else {
+            return Err(Refusal::GateNotPending { key: key.clone(), token });
+        };
         self.remove(&path);
-        self.put_gate(&path, &record, NodeKind::Ttl { ttl_ms: keep_ms }, None);
+        self.create(&path, Node::new(record.encode(), acl, NodeKind::Ttl { ttl_ms: keep_ms }, None));
         Ok(Reply::GateSettled)
     }
 
@@ -150,11 +155,6 @@ impl Transaction<'_> {
         let is_current = record.done.is_none() && token == node.czxid.into() && record.until_ms > self.clock_ms;
         let is_worker = node.owner.is_none() || node.owner == session;
         if is_current && is_worker { Ok(record) } else { Err(not_pending()) }
-    }
-
-    fn put_gate(&mut self, path: &NodePath, record: &GateRecord, kind: NodeKind, owner: Option<SessionId>) {
-        let acl = self.tree.share_acl(&[AclEntry::open()]);
-        self.create(path, Node::new(record.encode(), acl, kind, owner));
     }
 
     /// Only containers stand between the root of the gates and a gate, so that no gate stands in the way of another's end.

@@ -82,10 +82,17 @@ impl Model {
         }
     }
 
-    fn put(&mut self, zxid: u64, key: &GateKey, record: Record, kind: NodeKind, owner: Option<u64>) {
+    fn put(
+        &mut self,
+        zxid: u64,
+        key: &GateKey,
+        record: Record,
+        acl: &[AclEntry],
+        (kind, owner): (NodeKind, Option<u64>),
+    ) {
         let bytes = record.write();
         self.records.insert(bytes.clone(), record);
-        self.add(zxid, &format!("/gates/{key}"), &bytes, &[AclEntry::open()], kind, owner);
+        self.add(zxid, &format!("/gates/{key}"), &bytes, acl, kind, owner);
     }
 
     pub(crate) fn begin_gate(
@@ -133,7 +140,7 @@ impl Model {
         let (since, until) = (self.clock, self.clock + pending_ms);
         let record = Record { fingerprint: fingerprint.into(), label: label.into(), since, until, done: None };
         let kind = if session.is_some() { NodeKind::Ephemeral } else { NodeKind::Ttl { ttl_ms: pending_ms } };
-        self.put(zxid, key, record, kind, session.map(|session| session.0));
+        self.put(zxid, key, record, &[AclEntry::open()], (kind, session.map(|session| session.0)));
         Ok(Reply::Gate(GateStanding::Proceed { token: FencingToken(zxid), until_ms: until }))
     }
 
@@ -154,10 +161,11 @@ impl Model {
             return Ok(Reply::GateSettled);
         }
         let pending = self.pending(session, key, token)?;
+        let acl = self.nodes[&format!("/gates/{key}")].acl.clone();
         self.remove(zxid, &format!("/gates/{key}"))?;
         let (since, until) = (self.clock, self.clock + keep_ms);
         let record = Record { since, until, done: Some((token.0, result.to_vec())), ..pending };
-        self.put(zxid, key, record, NodeKind::Ttl { ttl_ms: keep_ms }, None);
+        self.put(zxid, key, record, &acl, (NodeKind::Ttl { ttl_ms: keep_ms }, None));
         Ok(Reply::GateSettled)
     }
 

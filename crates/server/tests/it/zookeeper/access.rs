@@ -97,12 +97,15 @@ async fn sessions_and_gates_show_no_more_than_may_be_read() {
         assert!(owner.contains("/shown") && owner.contains("/bobs/hidden"), "{owner}");
     }
     let begin = json!({"fingerprint": "f"});
-    assert!(cluster.post("/v1/gates/g/begin", None, begin.clone()).await.status.is_success());
+    let begun: serde_json::Value = cluster.post("/v1/gates/g/begin", None, begin.clone()).await.json();
     let list = SetAclRequest { path: "/gates/g".into(), acl: vec![acl("auth", "", Permissions::ALL)], version: -1 };
     bob.ask(Request::SetAcl(list)).await.unwrap();
     over_http(&cluster, Method::GET, "/v1/gates/g", None).await.problem(Code::Forbidden);
     cluster.post("/v1/gates/g/begin", None, begin).await.problem(Code::Forbidden);
-    assert!(over_http(&cluster, Method::GET, "/v1/gates/g", Some(("bob", "pw"))).await.status.is_success());
+    let finish = json!({"token": begun["token"], "result": {"text": "secret"}});
+    assert!(cluster.post("/v1/gates/g/finish", None, finish).await.status.is_success());
+    over_http(&cluster, Method::GET, "/v1/gates/g", None).await.problem(Code::Forbidden);
+    assert!(over_http(&cluster, Method::GET, "/v1/gates/g", Some(("bob", "pw"))).await.text.contains("secret"));
 }
 
 #[tokio::test]
