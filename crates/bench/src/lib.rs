@@ -12,6 +12,7 @@ mod stream;
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 pub use cpu::spent_us;
@@ -74,6 +75,18 @@ pub struct Latency {
     pub p99_9_us: u64,
     /// The slowest.
     pub max_us: u64,
+}
+
+impl Latency {
+    /// What a histogram of microseconds shows.
+    pub fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            p50_us: histogram.value_at_quantile(0.5),
+            p99_us: histogram.value_at_quantile(0.99),
+            p99_9_us: histogram.value_at_quantile(0.999),
+            max_us: histogram.max(),
+        }
+    }
 }
 
 /// What one measurement found.

@@ -165,23 +165,14 @@ fn summarize(
         seconds,
         cycles,
         cycles_per_second: cycles as f64 / seconds,
-        cycle: latency(&total.cycle),
-        acquire: latency(&total.acquire),
+        cycle: Latency::of(&total.cycle),
+        acquire: Latency::of(&total.acquire),
         errors: total.errors,
         first_error: total.first_error,
         server_cpu_us_per_cycle: (!plan.server_pids.is_empty()).then(|| per_cycle(servers_us)),
         client_cpu_us_per_cycle: own_us.map(per_cycle),
         tokens_not_rising: total.tokens_not_rising,
     })
-}
-
-fn latency(histogram: &Histogram<u64>) -> Latency {
-    Latency {
-        p50_us: histogram.value_at_quantile(0.5),
-        p99_us: histogram.value_at_quantile(0.99),
-        p99_9_us: histogram.value_at_quantile(0.999),
-        max_us: histogram.max(),
-    }
 }
 
 /// One client's way to the cluster.

@@ -26,7 +26,7 @@ use super::hello::{self, Greeted};
 use super::line::{Carried, Line};
 use super::outbox::{End, Next};
 use super::reads::{self, Reader};
-use super::values::{Failure, failure, zxid};
+use super::values::{code, zxid};
 use super::{rearm, words};
 
 /// A client that has connected says who it is within this.
@@ -245,12 +245,13 @@ impl Guest {
                     }
                     tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
                 }
-                Err(error) => {
+                Err(NodeError::Refused(refusal)) => {
                     self.line.pay();
-                    return match failure(&error) {
-                        Failure::Answer(code) => self.say_after_all(xid, Err(code)).await,
-                        Failure::Close => Flow::End("this node cannot take changes at the moment"),
-                    };
+                    return self.say_after_all(xid, Err(code(&refusal))).await;
+                }
+                Err(_) => {
+                    self.line.pay();
+                    return Flow::End("this node cannot take changes at the moment");
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! What the state has, as the protocol writes it: stats, kinds of nodes, refusals.
 
 use lockkeeper_core::{NodeKind, NodePath, Refusal, Zxid};
-use lockkeeper_node::NodeError;
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, Stat};
 
 /// A zxid in a header or a stat. It takes 292,000 years at a million a second to reach the sign.
@@ -92,29 +91,6 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::LockMismatch { .. }
         | Refusal::GateNotPending { .. }
         | Refusal::GateMismatch { .. } => ErrorCode::BadArguments,
-    }
-}
-
-/// What a failure means for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The client is answered with this.
-    Answer(ErrorCode),
-    /// The outcome is not known, or this node cannot serve: the connection is closed, which clients take for just that.
-    Close,
-}
-
-/// What to do about an error.
-pub(super) fn failure(error: &NodeError) -> Failure {
-    match error {
-        NodeError::Refused(refusal) => Failure::Answer(code(refusal)),
-        NodeError::Overloaded { .. } => Failure::Answer(ErrorCode::ThrottledOp),
-        NodeError::WrongSecret
-        | NodeError::NoLeader { .. }
-        | NodeError::UnknownOutcome(_)
-        | NodeError::Compacted { .. }
-        | NodeError::ShuttingDown
-        | NodeError::Fatal(_) => Failure::Close,
     }
 }
 

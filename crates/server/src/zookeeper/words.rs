@@ -1,6 +1,7 @@
 //! Four-letter words, as monitoring tools ask for them (reference: ZooKeeper's administrator's guide, "The Four Letter Words").
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lockkeeper_node::{Node, NodeStatus};
@@ -8,6 +9,7 @@ use lockkeeper_zookeeper::FourLetterWord;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::door::Door;
+use super::line::Line;
 
 /// What tools read the version from. The rest of the line is ours.
 const VERSION: &str = concat!("3.9.1-lockkeeper-", env!("CARGO_PKG_VERSION"));
@@ -49,15 +51,30 @@ fn mode(status: &NodeStatus) -> &'static str {
 /// What ZooKeeper says for a server that has no quorum.
 const NOT_SERVING: &str = "This ZooKeeper instance is not currently serving requests\n";
 
+/// Of all connections together.
+struct Traffic {
+    received: u64,
+    sent: u64,
+    outstanding: usize,
+}
+
+impl Traffic {
+    fn of(lines: &[Arc<Line>]) -> Self {
+        Self {
+            received: lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum(),
+            sent: lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum(),
+            outstanding: lines.iter().map(|line| line.owes()).sum(),
+        }
+    }
+}
+
 fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
     let lines = door.lines();
     let mut text = format!("Zookeeper version: {VERSION}\n");
     if let Some(clients) = clients {
         let _ = write!(text, "Clients:\n{clients}\n");
     }
-    let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
-    let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
-    let outstanding: usize = lines.iter().map(|line| line.owes()).sum();
+    let Traffic { received, sent, outstanding } = Traffic::of(&lines);
     let (least, mean, most) = door.latency.ms();
     let (zxid, nodes) = door.node.look(|state| (state.zxid(), state.node_count()));
     let _ = write!(
@@ -97,8 +114,7 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
     let (_, _, watches) = door.watches.lock().counts();
     let (nodes, ephemerals, sessions) =
         door.node.look(|state| (state.node_count(), state.ephemeral_count(), state.session_count()));
-    let received: u64 = lines.iter().map(|line| line.received.load(Ordering::Relaxed)).sum();
-    let sent: u64 = lines.iter().map(|line| line.sent.load(Ordering::Relaxed)).sum();
+    let Traffic { received, sent, outstanding } = Traffic::of(&lines);
     let (least, mean, most) = door.latency.ms();
     let mut figures: Vec<(&str, String)> = vec![
         ("zk_version", VERSION.into()),
@@ -110,7 +126,7 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         ("zk_packets_received", received.to_string()),
         ("zk_packets_sent", sent.to_string()),
         ("zk_num_alive_connections", lines.len().to_string()),
-        ("zk_outstanding_requests", lines.iter().map(|line| line.owes()).sum::<usize>().to_string()),
+        ("zk_outstanding_requests", outstanding.to_string()),
         ("zk_znode_count", nodes.to_string()),
         ("zk_ephemerals_count", ephemerals.to_string()),
         ("zk_watch_count", watches.to_string()),

@@ -107,6 +107,26 @@ struct Ends {
 #[derive(Debug)]
 pub(super) struct Watches;
 
+/// A client in whose sight the tree is there; none if there is no time left.
+async fn prepared(context: ClientContext) -> Result<Option<Hand>, String> {
+    let mut hand = Hand::new(context)?;
+    let parts: Vec<String> = (0..PARTS).map(part).collect();
+    let mut paths = vec![ROOT];
+    paths.extend(parts.iter().map(String::as_str));
+    Ok(hand.prepare(&paths).await.then_some(hand))
+}
+
+/// Changes the tree, and follows what becomes of it.
+async fn change_and_follow(mut hand: Hand) -> Result<(), String> {
+    let written = CancellationToken::new();
+    let following = tokio::spawn(follow::follow(hand.context.clone(), written.clone()));
+    while hand.think(60..240).await {
+        change(&mut hand).await;
+    }
+    written.cancel();
+    following.await.map_err(|error| error.to_string())?
+}
+
 #[async_trait]
 impl Workload for Watches {
     fn name(&self) -> &'static str {
@@ -122,20 +142,10 @@ impl Workload for Watches {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut hand = Hand::new(context)?;
-        let parts: Vec<String> = (0..PARTS).map(part).collect();
-        let mut paths = vec![ROOT];
-        paths.extend(parts.iter().map(String::as_str));
-        if !hand.prepare(&paths).await {
-            return Ok(());
+        match prepared(context).await? {
+            Some(hand) => change_and_follow(hand).await,
+            None => Ok(()),
         }
-        let written = CancellationToken::new();
-        let following = tokio::spawn(follow::follow(hand.context.clone(), written.clone()));
-        while hand.think(60..240).await {
-            change(&mut hand).await;
-        }
-        written.cancel();
-        following.await.map_err(|error| error.to_string())?
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {

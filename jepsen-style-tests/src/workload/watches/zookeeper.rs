@@ -13,7 +13,7 @@ use zookeeper_client::{
     AddWatchMode, Client, Error, EventType, MultiWriteError, MultiWriteResult, PersistentWatcher, WatchedEvent,
 };
 
-use super::{BEGUN, Begins, CHANGE, ENDED, Effect, Ends, Kind, PARTS, ROOT, SEEN, Sees, check, follow, once, part};
+use super::{BEGUN, Begins, CHANGE, ENDED, Effect, Ends, Kind, PARTS, ROOT, SEEN, Sees, check, once, part};
 use crate::check::Check;
 use crate::workload::hand::{Hand, end};
 use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
@@ -42,23 +42,12 @@ impl Workload for Watches {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let native = context.client % 4 == 3;
-        let mut hand = Hand::new(context)?;
-        let parts: Vec<String> = (0..PARTS).map(part).collect();
-        let mut paths = vec![ROOT];
-        paths.extend(parts.iter().map(String::as_str));
-        if !hand.prepare(&paths).await {
-            return Ok(());
+        let Some(mut hand) = super::prepared(context).await? else { return Ok(()) };
+        if native {
+            return super::change_and_follow(hand).await;
         }
         let written = CancellationToken::new();
         let (context, told) = (hand.context.clone(), written.clone());
-        if native {
-            let following = tokio::spawn(follow::follow(context, told));
-            while hand.think(60..240).await {
-                super::change(&mut hand).await;
-            }
-            written.cancel();
-            return following.await.map_err(|error| error.to_string())?;
-        }
         let recursive = tokio::spawn(watch_all(context.clone(), told.clone()));
         let single = tokio::spawn(once::follow(context, told));
         let mut visit = None;

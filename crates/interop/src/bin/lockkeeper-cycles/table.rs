@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
-use hdrhistogram::Histogram;
 use lockkeeper_bench::Latency;
 use serde::Serialize;
 
@@ -145,8 +144,8 @@ impl Total {
             cycles: self.seen.cycle.len(),
             cycles_per_second: self.rate().unwrap_or_default(),
             cycles_per_second_of_rounds: self.rounds.clone(),
-            acquire: latency(&self.seen.acquire),
-            cycle: latency(&self.seen.cycle),
+            acquire: Latency::of(&self.seen.acquire),
+            cycle: Latency::of(&self.seen.cycle),
             server_cpu_us_per_cycle: self.server_cpu(),
             client_cpu_us_per_cycle: divided(Some(self.own_us as f64), Some(self.seen.cycle.len() as f64)),
             errors: self.seen.errors,
@@ -157,15 +156,6 @@ impl Total {
 
 fn divided(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.zip(other).filter(|(_, other)| *other > 0.0).map(|(one, other)| one / other)
-}
-
-fn latency(histogram: &Histogram<u64>) -> Latency {
-    Latency {
-        p50_us: histogram.value_at_quantile(0.5),
-        p99_us: histogram.value_at_quantile(0.99),
-        p99_9_us: histogram.value_at_quantile(0.999),
-        max_us: histogram.max(),
-    }
 }
 
 /// For a terminal.
