@@ -91,7 +91,7 @@ pub struct Acquired {
 }
 
 /// `POST /v1/locks/{name}/release`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Release {
@@ -100,6 +100,10 @@ pub struct Release {
     /// The locks that were taken together with it: all are given back, or none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
+    /// For callers that give up: takes whatever is left of the request out of its queues, in one transaction, whether it holds or
+    /// waits. `not_queued` then says that nothing was left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_in_part: bool,
 }
 
 /// `POST /v1/locks/{name}/downgrade`: the holder of a `write` becomes a reader without letting go. The token stays.

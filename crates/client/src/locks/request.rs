@@ -56,7 +56,13 @@ impl Request {
     }
 
     pub(crate) fn release(&self, token: u64) -> Release {
-        Release { token, also: self.also.clone() }
+        Release { token, also: self.also.clone(), even_in_part: false }
+    }
+
+    /// The release of one who does not wait to hear of it. Were one of several locks broken by force, the others would stay with a
+    /// session that lives on, did not each of them go all the same.
+    pub(crate) fn parting(&self, token: u64) -> Release {
+        Release { even_in_part: !self.also.is_empty(), ..self.release(token) }
     }
 }
 
@@ -112,7 +118,8 @@ mod tests {
     fn names_together_are_a_set() {
         let request = Request::together(["b", "a", "b", "c"]);
         assert_eq!(request.names().collect::<Vec<_>>(), ["a", "b", "c"]);
-        assert_eq!(request.release(7), Release { token: 7, also: vec!["b".into(), "c".into()] });
+        assert_eq!(request.release(7), Release { token: 7, also: vec!["b".into(), "c".into()], even_in_part: false });
+        assert!(request.parting(7).even_in_part && !Request::new("a", Mode::Exclusive).parting(7).even_in_part);
         assert_eq!(Request::together(Vec::<String>::new()).first, "");
     }
 

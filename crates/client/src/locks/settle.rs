@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use lockkeeper_api::Code;
-use lockkeeper_api::locks::Release;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -26,15 +25,10 @@ pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + 
 }
 
 /// Gives a grant back without being waited for: before anything that is asked from here on, where there is a stream.
-///
-/// Each lock for itself, also where several are held together: were one of them broken by force, the cluster would refuse to take
-/// all, and the others would stay with a session that lives on.
 pub(super) fn give_back(session: &Session, request: &Request, token: u64) {
-    for lock in request.names() {
-        match release_ask(lock, &Release { token, also: Vec::new() }) {
-            Ok(ask) => session.client().post(ask),
-            Err(error) => tracing::debug!(%error, lock, token, "cannot be given back"),
-        }
+    match release_ask(&request.first, &request.parting(token)) {
+        Ok(ask) => session.client().post(ask),
+        Err(error) => tracing::debug!(%error, lock = request.first, token, "cannot be given back"),
     }
 }
 

@@ -52,7 +52,7 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
     pub async fn release(&self, lock: &str, token: u64) -> Result<Released, Error> {
-        self.release_together(lock, &Release { token, also: Vec::new() }).await
+        self.release_together(lock, &Release { token, ..Release::default() }).await
     }
 
     /// Gives back all the locks that were taken together, or none.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use lockkeeper_client::Error;
 use lockkeeper_client::api::Code;
 use lockkeeper_client::locks::Backoff;
+use lockkeeper_client::{Error, Reading};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -106,6 +106,11 @@ async fn several_locks_are_taken_together_or_not_at_all() {
     drop(guard);
     setting.until("a", 0, 0).await;
     setting.until("b", 0, 0).await;
+    let last_gone = async |lock| {
+        let directory = format!("/locks/{lock}");
+        setting.client.node(&directory, &Reading::default()).await.unwrap().stat.pzxid
+    };
+    assert_eq!(last_gone("a").await, last_gone("b").await, "a dropped guard gives all back in one transaction");
     let guard = one.multi_lock(["a", "b"]).lock().await.unwrap();
     setting.client.force_release("b", guard.token()).await.unwrap();
     soon(guard.lost()).await;

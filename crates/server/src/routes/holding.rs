@@ -9,7 +9,7 @@ use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use lockkeeper_core::{
-    FencingToken, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
+    FencingToken, IfHolding, LockMode, LockName, NodePath, Op, Reply as Outcome, RequestId, RequestKey, State, Zxid,
 };
 use lockkeeper_node::{Caller, Credential, Grant, Node, Undecided};
 use tokio::sync::oneshot;
@@ -310,7 +310,7 @@ async fn held(
 #[utoipa::path(post, path = "/v1/locks/{name}/release", tag = "locks", request_body = Release,
     params(("name" = String, Path, description = "The lock"), super::SessionHeader, super::RequestHeaders),
     responses((status = 200, description = "It was given back", body = Released),
-              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session", body = Problem, content_type = "application/problem+json"),
+              (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session; `not_queued`: nothing was left (`even_in_part`)", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn release(
     Extract(app): Extract<Shared>,
@@ -325,10 +325,16 @@ pub(super) async fn release(
 pub(crate) async fn give_back(app: &Shared, lock: LockName, asking: Asking, ask: Release) -> Answer<Released> {
     asking.credential()?;
     let token = ask.token;
-    let locks = together(&lock, &ask.also)?;
-    let done = app.node.execute(asking.0, Op::Release { locks, token: FencingToken(token) }).await?;
+    let (locks, of_grant) = (together(&lock, &ask.also)?, FencingToken(token));
+    let op = match ask.even_in_part {
+        false => Op::Release { locks, token: of_grant },
+        true => Op::Withdraw { locks, token: of_grant, if_holding: IfHolding::Release },
+    };
+    let done = app.node.execute(asking.0, op).await?;
     match done.value {
-        Outcome::Released => Ok(Reply::ok(done.zxid, Released { lock: lock.to_string(), token, zxid: done.zxid.0 })),
+        Outcome::Released | Outcome::Withdrawn => {
+            Ok(Reply::ok(done.zxid, Released { lock: lock.to_string(), token, zxid: done.zxid.0 }))
+        }
         other => Err(super::unexpected(&other)),
     }
 }

@@ -45,6 +45,26 @@ async fn several_locks_are_had_and_given_back_together() {
 }
 
 #[tokio::test]
+async fn what_is_left_of_several_is_given_back_in_one_transaction() {
+    let node = Cluster::start(1).await;
+    let (one, two) = (node.session(20_000).await.credential, node.session(20_000).await.credential);
+    let all: Acquired = acquire(&node, "a", &one, json!({ "also": ["b", "c"] })).await.json();
+    node.call(Method::DELETE, &format!("/v1/locks/b/holders/{}", all.token), None, None).await.json::<Value>();
+    let whole = json!({ "token": all.token, "also": ["b", "c"] });
+    release(&node, "a", &one, whole).await.problem(Code::NotHeld);
+    let in_part = json!({ "token": all.token, "also": ["b", "c"], "even_in_part": true });
+    release(&node, "a", &two, in_part.clone()).await.problem(Code::NotQueued);
+    assert_eq!(shown(&node, "c").await.holders.len(), 1, "it takes the owner's session");
+    let released: Released = release(&node, "a", &one, in_part.clone()).await.json();
+    for lock in ["a", "c"] {
+        let directory: Value = node.get(&format!("/v1/nodes/locks/{lock}")).await.json();
+        assert_eq!(directory["stat"]["pzxid"], released.zxid, "{lock}");
+        assert!(shown(&node, lock).await.holders.is_empty());
+    }
+    release(&node, "a", &one, in_part).await.problem(Code::NotQueued);
+}
+
+#[tokio::test]
 async fn permits_bound_how_many_hold() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await.credential;

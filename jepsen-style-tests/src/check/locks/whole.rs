@@ -5,11 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Queues;
 use super::told::{Hold, Told};
 use crate::check::Check;
-use crate::history::Ended;
 
 /// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its zxid is the token)
-/// and went in one: in an acknowledged release, or with their session. What the library gives back or takes back in the background, because
-/// an answer was missing, it does for each lock by itself, so of that nothing is said.
+/// and went in one, whatever made them go: a release, the library's taking back, or the end of their session.
 pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
     const NAME: &str = "joint locks come and go whole";
     const PROMISES: &str = "P1 P6";
@@ -19,9 +17,7 @@ pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
             by_token.entry(place.token).or_default().insert(lock, place.gone);
         }
     }
-    let at_once = |hold: &&Hold| hold.released.is_none_or(|change| change.ended == Ended::Ok);
-    let by_itself: BTreeSet<u64> = told.holds.iter().filter(at_once).map(|hold| hold.token).collect();
-    for (token, parts) in by_token.iter().filter(|(token, _)| by_itself.contains(token)) {
+    for (token, parts) in &by_token {
         let ends: BTreeSet<Option<u64>> = parts.values().copied().collect();
         if ends.len() > 1 {
             let at_us = told.holds.iter().find(|hold| hold.token == *token).map(|hold| hold.granted_us);
@@ -53,7 +49,7 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::check::locks::{Change, Place};
+    use crate::check::locks::Place;
     use crate::workload::tells::Asks;
 
     fn place(token: u64, gone: u64) -> Place {
@@ -80,13 +76,8 @@ mod tests {
         let apart = whole(&both, &queues(&[(5, 9)], &[(5, 8)]));
         assert_eq!((apart.verdict, apart.at_us), (Verdict::Invalid, Some(2)), "went one by one");
         assert_eq!(whole(&granted(5, &["a"]), &queues(&[(5, 9)], &[])).verdict, Verdict::Unknown, "none was joint");
-        let mut unanswered = both.clone();
-        let change = Change { asked_us: 3, ended: Ended::Info, zxid: None };
-        unanswered.holds[0].released = Some(change);
-        let apart = queues(&[(5, 9)], &[(5, 8)]);
-        assert_eq!(whole(&unanswered, &apart).verdict, Verdict::Valid, "given back in the background");
-        unanswered.holds[0].released = Some(Change { ended: Ended::Ok, ..change });
-        assert_eq!(whole(&unanswered, &apart).verdict, Verdict::Invalid);
+        let unasked = whole(&both, &queues(&[(5, 9), (6, 10)], &[(5, 9), (6, 11)]));
+        assert_eq!(unasked.verdict, Verdict::Invalid, "even if nobody was told");
         assert_eq!(whole(&both, &queues(&[(5, 9)], &[])).verdict, Verdict::Invalid, "came in part");
         assert_eq!(
             whole(&granted(5, &["a"]), &queues(&[(5, 9)], &[(5, 9)])).verdict,
