@@ -306,6 +306,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     consensus.election_timeout_min_ms = config.timing.election_timeout_min_ms;
     consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;
     consensus.snapshot_every_entries = config.storage.snapshot_every_entries;
+    consensus.keep_entries = config.storage.keep_entries;
     let mut node = NodeConfig::new(consensus);
     node.reap_every_ms = config.timing.reap_interval_ms;
     node.max_sessions = config.limits.sessions;

@@ -191,6 +191,7 @@ fn describe_replication() {
     describe_gauge!("lockkeeper_term", Unit::Count, "Raft term.");
     describe_gauge!("lockkeeper_is_leader", Unit::Count, "1 if this node leads.");
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
+    describe_gauge!("lockkeeper_purged_log_index", Unit::Count, "Log index up to which the log is cut.");
     describe_gauge!("lockkeeper_last_log_index", Unit::Count, "Last log index stored.");
     describe_counter!("lockkeeper_elections_total", Unit::Count, "Changes of leader or term seen by this node.");
     describe_counter!(
@@ -232,6 +233,7 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     set("lockkeeper_zxid", status.zxid.0);
     set("lockkeeper_ready", u64::from(status.ready));
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
+    set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
     set("lockkeeper_http_requests_in_flight", app.load.in_flight() as u64);
 }

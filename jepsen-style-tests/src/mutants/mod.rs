@@ -139,6 +139,7 @@ impl Stage {
         command.env(PLANTED, bug.map_or("", Bug::name));
         if let Some(entries) = trial.snapshot_every {
             command.env("LOCKKEEPER_STORAGE__SNAPSHOT_EVERY_ENTRIES", entries.to_string());
+            command.env("LOCKKEEPER_STORAGE__KEEP_ENTRIES", "0");
         }
         let log = out.join("said.log");
         command.stdin(Stdio::null()).stdout(std::fs::File::create(&log)?).stderr(Stdio::null()).kill_on_drop(true);

@@ -16,7 +16,7 @@ pub(super) enum Program {
 pub(super) struct Trial {
     pub(super) program: Program,
     pub(super) arguments: &'static [&'static str],
-    /// Snapshots so often, where they are to play a part.
+    /// Snapshots so often, and no log behind them, where they are to play a part.
     pub(super) snapshot_every: Option<u32>,
 }
 

@@ -162,6 +162,7 @@ impl Config {
         within("storage.cache_mib", storage.cache_mib, 1, 65_536)?;
         within("storage.free_floor_mib", storage.free_floor_mib, 1, 1 << 30)?;
         within("storage.snapshot_every_entries", storage.snapshot_every_entries, 100, 10_000_000)?;
+        within("storage.keep_entries", storage.keep_entries, 0, 10_000_000)?;
         within("storage.sync_watchdog_ms", storage.sync_watchdog_ms, 1_000, 600_000)
     }
 

@@ -97,6 +97,8 @@ pub struct Storage {
     pub free_floor_mib: u64,
     /// A snapshot is taken after so many log entries.
     pub snapshot_every_entries: u64,
+    /// Log entries kept behind a snapshot, for a follower that is a little late; one that lags by more is sent the snapshot.
+    pub keep_entries: u64,
     /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,
 }
@@ -242,6 +244,7 @@ impl Default for Storage {
             cache_mib: 32,
             free_floor_mib: 256,
             snapshot_every_entries: 50_000,
+            keep_entries: 10_000,
             sync_watchdog_ms: 10_000,
         }
     }

@@ -76,6 +76,7 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         last_log_index: consensus.last_log.unwrap_or_default(),
         applied_index: consensus.applied.map_or(0, |applied| applied.index),
         snapshot_index: consensus.snapshot.map(|snapshot| snapshot.index),
+        purged_index: consensus.purged.map(|purged| purged.index),
         zxid: status.zxid.0,
         sessions: status.sessions as u64,
         nodes: status.nodes as u64,

@@ -69,6 +69,10 @@ fn errors_name_key_value_and_rule() {
             &format!("{GOOD}[storage]\nsnapshot_every_entries = 1\n"),
             &["storage.snapshot_every_entries", "= 1", "from 100"],
         ),
+        (
+            &format!("{GOOD}[storage]\nkeep_entries = 10000001\n"),
+            &["storage.keep_entries", "= 10000001", "to 10000000"],
+        ),
         (&format!("{GOOD}[timing]\nelection_timeout_min_ms = 150\n"), &["timing.election_timeout_min_ms", "150"]),
         (&format!("{GOOD}[timing]\nmin_session_timeout_ms = 10\n"), &["timing.min_session_timeout_ms", "10"]),
         (&format!("{GOOD}[listen]\nclient = \"nowhere\"\n"), &["listen.client", "nowhere"]),

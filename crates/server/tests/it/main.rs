@@ -18,5 +18,6 @@ mod stream_ends;
 mod together;
 mod trouble;
 mod watch;
+mod way;
 mod wire;
 mod zookeeper;

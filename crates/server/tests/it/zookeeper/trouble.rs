@@ -10,7 +10,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 
 use super::client::{Client, get, set};
-use super::{cluster, until};
+use super::{cluster, cluster_with, until};
+use crate::harness::eventually;
+use crate::way::Way;
 
 #[tokio::test]
 async fn watches_are_set_again_elsewhere_without_a_gap() {
@@ -58,9 +60,68 @@ async fn watches_are_set_again_elsewhere_without_a_gap() {
     assert_eq!(watcher.event().await, (EventType::NodeCreated, "/never".into()));
 }
 
+/// A replica that was sent a snapshot does not know what happened on the way, and says so by letting go of its clients.
+#[tokio::test]
+async fn no_watch_is_missed_when_a_node_skips_ahead() {
+    let ways = [Way::new().await, Way::new().await, Way::new().await];
+    let cluster = cluster_with(3, |config| {
+        (config.storage.snapshot_every_entries, config.storage.keep_entries) = (100, 0);
+        ways.iter().zip(1..).for_each(|(way, node)| way.lead_to(node, config));
+    })
+    .await;
+    let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
+    let leader = usize::try_from(view["leader"].as_u64().unwrap()).unwrap() - 1;
+    let behind = (leader + 1) % 3;
+    let mut writer = Client::open(cluster.door(leader)).await;
+    for path in ["/set", "/gone", "/still", "/else"] {
+        writer.create(path, 0).await.unwrap();
+    }
+    let mut watcher = Client::open(cluster.door(behind)).await;
+    watcher.ask(Request::Sync("/".into())).await.unwrap();
+    let watched = ["/set", "/gone", "/still"];
+    for path in watched {
+        watcher.ask(get(path, true)).await.unwrap();
+    }
+    let seen = watcher.zxid;
+    ways[behind].shut().await;
+    let purged = async || -> u64 {
+        let view: serde_json::Value = cluster.nodes[leader].get("/v1/cluster").await.json();
+        view["purged_index"].as_u64().unwrap_or_default()
+    };
+    // What is on its way to the node keeps the log for a while; it holds nothing that is watched.
+    eventually("the log to be cut", async || {
+        for _ in 0..20 {
+            writer.set("/else", b"").await.unwrap();
+        }
+        purged().await > 50
+    })
+    .await;
+    writer.set("/set", b"2").await.unwrap();
+    writer.delete("/gone").await.unwrap();
+    ways[behind].open();
+    assert_eq!(watcher.hear().await, None, "it is told nothing, for what came first is not known");
+    // It may skip ahead more than once.
+    eventually("the node to catch up", async || cluster.nodes[behind].get("/v1/nodes/set").await.status.is_success())
+        .await;
+    let mut watcher = Client::resume(cluster.door(behind), &watcher.session, seen).await.unwrap();
+    watcher.ask(Request::Sync("/".into())).await.unwrap();
+    let again = SetWatchesRequest {
+        relative_zxid: seen,
+        data_watches: watched.map(Into::into).to_vec(),
+        exist_watches: Vec::new(),
+        child_watches: Vec::new(),
+    };
+    assert_eq!(watcher.ask(Request::SetWatches(again)).await, Ok(Reply::Empty));
+    let mut missed: Vec<(EventType, String)> = watcher.events.drain(..).collect();
+    missed.sort_by(|a, b| a.1.cmp(&b.1));
+    assert_eq!(missed, [(EventType::NodeDeleted, "/gone".into()), (EventType::NodeDataChanged, "/set".into())]);
+    writer.set("/still", b"2").await.unwrap();
+    assert_eq!(watcher.event().await, (EventType::NodeDataChanged, "/still".into()));
+}
+
 #[tokio::test]
 async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
-    let cluster = super::cluster_with(3, |config| {
+    let cluster = cluster_with(3, |config| {
         for id in 1..=3_u16 {
             if let Some(peer) = config.peers.get_mut(&id.to_string()) {
                 peer.zookeeper = Some(format!("127.0.0.1:{}", 20_000 + id));
