@@ -27,9 +27,9 @@ const ALL_FAULTS_FROM: u64 = 200;
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper-sim", version)]
 struct Args {
-    /// How many seeds to run.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
-    seeds: u64,
+    /// How many seeds to run [default: 100, and 1 with --determinism].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
     /// The first of them.
     #[arg(long, default_value_t = 0)]
     first: u64,
@@ -48,8 +48,8 @@ struct Args {
     /// Go on after a run that failed.
     #[arg(long)]
     keep_going: bool,
-    /// Run the (first) seed twice, and compare the two traces line by line.
-    #[arg(long, conflicts_with_all = ["seeds", "jobs"])]
+    /// Run each seed twice, and compare the two traces line by line.
+    #[arg(long, conflicts_with = "jobs")]
     determinism: bool,
     /// Plant each bug in turn, and run seeds until it is caught; `--seeds` bounds how many. Needs the cargo feature `planted`.
     #[arg(long, conflicts_with_all = ["jobs", "determinism", "trace"])]
@@ -89,7 +89,7 @@ impl Args {
     }
 
     fn count(&self) -> u64 {
-        if self.seed.is_some() { 1 } else { self.seeds }
+        if self.seed.is_some() { 1 } else { self.seeds.unwrap_or(if self.determinism { 1 } else { 100 }) }
     }
 
     /// What to type to see this run again.
@@ -267,13 +267,28 @@ fn write_trace(args: &Args, report: &Report) -> std::io::Result<()> {
 
 /// Whether the same seed gives the same run.
 fn determinism(args: &Args) -> ExitCode {
-    let seed = args.first();
+    let seeds = args.first()..args.first().saturating_add(args.count());
+    for seed in seeds {
+        match same_twice(args, seed) {
+            Ok(true) => {}
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("the trace could not be written: {error}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    println!("the two traces of each seed are the same, byte by byte, and so is all that was counted");
+    ExitCode::SUCCESS
+}
+
+/// Whether the runs of a seed are the same, and kept every promise.
+fn same_twice(args: &Args, seed: u64) -> std::io::Result<bool> {
     let mut plan = args.plan(seed);
     plan.world.keep_trace = true;
     let (one, two) = (run(&plan), run(&plan));
-    if let Err(error) = write_trace(args, &one) {
-        eprintln!("the trace could not be written: {error}");
-        return ExitCode::from(2);
+    if seed == args.first() {
+        write_trace(args, &one)?;
     }
     println!(
         "seed {seed}: {} lines, hash {:016x}; again: {} lines, hash {:016x}",
@@ -293,10 +308,8 @@ fn determinism(args: &Args) -> ExitCode {
             }
         }
         println!("again: {} --first {seed} --determinism{}", args.program(), args.options());
-    } else {
-        println!("the two traces are the same, byte by byte, and so is all that was counted");
     }
-    if !tell(args, &one) && same.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(!tell(args, &one) && same.is_ok())
 }
 
 #[cfg(not(feature = "planted"))]

@@ -20,13 +20,15 @@ pub(crate) struct Trace {
     kept: VecDeque<String>,
     keep_all: bool,
     buffer: String,
+    /// Lines of which nobody knows in what order they belong.
+    unordered: Option<Vec<String>>,
     counters: BTreeMap<&'static str, u64>,
 }
 
 impl Trace {
     pub(crate) fn new(keep_all: bool) -> Trace {
         let (kept, counters) = (VecDeque::new(), BTreeMap::new());
-        Trace { hash: FNV_OFFSET, lines: 0, kept, keep_all, buffer: String::new(), counters }
+        Trace { hash: FNV_OFFSET, lines: 0, kept, keep_all, buffer: String::new(), unordered: None, counters }
     }
 
     /// An event of a host at a time.
@@ -34,6 +36,29 @@ impl Trace {
         self.buffer.clear();
         // Writing to a string cannot fail.
         let _ = write!(self.buffer, "{at_us} {host} {what}");
+        match &mut self.unordered {
+            Some(lines) => lines.push(self.buffer.clone()),
+            None => self.take_in(),
+        }
+    }
+
+    /// From here on what happens happens all at once: in which order tokio drops the tasks of a runtime depends on their ids, which one
+    /// process gives out for all the runs in it.
+    pub(crate) fn all_at_once(&mut self) {
+        self.unordered = Some(Vec::new());
+    }
+
+    /// Up to here.
+    pub(crate) fn one_by_one(&mut self) {
+        let mut lines = self.unordered.take().unwrap_or_default();
+        lines.sort_unstable();
+        for line in lines {
+            self.buffer = line;
+            self.take_in();
+        }
+    }
+
+    fn take_in(&mut self) {
         for byte in self.buffer.bytes().chain([b'\n']) {
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
         }

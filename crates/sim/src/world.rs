@@ -287,12 +287,16 @@ impl World {
             return;
         }
         // Whatever its tasks try to say as they are dropped, nobody hears it.
-        self.net.with(|net| net.halt(node, how == Crash::Kill));
+        self.net.with(|net| {
+            net.halt(node, how == Crash::Kill);
+            net.trace.all_at_once();
+        });
         let damage = resident.disk.crash(how);
         self.inboxes.remove(&node);
         resident.node = None;
         resident.slot.lock().take();
         host.halt();
+        self.net.with(|net| net.trace.one_by_one());
         // A node that is dropped half-way leaves its complaints behind; they are of a dead one.
         self.complaints.lock().retain(|(of, _)| *of != node);
         self.trace(
