@@ -8,15 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{Either, ready, select};
-use futures::{Stream, StreamExt, stream};
+use futures::future::{Either, select};
 use lockkeeper_store::SnapshotStorage;
-use openraft::base::{BoxFuture, BoxStream};
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest, TransferLeaderResponse,
+    VoteRequest, VoteResponse,
 };
 use openraft::type_config::alias::SnapshotOf;
 use openraft::{BasicNode, RPCTypes};
@@ -26,21 +24,16 @@ use crate::blocking::{Blocking, blocking};
 use crate::peers::Peers;
 use crate::replica::{SnapshotData, encode_meta};
 use crate::transport::{PeerKind, TransportError};
-use crate::types::{LogId, TypeConfig, Vote};
+use crate::types::{TypeConfig, Vote};
 use crate::wire::{self, PIECE_BYTES, PieceHead, PieceReply};
 
 /// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
-/// So many appends are on their way to one peer. While its disk takes in the first, the second and the news of a commit need not wait.
-const APPENDS_AHEAD: usize = 2;
 /// For one piece of a snapshot.
 const PIECE_DEADLINE: Duration = Duration::from_secs(10);
 /// For the last piece, which is answered when the snapshot is installed: some 4 s for a million nodes. A call that is lost in a partition
 /// holds up the follower for as long.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
-
-type Result<T, E = RPCError<TypeConfig>> = std::result::Result<T, E>;
-type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>>>;
 
 /// Makes clients.
 #[derive(Clone)]
@@ -111,14 +104,6 @@ impl PeerClient {
         }
     }
 
-    async fn append(&self, body: io::Result<Bytes>, option: &RPCOption) -> Result<AppendEntriesResponse<TypeConfig>> {
-        let deadline = match self.append {
-            PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
-            _ => option.hard_ttl().max(BULK_DEADLINE),
-        };
-        self.call(self.append, RPCTypes::AppendEntries, body, deadline).await
-    }
-
     async fn send_pieces(
         &self,
         vote: Vote,
@@ -169,29 +154,6 @@ impl PeerClient {
     }
 }
 
-/// An append that was answered.
-struct Appended {
-    prev: Option<LogId>,
-    last: Option<LogId>,
-    body: Bytes,
-    answer: AppendEntriesResponse<TypeConfig>,
-}
-
-impl Appended {
-    /// Asks once more where the answer may come of the order in which the peer heard them.
-    async fn unless_overtaken(mut self, peer: &PeerClient, is_first: bool, option: &RPCOption) -> Result<Self> {
-        if !is_first && self.answer.is_conflict() {
-            self.answer = peer.append(Ok(self.body.clone()), option).await?;
-        }
-        Ok(self)
-    }
-
-    /// Whether the peer has taken all of it.
-    fn is_whole(&self) -> bool {
-        !matches!(&self.answer, AppendEntriesResponse::PartialSuccess(upto) if *upto != self.last)
-    }
-}
-
 fn read_piece<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, R)> {
     let mut piece = Vec::with_capacity(PIECE_BYTES);
     (&mut reader).take(PIECE_BYTES as u64).read_to_end(&mut piece)?;
@@ -206,49 +168,11 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.append(wire::encode_append(&rpc), &option).await
-    }
-
-    /// Appends go out one behind the other, without waiting for each other's answers. The peer may yet hear them in another order, for they
-    /// take different connections: one that came too early is refused like one that does not fit, and goes out once more when those before
-    /// it are known to be in.
-    fn stream_append<'s, S>(&'s mut self, input: S, option: RPCOption) -> BoxFuture<'s, Result<Answers<'s>>>
-    where
-        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
-    {
-        let peer = &*self;
-        let ttl = option.clone();
-        let sent = input.map(move |request| {
-            let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id);
-            let (body, ttl) = (wire::encode_append(&request), ttl.clone());
-            async move {
-                let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
-                let answer = peer.append(Ok(body.clone()), &ttl).await?;
-                Ok(Appended { prev: request.prev_log_id, last, body, answer })
-            }
-        });
-        let begun = (sent.buffered(APPENDS_AHEAD), true);
-        let answers = stream::unfold(Some(begun), move |state| {
-            let option = option.clone();
-            async move {
-                let (mut sent, is_first) = state?;
-                let answered = match sent.next().await? {
-                    Ok(appended) => appended.unless_overtaken(peer, is_first, &option).await,
-                    Err(error) => Err(error),
-                };
-                match answered {
-                    Ok(appended) => {
-                        let whole = appended.is_whole();
-                        let result = appended.answer.into_stream_result(appended.prev, appended.last);
-                        let next = (whole && result.is_ok()).then_some((sent, false));
-                        Some((Ok(result), next))
-                    }
-                    Err(error) => Some((Err(error), None)),
-                }
-            }
-        });
-        let answers: Answers<'s> = Box::pin(answers);
-        Box::pin(ready(Ok(answers)))
+        let deadline = match self.append {
+            PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
+            _ => option.hard_ttl().max(BULK_DEADLINE),
+        };
+        self.call(self.append, RPCTypes::AppendEntries, wire::encode_append(&rpc), deadline).await
     }
 
     async fn vote(
