@@ -60,7 +60,7 @@ pub struct Status {
     /// Index of its last snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_index: Option<u64>,
-    /// Its log is cut up to here: a follower that has come no further is sent the snapshot.
+    /// Its log is cut up to here: a follower that has not come so far is sent the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purged_index: Option<u64>,
     /// Last zxid it has applied.

@@ -97,7 +97,7 @@ pub struct Acquired {
 pub struct Release {
     /// The fencing token of the grant.
     pub token: u64,
-    /// The locks that were taken together with it: all are given back, or none.
+    /// The locks that were taken together with it: all are given back, or none, unless `even_in_part`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<String>,
     /// For callers that give up: takes whatever is left of the request out of its queues, in one transaction, whether it holds or

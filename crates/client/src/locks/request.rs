@@ -59,8 +59,8 @@ impl Request {
         Release { token, also: self.also.clone(), even_in_part: false }
     }
 
-    /// The release of one who does not wait to hear of it. Were one of several locks broken by force, the others would stay with a
-    /// session that lives on, did not each of them go all the same.
+    /// The release of one who does not wait for the answer. It takes what is left: if one of several locks was broken by force, a
+    /// release of all would be refused, and the others would stay with a session that lives on.
     pub(crate) fn parting(&self, token: u64) -> Release {
         Release { even_in_part: !self.also.is_empty(), ..self.release(token) }
     }

@@ -97,7 +97,7 @@ pub struct Storage {
     pub free_floor_mib: u64,
     /// A snapshot is taken after so many log entries.
     pub snapshot_every_entries: u64,
-    /// Log entries kept behind a snapshot, for a follower that is a little late; one that lags by more is sent the snapshot.
+    /// So many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
     pub keep_entries: u64,
     /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,

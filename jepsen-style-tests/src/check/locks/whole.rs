@@ -7,7 +7,7 @@ use super::told::{Hold, Told};
 use crate::check::Check;
 
 /// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its zxid is the token)
-/// and went in one, whatever made them go: a release, the library's taking back, or the end of their session.
+/// and went in one: in a release, in the library's taking back, or with their session. No workload breaks a part of them by force.
 pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
     const NAME: &str = "joint locks come and go whole";
     const PROMISES: &str = "P1 P6";

@@ -48,16 +48,16 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Locks::Own, Locks::One])]
     locks: Vec<Locks>,
     /// Measured for each point and round
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     seconds: Duration,
     /// Not measured, before that
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
     /// Before the first point, each system's turn with most clients: a Java server is slow until it has compiled itself
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     first_warm_up: Duration,
-    /// How often each point is measured; what is printed is of all rounds together
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// How often each point is measured; each figure that is printed is the median of the rounds'
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Write the figures there, those of each round too
     #[arg(long, value_name = "FILE")]

@@ -16,14 +16,21 @@ pub(crate) struct Row {
     systems: Vec<Total>,
 }
 
-/// All rounds of one system.
+/// All rounds of one system. Each figure is that of the middle round: a disk that stands still for a while spoils a round, and not the figure.
 #[derive(Debug)]
 struct Total {
+    /// Of all rounds together.
     seen: Seen,
-    seconds: f64,
-    servers_us: Option<u64>,
     own_us: u64,
-    rounds: Vec<f64>,
+    rounds: Vec<Round>,
+}
+
+/// What one round showed.
+#[derive(Debug)]
+struct Round {
+    rate: f64,
+    acquired: Option<[f64; 2]>,
+    server_cpu: Option<f64>,
 }
 
 /// One point, for programs.
@@ -43,6 +50,7 @@ struct Figures {
     cycles: u64,
     cycles_per_second: f64,
     cycles_per_second_of_rounds: Vec<f64>,
+    /// Of all rounds together.
     acquire: Latency,
     cycle: Latency,
     server_cpu_us_per_cycle: Option<f64>,
@@ -61,17 +69,21 @@ struct Ratio {
 
 impl Row {
     pub(crate) fn new(point: Point, systems: usize) -> Self {
-        let nothing = || Total { seen: Seen::new(), seconds: 0.0, servers_us: Some(0), own_us: 0, rounds: Vec::new() };
+        let nothing = || Total { seen: Seen::new(), own_us: 0, rounds: Vec::new() };
         Self { point, systems: (0..systems).map(|_| nothing()).collect() }
     }
 
     /// Another round of one system.
     pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
         let total = &mut self.systems[system];
-        total.rounds.push(measured.cycles_per_second());
+        let (acquire, cycles) = (&measured.seen.acquire, measured.seen.cycle.len() as f64);
+        total.rounds.push(Round {
+            rate: measured.cycles_per_second(),
+            acquired: (!acquire.is_empty())
+                .then(|| [0.5, 0.99].map(|quantile| acquire.value_at_quantile(quantile) as f64)),
+            server_cpu: divided(measured.servers_us.map(|us| us as f64), Some(cycles)),
+        });
         total.seen.add(&measured.seen);
-        total.seconds += measured.seconds;
-        total.servers_us = total.servers_us.zip(measured.servers_us).map(|(sum, more)| sum + more);
         total.own_us += measured.own_us;
     }
 
@@ -95,8 +107,8 @@ impl Row {
         let ratio = match &self.systems[..] {
             [one, other] => Some(Ratio {
                 cycles_per_second: divided(one.rate(), other.rate()),
-                acquire_p50: divided(one.acquired(0.5), other.acquired(0.5)),
-                acquire_p99: divided(one.acquired(0.99), other.acquired(0.99)),
+                acquire_p50: divided(one.acquired_p50(), other.acquired_p50()),
+                acquire_p99: divided(one.acquired_p99(), other.acquired_p99()),
                 server_cpu_per_cycle: divided(one.server_cpu(), other.server_cpu()),
             }),
             _ => None,
@@ -127,23 +139,35 @@ impl Total {
     }
 
     fn rate(&self) -> Option<f64> {
-        divided(Some(self.seen.cycle.len() as f64), Some(self.seconds))
+        self.middle(|round| Some(round.rate))
     }
 
-    fn acquired(&self, quantile: f64) -> Option<f64> {
-        let acquire = &self.seen.acquire;
-        (!acquire.is_empty()).then(|| acquire.value_at_quantile(quantile) as f64)
+    fn acquired_p50(&self) -> Option<f64> {
+        self.middle(|round| round.acquired.map(|[p50, _]| p50))
+    }
+
+    fn acquired_p99(&self) -> Option<f64> {
+        self.middle(|round| round.acquired.map(|[_, p99]| p99))
     }
 
     fn server_cpu(&self) -> Option<f64> {
-        divided(self.servers_us.map(|sum| sum as f64), Some(self.seen.cycle.len() as f64))
+        self.middle(|round| round.server_cpu)
+    }
+
+    /// The median of the rounds that have the figure; of two in the middle, halfway between.
+    fn middle(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        let mut figures: Vec<f64> = self.rounds.iter().filter_map(of).collect();
+        figures.sort_by(f64::total_cmp);
+        let upper = *figures.get(figures.len() / 2)?;
+        let lower = *figures.get(figures.len().checked_sub(1)? / 2)?;
+        Some(f64::midpoint(lower, upper))
     }
 
     fn figures(&self) -> Figures {
         Figures {
             cycles: self.seen.cycle.len(),
             cycles_per_second: self.rate().unwrap_or_default(),
-            cycles_per_second_of_rounds: self.rounds.clone(),
+            cycles_per_second_of_rounds: self.rounds.iter().map(|round| round.rate).collect(),
             acquire: Latency::of(&self.seen.acquire),
             cycle: Latency::of(&self.seen.cycle),
             server_cpu_us_per_cycle: self.server_cpu(),
@@ -193,8 +217,8 @@ fn filled(rows: &[Row], headings: Vec<String>) -> Table {
         let figures = [
             vec![row.point.clients.to_string()],
             row.cells(Total::rate, |rate| format!("{rate:.0}")),
-            row.cells(|total| total.acquired(0.5), millis),
-            row.cells(|total| total.acquired(0.99), millis),
+            row.cells(Total::acquired_p50, millis),
+            row.cells(Total::acquired_p99, millis),
             row.cells(Total::server_cpu, |us| format!("{us:.0} µs")),
             vec![errors.join(" / ") + mark],
         ];
@@ -226,20 +250,21 @@ mod tests {
 
     fn row() -> Row {
         let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, 2);
-        for round in 0..2 {
-            row.add(0, &measured(200 + round * 200, 2_000, 30_000));
+        // In the second of them the disk stood still.
+        for (cycles, us) in [(200, 2_000), (1, 900_000), (400, 2_000)] {
+            row.add(0, &measured(cycles, us, 30_000));
             row.add(1, &measured(100, 40_000, 20_000));
         }
         row
     }
 
     #[test]
-    fn rounds_are_summed_and_the_ratio_is_the_first_systems_to_the_seconds() {
+    fn figures_are_those_of_the_middle_round_and_the_ratio_is_the_first_systems_to_the_seconds() {
         let text = markdown(&["Lockkeeper", "ZooKeeper"], &[row()]);
         let cells: Vec<&str> = text.lines().last().unwrap().split('|').map(str::trim).collect();
-        let expected = ["one", "16", "300", "100", "3.00", "2.00 ms", "40.0 ms", "0.05"];
+        let expected = ["one", "16", "200", "100", "2.00", "2.00 ms", "40.0 ms", "0.05"];
         assert_eq!(cells[1..9], expected, "{text}");
-        assert_eq!(cells[12..16], ["100 µs", "200 µs", "0.50", "0 / 0"], "{text}");
+        assert_eq!(cells[12..16], ["150 µs", "200 µs", "0.75", "0 / 0"], "{text}");
     }
 
     #[test]
