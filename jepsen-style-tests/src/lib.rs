@@ -19,6 +19,7 @@ pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod proofs;
+pub mod pulse;
 pub mod record;
 pub mod report;
 pub mod run;

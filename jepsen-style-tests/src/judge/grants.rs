@@ -204,10 +204,15 @@ pub fn together(grants: &[Grant], queues: &BTreeMap<String, Vec<Life>>) -> Resul
 
 /// The longest time in `[from, to]` in which nobody was granted anything.
 pub fn longest_standstill_us(grants: &[Grant], from_us: u64, to_us: u64) -> u64 {
+    standstills(grants, from_us, to_us).into_iter().map(|(since, until)| until - since).max().unwrap_or(0)
+}
+
+/// The times in `[from, to]` from one grant to the next.
+pub fn standstills(grants: &[Grant], from_us: u64, to_us: u64) -> Vec<(u64, u64)> {
     let mut stamps: Vec<u64> = grants.iter().map(|grant| grant.granted_us.clamp(from_us, to_us)).collect();
     stamps.extend([from_us, to_us]);
     stamps.sort_unstable();
-    stamps.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+    stamps.windows(2).map(|pair| (pair[0], pair[1])).collect()
 }
 
 #[cfg(test)]

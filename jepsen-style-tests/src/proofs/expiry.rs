@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
+use crate::pulse::Pulse;
 use crate::sse::{self, Seen};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
@@ -34,7 +35,7 @@ const EVERY: Duration = Duration::from_millis(600);
 const ATTEMPT: Duration = Duration::from_millis(500);
 const PAUSED_FOR: Duration = Duration::from_secs(5);
 const DOWN_FOR: Duration = Duration::from_secs(2);
-/// On top of the timeout: what the cluster may take to notice and remove.
+/// On top of the timeout: what the cluster may take to notice and remove, not counting while the disk is busy.
 const GRACE: Duration = Duration::from_secs(1);
 const EPHEMERALS: [&str; 2] = ["a", "b"];
 
@@ -72,6 +73,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let kept = acknowledged.load(Ordering::SeqCst);
     let term_at_stop = cluster.leader().await?.1;
     context.story.say(format!("{kept} keepalives acknowledged; now all clients stop"));
+    let pulse = Pulse::begin(&context.dir)?;
     stop.store(true, Ordering::SeqCst);
     let lives = alive.join().await?;
     none_gone_while_kept(&lives)?;
@@ -87,16 +89,18 @@ pub(super) async fn run(context: &Context) -> Outcome {
     orphans.check().await?;
     elections.watching.abort();
     let elected = elections.last.lock().ok().and_then(|last| *last);
-    let lateness = check_ends(&lives, &ends, elected)?;
+    let disk = pulse.end()?.within(0, u64::MAX);
+    let lateness = check_ends(&lives, &ends, elected, GRACE + disk)?;
     told_and_gone(&cluster, &lives).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     let silence = lives.iter().map(|life| life.longest_silence).max().unwrap_or_default();
     Ok(format!(
         "{SESSIONS} sessions of {TIMEOUT:?} over {seconds} s: {kept} keepalives, none expired early, none lost (longest time without an \
-         acknowledgement {}); after the stop gone within {} to {} of the last sign of life; {} listings without an orphan",
+         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for {}); {} listings without an orphan",
         millis(silence),
         millis(lateness.median),
         millis(lateness.max),
+        millis(disk),
         listings.load(Ordering::SeqCst)
     ))
 }
@@ -280,7 +284,12 @@ fn owner(path: &str) -> Option<u64> {
     path.strip_prefix("/expiry/")?.split('-').next()?.parse().ok()
 }
 
-fn check_ends(lives: &[Life], all: &[(u64, Ends)], elected: Option<Instant>) -> Result<Summary, Failed> {
+fn check_ends(
+    lives: &[Life],
+    all: &[(u64, Ends)],
+    elected: Option<Instant>,
+    grace: Duration,
+) -> Result<Summary, Failed> {
     let mut lateness = Vec::new();
     let mut zxids: BTreeMap<u64, u64> = BTreeMap::new();
     for (node, ends) in all {
@@ -307,11 +316,12 @@ fn check_ends(lives: &[Life], all: &[(u64, Ends)], elected: Option<Instant>) -> 
             let stopped = life.stopped.unwrap_or(life.last_sent);
             // A new leader restarts every timer.
             let counted_from = elected.map_or(stopped, |elected| stopped.max(elected));
-            if last > counted_from + TIMEOUT + GRACE {
+            if last > counted_from + TIMEOUT + grace {
                 let late = millis(last - stopped);
                 return broken(format!(
-                    "session {} was gone only {late} after its client stopped, at node {node}",
-                    life.id
+                    "session {} was gone only {late} after its client stopped, at node {node}; granted were {}",
+                    life.id,
+                    millis(TIMEOUT + grace)
                 ));
             }
             lateness.push(last - life.last_sent);
@@ -430,7 +440,8 @@ mod tests {
     }
 
     fn judged(all: &[(u64, Ends)], elected: Option<u64>) -> String {
-        check_ends(&[life(None)], all, elected.map(at)).map_or_else(|failed| failed.to_string(), |_| String::new())
+        check_ends(&[life(None)], all, elected.map(at), GRACE)
+            .map_or_else(|failed| failed.to_string(), |_| String::new())
     }
 
     #[test]

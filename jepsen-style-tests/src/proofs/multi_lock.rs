@@ -13,6 +13,7 @@ use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
 use crate::judge::{grants, queue};
 use crate::ledger::{self, Ledger};
+use crate::pulse::{Pulse, Syncs};
 use crate::record::{Record, What, boot_us};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
@@ -29,7 +30,8 @@ const PREFIX: &str = "multi";
 const INSIDE: &str = "/multi-inside";
 /// With locks to be had all the while, everybody has had a turn by then.
 const STARVED_AFTER: Duration = Duration::from_secs(20);
-/// Nothing is granted for so long only if something is wrong. What a killed process held stands until its session ends.
+/// Nothing is granted for so long, not counting while the disk is busy, only if something is wrong. What a killed process held stands until its
+/// session ends.
 const STANDSTILL: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(context: &Context) -> Outcome {
@@ -38,6 +40,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let parent = cluster.api(1).create(INSIDE, &Create::default(), None).await;
     parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
     let ledger = Ledger::open(&cluster).await?;
+    let pulse = Pulse::begin(&context.dir)?;
     let mut workers = start_workers(context, &cluster, seconds)?;
     let first_grant = |record: &Record| matches!(record.what, What::Granted { .. }).then_some(record.at_us);
     let mut from_us = u64::MAX;
@@ -58,6 +61,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         // The first to end does so because its time is over.
         to_us = to_us.min(from_us + seconds * 1_000_000 - 500_000);
     }
+    let disk = pulse.end()?;
     // What the killed process held or waited for goes with its session; until then the log is not at its end.
     let locks: Vec<String> = (0..LOCKS).map(|number| format!("{PREFIX}-{number}")).collect();
     queues::empty(&cluster, &locks, TTL + GRACE).await?;
@@ -74,7 +78,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         return broken(format!("{} calls failed though no node did, the first: {failure}", told.failures.len()));
     }
     let insides = judge_log(&told, &events)?;
-    let progress = judge_progress(&told, from_us, to_us, killed_us)?;
+    let progress = judge_progress(&told, from_us, to_us, killed_us, &disk)?;
     Ok(format!("{insides}; {progress}"))
 }
 
@@ -146,7 +150,7 @@ fn judge_log(told: &grants::Told, events: &BTreeSet<queue::Event>) -> Result<Str
     ))
 }
 
-fn judge_progress(told: &grants::Told, from_us: u64, to_us: u64, killed_us: u64) -> Outcome {
+fn judge_progress(told: &grants::Told, from_us: u64, to_us: u64, killed_us: u64, disk: &Syncs) -> Outcome {
     let mut each: BTreeMap<&str, usize> = BTreeMap::new();
     for grant in &told.grants {
         *each.entry(&grant.who).or_default() += 1;
@@ -157,18 +161,26 @@ fn judge_progress(told: &grants::Told, from_us: u64, to_us: u64, killed_us: u64)
     }
     // What the killed process held stands until its session ends: up to then others may be behind it.
     let back_us = (killed_us + u64::try_from((TTL + Duration::from_secs(1)).as_micros()).unwrap_or(0)).min(to_us);
-    let before = grants::longest_standstill_us(&told.grants, from_us, killed_us);
-    let after = grants::longest_standstill_us(&told.grants, back_us, to_us);
-    let longest = Duration::from_micros(before.max(after));
-    if longest > STANDSTILL {
-        return broken(format!("nothing was granted for {longest:?}: a deadlock, or as good as one"));
+    let before = grants::standstills(&told.grants, from_us, killed_us);
+    let after = grants::standstills(&told.grants, back_us, to_us);
+    let both = before.into_iter().chain(after);
+    let stood = both.map(|(since, until)| (Duration::from_micros(until - since), disk.within(since, until)));
+    let beyond = |(stood, disk): &(Duration, Duration)| stood.saturating_sub(*disk);
+    let Some((longest, disk)) = stood.max_by_key(beyond) else {
+        return broken("no time in which to look for standstills");
+    };
+    if beyond(&(longest, disk)) > STANDSTILL {
+        return broken(format!(
+            "nothing was granted for {longest:?}, and the disk was busy for {disk:?} of it: a deadlock, or as good as one"
+        ));
     }
     let waits: Vec<Duration> =
         told.grants.iter().map(|grant| Duration::from_micros(grant.granted_us - grant.asked_us)).collect();
     let Some(waits) = Summary::of(&waits) else { return broken("nobody waited") };
     let least = each.values().min().copied().unwrap_or(0);
     Ok(format!(
-        "no standstill longer than {}; each of {clients} clients had at least {least} grants, wait {waits}",
-        millis(longest)
+        "no standstill longer than {} (the disk was busy for {} of it); each of {clients} clients had at least {least} grants, wait {waits}",
+        millis(longest),
+        millis(disk)
     ))
 }
