@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockkeeper_zookeeper::OpCode;
 
 use crate::known::{self, EVENT_ZXID, KNOWN, Known};
+use crate::names;
 use crate::run::{Account, Outcome};
-use crate::script::{Script, Step, name};
+use crate::script::{Script, Shown, Step, name};
 
 /// The fewest operations that are worth being called a comparison.
 const LEAST_OPERATIONS: usize = 300;
@@ -31,7 +32,8 @@ impl Comparison {
     pub(crate) fn of(script: &Script, zookeeper: &Account, lockkeeper: &Account, whole: bool) -> Self {
         let mut comparison = Self { steps: script.steps.len(), asked: zookeeper.asked.clone(), ..Self::default() };
         for (index, step) in script.steps.iter().enumerate() {
-            comparison.step(step, &zookeeper.outcomes[index], &lockkeeper.outcomes[index]);
+            let outcomes = (&zookeeper.outcomes[index], &lockkeeper.outcomes[index]);
+            comparison.step(step, outcomes, &lockkeeper.zxids_in_order);
         }
         comparison.order(&zookeeper.zxids_in_order, &lockkeeper.zxids_in_order);
         if whole {
@@ -40,19 +42,23 @@ impl Comparison {
         comparison
     }
 
-    fn step(&mut self, step: &Step, zookeeper: &Outcome, lockkeeper: &Outcome) {
+    /// `zxids` are the names of Lockkeeper's, oldest first.
+    fn step(&mut self, step: &Step, (zookeeper, lockkeeper): (&Outcome, &Outcome), zxids: &[String]) {
         self.event_zxids(step, zookeeper, lockkeeper);
         let differing = differing(&zookeeper.lines, &lockkeeper.lines);
         let both = told(step, &zookeeper.lines, &lockkeeper.lines);
-        let verdict = match (differing.is_empty(), step.known.as_deref()) {
+        let verdict = match (differing.is_empty(), &step.known) {
             (true, None) => {
                 self.alike += 1;
                 Ok("")
             }
-            (true, Some(key)) => Err(format!("no difference, though `{key}` says there is one")),
+            (true, Some(Shown { key, .. })) => Err(format!("no difference, though `{key}` says there is one")),
             (false, None) => Err("a difference that nothing explains".into()),
-            (false, Some(key)) => match known::find(key) {
+            (false, Some(shown @ Shown { key, .. })) => match known::find(key) {
                 None => Err(format!("there is no `{key}` in the table of known differences")),
+                Some(_) if !shown.is_told(&lockkeeper.lines, step.number, newest_before(step.number, zxids)) => {
+                    Err("not what Lockkeeper is to tell, which is said behind `=>`".into())
+                }
                 Some(known) if explains(known, &differing) => {
                     *self.known.entry(known.key).or_default() += 1;
                     Ok(known.reason)
@@ -66,7 +72,8 @@ impl Comparison {
         }
     }
 
-    /// ZooKeeper 3.8 tells none. Where one is told it is the change's: not newer than anything told later, and in order.
+    /// ZooKeeper 3.8 tells none. Lockkeeper tells that of the step's change; what changes by itself has one as well, and what is found to
+    /// have changed when watches are set again has none.
     fn event_zxids(&mut self, step: &Step, zookeeper: &Outcome, lockkeeper: &Outcome) {
         self.events += zookeeper.event_zxids.len();
         if zookeeper.event_zxids != lockkeeper.event_zxids
@@ -75,8 +82,17 @@ impl Comparison {
         {
             *self.known.entry(known.key).or_default() += 1;
         }
-        if lockkeeper.event_zxids.iter().any(|zxid| *zxid == 0 || *zxid < -1) {
-            self.failures.push(format!("{:4} {}\n     an event with a zxid that is none\n", step.number, step.text));
+        let found_later = step.text.contains("setWatches");
+        let of_no_change = |zxid: &&i64| match &lockkeeper.change_zxids[..] {
+            [] => **zxid < 1 && !(found_later && **zxid == -1),
+            changes => !changes.contains(zxid),
+        };
+        for zxid in lockkeeper.event_zxids.iter().filter(of_no_change) {
+            let changes = &lockkeeper.change_zxids;
+            self.failures.push(format!(
+                "{:4} {}\n     an event at {zxid}, and the changes were at {changes:?}\n",
+                step.number, step.text
+            ));
         }
     }
 
@@ -152,6 +168,12 @@ fn differing(zookeeper: &[String], lockkeeper: &[String]) -> Vec<(String, String
     }
     let pairs = zookeeper.iter().cloned().zip(lockkeeper.iter().cloned());
     pairs.filter(|(one, other)| one != other).collect()
+}
+
+/// The name of the newest zxid told before a step.
+fn newest_before(step: usize, in_order: &[String]) -> &str {
+    let told_before = |name: &&String| names::step_of(name).is_some_and(|told| told < step);
+    in_order.iter().rev().find(told_before).map_or("0", String::as_str)
 }
 
 fn explains(known: &Known, differing: &[(String, String)]) -> bool {

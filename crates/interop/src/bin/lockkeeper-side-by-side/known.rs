@@ -12,7 +12,8 @@ pub(crate) struct Known {
     pub(crate) zookeeper: &'static str,
     /// What Lockkeeper does.
     pub(crate) lockkeeper: &'static str,
-    /// What stands in ZooKeeper's line and in Lockkeeper's, wherever they differ.
+    /// What stands in ZooKeeper's line and in Lockkeeper's, wherever they differ. Nothing for Lockkeeper's where that depends on what was
+    /// asked: each step then says it.
     pub(crate) seen: [&'static str; 2],
     /// Why Lockkeeper does otherwise.
     pub(crate) reason: &'static str,
@@ -124,7 +125,7 @@ pub(crate) const KNOWN: &[Known] = &[
         what: "The zxid of a multi that changes nothing: of checks alone, or empty",
         zookeeper: "one of its own",
         lockkeeper: "the newest that there is",
-        seen: ["at z", "at z"],
+        seen: ["at z", ""],
         reason: "ZooKeeper logs a transaction for it; what changes nothing has no zxid of its own, and is told the newest",
     },
     Known {
@@ -254,7 +255,7 @@ pub(crate) const NOT_ASKED: &[[&str; 3]] = &[
         "BadArguments",
     ],
     [
-        "setACL, and in the same piece a request that the new list allows or forbids",
+        "setACL, and right behind it a change that the new list allows or forbids",
         "goes by the old list or the new one, by chance",
         "goes by the new one",
     ],

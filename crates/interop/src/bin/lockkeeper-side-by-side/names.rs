@@ -32,7 +32,7 @@ impl Names {
         let (step, count) = (self.step, &mut self.named_in_step);
         let name = self.zxids.entry(zxid).or_insert_with(|| {
             *count += 1;
-            format!("z{step}{}", "'".repeat(*count - 1))
+            first_of(step) + &"'".repeat(*count - 1)
         });
         name.clone()
     }
@@ -56,6 +56,16 @@ impl Names {
     }
 }
 
+/// The name of the first zxid that is told in a step.
+pub(crate) fn first_of(step: usize) -> String {
+    format!("z{step}")
+}
+
+/// The step after which a zxid is named.
+pub(crate) fn step_of(zxid: &str) -> Option<usize> {
+    zxid.strip_prefix('z')?.trim_end_matches('\'').parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +78,7 @@ mod tests {
         names.begin(4);
         assert_eq!((names.zxid(40), names.zxid(45), names.zxid(0)), ("z3'".into(), "z4".into(), "0".into()));
         assert_eq!(names.in_order(), ["z3'", "z4", "z3"]);
+        assert_eq!((step_of("z3''"), step_of("z41"), step_of("0")), (Some(3), Some(41), None));
         assert!(names.is_time_of(40, 1_000) && names.is_time_of(40, 1_000) && !names.is_time_of(40, 1_001));
     }
 }

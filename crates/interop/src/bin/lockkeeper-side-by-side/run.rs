@@ -41,6 +41,8 @@ pub(crate) struct Outcome {
     pub(crate) lines: Vec<String>,
     /// The zxids of its events, in the order of their lines; −1 where none was told.
     pub(crate) event_zxids: Vec<i64>,
+    /// The zxids told in answer to its changes.
+    pub(crate) change_zxids: Vec<i64>,
     pub(crate) took: Duration,
 }
 
@@ -114,8 +116,8 @@ struct Line {
     /// Events that came and are not written down yet.
     events: VecDeque<(i64, String)>,
     end_told: bool,
-    /// Not at the first server: what that one has applied may come later here.
-    elsewhere: bool,
+    /// At which server: what another one has applied may come later here.
+    at: usize,
 }
 
 impl Run<'_> {
@@ -153,7 +155,8 @@ impl Run<'_> {
             let line = self.line(ended)?;
             until_end(&mut line.connection, &mut line.events);
         }
-        self.flush(&step.quiet);
+        let done_at = self.connections.get(&step.on).map(|line| line.at);
+        self.flush(done_at, &step.quiet);
         self.write_events(step, &mut outcome);
         outcome.took = began.elapsed();
         Ok(outcome)
@@ -193,6 +196,9 @@ impl Run<'_> {
                             outcome.event_zxids.push(zxid);
                             continue;
                         }
+                        if header.error == 0 && operation.is_some_and(show::changes) {
+                            outcome.change_zxids.push(header.zxid);
+                        }
                         let shown = show::answer(names, operation, header, body);
                         break shown + &strange(&mut line.connection, xid, header);
                     }
@@ -230,21 +236,22 @@ impl Run<'_> {
                 Some(_) => {}
                 None => return Ok("no answer".into()),
             }
-            self.flush(&[]);
+            let at = self.line(on)?.at;
+            self.flush(Some(at), &[]);
             std::thread::sleep(LOOK_EVERY);
         }
         Ok("it stays".into())
     }
 
     /// Everything that connections are to be told by now becomes known here. A server that did not do the step itself is
-    /// brought up to date by sync.
-    fn flush(&mut self, quiet: &[String]) {
+    /// brought up to date by sync; all are where nobody is left who did it.
+    fn flush(&mut self, done_at: Option<usize>, quiet: &[String]) {
         let loud = |name: &str, line: &Line| !line.connection.has_ended() && !quiet.iter().any(|quiet| quiet == name);
         for (_, line) in self.connections.iter_mut().filter(|(name, line)| loud(name, line)) {
             let mut bytes = BytesMut::new();
-            let (request, xid) = match line.elsewhere {
-                true => (Request::Sync("/".into()), line.connection.next_xid()),
-                false => (Request::Ping, xid::PING),
+            let (request, xid) = match Some(line.at) == done_at {
+                true => (Request::Ping, xid::PING),
+                false => (Request::Sync("/".into()), line.connection.next_xid()),
             };
             request.encode(xid, &mut bytes);
             line.connection.send(&bytes);

@@ -32,7 +32,7 @@ fn error(number: i32) -> String {
 }
 
 /// Whether an operation is in the history, so that its header tells its zxid.
-fn changes(operation: OpCode) -> bool {
+pub(crate) fn changes(operation: OpCode) -> bool {
     use OpCode::{CloseSession, Create, Create2, CreateContainer, CreateTtl, Delete, Multi, SetAcl, SetData};
     matches!(
         operation,

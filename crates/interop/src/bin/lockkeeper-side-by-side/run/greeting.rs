@@ -48,7 +48,7 @@ impl Run<'_> {
     }
 
     fn keep(&mut self, name: &str, connection: Connection, at: usize) {
-        let line = Line { connection, events: VecDeque::new(), end_told: false, elsewhere: at != 0 };
+        let line = Line { connection, events: VecDeque::new(), end_told: false, at };
         self.connections.insert(name.to_owned(), line);
     }
 

@@ -9,6 +9,7 @@
 //! c connect at=1                       at the second server; those of the first are a follower's or the leader's, by chance
 //! a ping quiet=c                       `c` is not looked at after this step
 //! a reconfig ~ key                     the answers differ, for the reason that `known` gives under this key
+//! a exists /x ~ key => ok {czxid=0…    and what Lockkeeper tells is one line that begins so; ` / ` stands between lines
 //! ```
 //!
 //! `#` begins a comment. Arguments never contain blanks: `\_` is one, `\n` a line's end, `\u{1}` any character,
@@ -21,6 +22,7 @@ mod words;
 use std::collections::BTreeMap;
 
 use crate::error::Trouble;
+use crate::names;
 
 pub(crate) use request::{Ask, Marks, written};
 pub(crate) use words::name;
@@ -68,8 +70,38 @@ pub(crate) struct Step {
     pub(crate) quiet: Vec<String>,
     /// The events of it come in no order.
     pub(crate) unordered: bool,
-    /// The key of the known difference that it shows.
-    pub(crate) known: Option<String>,
+    /// The known difference that it shows.
+    pub(crate) known: Option<Shown>,
+}
+
+/// A known difference in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// Its key.
+    pub(crate) key: String,
+    /// The lines that Lockkeeper tells, all of them; `…` stands for the rest of a line, `{here}` for the zxid of this step and
+    /// `{newest}` for the newest one told before it.
+    pub(crate) lines: Option<Vec<String>>,
+}
+
+impl Shown {
+    fn parse(text: &str) -> Self {
+        let (key, lines) = match text.split_once(" => ") {
+            Some((key, lines)) => (key, Some(lines.split(" / ").map(|line| line.trim().to_owned()).collect())),
+            None => (text, None),
+        };
+        Self { key: key.trim().to_owned(), lines }
+    }
+
+    /// Whether Lockkeeper told what it was to tell, if that is said.
+    pub(crate) fn is_told(&self, told: &[String], here: usize, newest: &str) -> bool {
+        let Some(lines) = &self.lines else { return true };
+        let is_so = |(told, line): (&String, &String)| {
+            let line = line.replace("{here}", &names::first_of(here)).replace("{newest}", newest);
+            line.strip_suffix('…').map_or(*told == line, |beginning| told.starts_with(beginning))
+        };
+        told.len() == lines.len() && told.iter().zip(lines).all(is_so)
+    }
 }
 
 /// What is done.
@@ -115,7 +147,7 @@ impl Script {
 
 fn parse(number: usize, part: &'static str, line: &str) -> Result<Step, String> {
     let (rest, known) = match line.split_once(" ~ ") {
-        Some((rest, key)) => (rest, Some(key.trim().to_owned())),
+        Some((rest, shown)) => (rest, Some(Shown::parse(shown))),
         None => (line, None),
     };
     let (mut ends, mut quiet, mut unordered, mut words) = (Vec::new(), Vec::new(), false, Vec::new());
@@ -167,19 +199,26 @@ mod tests {
     fn the_script_can_be_read_and_its_differences_are_known() {
         let script = Script::load(&[]).unwrap();
         for step in &script.steps {
-            let known = step.known.as_deref().is_none_or(|key| crate::known::find(key).is_some());
-            assert!(known, "{}: {}", step.part, step.text);
+            let Some(shown) = &step.known else { continue };
+            let known = crate::known::find(&shown.key).unwrap_or_else(|| panic!("{}: {}", step.part, step.text));
+            let said = shown.lines.is_some() || !known.seen[1].is_empty();
+            assert!(said, "what Lockkeeper tells is said nowhere: {}: {}", step.part, step.text);
         }
     }
 
     #[test]
     fn a_line_says_what_else_is_to_happen() {
-        let step = parse(1, "x", "a create /x ; delete /x ends=b,c unordered ~ some-key").unwrap();
-        assert_eq!(
-            (step.ends, step.unordered, step.known.as_deref()),
-            (vec!["b".into(), "c".into()], true, Some("some-key"))
-        );
+        let step = parse(1, "x", "a create /x ; delete /x ends=b,c unordered ~ some-key => ok / b hears").unwrap();
+        let shown = Shown { key: "some-key".into(), lines: Some(vec!["ok".into(), "b hears".into()]) };
+        assert_eq!((step.ends, step.unordered, step.known), (vec!["b".into(), "c".into()], true, Some(shown)));
         assert!(matches!(step.act, Act::Ask(asks) if asks == ["create /x", "delete /x"]));
+        let told = ["ok at z7".to_owned(), "b hears: x at z9".to_owned()];
+        let shown = |text| Shown::parse(text).is_told(&told, 9, "z7");
+        assert!(shown("some-key") && shown("some-key => ok at {newest} / b hears…"));
+        assert!(shown("some-key => ok… / b hears: x at {here}") && !shown("some-key => ok at z7"));
+        assert!(
+            !shown("some-key => ok… / ok…") && !shown("some-key => ok / b…") && !shown("some-key => ok at {here} / b…")
+        );
         assert!(parse(1, "x", "a fly /x").is_err());
         assert!(parse(1, "x", "a connect speed=1").is_err());
     }
