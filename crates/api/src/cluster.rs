@@ -29,6 +29,12 @@ pub struct Member {
     /// On the leader: the log index up to which it has the log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub matched_index: Option<u64>,
+    /// On the leader: how long ago the latest request that it has answered was sent, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_ms_ago: Option<u64>,
+    /// On the leader: whether it has answered what was sent within the longest election timeout, and its log lacks 1,000 entries at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub synced: Option<bool>,
 }
 
 /// `GET /v1/cluster?checksum=`: the cluster as this node sees it.

@@ -25,7 +25,7 @@ use crate::rounds::{Rounds, leader_round, read_round};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
 use crate::transport::{PeerKind, Transport, TransportError};
 use crate::types::Raft;
-use crate::watcher::{self, Watcher};
+use crate::watcher::Watcher;
 use crate::wire::Command;
 use crate::{formation, lifeline, membership, propose, serve};
 
@@ -164,7 +164,7 @@ impl Consensus {
 
     /// The state of things.
     pub fn status(&self) -> ConsensusStatus {
-        watcher::status_of(self.inner.config.node, &self.inner.raft)
+        self.inner.status()
     }
 
     /// Has this node take a snapshot of what it has applied, sooner than it would by itself. Returns before that is done.

@@ -18,8 +18,9 @@ use crate::incoming::Incoming;
 use crate::machine::PeerService;
 use crate::peers::Peers;
 use crate::rounds::Rounds;
-use crate::status::{Leadership, Members};
+use crate::status::{ConsensusStatus, Leadership, Members};
 use crate::types::{Raft, TypeConfig};
+use crate::watcher;
 
 /// Between attempts while a leader waits for the first word of its majority.
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
@@ -58,6 +59,11 @@ impl Inner {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn status(&self) -> ConsensusStatus {
+        let lease = Duration::from_millis(self.config.election_timeout_max_ms);
+        watcher::status_of(self.config.node, &self.raft, lease)
     }
 
     pub(crate) fn propose_timeout(&self) -> Duration {

@@ -46,5 +46,5 @@ pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, ServiceError, SnapshotEncoder};
 pub use runtime::seed_this_thread;
-pub use status::{ConsensusStatus, Leadership, Members, ReadIndex};
+pub use status::{ConsensusStatus, Follower, Leadership, Members, ReadIndex};
 pub use transport::{PeerKind, Transport, TransportError};

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
@@ -17,8 +16,8 @@ use crate::transport::PeerKind;
 use crate::types::{LogId, Membership, TypeConfig};
 use crate::wire::{self, Command, MembersReply, TransferReply};
 
-/// A learner may lag by so many entries when it is promoted; more would hold up commits.
-const PROMOTE_LAG_ENTRIES: u64 = 1_000;
+/// Who lags by more entries holds up commits as a voter, and everything as the leader.
+const NEAR_ENTRIES: u64 = 1_000;
 const MAX_MEMBERS: usize = 32;
 const MAX_ADDRESS_BYTES: usize = 256;
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -186,13 +185,10 @@ async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
     if membership.get_node(&node).is_none() {
         return Err(ChangeError::Refused(format!("node {node} is not a member: add it as a learner first")));
     }
-    let (matched, last) = {
-        let metrics = inner.raft.metrics().borrow_watched().clone();
-        let matched = metrics.replication.and_then(|followers| followers.get(&node).cloned().flatten());
-        (matched.map(|id| id.index()), metrics.last_log_index.unwrap_or(0))
-    };
+    let status = inner.status();
+    let (matched, last) = (status.followers.get(&node).and_then(|known| known.matched), status.last_log.unwrap_or(0));
     match matched {
-        Some(index) if last.saturating_sub(index) <= PROMOTE_LAG_ENTRIES => {}
+        Some(index) if is_near(index, last) => {}
         _ => {
             return Err(ChangeError::Refused(format!(
                 "node {node} has not caught up: its log is known up to {matched:?} of {last}; try again when it has"
@@ -235,36 +231,45 @@ pub(crate) async fn transfer_here(inner: &Arc<Inner>, to: Option<u64>) -> Result
     }
 }
 
+/// Whether a log that matches up to one index lacks little of one that ends with the other.
+pub(crate) fn is_near(matched: u64, last: u64) -> bool {
+    last.saturating_sub(matched) <= NEAR_ENTRIES
+}
+
 /// The target: `None` when this node leads already as asked.
 fn choose(inner: &Inner, to: Option<u64>) -> Result<Option<u64>, ChangeError> {
     let own = inner.config.node;
-    let metrics = inner.raft.metrics().borrow_watched().clone();
-    let Some(followers) = metrics.replication else { return Err(ChangeError::NoLeader) };
-    let last = metrics.last_log_index.unwrap_or(0);
-    let voters: BTreeSet<u64> = metrics.membership_config.membership().voter_ids().collect();
-    let lease = Duration::from_millis(inner.config.election_timeout_max_ms);
-    let heard = metrics.heartbeat.unwrap_or_default();
-    let near = |node: &u64| {
-        // One that has not answered lately may be dead, however good its log.
-        heard.get(node)?.as_ref().filter(|at| at.elapsed() < lease)?;
-        let matched = followers.get(node).cloned().flatten().map_or(0, |id| id.index());
-        (last.saturating_sub(matched) <= PROMOTE_LAG_ENTRIES).then_some(matched)
-    };
+    let status = inner.status();
+    if !status.leading {
+        return Err(ChangeError::NoLeader);
+    }
+    let voters = &status.members.voters;
+    let synced = |node: &u64| status.followers.get(node).filter(|follower| follower.synced);
     match to {
         Some(node) if node == own => Ok(None),
-        Some(node) if !voters.contains(&node) => {
+        Some(node) if !voters.contains_key(&node) => {
             Err(ChangeError::Refused(format!("node {node} does not vote: only a voter can lead")))
         }
-        Some(node) if near(&node).is_none() => {
-            Err(ChangeError::Refused(format!("node {node} has not caught up: choose another, or try again later")))
-        }
+        Some(node) if synced(&node).is_none() => Err(ChangeError::Refused(format!(
+            "node {node} does not answer or has not caught up: choose another, or try again later"
+        ))),
         Some(node) => Ok(Some(node)),
         None => voters
-            .iter()
-            .filter(|node| **node != own)
-            .filter_map(|node| near(node).map(|matched| (matched, *node)))
+            .keys()
+            .filter_map(|node| synced(node).map(|follower| (follower.matched, *node)))
             .max()
             .map(|(_, node)| Some(node))
-            .ok_or_else(|| ChangeError::Refused("no other voter has caught up".into())),
+            .ok_or_else(|| ChangeError::Refused("no other voter answers and has caught up".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_near_up_to_a_thousand_entries() {
+        assert!(is_near(5_000, 5_000) && is_near(4_000, 5_000) && is_near(5_001, 5_000) && is_near(0, 1_000));
+        assert!(!is_near(3_999, 5_000) && !is_near(0, 1_001));
     }
 }

@@ -34,6 +34,17 @@ pub struct ReadIndex {
     pub index: u64,
 }
 
+/// Another member, as the leader knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Follower {
+    /// How far its log is known to match.
+    pub matched: Option<u64>,
+    /// How long ago the latest request that it has answered was sent, in milliseconds; none if there was none since this node leads.
+    pub answered_ms_ago: Option<u64>,
+    /// It has answered what was sent within the longest election timeout, and its log lacks little: it can make up a quorum or lead.
+    pub synced: bool,
+}
+
 /// The state of consensus on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsensusStatus {
@@ -55,8 +66,15 @@ pub struct ConsensusStatus {
     pub snapshot: Option<LogPosition>,
     /// Up to where the log was cut.
     pub purged: Option<LogPosition>,
-    /// On the leader: how far the log of each other member is known to match.
-    pub matched: BTreeMap<u64, Option<u64>>,
+    /// On the leader: the other members.
+    pub followers: BTreeMap<u64, Follower>,
     /// The members.
     pub members: Members,
+}
+
+impl ConsensusStatus {
+    /// On the leader: how many of the other voters are synced.
+    pub fn synced_voters(&self) -> usize {
+        self.followers.iter().filter(|(id, follower)| follower.synced && self.members.voters.contains_key(id)).count()
+    }
 }

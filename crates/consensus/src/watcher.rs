@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::vote::RaftLeaderId;
+use openraft::{Instant as _, ServerState};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::consensus::FatalHook;
-use crate::membership::members_of;
+use crate::membership::{is_near, members_of};
 use crate::peers::Peers;
-use crate::status::{ConsensusStatus, Leadership, Members};
+use crate::status::{ConsensusStatus, Follower, Leadership, Members};
 use crate::types::{LogId, Raft, position_of};
 
 /// How often the running state is looked at when nothing else moves.
@@ -86,9 +86,21 @@ impl Watcher {
     }
 }
 
-/// The status as openraft's metrics give it.
-pub(crate) fn status_of(node: u64, raft: &Raft) -> ConsensusStatus {
+/// The status as openraft's metrics give it. Who has not answered for the lease may be dead, however good its log.
+pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusStatus {
     let metrics = raft.metrics().borrow_watched().clone();
+    let last = metrics.last_log_index.unwrap_or(0);
+    let heard = metrics.heartbeat.unwrap_or_default();
+    let follower = |id: &u64, matched: &Option<LogId>| {
+        let matched = matched.as_ref().map(LogId::index);
+        let silent = heard.get(id).and_then(Option::as_ref).map(|at| at.elapsed());
+        Follower {
+            matched,
+            answered_ms_ago: silent.map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
+            synced: silent.is_some_and(|silent| silent < lease)
+                && matched.is_some_and(|matched| is_near(matched, last)),
+        }
+    };
     let position = |id: &Option<LogId>| id.as_ref().map(position_of);
     ConsensusStatus {
         node,
@@ -100,12 +112,12 @@ pub(crate) fn status_of(node: u64, raft: &Raft) -> ConsensusStatus {
         applied: position(&metrics.last_applied),
         snapshot: position(&metrics.snapshot),
         purged: position(&metrics.purged),
-        matched: metrics
+        followers: metrics
             .replication
             .iter()
             .flatten()
-            .filter(|(follower, _)| **follower != node)
-            .map(|(follower, matched)| (*follower, matched.as_ref().map(LogId::index)))
+            .filter(|(id, _)| **id != node)
+            .map(|(id, matched)| (*id, follower(id, matched)))
             .collect(),
         members: members_of(metrics.membership_config.membership()),
     }

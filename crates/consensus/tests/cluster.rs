@@ -36,7 +36,7 @@ async fn forms_and_proposes_through_every_node() {
         assert_eq!(answer.unwrap(), text(&format!("{follower}:hi")));
     }
     let status = cluster.at(leader).consensus.status();
-    assert_eq!(status.matched.len(), 2);
+    assert_eq!(status.followers.len(), 2);
     assert!(status.leading && status.leader == Some(leader));
     cluster.stop().await;
 }
@@ -326,6 +326,25 @@ async fn members_come_and_go() {
     let refused = cluster.at(other).consensus.remove(9).await;
     assert!(matches!(refused, Err(ChangeError::Refused(_) | ChangeError::NoLeader)), "{refused:?}");
     propose_until_taken(&cluster.at(other).consensus, b"after").await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_goes_to_who_is_in_step() {
+    let cluster = Cluster::start(3, |_| ()).await;
+    let leader = cluster.agreed().await;
+    let [silent, other] = cluster.followers(leader)[..] else { panic!("two followers") };
+    let synced = |node| cluster.at(leader).consensus.status().followers.get(&node).is_some_and(|known| known.synced);
+    until("both in step", || (synced(silent) && synced(other)).then_some(())).await;
+    assert_eq!(cluster.at(leader).consensus.status().synced_voters(), 2);
+    cluster.net.cut(silent);
+    until("one out of step", || (!synced(silent)).then_some(())).await;
+    let status = cluster.at(leader).consensus.status();
+    assert_eq!(status.synced_voters(), 1);
+    assert!(status.followers[&silent].matched.is_some(), "its log is as good as it was");
+    let refused = cluster.at(leader).consensus.transfer_leadership(Some(silent)).await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    assert_eq!(cluster.at(leader).consensus.transfer_leadership(None).await.unwrap(), other);
     cluster.stop().await;
 }
 

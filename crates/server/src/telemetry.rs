@@ -190,6 +190,13 @@ fn describe_state() {
 fn describe_replication() {
     describe_gauge!("lockkeeper_term", Unit::Count, "Raft term.");
     describe_gauge!("lockkeeper_is_leader", Unit::Count, "1 if this node leads.");
+    describe_gauge!(
+        "lockkeeper_synced_followers",
+        Unit::Count,
+        "At the leader: other voters that answer and whose log lacks little. Where they are half of lockkeeper_voters, rounded down, one \
+         more loss is an outage. 0 at other nodes."
+    );
+    describe_gauge!("lockkeeper_voters", Unit::Count, "Members that vote.");
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!("lockkeeper_purged_log_index", Unit::Count, "Log index up to which the log is cut.");
     describe_gauge!("lockkeeper_last_log_index", Unit::Count, "Last log index stored.");
@@ -232,6 +239,8 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     set("lockkeeper_watches", status.watches as u64);
     set("lockkeeper_zxid", status.zxid.0);
     set("lockkeeper_ready", u64::from(status.ready));
+    set("lockkeeper_synced_followers", status.consensus.synced_voters() as u64);
+    set("lockkeeper_voters", status.consensus.members.voters.len() as u64);
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());

@@ -62,11 +62,6 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         let mut row = vec![endpoint.to_string().into()];
         match answer {
             Ok(status) => {
-                let state = match &status.not_ready_because {
-                    _ if status.ready => "ready".to_owned(),
-                    Some(because) => format!("not ready: {because}"),
-                    None => "not ready".to_owned(),
-                };
                 row.extend([
                     number(status.node_id),
                     role(status).into(),
@@ -76,7 +71,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
                     number(status.sessions),
                     number(status.nodes),
                     number(status.lock_waiters),
-                    state.into(),
+                    state(status).into(),
                 ]);
                 if checksum {
                     row.push(status.state.as_ref().map_or("-".into(), |s| format!("{}@{}", s.checksum, s.zxid)).into());
@@ -100,10 +95,47 @@ fn role(status: &NodeStatus) -> String {
     }
 }
 
+/// Whether it is ready, and at the leader who is not in step with it.
+fn state(status: &NodeStatus) -> String {
+    let out_of_step = status.members.iter().filter(|member| member.synced == Some(false));
+    let without: Vec<String> = out_of_step.map(|member| member.node_id.to_string()).collect();
+    match &status.not_ready_because {
+        _ if status.ready && without.is_empty() => "ready".into(),
+        _ if status.ready => format!("ready; not in step: {}", without.join(", ")),
+        Some(because) => format!("not ready: {because}"),
+        None => "not ready".into(),
+    }
+}
+
 /// Without the endpoint, which the line begins with.
 fn why(error: &Error) -> String {
     match error {
         Error::Unreachable { tried } => tried.iter().map(|t| t.why.as_str()).collect::<Vec<_>>().join("; "),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> String {
+        let member = |(number, synced): (usize, &Option<bool>)| json!({ "node_id": number + 1, "peer_address": "a:1", "role": "voter", "synced": synced });
+        let members: Vec<_> = synced.iter().enumerate().map(member).collect();
+        let status = json!({
+            "cluster": "c", "node_id": 1, "version": "0", "term": 1, "leading": true, "ready": ready, "not_ready_because": because,
+            "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0, "members": members,
+        });
+        state(&serde_json::from_value(status).unwrap())
+    }
+
+    #[test]
+    fn the_leader_names_who_is_not_in_step() {
+        assert_eq!(told(true, None, &[Some(true), Some(true), Some(true)]), "ready");
+        assert_eq!(told(true, None, &[Some(true), Some(false), Some(false)]), "ready; not in step: 2, 3");
+        assert_eq!(told(true, None, &[None, None, None]), "ready", "a follower does not know");
+        assert_eq!(told(false, Some("no leader"), &[None]), "not ready: no leader");
     }
 }

@@ -3,7 +3,7 @@
 use axum::extract::State as Extract;
 use lockkeeper_api::cluster::{AddMember, Member, Role, StateChecksum, Status, Transfer, Transferred};
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_consensus::{ConsensusStatus, Members};
+use lockkeeper_consensus::{ConsensusStatus, Follower, Members};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -25,24 +25,27 @@ pub(super) struct Asked {
 }
 
 fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
-    let matched = |node: u64| {
+    let follower = |node: u64| {
         let status = status?;
-        if status.leading && status.node == node {
-            status.last_log
-        } else {
-            status.matched.get(&node).copied().flatten()
-        }
+        let itself = || Follower { matched: status.last_log, answered_ms_ago: Some(0), synced: true };
+        let leads = status.leading && status.node == node;
+        status.followers.get(&node).copied().or_else(|| leads.then(itself))
     };
     let voters = members.voters.iter().map(|member| (member, Role::Voter));
     let learners = members.learners.iter().map(|member| (member, Role::Learner));
     voters
         .chain(learners)
-        .map(|((node_id, address), role)| Member {
-            node_id: *node_id,
-            peer_address: address.clone(),
-            client_address: app.clients.get(node_id).cloned(),
-            role,
-            matched_index: matched(*node_id),
+        .map(|((node_id, address), role)| {
+            let follower = follower(*node_id);
+            Member {
+                node_id: *node_id,
+                peer_address: address.clone(),
+                client_address: app.clients.get(node_id).cloned(),
+                role,
+                matched_index: follower.and_then(|follower| follower.matched),
+                answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
+                synced: follower.map(|follower| follower.synced),
+            }
         })
         .collect()
 }

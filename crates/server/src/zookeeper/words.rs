@@ -139,8 +139,8 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         figures.push(("zk_max_file_descriptor_count", soft.to_string()));
     }
     if status.consensus.leading {
-        let others = door.node.consensus().members().borrow().voters.len().saturating_sub(1);
-        figures.push(("zk_followers", others.to_string()));
+        let synced = status.consensus.synced_voters().to_string();
+        figures.extend([("zk_followers", synced.clone()), ("zk_synced_followers", synced)]);
     }
     figures.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name}\t{value}");

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use lockkeeper_api::cluster::Status;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::client::Client;
-use super::cluster_with;
+use super::{cluster_with, until};
+use crate::harness::Cluster;
 
 /// The answer to a word.
 pub(super) async fn word(at: SocketAddr, word: &str) -> String {
@@ -57,4 +59,29 @@ async fn a_word_that_is_not_on_the_list_says_so() {
     let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["ruok".into()]).await;
     let answer = word(cluster.door(0), "wchp").await;
     assert_eq!(answer, "wchp is not executed because it is not in the whitelist.\n");
+}
+
+#[tokio::test]
+async fn the_leader_tells_how_many_follow_it() {
+    let mut cluster = cluster_with(3, |_| {}).await;
+    let followed_by = async |cluster: &Cluster, count: usize| {
+        let key = format!("zk_synced_followers\t{count}\n");
+        for (number, node) in cluster.nodes.iter().enumerate() {
+            let status: Status = node.get("/v1/cluster").await.json();
+            let told = status.members.iter().filter(|member| member.synced == Some(true)).count();
+            // Itself as well.
+            if status.leading && told == count + 1 && word(cluster.door(number), "mntr").await.contains(&key) {
+                return Some(number);
+            }
+        }
+        None
+    };
+    let mut leader = None;
+    until(async || {
+        leader = followed_by(&cluster, 2).await;
+        leader.is_some()
+    })
+    .await;
+    cluster.nodes.remove((leader.unwrap() + 1) % 3).stop().await.unwrap();
+    until(async || followed_by(&cluster, 1).await.is_some()).await;
 }
