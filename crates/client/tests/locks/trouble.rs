@@ -79,9 +79,9 @@ async fn what_is_left_of_a_multi_lock_is_taken_back() {
         let answer = session.multi_lock(["a", "b"]).try_lock().await;
         assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
         setting.until("a", 1, 0).await;
+        setting.until("b", 1, 0).await;
         let token = setting.client.lock("a").await.unwrap().holders[0].token;
         setting.client.force_release("a", token).await.unwrap();
-        setting.until("b", 1, 0).await;
         proxy.mute(false);
         proxy.cut();
         setting.until("b", 0, 0).await;
