@@ -92,6 +92,11 @@ fn describe_zookeeper() {
     );
     describe_counter!("lockkeeper_zookeeper_events_total", Unit::Count, "Watch events sent to ZooKeeper's clients.");
     describe_counter!(
+        "lockkeeper_zookeeper_held_back_total",
+        Unit::Count,
+        "How often a change of a ZooKeeper client was held back because too many waited at this node."
+    );
+    describe_counter!(
         "lockkeeper_zookeeper_overruns_total",
         Unit::Count,
         "Connections of ZooKeeper's clients that were cut off because they left too much unread."

@@ -189,6 +189,7 @@ impl Config {
         within("limits.peer_connections", limits.peer_connections, 8, 65_536)?;
         within("limits.in_flight_requests", limits.in_flight_requests, 1, 1_000_000)?;
         within("limits.sessions", limits.sessions, 1, 100_000_000)?;
+        within("limits.queued_changes", limits.queued_changes, 1, 1_000_000)?;
         within("limits.watch_queue_events", limits.watch_queue_events, 1, 1_000_000)?;
         within("limits.watch_history_events", limits.watch_history_events, 1, 10_000_000)?;
         within("limits.header_read_timeout_ms", limits.header_read_timeout_ms, 100, 600_000)?;

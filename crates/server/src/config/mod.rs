@@ -139,6 +139,9 @@ pub struct Limits {
     pub in_flight_requests: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
+    /// Changes that wait at this node for their turn to be replicated. One more gets 429; a connected ZooKeeper client's waits, as long as
+    /// a request may take.
+    pub queued_changes: usize,
     /// Events that wait for a slow watcher before it is told that it missed some.
     pub watch_queue_events: usize,
     /// Events kept for watchers that resume.
@@ -273,6 +276,7 @@ impl Default for Limits {
             peer_connections: 256,
             in_flight_requests: 16_384,
             sessions: 1_000_000,
+            queued_changes: 16_384,
             watch_queue_events: 4_096,
             watch_history_events: 65_536,
             header_read_timeout_ms: 10_000,

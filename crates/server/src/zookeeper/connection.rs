@@ -233,31 +233,39 @@ impl Guest {
             principals: self.known.principals().clone(),
         };
         let answering = Arc::new(answering);
-        loop {
+        let submit = || {
             let answer = self.when_applied(xid, answering.clone(), began);
-            match self.door.node.submit(actor.clone(), op.clone(), answer) {
-                Ok(()) => return Flow::GoOn,
-                // Too much waits at this node, of whomever: this client waits too, as it would for its own.
-                Err(NodeError::Overloaded { retry_after_ms }) => {
-                    self.line.pay();
-                    if began.elapsed() > self.door.settings.request_timeout {
-                        return Flow::End("this node had too much to do");
-                    }
+            self.door.node.submit(actor.clone(), op.clone(), answer)
+        };
+        match self.hand_over(began, submit).await {
+            Ok(()) => Flow::GoOn,
+            Err(NodeError::Refused(refusal)) => self.say_after_all(xid, Err(code(&refusal))).await,
+            Err(error) => Flow::End(untaken(&error)),
+        }
+    }
+
+    /// Hands something over that is owed then. Where too much waits at this node, of whomever, this client waits too, as it would for its
+    /// own; but no longer than a request may take that began then.
+    async fn hand_over(
+        &self,
+        began: Instant,
+        mut submit: impl FnMut() -> Result<(), NodeError>,
+    ) -> Result<(), NodeError> {
+        loop {
+            self.line.owe();
+            let Err(error) = submit() else { return Ok(()) };
+            self.line.pay();
+            match error {
+                NodeError::Overloaded { retry_after_ms } if began.elapsed() < self.door.settings.request_timeout => {
+                    metrics::counter!("lockkeeper_zookeeper_held_back_total").increment(1);
                     tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
                 }
-                Err(NodeError::Refused(refusal)) => {
-                    self.line.pay();
-                    return self.say_after_all(xid, Err(code(&refusal))).await;
-                }
-                Err(_) => {
-                    self.line.pay();
-                    return Flow::End("this node cannot take changes at the moment");
-                }
+                error => return Err(error),
             }
         }
     }
 
-    /// What is to be done with the outcome of a change, which is owed from now on.
+    /// What is to be done with the outcome of a change, which is owed until then.
     fn when_applied(
         &self,
         xid: i32,
@@ -265,7 +273,6 @@ impl Guest {
         began: Instant,
     ) -> impl FnOnce(lockkeeper_node::Answered) + Send + 'static {
         let (door, line) = (self.door.clone(), self.line.clone());
-        line.owe();
         move |outcome| {
             match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
                 Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
@@ -435,24 +442,29 @@ impl Guest {
         if self.door.node.look(|state| self.standing(state)) == Standing::Moved {
             return self.say_after_all(xid, Err(ErrorCode::SessionMoved)).await;
         }
-        let line = self.line.clone();
-        line.begin_closing();
-        line.owe();
-        let handed_over = self.door.node.submit_close(self.carried.id, {
-            let line = line.clone();
-            move |outcome| {
+        self.line.begin_closing();
+        let submit = || {
+            let line = self.line.clone();
+            self.door.node.submit_close(self.carried.id, move |outcome| {
                 if let Ok(done) = outcome {
                     line.outbox.say(|out| ReplyHeader::ok(xid, zxid(done.zxid)).encode(out));
                 }
                 line.outbox.end(End::WhenSaid);
                 line.pay();
-            }
-        });
-        if handed_over.is_err() {
-            line.pay();
-            return Flow::End("this node cannot take changes at the moment");
+            })
+        };
+        match self.hand_over(Instant::now(), submit).await {
+            Ok(()) => Flow::GoOn,
+            Err(error) => Flow::End(untaken(&error)),
         }
-        Flow::GoOn
+    }
+}
+
+/// Why a connection ends whose change was not taken.
+fn untaken(error: &NodeError) -> &'static str {
+    match error {
+        NodeError::Overloaded { .. } => "this node had too much to do",
+        _ => "this node cannot take changes at the moment",
     }
 }
 

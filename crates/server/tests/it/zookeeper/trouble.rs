@@ -235,3 +235,47 @@ async fn hand_over(cluster: &crate::harness::Cluster) {
     })
     .await;
 }
+
+/// Of what four clients send at once, a node that lets one change wait refuses most. They never hear of it.
+#[tokio::test]
+async fn at_a_node_with_too_much_to_do_changes_wait_in_their_turn() {
+    let cluster = cluster_with(1, |config| config.limits.queued_changes = 1).await;
+    let mut crowd = Vec::new();
+    for number in 0..4 {
+        let mut client = Client::open(cluster.door(0)).await;
+        let path = client.create(&format!("/crowded-{number}"), 0).await.unwrap();
+        crowd.push((client, path));
+    }
+    let crowd: Vec<_> =
+        crowd.into_iter().map(|(client, path)| tokio::spawn(write_read_and_close(client, path))).collect();
+    for client in crowd {
+        client.await.unwrap();
+    }
+    let figures = cluster.get("/metrics").await.text;
+    let held_back = figures.lines().find_map(|line| line.strip_prefix("lockkeeper_zookeeper_held_back_total "));
+    assert!(held_back.is_some_and(|count| count != "0"), "there was never too much to do");
+}
+
+/// Sends bursts of changes, a read behind each, and the session's end in one piece. Each read must see the change before it and no later one.
+async fn write_read_and_close(mut client: Client, path: String) {
+    const CHANGES: i32 = 8;
+    let mut out = BytesMut::new();
+    let mut asked = Vec::new();
+    for version in 1..=4 * CHANGES {
+        asked.push((client.encode(&set(&path, format!("{version}").as_bytes()), &mut out), None));
+        if version % CHANGES == 0 {
+            asked.push((client.encode(&get(&path, false), &mut out), Some(version)));
+        }
+    }
+    let closed = client.encode(&Request::CloseSession, &mut out);
+    client.write(&out).await;
+    for (xid, read) in asked {
+        let Some(version) = read else {
+            client.answer(xid, OpCode::SetData).await.unwrap();
+            continue;
+        };
+        let Reply::Data { data, stat } = client.answer(xid, OpCode::GetData).await.unwrap() else { panic!("data") };
+        assert_eq!((data.unwrap(), stat.version), (version.to_string().into(), version));
+    }
+    client.answer(closed, OpCode::CloseSession).await.unwrap();
+}
