@@ -240,7 +240,11 @@ async fn a_party_that_enters_again_after_an_outage_counts_once() {
         let again = enter(&one.double_barrier(path, 2).unwrap());
         wire.cut();
         wire.mend();
-        until("it stands there anew", async || !there().await.is_empty() && there().await != ghost).await;
+        until("it stands there anew", async || {
+            let now = there().await;
+            !now.is_empty() && now != ghost
+        })
+        .await;
         assert_eq!(there().await.len(), 1, "{transport:?}");
         let mark = looking.node(path, &Default::default()).await.unwrap().stat.version;
         assert!(mark == 0 && !again.is_finished(), "{transport:?}: the round opened for one party");
