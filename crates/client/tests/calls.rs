@@ -228,7 +228,8 @@ async fn a_frozen_endpoint_does_not_cost_the_session() {
         renewals.changed().await.unwrap();
     }
     assert_eq!(*state.borrow(), SessionState::Connected);
-    assert_eq!(frozen.asked().len(), 2, "after one slow answer the other endpoint is asked first");
+    let asked_first = session.client().preferred().to_string();
+    assert!(asked_first.contains(&good.address), "after a slow answer the other endpoint is asked first");
 }
 
 #[tokio::test]

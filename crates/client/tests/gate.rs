@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper_client::api::gates::{Begin, Finish, Gate as Standing};
 use lockkeeper_client::api::{Code, Data};
@@ -167,11 +167,17 @@ async fn a_worker_that_dies_frees_the_gate_when_its_session_expires() {
 async fn work_that_takes_too_long_is_told_before_another_may_begin() {
     let setting = Setting::new().await;
     let (slow, next) = (setting.session().await, setting.session().await);
+    let long = proceed(slow.gate("long").pending(Duration::from_secs(4)).begin("f").await.unwrap());
+    let now = SystemTime::now();
+    let told_at = now + long.remaining();
+    let opens_ms = in_progress(next.gate("long").begin("f").await.unwrap()).until_ms;
+    // The margin of 4 s is 400 ms; the gate counts whole milliseconds.
+    assert!(told_at + Duration::from_millis(398) < UNIX_EPOCH + Duration::from_millis(opens_ms), "told too late");
+
     let ticket = proceed(slow.gate("k").pending(Duration::from_millis(400)).begin("f").await.unwrap());
     let never = ticket.run(std::future::pending::<()>()).await.unwrap_err();
     assert!(matches!(&never, Error::Lost(because) if because.contains("pending time")), "{never}");
     assert_eq!(ticket.remaining(), Duration::ZERO);
-    assert!(matches!(next.gate("k").begin("f").await.unwrap(), Begun::InProgress(_)), "told before");
     let second = until_proceed(&next, "k").await;
     let late = ticket.finish("late", DAY).await.unwrap_err();
     assert_eq!(late.code(), Some(Code::GateNotPending));
@@ -265,11 +271,12 @@ async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
 #[tokio::test]
 async fn gates_without_a_session_open_when_their_time_is_over() {
     let setting = Setting::new().await;
-    let begin = Begin { fingerprint: "f".into(), pending_ms: Some(200), label: None };
-    let first = setting.client.gate_begin("plain", &begin).await.unwrap();
-    let Standing::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
-    let underway = setting.client.gate("plain").await.unwrap();
+    let begin = |pending_ms| Begin { fingerprint: "f".into(), pending_ms: Some(pending_ms), label: None };
+    setting.client.gate_begin("long", &begin(60_000)).await.unwrap();
+    let underway = setting.client.gate("long").await.unwrap();
     assert!(matches!(underway.gate, Standing::InProgress { session_id: None, .. }), "{underway:?}");
+    let first = setting.client.gate_begin("plain", &begin(200)).await.unwrap();
+    let Standing::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
     let session = setting.session().await;
     let next = until_proceed(&session, "plain").await;
     assert!(next.token() > token);

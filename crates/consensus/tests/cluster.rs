@@ -116,7 +116,8 @@ async fn a_failed_store_ends_consensus_with_one_clear_line() {
     })
     .await;
     println!("{:?}", cluster.at(1).fatal.lock().unwrap());
-    assert_eq!(cluster.at(1).consensus.leadership().borrow().leader, None);
+    let leads_not = || cluster.at(1).consensus.leadership().borrow().leader.is_none().then_some(());
+    until("it to lead no longer", leads_not).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +168,8 @@ async fn a_leader_cut_off_refuses_and_another_is_elected() {
     cluster.net.heal(old);
     until("the healed node's replica", || cluster.at(old).machine.has(b"after").then_some(())).await;
     assert!(!cluster.at(old).machine.has(b"lost") || cluster.at(new).machine.has(b"lost"));
-    assert!(cluster.at(old).consensus.leadership().borrow().term > term);
+    let knows_it = || (cluster.at(old).consensus.leadership().borrow().term > term).then_some(());
+    until("the healed node to know the term", knows_it).await;
     cluster.stop().await;
 }
 
@@ -334,13 +336,15 @@ async fn leadership_goes_to_who_is_in_step() {
     let cluster = Cluster::start(3, |_| ()).await;
     let leader = cluster.agreed().await;
     let [silent, other] = cluster.followers(leader)[..] else { panic!("two followers") };
-    let synced = |node| cluster.at(leader).consensus.status().followers.get(&node).is_some_and(|known| known.synced);
-    until("both in step", || (synced(silent) && synced(other)).then_some(())).await;
-    assert_eq!(cluster.at(leader).consensus.status().synced_voters(), 2);
+    let in_step = |nodes: &[u64]| {
+        let status = cluster.at(leader).consensus.status();
+        let synced = |node: &u64| status.followers.get(node).is_some_and(|known| known.synced);
+        let so = [silent, other].iter().all(|node| synced(node) == nodes.contains(node));
+        (so && status.synced_voters() == nodes.len()).then_some(status)
+    };
+    until("both in step", || in_step(&[silent, other])).await;
     cluster.net.cut(silent);
-    until("one out of step", || (!synced(silent)).then_some(())).await;
-    let status = cluster.at(leader).consensus.status();
-    assert_eq!(status.synced_voters(), 1);
+    let status = until("one out of step", || in_step(&[other])).await;
     assert!(status.followers[&silent].matched.is_some(), "its log is as good as it was");
     let refused = cluster.at(leader).consensus.transfer_leadership(Some(silent)).await;
     assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");

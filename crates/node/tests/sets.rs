@@ -365,8 +365,8 @@ async fn a_gate_is_freed_by_the_end_of_its_session_and_of_its_time() {
         (session(cluster.at(1), 600).await, session(cluster.at(2), 30_000).await, session(cluster.at(3), 30_000).await);
     let id = request_id();
     let ask_again = |node: u64| cluster.at(node).execute(keyed(slow, id), begin("slow", 400));
-    let first = ask_again(2).await.unwrap().value;
     let began = Instant::now();
+    let first = ask_again(2).await.unwrap().value;
     assert_eq!(ask_again(3).await.unwrap().value, first, "a retried beginning gets the same answer");
     let dead = proceeds(&gate(cluster.at(1), dies, begin("dies", 30_000)).await);
     let taken_over = |key: &'static str| {

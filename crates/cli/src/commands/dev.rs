@@ -4,7 +4,7 @@
 //! removed.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +15,7 @@ use lockkeeper_server::Config;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use serde::Serialize;
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
@@ -74,7 +75,8 @@ pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
             (made.path().to_path_buf(), Some(made))
         }
     };
-    let places = places(&directory, u64::from(args.nodes))?;
+    // Kept up to the end: a node that is started again finds its port free, too.
+    let (places, _reserved) = places(&directory, u64::from(args.nodes))?;
     let result = super::runtime()?.block_on(serve(common, places, &directory, temporary.is_some()));
     if let Some(temporary) = temporary {
         temporary.close().map_err(|e| Failure::failed(format!("cannot remove {}: {e}", directory.display())))?;
@@ -118,8 +120,8 @@ async fn any(stops: &mut [Listener]) {
     futures::future::select_all(stops.iter_mut().map(|stop| Box::pin(stop.recv()))).await;
 }
 
-/// The nodes of an earlier run in that directory, on their old ports; else new ones on free ports.
-fn places(directory: &Path, nodes: u64) -> Result<Vec<Place>, Failure> {
+/// The nodes of an earlier run in that directory, on their old ports; else new ones on ports that are reserved for them.
+fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failure> {
     let place = |node_id: u64, client: &str| Place {
         node_id,
         endpoint: format!("http://{client}"),
@@ -140,9 +142,11 @@ fn places(directory: &Path, nodes: u64) -> Result<Vec<Place>, Failure> {
         let found = (1..=nodes).map(|id| client(id).map(|client| place(id, &client)));
         return found
             .collect::<Option<Vec<_>>>()
+            .map(|found| (found, Reserved(Vec::new())))
             .ok_or_else(|| Failure::usage(format!("{} is not of `lockkeeper dev`", first.display())));
     }
-    let addresses = free_addresses(2 * nodes)?;
+    let (reserved, addresses) =
+        Reserved::take(2 * nodes).map_err(|e| Failure::failed(format!("cannot find a free port of 127.0.0.1: {e}")))?;
     let pairs: Vec<(&str, &str)> = addresses.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     let mut made = Vec::new();
     for (node_id, (client, _)) in (1..).zip(&pairs) {
@@ -151,14 +155,29 @@ fn places(directory: &Path, nodes: u64) -> Result<Vec<Place>, Failure> {
             .map_err(|e| Failure::failed(format!("cannot write {}: {e}", place.config.display())))?;
         made.push(place);
     }
-    Ok(made)
+    Ok((made, reserved))
 }
 
-/// Takes them all before it gives any back, so that they differ.
-fn free_addresses(count: u64) -> Result<Vec<String>, Failure> {
-    let no_port = |e: std::io::Error| Failure::failed(format!("cannot find a free port of 127.0.0.1: {e}"));
-    let taken: Result<Vec<_>, _> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
-    taken.map_err(no_port)?.iter().map(|l| Ok(l.local_addr().map_err(no_port)?.to_string())).collect()
+/// Ports of this machine that nobody who asks for any is given while this lives.
+///
+/// Its sockets do not listen, so a node, which may use its address again, can. Without it another process may have a port by the time that
+/// the node comes for it.
+struct Reserved(#[expect(dead_code, reason = "they are bound, and that is all")] Vec<Socket>);
+
+impl Reserved {
+    fn take(count: u64) -> std::io::Result<(Self, Vec<String>)> {
+        let any = SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let (mut sockets, mut addresses) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&any)?;
+            let address = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
+            sockets.push(socket);
+            addresses.push(address.to_string());
+        }
+        Ok((Self(sockets), addresses))
+    }
 }
 
 fn config_of(node_id: u64, addresses: &[(&str, &str)], directory: &Path) -> String {

@@ -8,6 +8,7 @@ use lockkeeper_client::api::Data;
 use lockkeeper_client::api::nodes::{Kind, TxnOp};
 use lockkeeper_client::recipes::{Queue, RecipeError};
 use lockkeeper_client::{Error, Transport};
+use tokio::sync::mpsc;
 
 use crate::support::{
     Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
@@ -152,23 +153,26 @@ async fn four_takers_of_whom_some_die_acknowledge_each_item_once() {
     let session = session(&cluster).await;
     let queue = session.queue("/queues/e").unwrap();
     let acknowledged: Arc<Mutex<BTreeMap<String, u32>>> = Arc::default();
-    let mut processes = Vec::new();
-    for number in 0..4 {
-        let timeout = Duration::from_secs(if number < 2 { 1 } else { 10 });
-        let process = Process::start(&cluster, timeout).await;
-        let (queue, acknowledged) = (process.session.queue("/queues/e").unwrap(), acknowledged.clone());
-        // The first two die with an item in their hands, after some items.
-        process.begin(work(queue, acknowledged, (number < 2).then_some(3)));
-        processes.push(process);
-    }
+    let (holds, mut held) = mpsc::unbounded_channel();
+    let begin = async |timeout_s, holds_after| {
+        let process = Process::start(&cluster, Duration::from_secs(timeout_s)).await;
+        let queue = process.session.queue("/queues/e").unwrap();
+        process.begin(work(queue, acknowledged.clone(), holds_after, holds.clone()));
+        process
+    };
+    // They die with an item in their hands, after some items; the others work meanwhile.
+    let dying = [begin(1, Some(3)).await, begin(1, Some(3)).await];
     for item in 0..ITEMS {
         queue.put(format!("item {item}").as_bytes()).await.unwrap();
     }
-    let done = async || acknowledged.lock().unwrap().len();
-    until("the first items are done", async || done().await >= 6).await;
-    for process in processes.drain(..2) {
+    for _ in &dying {
+        soon("an item in the hands of one that dies", held.recv()).await.unwrap();
+    }
+    let _living = [begin(10, None).await, begin(10, None).await];
+    for process in dying {
         process.die(());
     }
+    let done = async || acknowledged.lock().unwrap().len();
     until("all items are done", async || done().await == ITEMS).await;
     until("nothing is left", async || queue.is_empty().await.unwrap()).await;
     let acknowledged = acknowledged.lock().unwrap().clone();
@@ -177,10 +181,16 @@ async fn four_takers_of_whom_some_die_acknowledge_each_item_once() {
 }
 
 /// Takes and acknowledges; from some item on it only holds what it took.
-async fn work(queue: Queue, acknowledged: Arc<Mutex<BTreeMap<String, u32>>>, dies_after: Option<usize>) {
+async fn work(
+    queue: Queue,
+    acknowledged: Arc<Mutex<BTreeMap<String, u32>>>,
+    holds_after: Option<usize>,
+    holds: mpsc::UnboundedSender<()>,
+) {
     let mut done = 0;
     while let Ok(delivery) = queue.take().await {
-        if dies_after == Some(done) {
+        if holds_after == Some(done) {
+            holds.send(()).unwrap();
             std::future::pending::<()>().await;
         }
         let item = text(delivery.data());
