@@ -55,7 +55,7 @@ async fn main() -> Outcome {
     }
     check(true, "every round began and ended with all of them")?;
 
-    let short_lived = session_for("dies", Duration::from_secs(1)).await?;
+    let short_lived = session_for("dies", Duration::from_secs(5)).await?;
     let dying = short_lived.double_barrier(&path, parties)?;
     let entering: Vec<_> = sessions[1..]
         .iter()

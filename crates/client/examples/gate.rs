@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The part of the other process: begins, and never comes to the end.
 async fn begin_and_hang(key: &str) -> Outcome {
-    let session = session_for("to be killed", Duration::from_secs(1)).await?;
+    let session = session_for("to be killed", Duration::from_secs(5)).await?;
     let Begun::Proceed(ticket) = session.gate(key).begin("refund 7").await? else {
         return Err("somebody else is at it".into());
     };

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The part of the other process: holds the lock until it is killed.
 async fn hold(name: &str) -> Outcome {
-    let session = session_for("to be killed", Duration::from_secs(1)).await?;
+    let session = session_for("to be killed", Duration::from_secs(5)).await?;
     let guard = session.lock(name).delay(DELAY).lock().await?;
     println!("{}", guard.token());
     Err(guard.lost().await.into())

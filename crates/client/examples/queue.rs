@@ -42,7 +42,7 @@ async fn main() -> Outcome {
     check(first.data() == b"item 0", "what was put first is taken first")?;
     first.give_back().await?;
 
-    let dying = session_for("dies with an item", Duration::from_secs(1)).await?;
+    let dying = session_for("dies with an item", Duration::from_secs(5)).await?;
     let held = dying.queue(&path)?.take().await?;
     let done = Done::default();
     let mut takers = Vec::new();

@@ -15,7 +15,7 @@ from kazoo.exceptions import (
 )
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Permissions, make_acl, make_digest_acl
 
-from harness import HOSTS, check, client, equal, fresh, node_of, raises, word
+from harness import HOSTS, check, client, equal, fresh, node_of, raises, until, word
 
 
 @check("nodes: create, get, set, delete, with versions, and the errors for what cannot be")
@@ -242,6 +242,7 @@ def chroot():
     equal(below.exists("/x", watch=seen.append), None)
     equal(below.create("/x"), "/x")
     equal((below.get_children("/"), client().get_children(path)), (["x"], ["x"]))
+    until(lambda: seen, "the watch fires")
     equal([event.path for event in seen], ["/x"])
 
 

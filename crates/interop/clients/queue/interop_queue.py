@@ -13,6 +13,7 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "kazoo"))
 
+from kazoo.exceptions import NoNodeError  # noqa: E402
 from kazoo.recipe.lock import Lock  # noqa: E402
 
 from harness import KAZOO_VERSION, check, client, equal, main, until  # noqa: E402
@@ -106,6 +107,14 @@ def native(*options):
     return lambda name, path: ByLockkeeper(name, path, *options)
 
 
+def standing(zk, path):
+    """The queue's nodes. An empty queue's directory is reaped."""
+    try:
+        return zk.get_children(path)
+    except NoNodeError:
+        return []
+
+
 def queue_up(kinds):
     """Queues one after the other, and names them."""
     path = f"/locks/interop/{os.getpid()}/{next(numbers)}"
@@ -117,7 +126,7 @@ def queue_up(kinds):
 
         def there(place=place):
             zk.sync("/")
-            return zk.exists(path) and len(zk.get_children(path)) == place + 1
+            return len(standing(zk, path)) == place + 1
 
         until(there, f"contender {place} stands in the queue")
     return zk, path, queued
@@ -130,7 +139,7 @@ def one_by_one(kinds):
         # Everybody before has left, and nobody behind has come in.
         equal(entered, [str(number) for number in range(place + 1)], "who came in")
         one.leave()
-    until(lambda: not zk.exists(path) or not zk.get_children(path), "the queue is empty")
+    until(lambda: not standing(zk, path), "the queue is empty")
     equal(len(entered), len(kinds))
 
 
