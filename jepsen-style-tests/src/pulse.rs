@@ -70,6 +70,11 @@ impl Syncs {
         let overlap = |(from, until): &(u64, u64)| (*until).min(until_us).saturating_sub((*from).max(from_us));
         Duration::from_micros(self.0.iter().map(overlap).sum())
     }
+
+    /// The same in whole milliseconds.
+    pub fn ms_within(&self, from_us: u64, until_us: u64) -> u64 {
+        u64::try_from(self.within(from_us, until_us).as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(test)]
@@ -94,5 +99,6 @@ mod tests {
         assert_eq!(syncs.within(15, 40), Duration::from_micros(15));
         assert_eq!(syncs.within(20, 30), Duration::ZERO);
         assert_eq!(syncs.within(35, 36), Duration::from_micros(1));
+        assert_eq!(Syncs(vec![(0, 2_500)]).ms_within(0, 2_100), 2);
     }
 }

@@ -1,6 +1,9 @@
 //! A lock that is shared inside a process: hands it goes through under one token, and that somebody outside is served in between.
 
+use std::collections::BTreeMap;
+
 use crate::judge::grants::Grant;
+use crate::judge::queue::Life;
 
 /// The hands that one grant went through inside a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +25,7 @@ pub struct Fairness {
     pub longest: u64,
     /// The longest streak, in time.
     pub longest_us: u64,
-    /// The most local hands that went before an outsider between its asking and its grant.
+    /// The most local hands that went before an outsider: those of the streaks whose requests stood before its own.
     pub most_before_an_outsider: u64,
     /// The longest wait of an outsider.
     pub longest_wait_us: u64,
@@ -30,11 +33,14 @@ pub struct Fairness {
 
 /// Judges streaks and the grants of an outsider who wants the same lock: no streak has more than `most` hands; none overlaps with the
 /// outsider; and in the order of tokens the outsider comes where its request stood. Together: whoever asks from outside waits for the
-/// streaks whose requests stood before its own, each within the cap, and for no other.
+/// streaks whose requests stood before its own, each within the cap, and for no other. How many those are, the lock's queue in the log
+/// tells: the outsider's own words do not, as much may happen between its asking and the log.
 ///
 /// # Errors
 /// Says which streak.
-pub fn fair(streaks: &[Streak], outsider: &[Grant], most: u64) -> Result<Fairness, String> {
+pub fn fair(streaks: &[Streak], outsider: &[Grant], requests: &[Life], most: u64) -> Result<Fairness, String> {
+    let by_token: BTreeMap<u64, &Life> = requests.iter().map(|request| (request.token, request)).collect();
+    let request = |token| by_token.get(&token).ok_or_else(|| format!("token {token} is none of the queue's"));
     let mut fairness = Fairness::default();
     for streak in streaks {
         if streak.holds > most {
@@ -56,13 +62,17 @@ pub fn fair(streaks: &[Streak], outsider: &[Grant], most: u64) -> Result<Fairnes
                 return Err(format!("tokens {} and {} were not served in their order", streak.token, grant.token));
             }
         }
-        let between: Vec<&Streak> =
-            streaks.iter().filter(|s| s.last_us > grant.asked_us && s.first_us < grant.granted_us).collect();
-        // The one that ran when it asked, and at most one whose request entered the log before its own.
-        if between.len() > 2 {
-            return Err(format!("{} streaks ran between the outsider's asking and its grant", between.len()));
+        request(grant.token)?;
+        let (mut stood, mut hands) = (0, 0);
+        for streak in streaks.iter().filter(|streak| streak.token < grant.token) {
+            if request(streak.token)?.stands_after(grant.token) {
+                (stood, hands) = (stood + 1, hands + streak.holds);
+            }
         }
-        let hands = between.iter().map(|streak| streak.holds).sum();
+        // The one that ran, and at most one other.
+        if stood > 2 {
+            return Err(format!("{stood} streaks stood before the outsider's token {}", grant.token));
+        }
         fairness.most_before_an_outsider = fairness.most_before_an_outsider.max(hands);
         fairness.longest_wait_us = fairness.longest_wait_us.max(grant.granted_us - grant.asked_us);
     }
@@ -81,21 +91,37 @@ mod tests {
         Grant { who: "o/0".into(), locks: vec![], token, asked_us, granted_us, until_us: Some(until_us) }
     }
 
+    fn queue(lives: &[(u64, u64)]) -> Vec<Life> {
+        let life = |&(token, gone)| Life { name: format!("_c_x-lock-{token:010}"), token, gone: Some(gone) };
+        lives.iter().map(life).collect()
+    }
+
     #[test]
     fn served_in_turn() {
         let streaks = [streak(1, 8, 0, 100), streak(3, 5, 120, 200)];
-        let fairness = fair(&streaks, &[outsider(2, 50, 105, 115)], 8).unwrap();
+        let requests = queue(&[(1, 4), (2, 5), (3, 6)]);
+        let fairness = fair(&streaks, &[outsider(2, 50, 105, 115)], &requests, 8).unwrap();
         assert_eq!(fairness, Fairness { longest: 8, longest_us: 100, most_before_an_outsider: 8, longest_wait_us: 55 });
     }
 
     #[test]
+    fn streaks_before_its_request_was_in_the_log_do_not_count() {
+        let streaks = [streak(1, 8, 0, 100), streak(3, 7, 101, 200), streak(5, 6, 201, 300)];
+        let requests = queue(&[(1, 2), (3, 4), (5, 7), (6, 8)]);
+        let fairness = fair(&streaks, &[outsider(6, 50, 305, 315)], &requests, 8).unwrap();
+        assert_eq!(fairness.most_before_an_outsider, 6);
+    }
+
+    #[test]
     fn unfair_streaks_are_caught() {
-        let judged = |streaks: &[Streak], outsiders: &[Grant]| fair(streaks, outsiders, 8).unwrap_err();
+        let requests = queue(&[(1, 5), (2, 6), (3, 7), (4, 8)]);
+        let judged = |streaks: &[Streak], outsiders: &[Grant]| fair(streaks, outsiders, &requests, 8).unwrap_err();
         assert!(judged(&[streak(1, 9, 0, 100)], &[]).contains("9 hands"));
         assert!(judged(&[streak(1, 8, 0, 100)], &[outsider(2, 50, 99, 115)]).contains("while the outsider"));
         let overtaken = [streak(1, 8, 0, 100), streak(3, 8, 101, 200)];
         assert!(judged(&overtaken, &[outsider(2, 50, 205, 215)]).contains("not served in their order"));
         let starved = [streak(1, 8, 0, 100), streak(2, 8, 101, 200), streak(3, 8, 201, 300)];
-        assert!(judged(&starved, &[outsider(4, 50, 305, 315)]).contains("3 streaks"));
+        assert!(judged(&starved, &[outsider(4, 50, 305, 315)]).contains("3 streaks stood"));
+        assert!(judged(&starved, &[outsider(9, 50, 305, 315)]).contains("none of the queue's"));
     }
 }

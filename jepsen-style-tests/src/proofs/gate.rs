@@ -11,6 +11,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::judge::gates::{Tally, once};
 use crate::judge::timing::in_time;
+use crate::pulse::Pulse;
 use crate::record::{Record, Standing, What, boot_us, wall_ms};
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
@@ -26,7 +27,7 @@ const EVERY: Duration = Duration::from_millis(300);
 const PAIRS: u32 = 1_000;
 const TTL_MS: u64 = 2_000;
 const PENDING_MS: u64 = 1_500;
-/// How much later than it may the next be let in.
+/// How much later than it may the next be let in, not counting while the disk is busy.
 const GRACE_MS: u64 = 1_500;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -46,16 +47,20 @@ pub(super) async fn run(context: &Context) -> Outcome {
     if tally.done == 0 || tally.in_progress == 0 {
         return Err(Failed::CannotRun("not both kinds of answer came up".into()));
     }
-    let (mut by_session, mut by_time) = (0, 0);
+    let (mut by_session, mut by_time, mut busiest) = (0, 0, 0);
     for round in 1..=rounds {
-        by_session = by_session.max(killed_midway(context, &cluster, round, true).await?);
-        by_time = by_time.max(killed_midway(context, &cluster, round, false).await?);
+        for (latest, session) in [(&mut by_session, true), (&mut by_time, false)] {
+            let (late, busy) = killed_midway(context, &cluster, round, session).await?;
+            *latest = late.max(*latest);
+            busiest = busy.max(busiest);
+        }
     }
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{KEYS} operations by {} concurrent callers, the leader killed amid: each body ran once, of the others {} got the result and {} \
          heard in progress; {rounds} workers killed midway: the next let in at most {by_session} ms after the session's end, {by_time} ms \
-         after the pending time, never before; begin + finish {} on average",
+         after the pending time, never before (the disk was busy for at most {busiest} ms of it); begin + finish {} on \
+         average",
         PROCESSES * CALLERS_EACH,
         tally.done,
         tally.in_progress,
@@ -126,8 +131,9 @@ fn ran(context: &Context, key: &str, times: usize) -> Result<(), Failed> {
     if seen == times { Ok(()) } else { broken(format!("the body of {key} ran {seen} times, not {times}")) }
 }
 
-/// A worker is killed midway; gives how late the next was let in, in milliseconds.
-async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session: bool) -> Result<u64, Failed> {
+/// A worker is killed midway; gives how late the next was let in, in milliseconds, and for how many of them the disk
+/// was busy.
+async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session: bool) -> Result<(u64, u64), Failed> {
     let kind = if session { "session" } else { "time" };
     let key = format!("stuck-{kind}-{round}");
     let mut words = format!("--prefix {key}");
@@ -148,6 +154,7 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
         _ => None,
     };
     next.told("that it is in progress", PATIENCE, waits).await?;
+    let pulse = Pulse::begin(&context.dir)?;
     let begun = Instant::now();
     stuck.kill().await?;
     let (let_in_us, _) = next.told("to proceed", PATIENCE, proceeds).await?;
@@ -155,21 +162,22 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
         What::Sure { until_ms } => Some(until_ms),
         _ => None,
     });
-    // The session's end on the boot clock, as the killed worker last knew it; the pending time on the wall clock, as the cluster said.
-    let (let_in_ms, earliest_ms) = if session {
-        (let_in_us / 1_000, sure_ms.max().unwrap_or(0))
-    } else {
-        (let_in_us / 1_000 + wall_ms() - boot_us() / 1_000, pending_until_ms)
-    };
-    in_time(&format!("{key}: the next one's turn"), let_in_ms, earliest_ms, earliest_ms + GRACE_MS)
+    // The session's end is on the boot clock, as the killed worker last knew it; the pending time on the wall clock, as
+    // the cluster said.
+    let to_wall = wall_ms() - boot_us() / 1_000;
+    let earliest_ms = if session { sure_ms.max().unwrap_or(0) } else { pending_until_ms.saturating_sub(to_wall) };
+    let let_in_ms = let_in_us / 1_000;
+    let busy = pulse.end()?.ms_within(earliest_ms * 1_000, let_in_us);
+    in_time(&format!("{key}: the next one's turn"), let_in_ms, earliest_ms, earliest_ms + GRACE_MS + busy)
         .map_err(Failed::Broken)?;
     next.idle(PATIENCE).await?;
     next.finish(PATIENCE).await?;
     ran(context, &format!("{key}-0"), 2)?;
     context.story.say(format!(
-        "a worker with {kind} killed midway: the next was let in {} after, {} ms after it might have been",
+        "a worker with {kind} killed midway: the next was let in {} after, {} ms after it might have been \
+         (the disk was busy for {busy} ms)",
         millis(begun.elapsed()),
         let_in_ms - earliest_ms
     ));
-    Ok(let_in_ms - earliest_ms)
+    Ok((let_in_ms - earliest_ms, busy))
 }

@@ -21,9 +21,12 @@ use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 4;
-const TTL_MS: u64 = 3_000;
-/// What an answer takes: more than an expiry can be late (a third of the timeout, and the noticing) and the margin of the client.
-const LATE: Duration = Duration::from_millis(1_500);
+const TTL_MS: u64 = 15_000;
+/// What an answer takes. More than an expiry can be late (a third of the timeout, the client's second way to ask, and
+/// the noticing) and the margin of the client, or the wrong client is not caught: 6 s. Less than two thirds of the
+/// timeout without that margin, or the right client gives up before a keepalive is acknowledged: 9.5 s. What is left
+/// either way is for a disk that stalls and a process that is late.
+const LATE: Duration = Duration::from_millis(7_500);
 /// Late acknowledgements before the cut.
 const ACKNOWLEDGED: usize = 2;
 

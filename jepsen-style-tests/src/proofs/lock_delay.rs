@@ -16,12 +16,15 @@ use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
 use crate::judge::timing::in_time;
 use crate::ledger::Ledger;
+use crate::pulse::Pulse;
 use crate::record::{Record, What, boot_us, wall_ms};
 use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 4;
-const DELAY_MS: u64 = 1_500;
-/// How much later than the delay's end the next may be granted: what a timer and a hand-over take.
+/// Long enough for the kept place to be seen although the disk stalls meanwhile.
+const DELAY_MS: u64 = 4_000;
+/// How much later than the delay's end the next may be granted: what a timer and a hand-over take. Like the other
+/// bounds from above, not counting while the disk is busy.
 const GRACE_MS: u64 = 500;
 /// How much later than its keeper was sure a session ends: a node passes a sign of life on within a third of the timeout, and the rest
 /// is noticing. Less than the delay, or the control could show nothing.
@@ -35,23 +38,26 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;
-    let (mut latest, mut kills) = (0, 0);
+    let (mut latest, mut kills, mut busiest) = (0, 0, 0);
     for round in 1..=rounds {
         let amid = round % 2 == 0;
-        latest = latest.max(killed(context, &mut cluster, &ledger, round, amid).await?);
+        let (late, busy) = killed(context, &mut cluster, &ledger, round, amid).await?;
+        (latest, busiest) = (latest.max(late), busiest.max(busy));
         kills += u32::from(amid);
     }
-    let early = control(context, &cluster).await?;
+    let (early, busy) = control(context, &cluster).await?;
+    busiest = busiest.max(busy);
     let mut at_once = 0;
     for how in ["release", "drop", "close"] {
-        at_once = at_once.max(let_go(context, &cluster, how).await?);
+        let (after, busy) = let_go(context, &cluster, how).await?;
+        (at_once, busiest) = (at_once.max(after), busiest.max(busy));
     }
     ledger.close(&cluster).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!(
         "{rounds} holders killed ({kills} times the leader during the delay): nobody granted before the session's end and {DELAY_MS} ms, \
          the next at most {latest} ms after; release, drop and close: the next within {at_once} ms; without a delay the next came \
-         {early} ms before one would have ended"
+         {early} ms before one would have ended; the disk was busy for at most {busiest} ms of any of these waits"
     ))
 }
 
@@ -60,21 +66,23 @@ async fn pair(context: &Context, cluster: &Cluster, name: &str, words: &str) -> 
     asked.start(context, cluster).await
 }
 
-/// Gives how late the next was granted, in milliseconds after the end of the delay.
+/// Gives how late the next was granted, in milliseconds after the end of the delay, and for how many the disk was busy.
 async fn killed(
     context: &Context,
     cluster: &mut Cluster,
     ledger: &Ledger,
     round: u32,
     amid: bool,
-) -> Result<u64, Failed> {
+) -> Result<(u64, u64), Failed> {
     let Pair { lock, mut holder, mut waiter, token } =
         pair(context, cluster, &format!("killed-{round}"), &format!(" --delay-ms {DELAY_MS}")).await?;
+    let pulse = Pulse::begin(&context.dir)?;
     holder.kill().await?;
     let sure_ms = sure_until_ms(&holder)?;
     let place = delayed_place(cluster, &lock).await?;
     let until_ms = place.delayed_until_ms.unwrap_or_default();
     still_kept(cluster, &lock, token, &place).await?;
+    let kept_us = boot_us();
     if amid {
         let (leader, term) = cluster.leader().await?;
         cluster.kill(leader).await?;
@@ -85,9 +93,11 @@ async fn killed(
     let to_wall = wall_ms() - boot_us() / 1_000;
     let granted_ms = granted_us / 1_000;
     let what = format!("round {round}: the grant to the next");
-    let grace = if amid { GRACE_AMID_MS } else { GRACE_MS };
+    // An election takes the disk too.
+    let (from_us, grace) = if amid { (kept_us, GRACE_AMID_MS) } else { ((until_ms - to_wall) * 1_000, GRACE_MS) };
+    let busy = pulse.end()?.ms_within(from_us, granted_us);
     in_time(&what, granted_ms, sure_ms + DELAY_MS, u64::MAX).map_err(Failed::Broken)?;
-    in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace).map_err(Failed::Broken)?;
+    in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace + busy).map_err(Failed::Broken)?;
     // One transaction took the dead holder's request and put the kept place there.
     let went = ledger.wait_for("the end of the dead holder's request", PATIENCE, |event| {
         !event.created && event.path.starts_with(&format!("/locks/{lock}/")) && event.zxid == place.token
@@ -100,9 +110,9 @@ async fn killed(
     let (late, after_sure) = (granted_ms + to_wall - until_ms, granted_ms - sure_ms);
     context.story.say(format!(
         "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after the holder's keeper was \
-         last sure (delay {DELAY_MS} ms)"
+         last sure (delay {DELAY_MS} ms); the disk was busy for {busy} ms"
     ));
-    Ok(late)
+    Ok((late, busy))
 }
 
 /// Waits until the session has expired and the place is kept.
@@ -136,14 +146,17 @@ async fn still_kept(cluster: &Cluster, lock: &str, token: u64, place: &Request) 
     Ok(())
 }
 
-/// The same without a delay: the judge of `killed` must find it early. Gives by how much.
-async fn control(context: &Context, cluster: &Cluster) -> Result<u64, Failed> {
+/// The same without a delay: the judge of `killed` must find it early. Gives by how much, and for how long the disk was
+/// busy.
+async fn control(context: &Context, cluster: &Cluster) -> Result<(u64, u64), Failed> {
     let Pair { mut holder, mut waiter, .. } = pair(context, cluster, "control", "").await?;
+    let pulse = Pulse::begin(&context.dir)?;
     holder.kill().await?;
     let sure_ms = sure_until_ms(&holder)?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let granted_ms = granted_us / 1_000;
-    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + EXPIRY_MS)
+    let busy = pulse.end()?.ms_within(sure_ms * 1_000, granted_us);
+    in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + EXPIRY_MS + busy)
         .map_err(Failed::Broken)?;
     if in_time("control", granted_ms, sure_ms + DELAY_MS, u64::MAX).is_ok() {
         return Err(Failed::CannotRun("without a delay the grant came as late as with one: nothing is shown".into()));
@@ -151,23 +164,27 @@ async fn control(context: &Context, cluster: &Cluster) -> Result<u64, Failed> {
     waiter.signal(Signal::SIGUSR1);
     waiter.idle(PATIENCE).await?;
     waiter.finish(PATIENCE).await?;
-    Ok(sure_ms + DELAY_MS - granted_ms)
+    Ok((sure_ms + DELAY_MS - granted_ms, busy))
 }
 
-/// The holder lets go by itself; gives how long after that the next was granted, in milliseconds.
-async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<u64, Failed> {
+/// The holder lets go by itself; gives how long after that the next was granted, in milliseconds, and for how many of
+/// them the disk was busy.
+async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<(u64, u64), Failed> {
     let words = format!(" --delay-ms {DELAY_MS} --let-go {how}");
     let Pair { mut holder, mut waiter, .. } = pair(context, cluster, how, &words).await?;
+    let pulse = Pulse::begin(&context.dir)?;
     holder.signal(Signal::SIGUSR1);
     let letting = |record: &Record| matches!(record.what, What::Letting { .. }).then_some(record.at_us);
     let letting_us = holder.told("that it lets go", PATIENCE, letting).await?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let (from, at) = (letting_us / 1_000, granted_us / 1_000);
-    in_time(&format!("after {how}: the grant to the next"), at, from, from + AT_ONCE_MS).map_err(Failed::Broken)?;
+    let busy = pulse.end()?.ms_within(letting_us, granted_us);
+    in_time(&format!("after {how}: the grant to the next"), at, from, from + AT_ONCE_MS + busy)
+        .map_err(Failed::Broken)?;
     waiter.signal(Signal::SIGUSR1);
     for mut worker in [holder, waiter] {
         worker.idle(PATIENCE).await?;
         worker.finish(PATIENCE).await?;
     }
-    Ok(at - from)
+    Ok((at - from, busy))
 }

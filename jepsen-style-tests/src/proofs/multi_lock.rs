@@ -23,7 +23,10 @@ pub(super) const SECONDS: u64 = 20;
 const LOCKS: u32 = 10;
 /// Clients of each process; the last process is killed.
 const CLIENTS: [u32; 3] = [20, 20, 10];
+/// Of the sessions of the process that is killed.
 const TTL: Duration = Duration::from_secs(3);
+/// Of the others': no disk may stall for so long that one counts as lost.
+const LASTING_TTL: Duration = Duration::from_secs(10);
 /// On top of the session's timeout: what the cluster may take to remove what a killed process left behind.
 const GRACE: Duration = Duration::from_secs(2);
 const PREFIX: &str = "multi";
@@ -103,10 +106,11 @@ fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<V
     let start = |(number, clients): (usize, &u32)| {
         let name = format!("multi-{}", number + 1);
         let seed = context.seed.wrapping_add(number as u64 * 1_000);
+        let ttl = if number + 1 == CLIENTS.len() { TTL } else { LASTING_TTL };
         let arguments = format!(
             "--ttl-ms {} --label {name} several --prefix {PREFIX} --locks {LOCKS} --inside {INSIDE} --clients {clients} --seconds \
              {seconds} --seed {seed}",
-            TTL.as_millis()
+            ttl.as_millis()
         );
         let arguments: Vec<String> = arguments.split(' ').map(str::to_owned).collect();
         Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments)

@@ -2,20 +2,23 @@
 //! waiter of another process.
 //!
 //! Measured are hand-offs per second of both, in alternating legs. Judged is the cap: no grant goes through more hands than allowed, and
-//! the outsider is served where its request stood, after the streak that ran when it asked and at most one whose request came before.
+//! the outsider is served where its request stood: by the log, behind the streak that ran and at most one other.
 
 use std::time::Duration;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::judge::grants::Told;
+use crate::judge::queue::Life;
 use crate::judge::streaks::{Fairness, Streak, fair};
+use crate::ledger::{self, Ledger};
 use crate::record::{Record, What};
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 use crate::workers::Worker;
 
 const TASKS: u32 = 64;
+const BESIDE: &str = "sharing/beside";
 const LEGS: u32 = 6;
 pub(super) const SECONDS: u64 = 3;
 const MAX_PASSES: u32 = 100;
@@ -31,15 +34,17 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let alone = share(context, &cluster, "alone", "sharing/alone", LEGS, seconds)?;
     let told = finish(alone, Duration::from_secs(seconds * u64::from(LEGS))).await?;
     let (apart, shared) = rates(context, &told)?;
-    fair(&streaks(&told), &[], u64::from(MAX_PASSES) + 1).map_err(Failed::Broken)?;
+    fair(&streaks(&told), &[], &[], u64::from(MAX_PASSES) + 1).map_err(Failed::Broken)?;
 
-    let beside = share(context, &cluster, "beside", "sharing/beside", 2, seconds * 2)?;
-    let outsider = outsider(context, &cluster, "sharing/beside", seconds * 4)?;
+    let ledger = Ledger::open(&cluster).await?;
+    let beside = share(context, &cluster, "beside", BESIDE, 2, seconds * 2)?;
+    let outsider = outsider(context, &cluster, BESIDE, seconds * 4)?;
     let (beside, outside) = tokio::try_join!(
         finish(beside, Duration::from_secs(seconds * 4)),
         finish(outsider, Duration::from_secs(seconds * 4))
     )?;
-    let fairness = judge_beside(&beside, &outside)?;
+    let requests = ledger::requests(&ledger.close(&cluster).await?, BESIDE)?;
+    let fairness = judge_beside(&beside, &outside, &requests)?;
     let ratio = shared / apart;
     if ratio < AT_LEAST {
         return broken(format!(
@@ -127,7 +132,7 @@ fn streaks(told: &[Record]) -> Vec<Streak> {
     told.iter().filter_map(streak).collect()
 }
 
-fn judge_beside(beside: &[Record], outside: &[Record]) -> Result<Fairness, Failed> {
+fn judge_beside(beside: &[Record], outside: &[Record], requests: &[Life]) -> Result<Fairness, Failed> {
     // Only while it was shared: from the end of the first leg on.
     let legs: Vec<u64> =
         beside.iter().filter_map(|record| matches!(record.what, What::Leg { .. }).then_some(record.at_us)).collect();
@@ -138,7 +143,7 @@ fn judge_beside(beside: &[Record], outside: &[Record]) -> Result<Fairness, Faile
         |grant: &crate::judge::grants::Grant| grant.asked_us > apart_until_us && grant.granted_us < shared_until_us;
     let grants: Vec<_> = told.grants.iter().filter(|grant| asked(grant)).cloned().collect();
     let streaks = streaks(beside);
-    let fairness = fair(&streaks, &grants, u64::from(MAX_PASSES) + 1).map_err(Failed::Broken)?;
+    let fairness = fair(&streaks, &grants, requests, u64::from(MAX_PASSES) + 1).map_err(Failed::Broken)?;
     if grants.len() < 20 || fairness.longest < 2 {
         let why = format!(
             "the outsider was granted {} times, the longest streak had {} hands",

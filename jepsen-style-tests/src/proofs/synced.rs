@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_api::Data;
+use lockkeeper_api::cluster::{Member, Role};
 use lockkeeper_api::nodes::Create;
+use lockkeeper_api::{Code, Data};
 use lockkeeper_store::trace::{self, Report};
 use nix::sys::signal::Signal;
 
@@ -21,6 +22,7 @@ use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const SECONDS: u64 = 10;
 const WRITERS_PER_NODE: usize = 4;
+const HANDED_OVER_WITHIN: Duration = Duration::from_secs(20);
 /// The tracer is a grandchild (`-D`), so that the process we start, and signal, is the server itself.
 const TRACER: [&str; 10] =
     ["strace", "-D", "-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-e", "signal=none"];
@@ -137,18 +139,46 @@ async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
         }
     }
     tokio::time::sleep(over / 2).await;
-    let (leader, term) = cluster.leader().await?;
-    cluster.api(leader).transfer_leadership().await.map_err(calm)?;
+    hand_over(cluster).await?;
     tokio::time::sleep(over / 2).await;
-    let now = cluster.leader().await?.1;
     stop.store(true, Ordering::SeqCst);
     for writer in writers {
         writer.await.map_err(std::io::Error::other)?;
     }
-    if now == term {
-        return broken(format!("node {leader} was asked to hand leadership over and term {term} goes on"));
-    }
     Ok(told.load(Ordering::SeqCst))
+}
+
+/// Asks the leader to hand leadership over, once another voter is in step: while a disk stalls none is. Then there must be another term.
+async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
+    let begun = Instant::now();
+    let (leader, term) = loop {
+        let (leader, term) = cluster.leader().await?;
+        let other = |member: &Member| member.node_id != leader && member.role == Role::Voter;
+        let in_step = |member: &Member| other(member) && member.synced == Some(true);
+        let status = cluster.api(leader).status(false).await;
+        if status.is_ok_and(|status| status.value.members.iter().any(in_step)) {
+            match cluster.api(leader).transfer_leadership().await {
+                // Where it is unknown, a stall made it late.
+                Ok(_) | Err(Failure::Unknown(_)) => break (leader, term),
+                // Nobody is in step any more, or it does not lead any more.
+                Err(Failure::NotDone(_)) => {}
+                Err(failure) if failure.code() == Some(Code::MembershipConflict) => {}
+                Err(failure) => return broken(format!("with no fault about: {failure}")),
+            }
+        }
+        if begun.elapsed() > HANDED_OVER_WITHIN {
+            return broken(format!("node {leader} could not be asked to hand over within {HANDED_OVER_WITHIN:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let asked = Instant::now();
+    while cluster.leader().await?.1 == term {
+        if asked.elapsed() > HANDED_OVER_WITHIN {
+            return broken(format!("node {leader} was asked to hand leadership over and term {term} goes on"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
 
 async fn write_forever(api: Api, stop: Arc<AtomicBool>, told: Arc<AtomicU64>) {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::cluster::Options;
 use crate::report::matrix::{Cell, Fate, Matrix, Ran};
 use crate::report::{self, Outcome};
 use crate::verdict::Failed;
@@ -14,8 +15,8 @@ use crate::verdict::Failed;
 use super::plan::Manner;
 use super::programs::Programs;
 use super::screen::Screen;
-use super::settings::Settings;
-use super::{End, made};
+use super::settings::{self, Settings};
+use super::{End, made, stage};
 
 /// Time under load in each cell: one turn of its fault, longer than the sessions live, between two calm phases.
 pub const CELL_TIME: Duration = Duration::from_secs(8);
@@ -75,8 +76,14 @@ fn order(workloads: usize, nemeses: usize, slice: bool) -> Vec<(usize, usize)> {
 /// Runs the cells; after each the table is written anew.
 ///
 /// # Errors
-/// The table cannot be written. What a cell came to is in the table.
+/// A server cannot be built, or the table cannot be written. What a cell came to is in the table.
 pub async fn run(plan: &Plan, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Matrix, Failed> {
+    let mut options = Options::default();
+    for nemesis in settings::made(&plan.nemeses) {
+        nemesis.prepares(&mut options);
+    }
+    // A build takes minutes, which are not the cells'.
+    stage::server(&options, programs)?;
     let begun = Instant::now();
     let mut cells = order(plan.workloads.len(), plan.nemeses.len(), plan.slice);
     let missing: Vec<_> = pinned(plan).into_iter().filter(|cell| !cells.contains(cell)).collect();

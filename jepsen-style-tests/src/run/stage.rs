@@ -112,6 +112,16 @@ impl Recruits {
     }
 }
 
+/// The server for these options, built if it must be, and whether its clocks obey.
+///
+/// # Errors
+/// It cannot be built.
+pub fn server(options: &Options, programs: &Programs) -> Result<(PathBuf, bool), Failed> {
+    // Another server than ours is tried as it is.
+    let clocks_obey = options.injected_clock && !programs.has_foreign_server();
+    Ok((if clocks_obey { programs.faulty()? } else { programs.server.clone() }, clocks_obey))
+}
+
 /// Starts the network and the cluster; no clients yet.
 ///
 /// # Errors
@@ -127,9 +137,7 @@ pub async fn set(
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
     }
-    // Another server than ours is tried as it is.
-    let clocks_obey = options.injected_clock && !programs.has_foreign_server();
-    let server = if clocks_obey { programs.faulty()? } else { programs.server.clone() };
+    let (server, clocks_obey) = server(&options, programs)?;
     let cluster = Cluster::start(&server, &places.nodes, options).await?;
     let recruits = Recruits {
         settings: settings.clone(),
