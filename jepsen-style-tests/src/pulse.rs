@@ -87,7 +87,7 @@ mod tests {
         let from = boot_us();
         let syncs = Pulse::begin(dir.path()).unwrap().end().unwrap();
         let took = syncs.within(from, boot_us());
-        assert!(took > Duration::ZERO && took >= syncs.median());
+        assert!(!syncs.0.is_empty() && took >= syncs.median());
         assert!(Pulse::begin(&dir.path().join("nowhere")).is_err());
     }
 

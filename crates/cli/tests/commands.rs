@@ -220,7 +220,7 @@ fn serve_says_in_one_line_what_is_wrong() {
     }
 }
 
-/// Creates nodes of 100 KB for as long as that process lives; gives the names of those that were acknowledged.
+/// Creates up to 200 nodes of 100 KB, for as long as that process lives; gives the names of those that were acknowledged.
 fn fill(endpoint: &str, process: &mut Killed) -> Vec<String> {
     let data = "x".repeat(100_000);
     let create = |name: &String| {
@@ -228,7 +228,7 @@ fn fill(endpoint: &str, process: &mut Killed) -> Vec<String> {
         let output = lockkeeper().args(["--endpoints", endpoint, "--patience", "1s", "create", &path, &data]).output();
         output.unwrap().status.success()
     };
-    let names = (0..1_000).map(|number| format!("full-{number}"));
+    let names = (0..200).map(|number| format!("full-{number}"));
     names.take_while(|_| process.0.try_wait().unwrap().is_none()).filter(create).collect()
 }
 
@@ -249,6 +249,7 @@ fn a_full_disk_ends_serve_in_one_line_and_loses_nothing_acknowledged() {
     eventually("the node serves", ready);
     let acknowledged = fill(&endpoint, &mut limited);
     assert!(acknowledged.len() > 3, "{acknowledged:?}");
+    eventually("the node ends", || limited.0.try_wait().unwrap().is_some());
     assert_eq!(limited.code(), Some(1));
     let said: Vec<String> = BufReader::new(limited.0.stderr.take().unwrap()).lines().map(Result::unwrap).collect();
     assert_eq!(said.len(), 1, "{said:?}");

@@ -214,8 +214,13 @@ fn one_frozen_node_does_not_cost_the_lock() {
     // Its first endpoint is the first node's.
     let mut held = Killed(dev.lock(&["one", "--ttl", "2s"], &script).spawn().unwrap());
     eventually("the command runs", || ready.exists());
-    let status = support::json(&dev.run(&["--json", "--patience", "1s", "status"]));
-    let leader = (0..3).find(|at| status[at]["leading"] == true).expect("one leads");
+    let mut leader = None;
+    eventually("one leads", || {
+        let status = support::json(&dev.run(&["--json", "--patience", "1s", "status"]));
+        leader = (0..3).find(|at| status[at]["leading"] == true);
+        leader.is_some()
+    });
+    let leader = leader.unwrap();
     // A follower that the holder may be attached to, and then longer than the session would live without it.
     let frozen = if leader == 0 { 1 } else { 0 };
     kill(dev.pids[frozen], Signal::SIGSTOP).unwrap();

@@ -230,6 +230,7 @@ async fn a_frozen_endpoint_does_not_cost_the_session() {
     assert_eq!(*state.borrow(), SessionState::Connected);
     let asked_first = session.client().preferred().to_string();
     assert!(asked_first.contains(&good.address), "after a slow answer the other endpoint is asked first");
+    assert!(frozen.asked().len() < 1 + 6, "the frozen one was asked for every renewal");
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ const KEYS: u32 = 20;
 const EVERY: Duration = Duration::from_millis(300);
 const PAIRS: u32 = 1_000;
 const TTL_MS: u64 = 2_000;
-const PENDING_MS: u64 = 1_500;
+/// Long enough for the next to ask meanwhile.
+const PENDING_MS: u64 = 4_000;
 /// How much later than it may the next be let in, not counting while the disk is busy.
 const GRACE_MS: u64 = 1_500;
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -94,7 +94,8 @@ async fn killed(
     let granted_ms = granted_us / 1_000;
     let what = format!("round {round}: the grant to the next");
     // An election takes the disk too.
-    let (from_us, grace) = if amid { (kept_us, GRACE_AMID_MS) } else { ((until_ms - to_wall) * 1_000, GRACE_MS) };
+    let (from_us, grace) =
+        if amid { (kept_us, GRACE_AMID_MS) } else { (until_ms.saturating_sub(to_wall) * 1_000, GRACE_MS) };
     let busy = pulse.end()?.ms_within(from_us, granted_us);
     in_time(&what, granted_ms, sure_ms + DELAY_MS, u64::MAX).map_err(Failed::Broken)?;
     in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace + busy).map_err(Failed::Broken)?;

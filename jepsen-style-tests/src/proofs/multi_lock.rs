@@ -60,7 +60,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     told.take(victim.name(), &victim.records()?);
     let mut to_us = u64::MAX;
     for worker in &mut workers {
-        worker.idle(Duration::from_secs(seconds) + TTL + Duration::from_secs(20)).await?;
+        worker.idle(Duration::from_secs(seconds) + LASTING_TTL + Duration::from_secs(20)).await?;
         // The first to end does so because its time is over.
         to_us = to_us.min(from_us + seconds * 1_000_000 - 500_000);
     }

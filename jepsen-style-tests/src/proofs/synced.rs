@@ -151,17 +151,20 @@ async fn load(cluster: &Cluster, over: Duration) -> Result<u64, Failed> {
 /// Asks the leader to hand leadership over, once another voter is in step: while a disk stalls none is. Then there must be another term.
 async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
     let begun = Instant::now();
-    let (leader, term) = loop {
+    let (_, first) = cluster.leader().await?;
+    let leader = loop {
         let (leader, term) = cluster.leader().await?;
+        if term != first {
+            return Ok(());
+        }
         let other = |member: &Member| member.node_id != leader && member.role == Role::Voter;
         let in_step = |member: &Member| other(member) && member.synced == Some(true);
         let status = cluster.api(leader).status(false).await;
         if status.is_ok_and(|status| status.value.members.iter().any(in_step)) {
             match cluster.api(leader).transfer_leadership().await {
-                // Where it is unknown, a stall made it late.
-                Ok(_) | Err(Failure::Unknown(_)) => break (leader, term),
-                // Nobody is in step any more, or it does not lead any more.
-                Err(Failure::NotDone(_)) => {}
+                Ok(_) => break leader,
+                // A stall made it late; or nobody is in step any more, or it does not lead any more.
+                Err(Failure::Unknown(_) | Failure::NotDone(_)) => {}
                 Err(failure) if failure.code() == Some(Code::MembershipConflict) => {}
                 Err(failure) => return broken(format!("with no fault about: {failure}")),
             }
@@ -172,9 +175,9 @@ async fn hand_over(cluster: &Cluster) -> Result<(), Failed> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     };
     let asked = Instant::now();
-    while cluster.leader().await?.1 == term {
+    while cluster.leader().await?.1 == first {
         if asked.elapsed() > HANDED_OVER_WITHIN {
-            return broken(format!("node {leader} was asked to hand leadership over and term {term} goes on"));
+            return broken(format!("node {leader} was asked to hand leadership over and term {first} goes on"));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -15,7 +15,7 @@ use lockkeeper_server::Config;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use serde::Serialize;
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, Socket, Type};
 use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
@@ -120,7 +120,7 @@ async fn any(stops: &mut [Listener]) {
     futures::future::select_all(stops.iter_mut().map(|stop| Box::pin(stop.recv()))).await;
 }
 
-/// The nodes of an earlier run in that directory, on their old ports; else new ones on ports that are reserved for them.
+/// The nodes of an earlier run in that directory, on their old ports; else new ones on free ones. The ports are reserved for them.
 fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failure> {
     let place = |node_id: u64, client: &str| Place {
         node_id,
@@ -138,15 +138,22 @@ fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failur
                 directory.display()
             )));
         }
-        let client = |id: u64| config.peers.get(&id.to_string()).and_then(|peer| peer.client.clone());
-        let found = (1..=nodes).map(|id| client(id).map(|client| place(id, &client)));
-        return found
-            .collect::<Option<Vec<_>>>()
-            .map(|found| (found, Reserved(Vec::new())))
-            .ok_or_else(|| Failure::usage(format!("{} is not of `lockkeeper dev`", first.display())));
+        let foreign = || Failure::usage(format!("{} is not of `lockkeeper dev`", first.display()));
+        let mut reserved = Reserved::default();
+        let mut found = Vec::new();
+        for id in 1..=nodes {
+            let peer = config.peers.get(&id.to_string()).ok_or_else(foreign)?;
+            let client = peer.client.as_ref().ok_or_else(foreign)?;
+            for address in [client, &peer.peer] {
+                reserved.take(address.parse().map_err(|_| foreign())?)?;
+            }
+            found.push(place(id, client));
+        }
+        return Ok((found, reserved));
     }
-    let (reserved, addresses) =
-        Reserved::take(2 * nodes).map_err(|e| Failure::failed(format!("cannot find a free port of 127.0.0.1: {e}")))?;
+    let mut reserved = Reserved::default();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let addresses = (0..2 * nodes).map(|_| reserved.take(any)).collect::<Result<Vec<_>, _>>()?;
     let pairs: Vec<(&str, &str)> = addresses.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
     let mut made = Vec::new();
     for (node_id, (client, _)) in (1..).zip(&pairs) {
@@ -162,21 +169,22 @@ fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failur
 ///
 /// Its sockets do not listen, so a node, which may use its address again, can. Without it another process may have a port by the time that
 /// the node comes for it.
-struct Reserved(#[expect(dead_code, reason = "they are bound, and that is all")] Vec<Socket>);
+#[derive(Default)]
+struct Reserved(Vec<Socket>);
 
 impl Reserved {
-    fn take(count: u64) -> std::io::Result<(Self, Vec<String>)> {
-        let any = SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let (mut sockets, mut addresses) = (Vec::new(), Vec::new());
-        for _ in 0..count {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    /// Gives the address, with its port.
+    fn take(&mut self, address: SocketAddr) -> Result<String, Failure> {
+        let bind = || {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
             socket.set_reuse_address(true)?;
-            socket.bind(&any)?;
-            let address = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
-            sockets.push(socket);
-            addresses.push(address.to_string());
-        }
-        Ok((Self(sockets), addresses))
+            socket.bind(&address.into())?;
+            let bound = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
+            Ok::<_, std::io::Error>((socket, bound.to_string()))
+        };
+        let (socket, bound) = bind().map_err(|e| Failure::failed(format!("cannot have {address} for a node: {e}")))?;
+        self.0.push(socket);
+        Ok(bound)
     }
 }
 
@@ -357,5 +365,28 @@ fn last_words(node: &Running) -> String {
     match tail.lines().rev().find(|line| !line.trim().is_empty()) {
         Some(line) => format!("{how}, its log ends in: {line}"),
         None => how,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_reserved_port_is_its_nodes_and_nobody_elses() {
+        let mut reserved = Reserved::default();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let addresses: Vec<SocketAddr> = (0..20).map(|_| reserved.take(any).unwrap().parse().unwrap()).collect();
+        for address in &addresses {
+            let stranger = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            assert!(stranger.bind(&(*address).into()).is_err());
+            // As a node binds.
+            TcpListener::bind(address).unwrap();
+        }
+        let listening = TcpListener::bind(any).unwrap();
+        assert!(!addresses.contains(&listening.local_addr().unwrap()));
+        assert!(reserved.take(listening.local_addr().unwrap()).is_err(), "somebody listens there");
     }
 }

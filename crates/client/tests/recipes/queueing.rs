@@ -160,8 +160,8 @@ async fn four_takers_of_whom_some_die_acknowledge_each_item_once() {
         process.begin(work(queue, acknowledged.clone(), holds_after, holds.clone()));
         process
     };
-    // They die with an item in their hands, after some items; the others work meanwhile.
-    let dying = [begin(1, Some(3)).await, begin(1, Some(3)).await];
+    // They die with an item in their hands, after some items; the others work on.
+    let dying = [begin(5, Some(3)).await, begin(5, Some(3)).await];
     for item in 0..ITEMS {
         queue.put(format!("item {item}").as_bytes()).await.unwrap();
     }

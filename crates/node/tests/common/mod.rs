@@ -232,6 +232,7 @@ impl Cluster {
                 break;
             }
             assert!(started.elapsed() < Duration::from_secs(30), "replicas stay apart: {checksums:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert_eq!(*self.fatal.lock().unwrap(), Vec::<String>::new());
         for (_, member) in self.members {

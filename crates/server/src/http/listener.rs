@@ -31,7 +31,8 @@ pub(crate) struct Bound {
 impl Bound {
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-        // Only lets a port be taken again that lingers from a process that has ended.
+        // Lets a port be taken that lingers from a process that has ended, or that `lockkeeper dev` keeps for this one; never one that is
+        // listened on.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
