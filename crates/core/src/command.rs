@@ -9,6 +9,7 @@ use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
 use crate::path::{NodePath, PathError};
+use crate::rules::Rules;
 
 /// Commands of one node, applied in order as one log entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,8 @@ pub struct Batch {
     pub origin: Origin,
     /// Wall clock of the proposing leader in milliseconds since 1970. The state clamps it to be monotonic.
     pub clock_ms: u64,
+    /// What the configuration of the node that made the batch allows.
+    pub rules: Rules,
     /// The commands, each with an outcome of its own.
     pub commands: Vec<Command>,
 }

@@ -20,9 +20,9 @@ use thiserror::Error;
 /// What every snapshot starts with.
 const MAGIC: [u8; 8] = *b"LKSTATE\n";
 /// The format that is written.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 /// Up to here written by programs before the first release, and read by none since.
-const UNRELEASED: u32 = 3;
+const UNRELEASED: u32 = 4;
 /// Longest record: a node with the largest data and ACL, or the outcome of the largest reap, with room to spare.
 const MAX_RECORD_BYTES: u32 = 4 * 1024 * 1024;
 

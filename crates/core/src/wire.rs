@@ -6,9 +6,9 @@ use thiserror::Error;
 use crate::command::Batch;
 
 /// The version that is written.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// Up to here written by programs before the first release, and read by none since.
-const UNRELEASED: u8 = 2;
+const UNRELEASED: u8 = 3;
 
 /// Why bytes are no batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -67,7 +67,8 @@ mod tests {
     fn batch(ops: Vec<Op>) -> Batch {
         let commands = ops.into_iter().map(|op| Command::Do { actor: Actor::default(), op }).collect();
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
-        Batch { origin, clock_ms: 4, commands }
+        let rules = Rules { max_ephemerals_per_session: 300, max_state_bytes: 6, foreign_names: ForeignNames::Refuse };
+        Batch { origin, clock_ms: 4, rules, commands }
     }
 
     fn create(path: &str) -> Op {
@@ -88,13 +89,13 @@ mod tests {
 
     /// Logs outlive programs: whoever changes these bytes changes the version.
     #[test]
-    fn the_bytes_of_version_3_stay_what_they_are() {
+    fn the_bytes_of_version_4_stay_what_they_are() {
         for (sequential, byte) in [(Sequential::No, 0), (Sequential::Suffix, 1), (Sequential::Alone, 2)] {
             let mut op = create("/a");
             if let Op::Create { sequential: kept, .. } = &mut op {
                 *kept = sequential;
             }
-            let mut expected = vec![3, 1, 2, 3, 4, 1, 4, 0, 0, 0, 0, 0, 0, 2];
+            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0, 2];
             expected.extend(b"/a\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
@@ -116,7 +117,7 @@ mod tests {
         let op = Op::Check { path: NodePath::parse("/a").unwrap(), version: None };
         let batch = Batch { commands: vec![Command::Do { actor, op }], ..batch(vec![]) };
         let expected = b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x04\x02/a\0";
-        assert_eq!(batch.encode()[6..], expected[..]);
+        assert_eq!(batch.encode()[10..], expected[..]);
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
@@ -138,7 +139,7 @@ mod tests {
         ];
         for (command, expected) in commands {
             let batch = Batch { commands: vec![command], ..batch(vec![]) };
-            assert_eq!(batch.encode()[6..], expected);
+            assert_eq!(batch.encode()[10..], expected);
         }
     }
 
@@ -175,7 +176,7 @@ mod tests {
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[12..], expected, "{op:?}");
+            assert_eq!(&bytes[16..], expected, "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -201,7 +202,7 @@ mod tests {
     /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![VERSION, 1, 2, 3, 4, 1, 4, 0, 0, 0, 0, 0];
+        let mut bytes = vec![VERSION, 1, 2, 3, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }

@@ -1,5 +1,6 @@
 //! The settings of a node, checked once.
 
+use lockkeeper_core::Rules;
 use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 
 /// Settings. [`NodeConfig::new`] gives what a server uses.
@@ -27,6 +28,8 @@ pub struct NodeConfig {
     pub max_wait_ms: u64,
     /// Most sessions of the whole cluster; more are refused as overload.
     pub max_sessions: usize,
+    /// Bounds on the replicated state for what this node proposes.
+    pub rules: Rules,
     /// Most watches at this node.
     pub max_watches: usize,
     /// Events that a watch may be behind before it is cut off.
@@ -62,6 +65,7 @@ impl NodeConfig {
             max_lock_requests: 65_536,
             max_wait_ms: u64::from(MAX_SESSION_TIMEOUT_MS),
             max_sessions: 1_000_000,
+            rules: Rules::default(),
             max_watches: 65_536,
             watch_queue_events: 1024,
             history_events: 100_000,

@@ -1,7 +1,7 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
 use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, ProposeError, TransportError};
-use lockkeeper_core::{Actor, Batch, NodeId, Origin};
+use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules};
 use parking_lot::Mutex;
 
 use super::*;
@@ -74,7 +74,7 @@ fn stage() -> Stage {
     let replica = Replica::new(&config, clock.clone(), Arc::new(|why| panic!("{why}")));
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    let payload = Batch { origin, clock_ms: 0, commands: vec![open] }.encode().into();
+    let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();
     replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
     let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
     let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership });
@@ -175,7 +175,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     assert_eq!(named, [MINE]);
     let apply = |sequence, command| {
         let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
-        let payload = Batch { origin, clock_ms: 0, commands: vec![command] }.encode().into();
+        let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![command] }.encode().into();
         stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
     };
     let op = lockkeeper_core::Op::Acquire {

@@ -227,7 +227,7 @@ impl Drop for Hearing {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_core::{Actor, Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Term};
+    use lockkeeper_core::{Actor, Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Rules, Term};
 
     use super::*;
 
@@ -242,7 +242,7 @@ mod tests {
         fn apply(&mut self, command: Command) -> Reply {
             self.sequence += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-            let batch = Batch { origin, clock_ms: self.sequence, commands: vec![command] };
+            let batch = Batch { origin, clock_ms: self.sequence, rules: Rules::default(), commands: vec![command] };
             self.state.apply(Term(1), &batch).remove(0).reply.unwrap()
         }
 

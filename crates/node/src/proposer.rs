@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
-use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal};
+use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal, Rules};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -74,6 +74,7 @@ impl Proposer {
             next: Origin { node: NodeId(config.consensus.node), incarnation, sequence: 1 },
             max_commands: config.max_batch_commands,
             max_bytes: config.max_batch_bytes,
+            rules: config.rules,
         };
         replica.start_vital("proposer", stop, carrier.run());
         Self {
@@ -177,6 +178,8 @@ struct Carrier {
     next: Origin,
     max_commands: usize,
     max_bytes: usize,
+    /// What this node's configuration allows.
+    rules: Rules,
 }
 
 /// How an attempt to send a batch ended.
@@ -230,7 +233,7 @@ impl Carrier {
             // Never the same sequence for other contents, even where the first is certainly not in the log.
             let origin = self.next;
             self.next.sequence += 1;
-            let payload = encode(origin, &passengers);
+            let payload = encode(origin, self.rules, &passengers);
             metrics::histogram!("lockkeeper_batch_commands").record(passengers.len() as f64);
             let mut landed = self.take_off(origin, passengers);
             let error = match self.attempt(&payload, &mut landed).await {
@@ -318,7 +321,7 @@ impl Carrier {
     async fn overtake(&mut self, why: &ProposeError) {
         let mut patience = self.patience();
         loop {
-            let payload = encode(self.next, &[]);
+            let payload = encode(self.next, self.rules, &[]);
             self.next.sequence += 1;
             match self.replication.propose(payload).await {
                 // The barrier brings this replica up to what was committed before it.
@@ -355,10 +358,10 @@ async fn overtaken(leadership: &mut watch::Receiver<Leadership>, sent_under: Lea
     }
 }
 
-fn encode(origin: Origin, passengers: &[Pending]) -> Bytes {
+fn encode(origin: Origin, rules: Rules, passengers: &[Pending]) -> Bytes {
     let commands = passengers.iter().map(|passenger| passenger.command.clone()).collect();
     // The leader stamps the entry; this field is filled from there when it is applied.
-    Bytes::from(Batch { origin, clock_ms: 0, commands }.encode())
+    Bytes::from(Batch { origin, clock_ms: 0, rules, commands }.encode())
 }
 
 fn fail_all(passengers: Vec<Pending>, error: &ProposeError) {

@@ -357,7 +357,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::sync::mpsc;
 
-    use lockkeeper_core::Origin;
+    use lockkeeper_core::{Origin, Rules};
 
     use super::*;
     use crate::clock::SystemClock;
@@ -407,7 +407,7 @@ mod tests {
             let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
             let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
             let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
-            let payload = Batch { origin, clock_ms: 1, commands: vec![open] }.encode().into();
+            let payload = Batch { origin, clock_ms: 1, rules: Rules::default(), commands: vec![open] }.encode().into();
             let position = LogPosition { term: 1, index: 7 };
             let entry = Committed { position, clock_ms: 1, payload };
             let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));

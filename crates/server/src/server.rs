@@ -310,6 +310,8 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     let mut node = NodeConfig::new(consensus);
     node.reap_every_ms = config.timing.reap_interval_ms;
     node.max_sessions = config.limits.sessions;
+    node.rules.max_ephemerals_per_session = config.limits.ephemerals_per_session;
+    node.rules.max_state_bytes = config.limits.state_mib << 20;
     node.max_queued_commands = config.limits.queued_changes;
     node.watch_queue_events = config.limits.watch_queue_events;
     node.history_events = config.limits.watch_history_events;

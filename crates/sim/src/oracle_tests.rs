@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use lockkeeper_core::{Actor, Command, NodeId, NodeKind, Origin, RequestId, RequestKey, SessionId};
+use lockkeeper_core::{Actor, Command, NodeId, NodeKind, Origin, RequestId, RequestKey, Rules, SessionId};
 use lockkeeper_store::LogPosition;
 
 use super::*;
@@ -16,7 +16,7 @@ impl Log {
     fn entry(&mut self, sequence: u64, commands: Vec<Command>) {
         let index = self.records.len() as u64 + 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
-        let batch = Batch { origin, clock_ms: index, commands };
+        let batch = Batch { origin, clock_ms: index, rules: Rules::default(), commands };
         let mut payload = vec![BATCH];
         payload.extend(index.to_le_bytes());
         payload.extend(batch.encode());
@@ -127,7 +127,8 @@ fn a_batch_that_comes_twice_changes_nothing_and_zxids_leave_nothing_out() {
 }
 
 fn batch_of(command: Command) -> Batch {
-    Batch { origin: Origin { node: NodeId(2), incarnation: 1, sequence: 1 }, clock_ms: 9, commands: vec![command] }
+    let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+    Batch { origin, clock_ms: 9, rules: Rules::default(), commands: vec![command] }
 }
 
 /// What the state would let through if it forgot which batches it has applied.

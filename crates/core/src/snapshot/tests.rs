@@ -14,7 +14,7 @@ fn state() -> State {
     ];
     let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
     let mut state = State::new();
-    state.apply(Term(1), &Batch { origin, clock_ms: 5, commands });
+    state.apply(Term(1), &Batch { origin, clock_ms: 5, rules: Rules::default(), commands });
     state
 }
 
@@ -37,10 +37,10 @@ fn a_snapshot_comes_back() {
 
 /// Snapshots outlive programs: whoever changes these bytes changes the version.
 #[test]
-fn the_bytes_of_version_4_stay_what_they_are() {
+fn the_bytes_of_version_5_stay_what_they_are() {
     let bytes = bytes();
-    assert_eq!(&bytes[..12], b"LKSTATE\n\x04\0\0\0");
-    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (523, 1_393_175_013));
+    assert_eq!(&bytes[..12], b"LKSTATE\n\x05\0\0\0");
+    assert_eq!((bytes.len(), crc32c::crc32c(&bytes[..bytes.len() - 4])), (523, 522_186_506));
 }
 
 #[test]
@@ -67,9 +67,9 @@ fn errors_say_what_is_wrong() {
     let good = bytes();
     assert!(matches!(read(b"something else entirely"), Err(SnapshotError::Magic)));
     let mut later = good.clone();
-    later[8] = 5;
-    assert!(matches!(read(&later), Err(SnapshotError::Version(5))));
-    for unreleased in [1, 2, 3] {
+    later[8] = 6;
+    assert!(matches!(read(&later), Err(SnapshotError::Version(6))));
+    for unreleased in [1, 2, 3, 4] {
         later[8] = unreleased;
         let error = read(&later).unwrap_err();
         assert!(matches!(error, SnapshotError::Unreleased) && error.to_string().contains("unreleased"), "{error}");

@@ -21,7 +21,8 @@ impl Bench {
     fn run(&mut self, command: Command) -> Result<Reply, Refusal> {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
-        let mut outcomes = self.state.apply(Term(1), &Batch { origin, clock_ms: 1, commands: vec![command] });
+        let mut outcomes =
+            self.state.apply(Term(1), &Batch { origin, clock_ms: 1, rules: Rules::default(), commands: vec![command] });
         outcomes.remove(0).reply
     }
 
@@ -299,7 +300,7 @@ fn the_checksum_is_of_what_the_zxid_determines() {
     // Refused, remembered, from another node, at another time: no zxid, and the same checksum.
     assert!(bench.ask_as(1, vec![], create("/a", false)).is_err());
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
-    bench.state.apply(Term(1), &Batch { origin, clock_ms: 99, commands: vec![] });
+    bench.state.apply(Term(1), &Batch { origin, clock_ms: 99, rules: Rules::default(), commands: vec![] });
     assert_eq!(bench.state.checksum(), checksum);
     bench.ask(create("/b", false)).unwrap();
     assert_ne!(bench.state.checksum(), checksum);

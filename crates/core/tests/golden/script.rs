@@ -147,7 +147,8 @@ impl Stage {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let term = Term(words.number("entry").unwrap_or(1));
-        let text = self.apply(term, Batch { origin, clock_ms: self.clock_ms, commands: vec![command] });
+        let text = self
+            .apply(term, Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands: vec![command] });
         if words.plain[0] == "open" && !text.contains("refused") {
             self.names.insert(words.plain[1].into(), SessionId(self.state.zxid().0));
         }
@@ -161,7 +162,7 @@ impl Stage {
             incarnation: words.number("incarnation").unwrap(),
             sequence: words.number("sequence").unwrap(),
         };
-        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, commands })
+        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands })
     }
 
     /// Applies what a log would hand over: the bytes of the batch, read back.

@@ -59,7 +59,7 @@ impl Pair {
         };
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
         let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
-        let batch = Batch { origin, clock_ms: self.clock_ms, commands };
+        let batch = Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands };
         let term = Term(u64::from(shape[4] % 3));
         self.apply(term, &batch);
         if shape[3] % 24 == 1 {

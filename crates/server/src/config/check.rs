@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use lockkeeper_core::limits::{MAX_DATA_BYTES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
+use lockkeeper_core::limits::{
+    MAX_DATA_BYTES, MAX_EPHEMERALS_PER_SESSION, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+};
 
 use lockkeeper_zookeeper::FourLetterWord;
 
@@ -189,6 +191,8 @@ impl Config {
         within("limits.peer_connections", limits.peer_connections, 8, 65_536)?;
         within("limits.in_flight_requests", limits.in_flight_requests, 1, 1_000_000)?;
         within("limits.sessions", limits.sessions, 1, 100_000_000)?;
+        within("limits.ephemerals_per_session", limits.ephemerals_per_session, 1, MAX_EPHEMERALS_PER_SESSION)?;
+        within("limits.state_mib", limits.state_mib, 16, 1_048_576)?;
         within("limits.queued_changes", limits.queued_changes, 1, 1_000_000)?;
         within("limits.watch_queue_events", limits.watch_queue_events, 1, 1_000_000)?;
         within("limits.watch_history_events", limits.watch_history_events, 1, 10_000_000)?;

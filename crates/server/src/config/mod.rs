@@ -139,6 +139,11 @@ pub struct Limits {
     pub in_flight_requests: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
+    /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. All of them go in one
+    /// step of the log when the session ends.
+    pub ephemerals_per_session: u32,
+    /// Largest size of the replicated state in MiB; what would add to it beyond that is refused.
+    pub state_mib: u64,
     /// Changes that wait at this node for their turn to be replicated. One more gets 429; a connected ZooKeeper client's waits, as long as
     /// a request may take.
     pub queued_changes: usize,
@@ -276,6 +281,9 @@ impl Default for Limits {
             peer_connections: 256,
             in_flight_requests: 16_384,
             sessions: 1_000_000,
+            ephemerals_per_session: 10_000,
+            // With snapshots under way and the log's own copies a node takes about twice that: what a machine of 4 GiB has to give.
+            state_mib: 1_024,
             queued_changes: 16_384,
             watch_queue_events: 4_096,
             watch_history_events: 65_536,

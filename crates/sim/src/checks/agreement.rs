@@ -114,7 +114,7 @@ impl Agreement {
 #[cfg(test)]
 mod tests {
     use lockkeeper_core::{
-        Actor, Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, SessionId, Term,
+        Actor, Batch, Command, NodeId, NodeKind, Op, Origin, RequestId, RequestKey, Rules, SessionId, Term,
     };
 
     use super::super::samples::create;
@@ -131,7 +131,7 @@ mod tests {
         fn entry(&mut self, commands: Vec<Command>) -> (u64, State) {
             self.index += 1;
             let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.index };
-            self.state.apply(Term(1), &Batch { origin, clock_ms: self.index, commands });
+            self.state.apply(Term(1), &Batch { origin, clock_ms: self.index, rules: Rules::default(), commands });
             (self.index, self.state.clone())
         }
 
