@@ -68,6 +68,11 @@ impl Why {
         }
     }
 
+    /// Whether the client has closed it in good order.
+    pub(super) fn is_closed_by_client(&self) -> bool {
+        matches!(self, Self::Left | Self::Moved)
+    }
+
     /// Whether the client may come back for the lock requests that wait.
     pub(super) fn may_return(&self) -> bool {
         matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_))

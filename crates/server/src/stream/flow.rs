@@ -39,7 +39,7 @@ use crate::routes::kind_out;
 const ROUNDS: usize = 8;
 /// Longest time for the requests of a session that has ended to be answered.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Longest time for the requests at a node that goes down to be answered.
+/// Longest time for the requests at a node that goes down to be answered, and for those of a client that has gone to be carried out.
 const LAST_ANSWERS_GOING_DOWN: Duration = Duration::from_secs(10);
 
 /// See the module's text.
@@ -117,7 +117,7 @@ impl Flow {
     pub(super) async fn run(mut self) {
         let why = loop {
             if let Err(why) = self.flush().await {
-                break why;
+                break self.take_in_the_rest(why).await;
             }
             if let Err(why) = poll_fn(|context| self.poll_turn(context)).await {
                 break why;
@@ -132,13 +132,36 @@ impl Flow {
         if matches!(why, Why::Left) {
             request::give_back(&session, done);
         }
+        let mut left = request::Left::of(open);
+        let waiting = std::mem::take(&mut left.waiting);
         // Those that are not kept leave their queues by being dropped.
         if why.may_return() {
-            hold_places(&session, open);
+            hold_places(&session, waiting);
         } else {
-            drop(open);
+            drop(waiting);
         }
-        farewell::part(socket, &why).await;
+        // A request that arrived whole takes place, answered or not. A client that closes learns from the closing that it has.
+        let carry_out = timeout(LAST_ANSWERS_GOING_DOWN, left.carry_out());
+        if why.is_closed_by_client() {
+            let _ = carry_out.await;
+            farewell::part(socket, &why).await;
+        } else {
+            let _ = tokio::join!(carry_out, farewell::part(socket, &why));
+        }
+    }
+
+    /// A connection that cannot be written to any more may still hold requests that arrived whole, and how the client closed it.
+    async fn take_in_the_rest(&mut self, why: Why) -> Why {
+        if !matches!(why, Why::Broken(_)) {
+            return why;
+        }
+        loop {
+            match poll_fn(|context| Poll::Ready(self.take_in(context))).await {
+                Ok(true) => {}
+                Ok(false) => return why,
+                Err(read) => return if read.is_closed_by_client() { read } else { why },
+            }
+        }
     }
 
     /// Ready when there is something to flush.
@@ -476,8 +499,7 @@ fn watched(id: u64, item: WatchItem) -> FromServer {
 
 /// Keeps the lock requests that wait in their queues for a while: a client that comes back, here or at another node, and asks again under
 /// the same request id finds its place. They are not looked at meanwhile, so one that is granted and not asked for again is given back.
-fn hold_places(session: &Arc<Session>, open: FuturesUnordered<Open>) {
-    let mut places: Vec<Open> = open.into_iter().filter(|open| open.waits).collect();
+fn hold_places(session: &Arc<Session>, mut places: Vec<Open>) {
     if places.is_empty() {
         return;
     }

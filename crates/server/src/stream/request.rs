@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, header};
 use axum::response::Response;
-use futures::FutureExt;
 use futures::future::{AbortHandle, Aborted, BoxFuture, abortable};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use lockkeeper_api::locks::{Acquire, Release, Token};
 use lockkeeper_api::{Code, ZXID_HEADER};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
@@ -64,9 +65,19 @@ pub(super) enum Finished {
 
 /// Something the client asked for, at work.
 pub(super) struct Open {
-    /// Waits for a lock: kept for a while when the connection breaks.
-    pub(super) waits: bool,
+    kind: Kind,
     work: BoxFuture<'static, Finished>,
+}
+
+/// What becomes of it when the stream ends before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Carried out all the same: the client may be sure that what it sent takes place.
+    Carried,
+    /// A lock request that waits: kept for a while when the connection breaks.
+    Waits,
+    /// Dropped: of no use without the stream, or taken back by being dropped.
+    Dropped,
 }
 
 impl Future for Open {
@@ -88,7 +99,42 @@ pub(super) struct Begun {
 
 impl Begun {
     fn plain(work: impl Future<Output = Finished> + Send + 'static) -> Self {
-        Self { open: Open { waits: false, work: work.boxed() }, cancel: None, parts_with: None }
+        Self { open: Open { kind: Kind::Carried, work: work.boxed() }, cancel: None, parts_with: None }
+    }
+}
+
+/// What is at work on a stream that has ended.
+pub(super) struct Left {
+    /// Lock requests that wait.
+    pub(super) waiting: Vec<Open>,
+    carried: usize,
+    open: FuturesUnordered<Open>,
+}
+
+impl Left {
+    /// Parts what is carried out from what is not. What is not kept leaves its queue by being dropped here.
+    pub(super) fn of(mut open: FuturesUnordered<Open>) -> Self {
+        let (mut waiting, mut carried) = (Vec::new(), 0);
+        // In place: those that nobody has polled yet must be begun in the order in which they came.
+        for request in open.iter_mut() {
+            match request.kind {
+                Kind::Carried => carried += 1,
+                kind @ (Kind::Waits | Kind::Dropped) => {
+                    let work = std::mem::replace(&mut request.work, std::future::pending().boxed());
+                    if kind == Kind::Waits {
+                        waiting.push(Open { kind, work });
+                    }
+                }
+            }
+        }
+        Self { waiting, carried, open }
+    }
+
+    /// Carries out what arrived whole before the stream ended. Nobody is there to be answered.
+    pub(super) async fn carry_out(mut self) {
+        while self.carried > 0 && self.open.next().await.is_some() {
+            self.carried -= 1;
+        }
     }
 }
 
@@ -96,7 +142,7 @@ pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     let session = session.clone();
     let work =
         async move { Finished::Keepalive { number, heard: session.app.node.keepalive(&session.credential).await } };
-    Open { waits: false, work: work.boxed() }
+    Open { kind: Kind::Dropped, work: work.boxed() }
 }
 
 /// Begins a request. What is wrong with it is its answer.
@@ -173,7 +219,7 @@ fn begin_on_lock(
     match verb {
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
-            let waits = ask.wait_ms > 0;
+            let kind = if ask.wait_ms > 0 { Kind::Waits } else { Kind::Dropped };
             let app = session.app.clone();
             let (last_word, given_up) = oneshot::channel();
             let work = async move {
@@ -190,7 +236,7 @@ fn begin_on_lock(
                     Err(Aborted) => refused(id, withdrawn(given_up).await),
                 }
             };
-            Ok(Begun { open: Open { waits, work: work.boxed() }, cancel: Some(cancel), parts_with: None })
+            Ok(Begun { open: Open { kind, work: work.boxed() }, cancel: Some(cancel), parts_with: None })
         }
         Verb::Release => {
             let ask: Release = extract::parse(body)?;

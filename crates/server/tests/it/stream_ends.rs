@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use futures::SinkExt;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use crate::harness::{Cluster, Got, eventually};
 use crate::wire::{Ended, Wire};
@@ -281,4 +283,49 @@ async fn more_than_a_stream_takes_is_refused_and_so_are_too_many_watches() {
     wire.send(json!({ "keepalive": 1 })).await;
     wire.kind("alive").await;
     assert!(wire.seen.iter().any(|message| message["watching"]["id"] == 2_000));
+}
+
+/// Requests and the end of the stream go out in one write, so that they arrive together.
+#[tokio::test]
+async fn what_arrived_before_the_end_is_carried_out_in_order() {
+    let node = Cluster::start(1).await;
+    for (name, close) in [("left", Some(1000)), ("moved", Some(1001)), ("cut", None)] {
+        let session = node.session(60_000).await;
+        let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+        let lock = format!("/v1/locks/{name}");
+        let token = wire.get("POST", &format!("{lock}/acquire"), json!({})).await["token"].clone();
+        let ask = |id: u64, method: &str, path: &str, body: Value| {
+            let request = json!({ "id": id, "method": method, "path": path, "body": body });
+            Message::text(json!({ "request": request }).to_string())
+        };
+        let node_path = format!("/v1/nodes/{name}");
+        for message in [
+            ask(100, "POST", &node_path, json!({ "data": { "text": "first" } })),
+            ask(101, "PUT", &node_path, json!({ "data": { "text": "second" } })),
+            ask(102, "POST", &format!("{lock}/release"), json!({ "token": token })),
+            // One that would wait for ever holds nothing up.
+            ask(103, "POST", &format!("{lock}/acquire"), json!({ "wait_ms": 60_000 })),
+        ] {
+            wire.socket.feed(message).await.unwrap();
+        }
+        if let Some(code) = close {
+            let frame = CloseFrame { code: code.into(), reason: "".into() };
+            wire.socket.send(Message::Close(Some(frame))).await.unwrap();
+            wire.ended().await;
+        } else {
+            wire.socket.flush().await.unwrap();
+            wire.socket.get_mut().shutdown().await.unwrap();
+        }
+        let done = async || {
+            let text = node.get(&node_path).await.text;
+            let holders = node.get(&lock).await.json::<Value>()["holders"].clone();
+            let mine = holders.as_array().is_some_and(|holders| holders.iter().any(|holder| holder["token"] == token));
+            text.contains("second") && !mine
+        };
+        // A close is answered when all is done; who cuts the connection cannot know.
+        match close {
+            Some(_) => assert!(done().await, "{name}"),
+            None => eventually("it is carried out", done).await,
+        }
+    }
 }
