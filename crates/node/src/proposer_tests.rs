@@ -97,7 +97,7 @@ fn make(sequential: bool) -> Command {
     let path = NodePath::parse("/x").expect("valid");
     let op = Op::Create {
         path,
-        data: Arc::from(&b""[..]),
+        data: [].into(),
         kind: NodeKind::Persistent,
         sequential: sequential.into(),
         acl: vec![AclEntry::open()],
@@ -194,7 +194,7 @@ async fn queues_are_bounded_and_size_is_checked() {
     let taken: Vec<_> = std::iter::from_fn(|| proposer.submit(make(true)).ok()).take(100).collect();
     assert!(taken.len() <= 3, "{}", taken.len());
     assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded()));
-    let big = Op::SetData { path: NodePath::root(), data: Arc::from(vec![0; 2_000]), version: None };
+    let big = Op::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
     let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
 }

@@ -158,7 +158,7 @@ impl Transaction<'_> {
         let directory = lock.directory();
         self.make_directories(&directory)?;
         let acl = self.tree.share_acl(&[AclEntry::open()]);
-        let node = Node::new(Arc::from(request.label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
+        let node = Node::new(request.label.as_bytes(), acl, NodeKind::Ephemeral, Some(session));
         let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
         match self.create_checked(&prefix, Sequential::Suffix, node)? {
             Reply::Created { path, .. } => Ok(path),
@@ -175,7 +175,7 @@ impl Transaction<'_> {
             self.make_directories(&parent)?;
         }
         let acl = self.tree.share_acl(&[AclEntry::open()]);
-        self.create(directory, Node::new(Arc::from([]), acl, NodeKind::Container, None));
+        self.create(directory, Node::new([], acl, NodeKind::Container, None));
         Ok(())
     }
 

@@ -36,7 +36,7 @@ impl Model {
                 expect(at, *version, actual)?;
                 let clock = self.clock;
                 let node = self.nodes.get_mut(at).unwrap();
-                node.data = data.to_vec();
+                node.data = data.bytes().map(<[u8]>::to_vec);
                 node.version += 1;
                 node.mzxid = zxid;
                 node.mtime = clock;
@@ -75,7 +75,7 @@ impl Model {
         zxid: u64,
         session: Option<SessionId>,
         at: &str,
-        data: &[u8],
+        data: &NodeData,
         kind: NodeKind,
         sequential: Sequential,
         acl: &[AclEntry],
@@ -123,7 +123,7 @@ impl Model {
             }
             self.check_kind(&parent, wish)?;
         }
-        self.add(zxid, &at, data, acl, kind, owner);
+        self.add(zxid, &at, data.bytes(), acl, kind, owner);
         Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
     }
 }
