@@ -309,7 +309,9 @@ impl Carrier {
                 }
                 Attempt::Failed(ProposeError::Fatal(why)) => return self.abandon(&why),
                 // No leader with these bounds will ever take it, so only an earlier attempt can have gone through.
-                Attempt::Failed(error @ ProposeError::TooLarge { .. }) => return self.overtake(&error).await,
+                Attempt::Failed(error @ (ProposeError::TooLarge { .. } | ProposeError::Unreadable(_))) => {
+                    return self.overtake(&error).await;
+                }
                 // Whatever became of this attempt, an earlier one may have gone through.
                 Attempt::Open | Attempt::Failed(_) => pause_first = true,
             }
@@ -368,7 +370,9 @@ fn fail_all(passengers: Vec<Pending>, error: &ProposeError) {
     for passenger in passengers {
         passenger.fail(match error {
             ProposeError::ShuttingDown => NodeError::ShuttingDown,
-            ProposeError::TooLarge { .. } => Refusal::BadArguments(error.to_string().into()).into(),
+            ProposeError::TooLarge { .. } | ProposeError::Unreadable(_) => {
+                Refusal::BadArguments(error.to_string().into()).into()
+            }
             ProposeError::Fatal(why) => NodeError::Fatal(why.clone()),
             ProposeError::NoLeader => NodeError::no_leader(),
             ProposeError::Unknown(why) => NodeError::UnknownOutcome(why.clone()),

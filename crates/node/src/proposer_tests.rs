@@ -175,7 +175,8 @@ async fn a_snapshot_past_the_own_batch_brings_the_replies() {
     elsewhere.apply(Term(1), &Batch::decode(&order.log.lock()[0]).expect("a batch"));
     let mut snapshot = Vec::new();
     elsewhere.write_snapshot(&mut snapshot).expect("written");
-    order.replica.restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("restored");
+    let position = LogPosition { term: 1, index: 9 };
+    order.replica.clone().restore(position, &mut &snapshot[..]).expect("read")();
     let done = submission.outcome().await.expect("its own reply");
     assert!(matches!(done.outcome.reply, Ok(Reply::Created { .. })));
     assert!(done.fresh(), "it was this very command that made the node");

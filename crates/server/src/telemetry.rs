@@ -211,6 +211,11 @@ fn describe_replication() {
         Unit::Count,
         "Elections called because the leader's process was found dead."
     );
+    describe_counter!(
+        "lockkeeper_peer_messages_refused_total",
+        Unit::Count,
+        "Requests, proposals and answers of peers refused as impossible (terms, indexes, entries that cannot be read), by kind."
+    );
     describe_counter!("lockkeeper_proposals_total", Unit::Count, "Batches proposed by this node.");
     describe_histogram!(
         "lockkeeper_proposal_seconds",

@@ -11,6 +11,7 @@ mod harness;
 mod local;
 mod locks;
 mod nodes;
+mod peers;
 mod sessions;
 mod stream;
 mod stream_documented;
