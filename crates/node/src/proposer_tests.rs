@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::SystemClock;
+use crate::error::Bound;
 
 /// What becomes of one attempt.
 enum Script {
@@ -194,7 +195,7 @@ async fn queues_are_bounded_and_size_is_checked() {
     );
     let taken: Vec<_> = std::iter::from_fn(|| proposer.submit(make(true)).ok()).take(100).collect();
     assert!(taken.len() <= 3, "{}", taken.len());
-    assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded()));
+    assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded(Bound::QueuedChanges)));
     let big = Op::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
     let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));

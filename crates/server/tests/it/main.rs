@@ -13,6 +13,7 @@ mod locks;
 mod nodes;
 mod peers;
 mod sessions;
+mod shares;
 mod stream;
 mod stream_documented;
 mod stream_ends;
