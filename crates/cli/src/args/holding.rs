@@ -156,7 +156,8 @@ pub(crate) struct Holding {
     /// How long the group has between SIGTERM and SIGKILL; at most, and by default, a fifth of --ttl
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) grace: Option<Duration>,
-    /// Who this is, for people who look at the queue; without it user, host and command
+    /// Who this is, for people who look at the queue; without it user@host, process id and the name of the program, never its
+    /// arguments
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
     /// What to run
