@@ -43,6 +43,8 @@ pub enum Code {
     NotQueued,
     /// 409: the lock's queue has another shape: a semaphore with another number of permits, or a lock where a semaphore was asked for.
     LockMismatch,
+    /// 409: the lock's queue holds names of another client's recipe, and the two would not exclude each other.
+    ForeignNames,
     /// 409: the gate is not pending under this token (any more).
     GateNotPending,
     /// 409: another operation uses the same gate: the fingerprint differs.
@@ -100,6 +102,7 @@ impl Code {
             | Self::NotHeld
             | Self::NotQueued
             | Self::LockMismatch
+            | Self::ForeignNames
             | Self::GateNotPending
             | Self::GateMismatch
             | Self::RequestMismatch
@@ -138,6 +141,7 @@ impl Code {
             Self::NotHeld => "lock not held",
             Self::NotQueued => "request not in the queue",
             Self::LockMismatch => "queue of another shape",
+            Self::ForeignNames => "queue of another recipe",
             Self::GateNotPending => "gate not pending under this token",
             Self::GateMismatch => "gate used for another operation",
             Self::RequestMismatch => "request id reused",

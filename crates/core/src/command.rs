@@ -5,7 +5,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{AclEntry, Principals};
-use crate::data::NodeData;
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
@@ -97,6 +96,8 @@ pub struct Actor {
     pub attachment: Option<Zxid>,
     /// Who that is, to access control lists.
     pub principals: Principals,
+    /// Whether the front door grants the right to take from others what belongs to them: to delete their lock requests and gates.
+    pub may_force: bool,
 }
 
 impl Actor {
@@ -183,7 +184,8 @@ pub enum Op {
         /// Where; what it is the beginning of, if `sequential`.
         path: NodePath,
         /// Its data.
-        data: NodeData,
+        #[serde(with = "crate::blob")]
+        data: Arc<[u8]>,
         /// How it lives.
         kind: NodeKind,
         /// Whether its name ends in a sequence.
@@ -203,7 +205,8 @@ pub enum Op {
         /// Where.
         path: NodePath,
         /// The new data.
-        data: NodeData,
+        #[serde(with = "crate::blob")]
+        data: Arc<[u8]>,
         /// The data version it replaces.
         version: Option<i32>,
     },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::AclEntry;
-use crate::ids::{SessionId, Zxid};
+use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::path::NodePath;
 
 /// Something that happened to the state.
@@ -22,6 +22,16 @@ pub enum Event {
         /// The node's access control list, of a node that went its last: whoever may not read it is not to be told (ZooKeeper since
         /// 3.9.2, CVE-2024-23944).
         acl: Arc<[AclEntry]>,
+    },
+    /// A lock request, a kept place or a gate was deleted by somebody to whom it does not belong; its deletion, with the same zxid,
+    /// comes before this.
+    ForcedDeletion {
+        /// When.
+        zxid: Zxid,
+        /// Which node.
+        path: NodePath,
+        /// Its token.
+        token: FencingToken,
     },
     /// A session opened.
     SessionOpened {

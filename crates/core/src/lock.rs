@@ -230,6 +230,52 @@ fn mode_of(stem: &str) -> Option<(LockMode, &str)> {
     Some((LockMode::Permit(permits), before.strip_suffix("permit")?))
 }
 
+/// Names of sequential nodes by whose clients look for them: a client sees those of its own family and overlooks all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NameFamily {
+    /// `lock-`: Curator's `InterProcessMutex`, ZooKeeper's own recipe, our exclusive requests.
+    Lock,
+    /// `__READ__` and `__WRIT__`: Curator's `InterProcessReadWriteLock`, our shared and write requests.
+    ReadWrite,
+    /// `__lock__` and `__rlock__`: kazoo's `Lock`, `ReadLock` and `WriteLock`.
+    Kazoo,
+    /// `permit-<n>-`: our semaphores.
+    Permit,
+    /// Anything else that ends in a sequence: the C recipe's `x-<session>-`, Curator's `latch-` and `lease-`, an application's own.
+    Other,
+}
+
+impl NameFamily {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 5;
+    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Lock, Self::ReadWrite, Self::Kazoo, Self::Permit, Self::Other];
+}
+
+impl fmt::Display for NameFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "names of Curator's mutex (lock-)",
+            Self::ReadWrite => "names of Curator's read-write lock (__READ__, __WRIT__)",
+            Self::Kazoo => "kazoo's own names (__lock__, __rlock__)",
+            Self::Permit => "names of permits (permit-<n>-)",
+            Self::Other => "names of another recipe",
+        })
+    }
+}
+
+/// The family of a sequential node's name; none if it does not end in a sequence.
+pub(crate) fn family_of(name: &str) -> Option<NameFamily> {
+    sequence_of(name)?;
+    let stem = &name[..name.len() - SEQUENCE_DIGITS];
+    Some(match mode_of(stem) {
+        Some((LockMode::Permit(_), _)) => NameFamily::Permit,
+        Some(_) if stem.ends_with("__lock__") || stem.ends_with("__rlock__") => NameFamily::Kazoo,
+        Some((LockMode::Exclusive, _)) => NameFamily::Lock,
+        Some(_) => NameFamily::ReadWrite,
+        None => NameFamily::Other,
+    })
+}
+
 /// The delay in `_c_<uuid>-delay-<ms>-`.
 fn delay_asked(before: &str) -> Option<u32> {
     let own = before.strip_prefix("_c_")?.get(UUID_CHARACTERS..)?;
@@ -302,6 +348,30 @@ mod tests {
         assert_eq!(named("__rlock__"), Some((7, LockMode::Shared)));
         assert_eq!(named("__lock"), None);
         assert_eq!(named("lease"), None);
+    }
+
+    #[test]
+    fn each_sequential_name_is_of_one_family() {
+        let families = [
+            ("_c_5d0c2b3e-0000-0000-0000-000000000001-lock-", NameFamily::Lock),
+            ("lock-", NameFamily::Lock),
+            ("8f14e45fceea4672a0b1c8e5d3f90ab1-lock-", NameFamily::Lock),
+            ("_c_5d0c2b3e-0000-0000-0000-000000000001-__READ__", NameFamily::ReadWrite),
+            ("_c_5d0c2b3e-0000-0000-0000-000000000001-__WRIT__", NameFamily::ReadWrite),
+            ("8f14e45fceea4672a0b1c8e5d3f90ab1__lock__", NameFamily::Kazoo),
+            ("8f14e45fceea4672a0b1c8e5d3f90ab1__rlock__", NameFamily::Kazoo),
+            ("_c_5d0c2b3e-0000-0000-0000-000000000001-permit-3-", NameFamily::Permit),
+            ("x-0000000000000007-", NameFamily::Other),
+            ("_c_5d0c2b3e-0000-0000-0000-000000000001-latch-", NameFamily::Other),
+            ("", NameFamily::Other),
+        ];
+        for (stem, family) in families {
+            assert_eq!(family_of(&format!("{stem}0000000012")), Some(family), "{stem}");
+            assert_eq!(family_of(&format!("{stem}notes")), None);
+        }
+        for (at, family) in NameFamily::ALL.into_iter().enumerate() {
+            assert_eq!(family as usize, at);
+        }
     }
 
     #[test]

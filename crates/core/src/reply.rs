@@ -201,4 +201,15 @@ pub enum Refusal {
     /// The session is used over a newer attachment.
     #[error("session {0} has moved to another connection")]
     SessionMoved(SessionId),
+    /// What was asked for is nobody's right, or not this caller's: the node belongs to the service or to another session.
+    #[error("{0}")]
+    Forbidden(Arc<str>),
+    /// The lock's queue holds names that whoever makes such a name does not see.
+    #[error("lock {lock} cannot be asked for under such a name now: {detail}")]
+    ForeignNames {
+        /// The lock.
+        lock: Arc<str>,
+        /// Whose names stand there, and whose this is.
+        detail: Arc<str>,
+    },
 }

@@ -95,8 +95,8 @@ mod tests {
             if let Op::Create { sequential: kept, .. } = &mut op {
                 *kept = sequential;
             }
-            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0, 2];
-            expected.extend(b"/a\x01\x04data\x03\x05");
+            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
+            expected.extend(b"/a\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
             assert_eq!(batch(vec![op]).encode(), expected);
@@ -113,10 +113,12 @@ mod tests {
                 address: Some([10, 0, 0, 7].into()),
                 identities: vec![Identity { scheme: "digest".into(), id: "bob".into() }],
             },
+            may_force: true,
         };
         let op = Op::Check { path: NodePath::parse("/a").unwrap(), version: None };
         let batch = Batch { commands: vec![Command::Do { actor, op }], ..batch(vec![]) };
-        let expected = b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x04\x02/a\0";
+        let expected =
+            b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x01\x04\x02/a\0";
         assert_eq!(batch.encode()[10..], expected[..]);
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
@@ -150,10 +152,9 @@ mod tests {
         let (token, locks, key) = (FencingToken(7), || vec![lock("a"), lock("b")], || GateKey::parse("k").unwrap());
         let at = || NodePath::parse("/a").unwrap();
         let acquire = |mode| Op::Acquire { locks: locks(), mode, delay_ms: 300, uuid: RequestId(9), label: "l".into() };
-        let ops: [(Op, &[u8]); 20] = [
+        let ops: [(Op, &[u8]); 19] = [
             (Op::Delete { path: at(), version: None }, b"\x01\x02/a\0"),
-            (Op::SetData { path: at(), data: (*b"d").into(), version: Some(1) }, b"\x02\x02/a\x01\x01d\x01\x02"),
-            (Op::SetData { path: at(), data: NodeData::NULL, version: None }, b"\x02\x02/a\0\0"),
+            (Op::SetData { path: at(), data: (*b"d").into(), version: Some(1) }, b"\x02\x02/a\x01d\x01\x02"),
             (Op::SetAcl { path: at(), acl: vec![], version: None }, b"\x03\x02/a\0\0"),
             (Op::Check { path: at(), version: None }, b"\x04\x02/a\0"),
             (Op::CheckLock { lock: lock("a"), token }, b"\x05\x01a\x07"),
@@ -177,7 +178,7 @@ mod tests {
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[16..], expected, "{op:?}");
+            assert_eq!(&bytes[17..], expected, "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }
@@ -203,7 +204,7 @@ mod tests {
     /// Two bytes a level: a hundred thousand of them would overflow the stack of every node that reads the entry.
     #[test]
     fn nesting_is_bounded_when_read() {
-        let mut bytes = vec![VERSION, 1, 2, 3, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0];
+        let mut bytes = vec![VERSION, 1, 2, 3, 4, 5, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0];
         bytes.extend([6, 1].repeat(100_000));
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Actor, Command, Op, Outcome, Reply, SessionId, State, Zxid};
+use lockkeeper_core::{Command, Op, Outcome, Reply, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::duties::{Door, Duties};
-use crate::error::{Bound, NodeError};
+use crate::error::NodeError;
 use crate::flight::Done;
 use crate::hearing::Hearing;
 use crate::keepalive::Keepalives;
@@ -95,9 +95,7 @@ impl Engine {
             Some(credential) => Some(self.take_into_custody(credential.session, self.authorise(credential).await?)),
             None => None,
         };
-        let session = caller.credential.map(|credential| credential.session);
-        let actor = Actor { principals: caller.principals, ..Actor::maybe(session).asking(caller.request) };
-        let done = self.proposer.propose(Command::Do { actor, op }).await?;
+        let done = self.proposer.propose(Command::Do { actor: caller.into_actor(), op }).await?;
         reply_of(done)
     }
 
@@ -127,7 +125,7 @@ impl Engine {
         let state = self.replica.state.read();
         WatchTable::add(&self.replica.watches, spec, state.zxid()).map_err(|refused| match refused {
             WatchRefused::Compacted(oldest) => NodeError::Compacted { oldest },
-            WatchRefused::TooMany => NodeError::overloaded(Bound::Watches),
+            WatchRefused::TooMany => NodeError::overloaded(),
         })
     }
 

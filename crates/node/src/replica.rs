@@ -10,11 +10,10 @@ use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
-use lockkeeper_consensus::{Committed, LogPosition, Machine, Restored};
+use lockkeeper_consensus::{Committed, LogPosition, Machine};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, SessionId, State, Term,
-    Zxid,
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Outcome, Reply, SessionId, State, Term, Zxid,
 };
 use lockkeeper_planted::{Bug, planted};
 use parking_lot::{Mutex, RwLock};
@@ -156,6 +155,9 @@ impl Replica {
             count_releases(state, &outcomes);
         }
         let mut landing = self.flight.lock().take_if(|flight| flight.origin == batch.origin).map(Flight::land);
+        if landing.is_some() {
+            record_forced_deletions(batch, &outcomes);
+        }
         for outcome in outcomes {
             self.tell(state, &outcome);
             if let Some(landing) = &mut landing {
@@ -179,7 +181,7 @@ impl Replica {
                     self.hearing.lock().gone(state, path, *zxid);
                     self.wake_waiters(state, path);
                 }
-                Event::Node { .. } | Event::SessionAttached { .. } => {}
+                Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
                 Event::SessionOpened { session, timeout_ms, .. } => {
                     if let Some(leading) = &mut *self.leading.lock() {
                         leading.tracker.opened(*session, *timeout_ms, self.now_ms());
@@ -284,17 +286,7 @@ impl Machine for Replica {
         Box::new(move |to| state.write_snapshot(to).map_err(io::Error::other))
     }
 
-    fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
-        let batch = Batch::decode(payload).map_err(|error| error.to_string())?;
-        let Some(proposer) = proposer else { return Ok(()) };
-        if batch.origin.node != NodeId(proposer) {
-            return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
-        }
-        let known = self.state.read().origin_applied(batch.origin.node).map(|(origin, _)| origin);
-        check_origin(known, batch.origin)
-    }
-
-    fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
+    fn restore(&self, position: LogPosition, from: &mut dyn Read) -> Result<(), String> {
         let restored = State::read_snapshot(&mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
         // The end of the stream is reported only if the whole of it is as it was written.
@@ -303,42 +295,42 @@ impl Machine for Replica {
             Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
             Err(error) => return Err(format!("the snapshot at {position} cannot be used: {error}")),
         }
-        Ok(Box::new(move || {
-            let jump = || {
-                let mut state = self.state.write();
-                *state = restored;
-                self.jump(&state);
-                let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
-                drop(state);
-                self.publish(zxid, delay_end_ms);
-            };
-            self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
-        }))
+        let jump = || {
+            let mut state = self.state.write();
+            *state = restored;
+            self.jump(&state);
+            let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
+            drop(state);
+            self.publish(zxid, delay_end_ms);
+        };
+        self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
+        Ok(())
     }
 }
-
-/// The state takes no batch of a node that stands before the last one it has seen of it, so one far ahead would silence that node.
-fn check_origin(known: Option<Origin>, origin: Origin) -> Result<(), String> {
-    let known_incarnation = known.map_or(0, |known| known.incarnation);
-    if origin.incarnation > known_incarnation.saturating_add(MAX_STARTS) {
-        return Err(format!("incarnation {} of a node last seen in {known_incarnation} cannot be", origin.incarnation));
-    }
-    let sequence = known.filter(|known| known.incarnation == origin.incarnation).map_or(0, |known| known.sequence);
-    if origin.sequence > sequence.saturating_add(MAX_UNSEEN_BATCHES) {
-        return Err(format!("batch {} of a node whose last one was {sequence} cannot be", origin.sequence));
-    }
-    Ok(())
-}
-
-/// The most starts of a node between two of its batches that went through.
-const MAX_STARTS: u64 = 1 << 24;
-/// The most batches of a node in a row that did not go through.
-const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
 
 /// What a panic said, in one line.
 fn said_by(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The audit log's line for each node that was taken by force with an operation on nodes, at the node that took the request in. The forced
+/// release of the lock API has one of its own.
+fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
+    for (command, outcome) in batch.commands.iter().zip(outcomes) {
+        let Command::Do { actor, .. } = command else { continue };
+        for event in &outcome.events {
+            let Event::ForcedDeletion { zxid, path, token } = event else { continue };
+            let session = actor.session.map_or_else(|| "no session".to_owned(), |session| format!("session {session}"));
+            let from = actor.principals.address.map_or_else(|| "nowhere".to_owned(), |address| address.to_string());
+            let lock = path.parent().and_then(|directory| LockName::of_directory(&directory));
+            metrics::counter!("lockkeeper_forced_releases_total").increment(1);
+            tracing::info!(
+                target: "audit", lock = lock.map(tracing::field::display), node = %path, %token,
+                by = format!("{session} from {from}"), zxid = zxid.0, "forced release"
+            );
+        }
+    }
 }
 
 /// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.

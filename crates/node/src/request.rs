@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper_core::{FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid};
+use lockkeeper_core::{
+    Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid,
+};
 
 /// An answer and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,17 @@ pub struct Caller {
     pub request: Option<RequestKey>,
     /// Who that is, to access control lists.
     pub principals: Principals,
+    /// Whether it has the right to take from others what belongs to them ([`Actor::may_force`]).
+    pub may_force: bool,
+}
+
+impl Caller {
+    /// As the state is told. Whoever calls this has checked the credential.
+    pub(crate) fn into_actor(self) -> Actor {
+        let Self { credential, request, principals, may_force } = self;
+        let session = credential.map(|credential| credential.session);
+        Actor { session, request, attachment: None, principals, may_force }
+    }
 }
 
 /// What a read may cost.

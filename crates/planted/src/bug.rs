@@ -73,6 +73,10 @@ bugs! {
     NoLockDelay = "no-lock-delay",
     /// A gate in progress lets the next one in as well.
     GateLetsAllIn = "gate-lets-all-in",
+    /// Anybody may delete the node of another's lock request.
+    ForeignDeleteBreaksLock = "foreign-delete-breaks-lock",
+    /// A queue takes names that those who stand in it do not see.
+    ForeignNamesAllowed = "foreign-names-allowed",
     /// Guards of a transaction are not looked at.
     SkipTxnGuards = "skip-txn-guards",
     /// The client library forgets a watch when its connection is made anew.

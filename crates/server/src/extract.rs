@@ -302,7 +302,7 @@ impl FromRequestParts<Shared> for Asking {
             None => None,
         };
         let principals = principals_of(parts, shared)?;
-        Ok(Self(Caller { credential, request, principals }))
+        Ok(Self(Caller { credential, request, principals, may_force: shared.admin.allow_force_release }))
     }
 }
 

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Shared;
 #[cfg(feature = "planted")]
 use crate::clock_control::clock;
+use crate::config::ForeignNames;
 use crate::config::{Checked, Config};
 use crate::error::ServeError;
 use crate::http::connection::Bounds;
@@ -312,10 +313,11 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     node.max_sessions = config.limits.sessions;
     node.rules.max_ephemerals_per_session = config.limits.ephemerals_per_session;
     node.rules.max_state_bytes = config.limits.state_mib << 20;
+    node.rules.foreign_names = match config.locks.foreign_names {
+        ForeignNames::Refuse => lockkeeper_core::ForeignNames::Refuse,
+        ForeignNames::Allow => lockkeeper_core::ForeignNames::Allow,
+    };
     node.max_queued_commands = config.limits.queued_changes;
-    node.max_watches = config.limits.watches;
-    // Those that wait, those at work, and those of clients that have gone and that are being taken back.
-    node.max_lock_requests = config.limits.waiting_requests + 2 * config.limits.in_flight_requests;
     node.watch_queue_events = config.limits.watch_queue_events;
     node.history_events = config.limits.watch_history_events;
     node.shutdown_timeout_ms = config.limits.shutdown_timeout_ms.max(1);
@@ -362,7 +364,7 @@ async fn leave(
     if let Some(zookeeper) = zookeeper {
         finish(&mut zookeeper.await.unwrap_or_default(), "zookeeper").await;
     }
-    while shared.admission.brief() > 0 && Instant::now() < deadline {
+    while shared.load.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }
     // Lock requests that wait are told to ask another node; their places in the queue are kept by their sessions.

@@ -77,6 +77,7 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         }
         Bug::NoLockDelay => (&[F::PauseClients], &[Work::Delay]),
         Bug::GateLetsAllIn => (&[], &[Work::Gate]),
+        Bug::ForeignDeleteBreaksLock | Bug::ForeignNamesAllowed => (&[], &[Work::Lock, Work::ByHand]),
         Bug::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
         Bug::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
         Bug::DropWatchAtReconnect | Bug::LeaseFromAnswer => (&[], &[]),

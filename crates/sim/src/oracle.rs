@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, Event, LockName, Op, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
@@ -21,6 +21,7 @@ use crate::checks::leaders::Leaders;
 use crate::checks::locks::Locks;
 use crate::checks::reads::Reads;
 use crate::checks::requests::Requests;
+use crate::checks::rights::Rights;
 use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Heard, Watches};
 use crate::checks::{Check, Checked, Violation};
@@ -42,6 +43,7 @@ pub struct Oracle {
     reads: Reads,
     watches: Watches,
     gates: Gates,
+    rights: Rights,
     calls: Calls,
     agreement: Agreement,
     state: State,
@@ -85,6 +87,7 @@ impl Oracle {
             reads: Reads::default(),
             watches: Watches::default(),
             gates: Gates::default(),
+            rights: Rights::default(),
             calls: Calls::default(),
             agreement: Agreement::default(),
             state: State::new(),
@@ -260,6 +263,8 @@ impl Oracle {
         }
         let checked = self.gates.change(change);
         self.hold(Check::Gates, checked);
+        let checked = self.rights.change(change);
+        self.hold(Check::Rights, checked);
     }
 
     // What clients see.
@@ -280,7 +285,7 @@ impl Oracle {
     }
 
     /// A read of a node's data gave this.
-    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&NodeData>) {
+    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&[u8]>) {
         let checked = self.reads.read(path, zxid, data);
         self.hold(Check::Linearizable, checked);
     }

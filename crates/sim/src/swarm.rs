@@ -33,9 +33,11 @@ pub enum Work {
     Ephemeral,
     /// Idempotency gates.
     Gate,
+    /// Others' lock requests meddled with, and names of another recipe, by operations on nodes.
+    ByHand,
 }
 
-/// All kinds of work.
+/// All kinds of work that are drawn from one bag.
 const WORK: [Work; 8] =
     [Work::Lock, Work::ReadWrite, Work::Semaphore, Work::Delay, Work::Joint, Work::Data, Work::Ephemeral, Work::Gate];
 
@@ -84,7 +86,7 @@ impl Plan {
         let drift =
             if rng.random_bool(0.5) { 0.0 } else { *[0.0005, 0.01, MAX_DRIFT].choose(&mut rng).unwrap_or(&0.0) };
         let nodes = if rng.random_bool(0.7) { 3 } else { 5 };
-        Self {
+        let mut plan = Self {
             seed,
             world: draw_world(&mut rng, nodes),
             clients: rng.random_range(2..=8),
@@ -98,7 +100,12 @@ impl Plan {
             fault_lasts_ms: *[1_000, 4_000, 8_000].choose(&mut rng).unwrap_or(&4_000),
             fault_phase: FAULT_PHASE,
             drift,
+        };
+        // Drawn last, so that all else of a seed is what it was.
+        if rng.random_bool(0.2) {
+            plan.work.insert(Work::ByHand, 1);
         }
+        plan
     }
 
     /// A plan without any fault, for tests and measurements.
@@ -225,6 +232,6 @@ mod tests {
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
-        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len()));
+        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 1));
     }
 }

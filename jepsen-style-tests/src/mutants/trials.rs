@@ -105,6 +105,8 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions
         | Bug::LoseWakeup
+        | Bug::ForeignDeleteBreaksLock
+        | Bug::ForeignNamesAllowed
         | Bug::ExpiredBeforeApplied => &[],
         Bug::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
     }
@@ -146,6 +148,8 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         | Bug::BusyWithoutWithdrawal
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions
+        | Bug::ForeignDeleteBreaksLock
+        | Bug::ForeignNamesAllowed
         | Bug::LoseWakeup => &[],
     }
 }

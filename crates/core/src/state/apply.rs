@@ -17,6 +17,7 @@ use crate::limits::{
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
+use crate::rules::Rules;
 
 impl State {
     /// Applies a log entry: one outcome for each command, in order.
@@ -36,7 +37,7 @@ impl State {
         }
         self.clock_ms = self.clock_ms.max(batch.clock_ms);
         let outcomes: Vec<Outcome> =
-            batch.commands.iter().map(|command| self.apply_command(entry_term, command)).collect();
+            batch.commands.iter().map(|command| self.apply_command(entry_term, &batch.rules, command)).collect();
         let kept = outcomes.iter().map(|o| Outcome { reply: o.reply.clone(), events: Vec::new(), ..*o });
         self.origins.insert(origin.node, Applied { origin, outcomes: kept.collect() });
         outcomes
@@ -48,7 +49,7 @@ impl State {
         self.origins.get(&node).map(|applied| (applied.origin, applied.outcomes.clone()))
     }
 
-    fn apply_command(&mut self, entry_term: Term, command: &Command) -> Outcome {
+    fn apply_command(&mut self, entry_term: Term, rules: &Rules, command: &Command) -> Outcome {
         match command {
             Command::OpenSession { secret_hash, timeout_ms, label } => {
                 self.transact(|t| open_session(t, *secret_hash, *timeout_ms, label))
@@ -61,7 +62,7 @@ impl State {
                 self.expire(entry_term == *term || planted(Bug::ExpireByDeposedLeader), *seen, sessions)
             }
             Command::Reap { paths } => self.reap(paths),
-            Command::Do { actor, op } => self.perform(actor, op),
+            Command::Do { actor, op } => self.perform(actor, rules, op),
             Command::AttachSession { session } => self.transact(|t| t.attach_session(*session)),
         }
     }
@@ -136,7 +137,7 @@ impl State {
     }
 
     /// An operation of a client: once for each request id, whatever the answer was.
-    fn perform(&mut self, actor: &Actor, op: &Op) -> Outcome {
+    fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
         }
@@ -149,7 +150,7 @@ impl State {
                 _ => {}
             }
         }
-        let Some(key) = &actor.request else { return self.act(actor, op) };
+        let Some(key) = &actor.request else { return self.act(actor, rules, op) };
         let Some(id) = session else { return self.refused(Refusal::SessionRequired) };
         if key.acknowledged.len() > MAX_REMEMBERED_REPLIES {
             let count = key.acknowledged.len();
@@ -165,7 +166,7 @@ impl State {
             // The first answer, whole: whoever goes on from its zxid must not pass over what has happened since.
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
-        let outcome = self.act(actor, op);
+        let outcome = self.act(actor, rules, op);
         if matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed {
             // Nothing was done that could be done twice, and a stored result is too large to be kept with each who asked for it.
             return outcome;
@@ -180,8 +181,8 @@ impl State {
     }
 
     /// Runs an operation, and notes that its session did something.
-    fn act(&mut self, actor: &Actor, op: &Op) -> Outcome {
-        let outcome = self.transact_as(Some(&actor.principals), |t| t.run(actor.session, op));
+    fn act(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
+        let outcome = self.transact_as(Some(actor), rules, |t| t.run(actor.session, op));
         if outcome.changed
             && let Some(session) = actor.session.and_then(|id| self.sessions.get_mut(&id))
         {

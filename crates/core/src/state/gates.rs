@@ -11,7 +11,7 @@ use super::State;
 use super::apply::{bad, check_label};
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
-use crate::acl::{AclEntry, Permissions};
+use crate::acl::Permissions;
 use crate::command::NodeKind;
 use crate::gate::{GATES_ROOT, GateKey, GateRecord, GateStanding};
 use crate::ids::{FencingToken, SessionId};
@@ -70,7 +70,11 @@ impl Transaction<'_> {
         check_beginning(work)?;
         let path = key.path();
         self.check_above(&path)?;
-        let found = self.tree.gate(key)?.map(|(node, record)| (record.fingerprint.clone(), standing(node, record)));
+        let found = self.tree.gate(key)?;
+        if let Some((node, _)) = found.as_ref().filter(|(_, record)| record.until_ms > self.clock_ms) {
+            self.check_access(&path, node, Permissions::READ)?;
+        }
+        let found = found.map(|(node, record)| (record.fingerprint.clone(), standing(node, record)));
         match found {
             Some((_, old)) if until_ms(&old) <= self.clock_ms => self.remove(&path),
             Some((fingerprint, _)) if fingerprint != *work.fingerprint => {
@@ -80,9 +84,8 @@ impl Transaction<'_> {
             Some((_, current)) => return Ok(Reply::Gate(current)),
             None => {}
         }
-        if let Some(directory) = path.parent() {
-            self.make_directories(&directory)?;
-        }
+        let directory = path.parent().unwrap_or_else(NodePath::root);
+        self.make_directories(&directory)?;
         let until_ms = self.clock_ms.saturating_add(work.pending_ms);
         let record = GateRecord {
             fingerprint: work.fingerprint.clone(),
@@ -95,7 +98,7 @@ impl Transaction<'_> {
             Some(_) => NodeKind::Ephemeral,
             None => NodeKind::Ttl { ttl_ms: work.pending_ms },
         };
-        let acl = self.tree.share_acl(&[AclEntry::open()]);
+        let acl = self.inherited_acl(&directory);
         self.create(&path, Node::new(record.encode(), acl, kind, session));
         Ok(Reply::Gate(GateStanding::Proceed { token: self.zxid.into(), until_ms }))
     }
@@ -164,12 +167,14 @@ impl Transaction<'_> {
             let is_root_of_gates = directory.as_str() == GATES_ROOT;
             match self.tree.get(&directory) {
                 None => above = directory.parent(),
+                // What clients may do at the root says nothing of gates.
+                Some(_) if directory.is_root() => return Ok(()),
                 Some(node) => {
                     self.check_access(&directory, node, Permissions::CREATE)?;
                     if node.is_ephemeral() && is_root_of_gates {
                         return Err(Refusal::NoChildrenForEphemerals(directory));
                     }
-                    if node.kind == NodeKind::Container || is_root_of_gates || directory.is_root() {
+                    if node.kind == NodeKind::Container || is_root_of_gates {
                         return Ok(());
                     }
                     let why = format!("{directory} is a gate itself, or was not made by one; choose another key");

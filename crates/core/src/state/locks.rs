@@ -6,20 +6,22 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::apply::{bad, check_label};
-use super::ops::{check_sequence, next_version};
+use super::ops::{Maker, check_sequence, next_version};
+use super::queue::Newcomer;
 use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
 use lockkeeper_planted::{Bug, planted};
 
-use crate::acl::{AclEntry, Permissions};
+use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
 use crate::ids::{FencingToken, RequestId, SessionId};
 use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
+use crate::rules::ForeignNames;
 
 /// A request found in a queue.
 pub(crate) struct Found {
@@ -137,6 +139,8 @@ impl Transaction<'_> {
         let mut path = directory.clone();
         loop {
             match self.tree.get(&path) {
+                // What clients may do at the root says nothing of locks.
+                Some(_) if path.is_root() => return Ok(()),
                 Some(node) => {
                     self.check_access(&path, node, Permissions::CREATE)?;
                     if node.is_ephemeral() {
@@ -144,7 +148,8 @@ impl Transaction<'_> {
                     }
                     if path == directory {
                         check_sequence(&path, node.children_made)?;
-                        return check_kind(lock, node, mode);
+                        check_kind(lock, node, mode)?;
+                        return self.check_names(lock, node, Newcomer::Native);
                     }
                     return Ok(());
                 }
@@ -157,25 +162,24 @@ impl Transaction<'_> {
     fn enter(&mut self, session: SessionId, lock: &LockName, request: &Request<'_>) -> Result<NodePath, Refusal> {
         let directory = lock.directory();
         self.make_directories(&directory)?;
-        let acl = self.tree.share_acl(&[AclEntry::open()]);
-        let node = Node::new(request.label.as_bytes(), acl, NodeKind::Ephemeral, Some(session));
+        let acl = self.inherited_acl(&directory);
+        let node = Node::new(Arc::from(request.label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
         let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
-        match self.create_checked(&prefix, Sequential::Suffix, node)? {
+        match self.create_checked(&prefix, Sequential::Suffix, node, Maker::Service)? {
             Reply::Created { path, .. } => Ok(path),
             _ => Err(Refusal::NoNode(prefix)),
         }
     }
 
-    /// Makes a directory and those above it, as containers.
+    /// Makes a directory and those above it, as containers for whom the one above them is.
     pub(crate) fn make_directories(&mut self, directory: &NodePath) -> Result<(), Refusal> {
         if self.tree.contains(directory) {
             return Ok(());
         }
-        if let Some(parent) = directory.parent() {
-            self.make_directories(&parent)?;
-        }
-        let acl = self.tree.share_acl(&[AclEntry::open()]);
-        self.create(directory, Node::new([], acl, NodeKind::Container, None));
+        let parent = directory.parent().unwrap_or_else(NodePath::root);
+        self.make_directories(&parent)?;
+        let acl = self.inherited_acl(&parent);
+        self.create(directory, Node::new(Arc::from([]), acl, NodeKind::Container, None));
         Ok(())
     }
 
@@ -319,6 +323,10 @@ impl Transaction<'_> {
         let held = self.tree.requests(&directory, token).find(is_meant);
         let held = held.ok_or_else(|| not_held(lock, token))?;
         self.check_access(&directory, self.node(&directory)?, Permissions::DELETE)?;
+        if self.who.is_some_and(|actor| !actor.may_force) {
+            let why = "forced release is switched off at this node (admin.allow_force_release); close the holder's session instead, or wait for it to expire";
+            return Err(Refusal::Forbidden(why.into()));
+        }
         if !self.node(&held.path)?.children.is_empty() {
             return Err(Refusal::NotEmpty(held.path));
         }
@@ -356,6 +364,20 @@ fn not_queued(locks: &[LockName], token: FencingToken) -> Refusal {
 
 fn not_held(lock: &LockName, token: FencingToken) -> Refusal {
     Refusal::NotHeld { lock: lock.clone().into(), token }
+}
+
+impl Transaction<'_> {
+    /// A queue has names of one family, unless whoever comes sees the others too.
+    pub(crate) fn check_names(&self, lock: &LockName, directory: &Node, newcomer: Newcomer) -> Result<(), Refusal> {
+        if self.rules.foreign_names == ForeignNames::Allow || planted(Bug::ForeignNamesAllowed) {
+            return Ok(());
+        }
+        let Some(unseen) = directory.queue.unseen_by(newcomer) else { return Ok(()) };
+        let detail = format!(
+            "its queue has {unseen}, and {newcomer} cannot share it, because the two do not see each other; use one family of names for one lock (docs/zookeeper.md, \"One queue\"), or another lock, or set locks.foreign_names = \"allow\" where every client has been told of the others' names"
+        );
+        Err(Refusal::ForeignNames { lock: lock.clone().into(), detail: detail.into() })
+    }
 }
 
 /// A queue is that of a lock, or of a semaphore with one number of permits.

@@ -8,6 +8,7 @@ mod delays;
 mod gates;
 mod locks;
 mod ops;
+mod ownership;
 mod queue;
 mod read;
 mod session;

@@ -1,18 +1,20 @@
 //! The operations that ZooKeeper has, in ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
 
+use std::sync::Arc;
+
 use lockkeeper_planted::{Bug, planted};
 
 use super::apply::bad;
 use super::gates::Beginning;
 use super::locks::{Request, check_kind};
+use super::queue::Newcomer;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
 use crate::command::{NodeKind, Op, Sequential};
-use crate::data::NodeData;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
-use crate::lock::{LockName, RequestForm, RequestName, is_delay, parse_name};
+use crate::lock::{LockName, RequestForm, RequestName, family_of, is_delay, parse_name};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 
@@ -47,7 +49,7 @@ impl Transaction<'_> {
                 check_create(session, data, *kind, acl)?;
                 let owner = session.filter(|_| *kind == NodeKind::Ephemeral);
                 let node = Node::new(data.clone(), self.tree.share_acl(acl), *kind, owner);
-                self.create_checked(path, *sequential, node)
+                self.create_checked(path, *sequential, node, Maker::Client)
             }
             Op::Delete { path, version } => self.delete(path, *version),
             Op::SetData { path, data, version } => self.set_data(path, data, *version),
@@ -102,7 +104,8 @@ impl Transaction<'_> {
         &mut self,
         path: &NodePath,
         sequential: Sequential,
-        node: Node,
+        mut node: Node,
+        maker: Maker,
     ) -> Result<Reply, Refusal> {
         let parent = match sequential {
             Sequential::Alone => path.clone(),
@@ -127,9 +130,18 @@ impl Transaction<'_> {
             // It could never be reaped, and would keep everyone out for ever.
             return Err(bad(format!("{parent} keeps the place of a dead holder, and has no children")));
         }
-        if let (Some(name), Some(lock)) = (parse_name(path.name()), LockName::of_directory(&parent)) {
-            check_request(&name, path.name(), sequential != Sequential::No, directory, self.zxid)?;
-            check_kind(&lock, directory, name.form.mode)?;
+        if let Some(lock) = LockName::of_directory(&parent) {
+            if let Some(name) = parse_name(path.name()) {
+                check_request(&name, path.name(), sequential != Sequential::No, directory, self.zxid)?;
+                check_kind(&lock, directory, name.form.mode)?;
+            }
+            let queues = maker == Maker::Client && sequential != Sequential::No && node.is_ephemeral();
+            if let Some(family) = family_of(path.name()).filter(|_| queues) {
+                self.check_names(&lock, directory, Newcomer::Named(family))?;
+            }
+        }
+        if maker == Maker::Client {
+            self.check_making(&path, &mut node)?;
         }
         self.create(&path, node);
         let stat = self.node(&path)?.stat();
@@ -147,18 +159,21 @@ impl Transaction<'_> {
             self.check_access(&parent, directory, Permissions::DELETE)?;
         }
         let node = self.node(path)?;
+        let forced = self.check_deletion(path, node)?;
         check_version(path, version, node.version)?;
         if !node.children.is_empty() {
             return Err(Refusal::NotEmpty(path.clone()));
         }
         self.remove(path);
+        self.events.extend(forced);
         Ok(Reply::Deleted)
     }
 
-    fn set_data(&mut self, path: &NodePath, data: &NodeData, version: Option<i32>) -> Result<Reply, Refusal> {
+    fn set_data(&mut self, path: &NodePath, data: &Arc<[u8]>, version: Option<i32>) -> Result<Reply, Refusal> {
         check_data(data)?;
         let node = self.node(path)?;
         self.check_access(path, node, Permissions::WRITE)?;
+        self.check_rewriting(path, node)?;
         check_version(path, version, node.version)?;
         let (zxid, clock_ms) = (self.zxid, self.clock_ms);
         self.change(path, |node| {
@@ -175,6 +190,7 @@ impl Transaction<'_> {
         check_acl(acl)?;
         let node = self.node(path)?;
         self.check_access(path, node, Permissions::ADMIN)?;
+        self.check_relisting(path, node)?;
         check_version(path, version, node.aversion)?;
         let acl = self.tree.share_acl(acl);
         self.change(path, |node| {
@@ -183,6 +199,15 @@ impl Transaction<'_> {
         });
         Ok(Reply::AclSet(self.node(path)?.stat()))
     }
+}
+
+/// Who makes a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// A client, by an operation on nodes.
+    Client,
+    /// The service, for a client that asked for a lock.
+    Service,
 }
 
 /// What the next sequential node in a directory is counted as.

@@ -2,6 +2,7 @@
 //!
 //! It knows names and tokens, never sessions, and is never scanned to answer for one request.
 
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use lockkeeper_planted::{Bug, planted};
 
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
-use crate::lock::{LockMode, parse_request};
+use crate::lock::{LockMode, NameFamily, family_of, parse_request};
 
 /// A place in the queue: the sequence, then the name for hand-made nodes that share one.
 pub(crate) type Place = (u64, Arc<str>);
@@ -24,6 +25,33 @@ pub(crate) enum Blocker<'a> {
     AnyHolder,
 }
 
+/// Who wants to enter a queue, by what it sees there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Newcomer {
+    /// One whom the service keeps in line: it goes by all names that it gives itself.
+    Native,
+    /// A client that makes its node itself, and looks for names of this family.
+    Named(NameFamily),
+}
+
+impl Newcomer {
+    fn sees(self, other: NameFamily) -> bool {
+        match self {
+            Self::Native => matches!(other, NameFamily::Lock | NameFamily::ReadWrite | NameFamily::Permit),
+            Self::Named(own) => own == other,
+        }
+    }
+}
+
+impl fmt::Display for Newcomer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Native => f.write_str("a request of the lock API"),
+            Self::Named(family) => write!(f, "a client with {family}"),
+        }
+    }
+}
+
 /// The requests among a directory's children.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Queue {
@@ -33,13 +61,18 @@ pub(crate) struct Queue {
     barriers: OrdSet<Place>,
     /// How many requests there are of each kind: locks (0), and semaphores by their permits.
     kinds: OrdMap<u16, usize>,
+    /// How many nodes there are with names of each family, of others than requests only the ephemeral ones.
+    families: [u32; NameFamily::COUNT],
     /// By token. A multi can make two requests under one zxid, so a token alone does not always name one.
     tokens: OrdSet<(FencingToken, Place)>,
 }
 
 impl Queue {
     /// Takes in a child, if its name is a request's.
-    pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken) {
+    pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(name, ephemeral) {
+            *count = count.saturating_add(1);
+        }
         let Some((place, mode)) = place_of(name) else { return };
         if mode != LockMode::Shared {
             self.barriers.insert(place.clone());
@@ -50,7 +83,10 @@ impl Queue {
     }
 
     /// Lets go of a child; says nothing if it was no request.
-    pub(crate) fn remove(&mut self, name: &Arc<str>, token: FencingToken) {
+    pub(crate) fn remove(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(name, ephemeral) {
+            *count = count.saturating_sub(1);
+        }
         let Some((place, mode)) = place_of(name) else { return };
         self.barriers.remove(&place);
         if let Some(count) = self.kinds.get_mut(&kind_of(mode)) {
@@ -61,6 +97,16 @@ impl Queue {
         }
         self.places.remove(&place);
         self.tokens.remove(&(token, place));
+    }
+
+    fn family_count(&mut self, name: &str, ephemeral: bool) -> Option<&mut u32> {
+        let family = family_of(name)?;
+        (ephemeral || family != NameFamily::Other).then(|| &mut self.families[family as usize])
+    }
+
+    /// Names that stand here and that a newcomer would overlook.
+    pub(crate) fn unseen_by(&self, newcomer: Newcomer) -> Option<NameFamily> {
+        NameFamily::ALL.into_iter().find(|family| self.families[*family as usize] > 0 && !newcomer.sees(*family))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -10,7 +10,6 @@ use super::session::Session;
 use super::tree::{Node, Tree};
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
-use crate::data::NodeData;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
 use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name};
 use crate::path::NodePath;
@@ -21,7 +20,7 @@ use crate::stat::Stat;
 #[derive(Clone, Debug)]
 pub struct NodeView<'a> {
     /// Its data.
-    pub data: &'a NodeData,
+    pub data: &'a Arc<[u8]>,
     /// Its bookkeeping.
     pub stat: Stat,
     /// Who may do what.

@@ -10,11 +10,13 @@ use lockkeeper_planted::{Bug, planted};
 use super::State;
 use super::session::Session;
 use super::tree::{Node, Tree};
-use crate::acl::{AclEntry, Permissions, Principals};
+use crate::acl::{AclEntry, Permissions};
+use crate::command::Actor;
 use crate::event::{Event, NodeEventKind, SessionEnd};
 use crate::ids::{SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
+use crate::rules::Rules;
 
 /// Borrows what a transaction may change.
 pub(crate) struct Transaction<'a> {
@@ -25,8 +27,10 @@ pub(crate) struct Transaction<'a> {
     pub(crate) events: Vec<Event>,
     /// Whether anything changed that takes a zxid.
     pub(crate) changed: bool,
-    /// Whose access is looked at; nobody's, where the cluster itself acts.
-    pub(crate) who: Option<&'a Principals>,
+    /// Whose rights are looked at; nobody's, where the cluster itself acts.
+    pub(crate) who: Option<&'a Actor>,
+    /// The configured bounds that it obeys.
+    pub(crate) rules: &'a Rules,
 }
 
 /// What was there before, to go back to.
@@ -40,13 +44,14 @@ pub(crate) struct Savepoint {
 impl State {
     /// Runs one transaction of the cluster itself. It takes the next zxid if, and only if, it changes something.
     pub(crate) fn transact(&mut self, work: impl FnOnce(&mut Transaction<'_>) -> Result<Reply, Refusal>) -> Outcome {
-        self.transact_as(None, work)
+        self.transact_as(None, &Rules::default(), work)
     }
 
     /// Runs one transaction on somebody's behalf.
     pub(crate) fn transact_as(
         &mut self,
-        who: Option<&Principals>,
+        who: Option<&Actor>,
+        rules: &Rules,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<Reply, Refusal>,
     ) -> Outcome {
         let mut transaction = Transaction {
@@ -57,6 +62,7 @@ impl State {
             events: Vec::new(),
             changed: false,
             who,
+            rules,
         };
         let reply = work(&mut transaction);
         let Transaction { zxid, events, changed, .. } = transaction;
@@ -72,7 +78,7 @@ impl Transaction<'_> {
     /// Whether a node's list lets them do this.
     pub(crate) fn check_access(&self, path: &NodePath, node: &Node, wanted: Permissions) -> Result<(), Refusal> {
         match self.who {
-            Some(who) if !who.may(wanted, &node.acl) => Err(Refusal::NoAuth { path: path.clone(), wanted }),
+            Some(who) if !who.principals.may(wanted, &node.acl) => Err(Refusal::NoAuth { path: path.clone(), wanted }),
             _ => Ok(()),
         }
     }
@@ -108,6 +114,14 @@ impl Transaction<'_> {
         self.tree.attach(path, node, self.zxid);
         self.tell(NodeEventKind::Created, path, acl);
         self.tell_parent(path);
+    }
+
+    /// The list that a node of the service's own gets: that of its directory. The root's is for what clients make there.
+    pub(crate) fn inherited_acl(&self, directory: &NodePath) -> Arc<[AclEntry]> {
+        match self.tree.get(directory).filter(|_| !directory.is_root()) {
+            Some(node) => node.acl.clone(),
+            None => self.tree.share_acl(&[AclEntry::open()]),
+        }
     }
 
     /// Removes a node whose removal has been found to be in order.

@@ -8,7 +8,6 @@ use imbl::{OrdMap, OrdSet};
 use super::queue::Queue;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
-use crate::data::NodeData;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::CONTAINER_GRACE_MS;
 use crate::lock::is_delay;
@@ -18,7 +17,7 @@ use crate::stat::Stat;
 /// One node. Cheap to clone: everything large is shared.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
-    pub(crate) data: NodeData,
+    pub(crate) data: Arc<[u8]>,
     pub(crate) acl: Arc<[AclEntry]>,
     pub(crate) kind: NodeKind,
     pub(crate) owner: Option<SessionId>,
@@ -39,14 +38,9 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node as it is when just made.
-    pub(crate) fn new(
-        data: impl Into<NodeData>,
-        acl: Arc<[AclEntry]>,
-        kind: NodeKind,
-        owner: Option<SessionId>,
-    ) -> Self {
+    pub(crate) fn new(data: Arc<[u8]>, acl: Arc<[AclEntry]>, kind: NodeKind, owner: Option<SessionId>) -> Self {
         Self {
-            data: data.into(),
+            data,
             acl,
             kind,
             owner,
@@ -120,7 +114,7 @@ impl Tree {
     /// A tree of a root alone.
     pub(crate) fn new() -> Self {
         let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
-        let root = Node::new([], open_acl.clone(), NodeKind::Persistent, None);
+        let root = Node::new(Arc::from([]), open_acl.clone(), NodeKind::Persistent, None);
         Self {
             nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
             deadlines: OrdSet::new(),
@@ -187,14 +181,15 @@ impl Tree {
     /// Puts in a node and all that is derived from it: the part of [`attach`](Self::attach) that restoring needs too.
     pub(crate) fn place(&mut self, path: &NodePath, node: Node) {
         let token = FencingToken::from(node.czxid);
-        self.ephemeral_count += usize::from(node.is_ephemeral());
+        let ephemeral = node.is_ephemeral();
+        self.ephemeral_count += usize::from(ephemeral);
         self.move_deadline(path, None, node.deadline_ms());
         self.nodes.insert(path.clone(), Arc::new(node));
         let Some(parent) = path.parent() else { return };
         let name: Arc<str> = Arc::from(path.name());
         let mut queued = false;
         self.update(&parent, |directory| {
-            directory.queue.insert(&name, token);
+            directory.queue.insert(&name, token, ephemeral);
             queued = !directory.queue.is_empty();
             directory.children.insert(name);
         });
@@ -213,7 +208,7 @@ impl Tree {
         let mut queued = true;
         self.update(&parent, |directory| {
             directory.children.remove(&name);
-            directory.queue.remove(&name, node.czxid.into());
+            directory.queue.remove(&name, node.czxid.into(), node.is_ephemeral());
             directory.pzxid = zxid;
             directory.empty_since_ms = directory.children.is_empty().then_some(clock_ms);
             queued = !directory.queue.is_empty();

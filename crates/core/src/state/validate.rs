@@ -92,7 +92,7 @@ impl State {
             let child = path.child(name).map_err(|e| format!("child {name}: {e}"))?;
             let child = self.tree.get(&child).ok_or_else(|| format!("child {name} is not there"))?;
             ensure!(child.czxid <= node.pzxid, "child {name} is newer than pzxid {}", node.pzxid);
-            queue.insert(name, child.czxid.into());
+            queue.insert(name, child.czxid.into(), child.is_ephemeral());
         }
         ensure!(queue == node.queue, "its queue is {:?}, its children make {queue:?}", node.queue);
         if LockName::of_directory(path).is_some() {

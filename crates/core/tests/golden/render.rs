@@ -72,6 +72,7 @@ pub(crate) fn event(event: &Event) -> String {
             };
             format!("@{zxid} {what} {path}")
         }
+        Event::ForcedDeletion { zxid, path, token } => format!("@{zxid} taken by force: {path} with token {token}"),
         Event::SessionOpened { zxid, session, timeout_ms } => {
             format!("@{zxid} session {session} opened, {timeout_ms} ms")
         }
@@ -106,9 +107,8 @@ pub(crate) fn tree(state: &State, path: &NodePath) -> String {
         NodeKind::Container => " container".into(),
         NodeKind::Ttl { ttl_ms } => format!(" ttl {ttl_ms}"),
     };
-    let data = node.data.bytes().map(String::from_utf8_lossy);
-    let data = data.map_or("null".into(), |data| format!("{data:?}"));
-    let mut text = format!("  {path}{kind} {data} {}\n", stat(&node.stat));
+    let data = String::from_utf8_lossy(node.data);
+    let mut text = format!("  {path}{kind} {data:?} {}\n", stat(&node.stat));
     for name in state.children(path).unwrap() {
         text.push_str(&tree(state, &path.child(name).unwrap()));
     }

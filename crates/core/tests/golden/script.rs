@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! clock 5000                                   the wall clock of later batches
+//! foreign allow|refuse                         which names a queue takes from now on
 //! open alice timeout=10000 label=worker-1      attach alice      close alice     expire alice bob term=3 entry=3 seen=7
-//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] create /a data=x kind=ephemeral|container|ttl:500 seq null
+//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] create /a data=x kind=ephemeral|container|ttl:500 seq
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
 //!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
 //!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0     downgrade orders 7     force orders 7
@@ -27,6 +28,7 @@ pub(crate) struct Stage {
     state: State,
     clock_ms: u64,
     sequence: u64,
+    rules: Rules,
     names: BTreeMap<String, SessionId>,
     last: Option<(Term, Batch)>,
 }
@@ -81,10 +83,7 @@ impl<'a> Words<'a> {
         FencingToken(self.plain[2].parse().unwrap())
     }
 
-    fn data(&self) -> NodeData {
-        if self.plain.contains(&"null") {
-            return NodeData::NULL;
-        }
+    fn data(&self) -> Arc<[u8]> {
         match self.pairs.get("bytes") {
             Some(count) => vec![b'x'; count.parse().unwrap()].into(),
             None => self.pairs.get("data").unwrap_or(&"").as_bytes().into(),
@@ -105,7 +104,14 @@ fn acl_entry(text: &str) -> AclEntry {
 
 impl Stage {
     pub(crate) fn new() -> Self {
-        Self { state: State::new(), clock_ms: 1000, sequence: 0, names: BTreeMap::new(), last: None }
+        Self {
+            state: State::new(),
+            clock_ms: 1000,
+            sequence: 0,
+            rules: Rules::default(),
+            names: BTreeMap::new(),
+            last: None,
+        }
     }
 
     /// Runs one line and says what came of it.
@@ -114,6 +120,11 @@ impl Stage {
         let text = match words.plain[0] {
             "clock" => {
                 self.clock_ms = words.plain[1].parse().unwrap();
+                String::new()
+            }
+            "foreign" => {
+                let allows = words.plain[1] == "allow";
+                self.rules.foreign_names = if allows { ForeignNames::Allow } else { ForeignNames::Refuse };
                 String::new()
             }
             "resend" => {
@@ -150,8 +161,8 @@ impl Stage {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let term = Term(words.number("entry").unwrap_or(1));
-        let text = self
-            .apply(term, Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands: vec![command] });
+        let text =
+            self.apply(term, Batch { origin, clock_ms: self.clock_ms, rules: self.rules, commands: vec![command] });
         if words.plain[0] == "open" && !text.contains("refused") {
             self.names.insert(words.plain[1].into(), SessionId(self.state.zxid().0));
         }
@@ -165,7 +176,7 @@ impl Stage {
             incarnation: words.number("incarnation").unwrap(),
             sequence: words.number("sequence").unwrap(),
         };
-        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands })
+        self.apply(Term(1), Batch { origin, clock_ms: self.clock_ms, rules: self.rules, commands })
     }
 
     /// Applies what a log would hand over: the bytes of the batch, read back.
@@ -205,7 +216,7 @@ impl Stage {
     fn operation(&self, line: &str) -> Command {
         let mut rest = line.trim();
         let (mut session, mut id, mut acknowledged) = (None, None, Vec::new());
-        let (mut attachment, mut principals) = (None, Principals::default());
+        let (mut attachment, mut principals, mut may_force) = (None, Principals::default(), false);
         loop {
             let (word, after) = rest.split_once(' ').unwrap_or((rest, ""));
             if let Some(name) = word.strip_prefix('@') {
@@ -216,6 +227,8 @@ impl Stage {
                 acknowledged = ids.split(',').map(|i| RequestId(i.parse().unwrap())).collect();
             } else if let Some(zxid) = word.strip_prefix("via=") {
                 attachment = Some(Zxid(zxid.parse().unwrap()));
+            } else if word == "forcing" {
+                may_force = true;
             } else if let Some(address) = word.strip_prefix("from=") {
                 principals.address = Some(address.parse().unwrap());
             } else if let Some((scheme, id)) = word.strip_prefix("as=").and_then(|who| who.split_once(':')) {
@@ -226,7 +239,7 @@ impl Stage {
             rest = after;
         }
         let request = id.map(|id| RequestKey { id, acknowledged });
-        Command::Do { actor: Actor { session, request, attachment, principals }, op: op(rest) }
+        Command::Do { actor: Actor { session, request, attachment, principals, may_force }, op: op(rest) }
     }
 
     fn locks(&self, words: &Words<'_>) -> String {
@@ -329,7 +342,7 @@ fn op(text: &str) -> Op {
         "finish" => Op::GateFinish {
             key: words.key(),
             token: words.token(),
-            result: words.data().bytes().unwrap_or_default().into(),
+            result: words.data(),
             keep_ms: words.number("keep").unwrap_or(1000),
         },
         "fail" => Op::GateFail { key: words.key(), token: words.token() },

@@ -85,13 +85,8 @@ impl Chooser<'_> {
         }
     }
 
-    /// Null and empty now and then: they are not the same.
-    fn data(&self) -> NodeData {
-        match self.raw[5] % 16 {
-            0 => NodeData::NULL,
-            1 => NodeData::from([]),
-            _ => format!("{}", self.raw[5] % 100).into_bytes().into(),
-        }
+    fn data(&self) -> Vec<u8> {
+        format!("{}", self.raw[5] % 100).into_bytes()
     }
 
     /// Mostly open, so that not everything is refused.
@@ -218,7 +213,7 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
     match what % 16 {
         0..=5 => Op::Create {
             path: if (chooser.raw[0] / 100).is_multiple_of(4) { chooser.existing() } else { chooser.new_path() },
-            data: chooser.data(),
+            data: chooser.data().into(),
             kind: chooser.kind(),
             sequential: [Sequential::No, Sequential::Suffix, Sequential::No, Sequential::Suffix, Sequential::Alone]
                 [usize::from(chooser.raw[3] % 5)],
@@ -230,7 +225,7 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
         }
         9 | 10 => {
             let path = chooser.path();
-            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data() }
+            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data().into() }
         }
         11 | 12 => {
             let path = chooser.path();
@@ -338,7 +333,8 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
 fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
     let raw = chooser.raw;
     let (attachment, principals) = (chooser.attachment(session), chooser.caller());
-    let actor = Actor { attachment, principals, ..Actor::maybe(session) };
+    let may_force = (raw[0] / 100 ^ raw[3]) % 2 == 0;
+    let actor = Actor { attachment, principals, may_force, ..Actor::maybe(session) };
     if !raw[5].is_multiple_of(3) {
         return Command::Do { actor, op };
     }

@@ -3,7 +3,7 @@
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Answer, Model, bad, path};
+use super::naive::{Answer, Model, bad, path, split};
 
 /// What a gate's node says.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ impl Model {
     fn found(&self, key: &GateKey) -> Result<Option<Record>, Refusal> {
         let at = format!("/gates/{key}");
         let Some(node) = self.nodes.get(&at) else { return Ok(None) };
-        match node.data.as_ref().and_then(|data| self.records.get(data)) {
+        match self.records.get(&node.data) {
             Some(record) if node.kind != NodeKind::Container && self.children(&at).is_empty() => {
                 Ok(Some(record.clone()))
             }
@@ -92,7 +92,7 @@ impl Model {
     ) {
         let bytes = record.write();
         self.records.insert(bytes.clone(), record);
-        self.add(zxid, &format!("/gates/{key}"), Some(&bytes), acl, kind, owner);
+        self.add(zxid, &format!("/gates/{key}"), &bytes, acl, kind, owner);
     }
 
     pub(crate) fn begin_gate(
@@ -117,14 +117,20 @@ impl Model {
             above.push(directory.clone());
         }
         let nearest = above.iter().rev().find(|directory| self.nodes.contains_key(*directory));
-        self.allow(nearest.map_or("/", |directory| directory), Permissions::CREATE)?;
+        if let Some(nearest) = nearest {
+            self.allow(nearest, Permissions::CREATE)?;
+        }
         if self.nodes.get("/gates").is_some_and(|node| node.kind == NodeKind::Ephemeral) {
             return Err(Refusal::NoChildrenForEphemerals(path("/gates")));
         }
         if nearest.is_some_and(|nearest| nearest != "/gates" && self.nodes[nearest].kind != NodeKind::Container) {
             return bad();
         }
-        match self.found(key)? {
+        let found = self.found(key)?;
+        if found.as_ref().is_some_and(|record| record.until > self.clock) {
+            self.allow(&format!("/gates/{key}"), Permissions::READ)?;
+        }
+        match found {
             Some(record) if record.until <= self.clock => drop(self.remove(zxid, &format!("/gates/{key}"))?),
             Some(record) if record.fingerprint != fingerprint => {
                 return Err(Refusal::GateMismatch { key: key.clone() });
@@ -134,13 +140,15 @@ impl Model {
         }
         for directory in above {
             if !self.nodes.contains_key(&directory) {
-                self.add(zxid, &directory, Some(&[]), &[AclEntry::open()], NodeKind::Container, None);
+                let list = self.list_of(&split(&directory).unwrap().0);
+                self.add(zxid, &directory, &[], &list, NodeKind::Container, None);
             }
         }
         let (since, until) = (self.clock, self.clock + pending_ms);
         let record = Record { fingerprint: fingerprint.into(), label: label.into(), since, until, done: None };
         let kind = if session.is_some() { NodeKind::Ephemeral } else { NodeKind::Ttl { ttl_ms: pending_ms } };
-        self.put(zxid, key, record, &[AclEntry::open()], (kind, session.map(|session| session.0)));
+        let list = self.list_of(&split(&format!("/gates/{key}")).unwrap().0);
+        self.put(zxid, key, record, &list, (kind, session.map(|session| session.0)));
         Ok(Reply::Gate(GateStanding::Proceed { token: FencingToken(zxid), until_ms: until }))
     }
 

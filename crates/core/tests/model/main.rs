@@ -10,6 +10,7 @@ mod gates;
 mod naive;
 mod names;
 mod nodes;
+mod owners;
 mod queues;
 
 use std::collections::BTreeMap;
@@ -59,7 +60,9 @@ impl Pair {
         };
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
         let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
-        let batch = Batch { origin, clock_ms: self.clock_ms, rules: Rules::default(), commands };
+        let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
+        let rules = Rules { foreign_names, ..Rules::default() };
+        let batch = Batch { origin, clock_ms: self.clock_ms, rules, commands };
         let term = Term(u64::from(shape[4] % 3));
         self.apply(term, &batch);
         if shape[3] % 24 == 1 {
@@ -106,6 +109,9 @@ impl Pair {
             *self.answers.entry(format!("set held {held}")).or_default() += 1;
         }
         for event in &outcome.events {
+            if let Event::ForcedDeletion { .. } = event {
+                *self.answers.entry("forced deletion".into()).or_default() += 1;
+            }
             let Event::Node { kind, path, .. } = event else { continue };
             if path.name().starts_with("delay-") && path.as_str().starts_with("/locks/") {
                 *self.answers.entry(format!("delay {kind:?}")).or_default() += 1;
@@ -226,6 +232,9 @@ fn the_commands_meet_every_kind_of_answer() {
         "not allowed to delete",
         "not allowed to admin",
         "MultiFailed, not allowed",
+        "Forbidden",
+        "ForeignNames",
+        "forced deletion",
     ];
     for kind in kinds {
         assert!(answers.get(kind).is_some_and(|count| *count >= 5), "'{kind}' was met {:?} times", answers.get(kind));

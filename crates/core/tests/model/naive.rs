@@ -10,8 +10,7 @@ use super::gates::Record;
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
-    /// Null where there is none.
-    pub(crate) data: Option<Vec<u8>>,
+    pub(crate) data: Vec<u8>,
     pub(crate) acl: Vec<AclEntry>,
     pub(crate) kind: NodeKind,
     pub(crate) owner: Option<u64>,
@@ -57,6 +56,8 @@ pub(crate) struct Model {
     events: Vec<Event>,
     /// On whose behalf the command that runs is done.
     pub(crate) who: Principals,
+    pub(crate) may_force: bool,
+    pub(crate) rules: Rules,
 }
 
 pub(crate) fn path(text: &str) -> NodePath {
@@ -83,7 +84,7 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
 impl Model {
     pub(crate) fn new() -> Self {
         let root = MNode {
-            data: Some(Vec::new()),
+            data: Vec::new(),
             acl: vec![AclEntry::open()],
             kind: NodeKind::Persistent,
             owner: None,
@@ -110,6 +111,8 @@ impl Model {
             records: BTreeMap::new(),
             events: Vec::new(),
             who: Principals::default(),
+            may_force: false,
+            rules: Rules::default(),
         }
     }
 
@@ -123,6 +126,7 @@ impl Model {
                 return outcomes.clone();
             }
         }
+        self.rules = batch.rules;
         if batch.clock_ms > self.clock {
             self.clock = batch.clock_ms;
         }
@@ -212,6 +216,7 @@ impl Model {
             }
             Command::Do { actor, op } => {
                 self.who = actor.principals.clone();
+                self.may_force = actor.may_force;
                 if let Some(id) = actor.session {
                     let session = self.sessions.get(&id.0).ok_or(Refusal::SessionExpired(id))?;
                     if actor.attachment.is_some_and(|attachment| attachment.0 != session.attachment) {
@@ -279,6 +284,10 @@ impl Model {
         self.note_listed(zxid, kind, at, acl);
     }
 
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
     /// Of a node that may have gone.
     pub(crate) fn note_listed(&mut self, zxid: u64, kind: NodeEventKind, at: &str, acl: Vec<AclEntry>) {
         self.events.push(Event::Node { zxid: Zxid(zxid), kind, path: path(at), acl: acl.into() });
@@ -309,7 +318,7 @@ impl Model {
             cversion: (node.births + node.deaths) as i32,
             aversion: node.aversion,
             ephemeral_owner: node.owner.map(SessionId),
-            data_length: node.data.as_ref().map_or(0, Vec::len) as u32,
+            data_length: node.data.len() as u32,
             num_children: self.children(at).len() as u32,
             kind: node.kind,
         }
@@ -361,13 +370,13 @@ impl Model {
         &mut self,
         zxid: u64,
         at: &str,
-        data: Option<&[u8]>,
+        data: &[u8],
         acl: &[AclEntry],
         kind: NodeKind,
         owner: Option<u64>,
     ) {
         let node = MNode {
-            data: data.map(<[u8]>::to_vec),
+            data: data.to_vec(),
             acl: acl.to_vec(),
             kind,
             owner,

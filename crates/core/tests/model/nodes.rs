@@ -19,12 +19,18 @@ impl Model {
                 let Some((parent, _)) = split(at) else { return bad() };
                 self.there(&parent).map_err(|_| Refusal::NoNode(path.clone()))?;
                 self.allow(&parent, Permissions::DELETE)?;
-                let node = self.there(at)?;
-                expect(at, *version, node.version)?;
+                let version_there = self.there(at)?.version;
+                let by_force = self.goes_by_force(session, at)?;
+                expect(at, *version, version_there)?;
                 if !self.children(at).is_empty() {
                     return Err(Refusal::NotEmpty(path.clone()));
                 }
-                self.remove(zxid, at)
+                let token = FencingToken(self.nodes[at].czxid);
+                let answer = self.remove(zxid, at);
+                if by_force {
+                    self.tell(Event::ForcedDeletion { zxid: Zxid(zxid), path: path.clone(), token });
+                }
+                answer
             }
             Op::SetData { path, data, version } => {
                 if data.len() > MAX_DATA_BYTES {
@@ -33,10 +39,11 @@ impl Model {
                 let at = path.as_str();
                 let actual = self.there(at)?.version;
                 self.allow(at, Permissions::WRITE)?;
+                self.check_data_is_theirs(session, at)?;
                 expect(at, *version, actual)?;
                 let clock = self.clock;
                 let node = self.nodes.get_mut(at).unwrap();
-                node.data = data.bytes().map(<[u8]>::to_vec);
+                node.data = data.to_vec();
                 node.version += 1;
                 node.mzxid = zxid;
                 node.mtime = clock;
@@ -48,6 +55,7 @@ impl Model {
                 let at = path.as_str();
                 let actual = self.there(at)?.aversion;
                 self.allow(at, Permissions::ADMIN)?;
+                self.check_list_is_theirs(session, at)?;
                 expect(at, *version, actual)?;
                 let node = self.nodes.get_mut(at).unwrap();
                 node.acl = acl.clone();
@@ -75,7 +83,7 @@ impl Model {
         zxid: u64,
         session: Option<SessionId>,
         at: &str,
-        data: &NodeData,
+        data: &[u8],
         kind: NodeKind,
         sequential: Sequential,
         acl: &[AclEntry],
@@ -123,7 +131,11 @@ impl Model {
             }
             self.check_kind(&parent, wish)?;
         }
-        self.add(zxid, &at, data.bytes(), acl, kind, owner);
+        if is_sequential && kind == NodeKind::Ephemeral {
+            self.check_names(&parent, Some(&name))?;
+        }
+        let list = self.check_made_by_hand(&at, kind)?;
+        self.add(zxid, &at, data, list.as_deref().unwrap_or(acl), kind, owner);
         Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
     }
 }

@@ -48,6 +48,9 @@ impl Model {
                     None => self.holder(lock, *token, |_| true)?,
                 };
                 self.allow(&format!("/locks/{lock}"), Permissions::DELETE)?;
+                if !self.may_force {
+                    return Err(Refusal::Forbidden("".into()));
+                }
                 if !self.children(&at).is_empty() {
                     return Err(Refusal::NotEmpty(path(&at)));
                 }
@@ -141,22 +144,29 @@ impl Model {
             // The request, or the first directory above it that is missing, is made in the last one that is there.
             let nearest = above.iter().rfind(|directory| self.nodes.contains_key(*directory));
             let nearest = nearest.map_or("/", |directory| directory);
+            if nearest == "/" {
+                continue;
+            }
             self.allow(nearest, Permissions::CREATE)?;
             if self.nodes[nearest].kind == NodeKind::Ephemeral {
                 return Err(Refusal::NoChildrenForEphemerals(path(nearest)));
             }
-            self.check_kind(above.last().unwrap(), wish_of(mode))?;
+            let directory = above.last().unwrap();
+            self.check_kind(directory, wish_of(mode))?;
+            self.check_names(directory, None)?;
         }
         let mut made = Vec::new();
         for lock in locks {
             for directory in self.directories(lock) {
                 if !self.nodes.contains_key(&directory) {
-                    self.add(zxid, &directory, Some(&[]), &[AclEntry::open()], NodeKind::Container, None);
+                    let list = self.list_of(&split(&directory).unwrap().0);
+                    self.add(zxid, &directory, &[], &list, NodeKind::Container, None);
                 }
             }
             let directory = format!("/locks/{lock}");
+            let list = self.list_of(&directory);
             let at = format!("{directory}/{stem}{:010}", self.nodes[&directory].births);
-            self.add(zxid, &at, Some(label.as_bytes()), &[AclEntry::open()], NodeKind::Ephemeral, Some(session));
+            self.add(zxid, &at, label.as_bytes(), &list, NodeKind::Ephemeral, Some(session));
             made.push(at);
         }
         Ok(self.queued(&made))
@@ -314,8 +324,7 @@ impl Model {
         };
         let own: Vec<String> = self.owned(session).into_iter().filter(delayed).collect();
         let holds = |token| own.iter().filter(|at| self.nodes[*at].czxid == token).all(|at| self.blocker(at).is_none());
-        let kept =
-            own.iter().map(|at| (self.nodes[at].czxid, at.clone(), self.nodes[at].data.clone().unwrap_or_default()));
+        let kept = own.iter().map(|at| (self.nodes[at].czxid, at.clone(), self.nodes[at].data.clone()));
         let mut kept: Vec<_> = kept.filter(|(token, ..)| holds(*token)).collect();
         kept.sort();
         kept
@@ -343,7 +352,8 @@ impl Model {
         );
         let kept = join(&directory, &format!("delay-{delay_ms}-{token}-{words}{sequence:010}"));
         let kind = NodeKind::Ttl { ttl_ms: delay_ms.into() };
-        self.add(zxid, &kept, Some(text.as_bytes()), &[AclEntry::open()], kind, None);
+        let list = self.list_of(&directory);
+        self.add(zxid, &kept, text.as_bytes(), &list, kind, None);
     }
 
     /// The requests in a directory, in order.

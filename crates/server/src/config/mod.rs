@@ -42,6 +42,9 @@ pub struct Config {
     /// What the API lets people do beyond their own locks.
     #[serde(default)]
     pub admin: Admin,
+    /// What stands in the locks' queues.
+    #[serde(default)]
+    pub locks: Locks,
     /// The front door for ZooKeeper's clients.
     #[serde(default)]
     pub zookeeper: ZooKeeper,
@@ -135,13 +138,8 @@ pub struct Limits {
     pub connections: usize,
     /// Most connections of peers at a time.
     pub peer_connections: usize,
-    /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives, releases,
-    /// verifications and the end of a session need no place among them.
+    /// Most requests of clients at work or waiting at a time; one more gets 429.
     pub in_flight_requests: usize,
-    /// Most requests that wait at a time, for a lock or for events over HTTP; one more gets 429, and one address or session has its share.
-    pub waiting_requests: usize,
-    /// Most watches of this node's HTTP clients and session streams; one more gets 429, and one address or session has its share.
-    pub watches: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
     /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. All of them go in one
@@ -197,12 +195,32 @@ pub enum LogFormat {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
-    /// Whether `DELETE /v1/locks/{name}/holders/{token}` may take a lock from its holder. Each use is in the audit log.
+    /// Whether others than its session may delete a lock request or a gate: `DELETE /v1/locks/{name}/holders/{token}`, and the deletion
+    /// of its node, over HTTP and over ZooKeeper's protocol. Each use is in the audit log.
     pub allow_force_release: bool,
     /// Whether members may be added, promoted and removed and leadership be handed over through the API.
     pub allow_membership: bool,
     /// Whom no access control list stops, at either front door: `user:hash`, as a `digest` entry names somebody; empty for nobody.
     pub super_digest: String,
+}
+
+/// Section `[locks]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Locks {
+    /// What becomes of a request whose name the clients in the lock's queue do not know, or whose client does not know theirs.
+    pub foreign_names: ForeignNames,
+}
+
+/// Which names a queue takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ForeignNames {
+    /// Names of one family alone: clients that overlook each other would hold at the same time.
+    #[default]
+    Refuse,
+    /// Any: every client has been told of the others' names.
+    Allow,
 }
 
 /// Section `[zookeeper]`: a second front door, for clients that speak ZooKeeper's protocol. Off unless it is told where to listen.
@@ -285,8 +303,6 @@ impl Default for Limits {
             connections: 16_384,
             peer_connections: 256,
             in_flight_requests: 16_384,
-            waiting_requests: 32_768,
-            watches: 65_536,
             sessions: 1_000_000,
             ephemerals_per_session: 10_000,
             // With snapshots under way and the log's own copies a node takes about twice that: what a machine of 4 GiB has to give.
@@ -347,6 +363,7 @@ impl Config {
             limits: Limits::default(),
             log: Log::default(),
             admin: Admin::default(),
+            locks: Locks::default(),
             zookeeper: ZooKeeper::default(),
             testing: Testing::default(),
         }

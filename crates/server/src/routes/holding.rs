@@ -17,7 +17,6 @@ use uuid::Uuid;
 
 use super::locks::holder_views;
 use super::sessions::{check_label, credential_text};
-use crate::admission::AtWork;
 use crate::app::Shared;
 use crate::extract::{Asking, Json, Lock, session_required};
 use crate::failure::Failure;
@@ -183,12 +182,11 @@ async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Resu
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn acquire(
     Extract(app): Extract<Shared>,
-    at_work: AtWork,
     Lock(lock): Lock,
     asking: Asking,
     Json(ask): Json<Acquire>,
 ) -> Answer<Acquired> {
-    take(&app, &at_work, lock, asking, ask, None).await.map(|(reply, _)| reply)
+    take(&app, lock, asking, ask, None).await.map(|(reply, _)| reply)
 }
 
 fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
@@ -205,7 +203,6 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 /// Acquires, and gives the grant beside the reply. Dropped, it takes the request back, and then drops `last_word`.
 pub(crate) async fn take(
     app: &Shared,
-    at_work: &AtWork,
     lock: LockName,
     asking: Asking,
     ask: Acquire,
@@ -215,8 +212,7 @@ pub(crate) async fn take(
     let mut owner = owner(app, asking, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
-        let waits = ask.wait_ms > 0;
-        let _waiting = waits.then(|| at_work.wait(&app.admission, Some(owner.session))).transpose()?;
+        let _patient = (ask.wait_ms > 0).then(|| app.load.wait());
         match last_word {
             Some(last_word) => app.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
             None => app.node.acquire(owner.caller.clone(), request).await?,
@@ -249,13 +245,15 @@ async fn busy(
     ask: &Acquire,
     (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
 ) -> Failure {
-    let who = holders.first().map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
+    let views = holder_views(app, principals, lock).await;
+    // Whoever may not read the lock's directory is not told who holds it.
+    let first = holders.first().filter(|_| views.is_some());
+    let who = first.map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
     let waited = if ask.wait_ms > 0 { format!("after {} ms ", ask.wait_ms) } else { String::new() };
     let detail = format!(
         "lock {lock} is {waited}still held{who}; {ahead} stood ahead; the request has left the queue; ask again, with a longer 'wait_ms' to keep its place"
     );
-    let holders = holder_views(app, principals, lock).await;
-    Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = holders)
+    Failure::new(Code::LockBusy, detail).with(|problem| problem.holders = views.unwrap_or_default())
 }
 
 fn describe(holder: &lockkeeper_node::HolderInfo) -> String {

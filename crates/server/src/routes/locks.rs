@@ -15,7 +15,7 @@ use crate::app::Shared;
 use crate::extract::{Asking, Json, Lock, LockAndToken, Query, Who};
 use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
-use crate::principals::may_read;
+use crate::principals::{may_name, may_read};
 use crate::reply::{Answer, Reply};
 
 /// Waiters shown of a lock.
@@ -52,18 +52,17 @@ fn request_view(request: LockRequest) -> Request {
     }
 }
 
-/// Those who hold now, as this replica knows it: for people, so that a busy reply says whom to ask.
-pub(super) async fn holder_views(app: &Shared, principals: &Principals, lock: &LockName) -> Vec<Request> {
+/// Those who hold now, as this replica knows it: for people, so that a busy reply says whom to ask. None for callers who may not read the
+/// lock's directory.
+pub(super) async fn holder_views(app: &Shared, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
     let (name, principals) = (lock.clone(), principals.clone());
     let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
-        if may_read(&principals, state, &name.directory()).is_err() {
-            return Vec::new();
-        }
+        may_read(&principals, state, &name.directory()).ok()?;
         let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
         let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
-        holding.take(HOLDERS_SHOWN).map(request_view).collect::<Vec<_>>()
+        Some(holding.take(HOLDERS_SHOWN).map(request_view).collect::<Vec<_>>())
     });
-    read.await.map(|read| read.value).unwrap_or_default()
+    read.await.ok()?.value
 }
 
 /// Says whether the lock is held with this token now: what a resource asks before it lets a holder act.
@@ -150,7 +149,9 @@ pub(super) async fn list(
             let more = found.len() > limit;
             found.truncate(limit);
             let next = found.last().filter(|_| more).map(|last| last.name.to_string());
-            // Whose directory the caller may not read has a name and numbers, and no more.
+            // A name is for those who may list the directory that it stands in; a lock whose own directory the caller may not read has
+            // a name and numbers, and no more.
+            found.retain(|lock| may_name(&principals, state, &lock.name.directory()));
             let readable = |name: &LockName| may_read(&principals, state, &name.directory()).is_ok();
             let first =
                 |name: &LockName| state.lock(name).and_then(|view| view.requests().next()).filter(|_| readable(name));

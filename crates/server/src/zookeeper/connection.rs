@@ -231,6 +231,7 @@ impl Guest {
             request: None,
             attachment: Some(self.carried.attachment),
             principals: self.known.principals().clone(),
+            may_force: self.door.settings.may_force,
         };
         let answering = Arc::new(answering);
         let submit = || {
@@ -256,9 +257,7 @@ impl Guest {
             let Err(error) = submit() else { return Ok(()) };
             self.line.pay();
             match error {
-                NodeError::Overloaded { retry_after_ms, .. }
-                    if began.elapsed() < self.door.settings.request_timeout =>
-                {
+                NodeError::Overloaded { retry_after_ms } if began.elapsed() < self.door.settings.request_timeout => {
                     metrics::counter!("lockkeeper_zookeeper_held_back_total").increment(1);
                     tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
                 }

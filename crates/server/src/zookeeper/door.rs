@@ -45,6 +45,8 @@ pub(super) struct Settings {
     pub(super) linearizable_reads: bool,
     /// What `super` proves itself by.
     pub(super) super_digest: SuperDigest,
+    /// Whether these clients may delete what belongs to other sessions.
+    pub(super) may_force: bool,
     /// Four-letter words that are answered.
     pub(super) words: Vec<String>,
 }
@@ -212,7 +214,7 @@ impl Observer for Door {
                         line.outbox.end(End::WhenSaid);
                     }
                 }
-                Event::SessionOpened { .. } => {}
+                Event::SessionOpened { .. } | Event::ForcedDeletion { .. } => {}
             }
         }
     }

@@ -72,6 +72,7 @@ fn settings(config: &Config) -> Settings {
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
         super_digest: SuperDigest::new(&config.admin.super_digest),
+        may_force: config.admin.allow_force_release,
         words: zookeeper.words.clone(),
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::BadVersion { .. } => ErrorCode::BadVersion,
         Refusal::NoChildrenForEphemerals(_) => ErrorCode::NoChildrenForEphemerals,
         Refusal::InvalidAcl(_) => ErrorCode::InvalidAcl,
-        Refusal::NoAuth { .. } => ErrorCode::NoAuth,
+        Refusal::NoAuth { .. } | Refusal::Forbidden(_) => ErrorCode::NoAuth,
         Refusal::SessionExpired(_) => ErrorCode::SessionExpired,
         Refusal::SessionMoved(_) => ErrorCode::SessionMoved,
         Refusal::MultiFailed { cause, .. } => code(cause),
@@ -89,6 +89,7 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         | Refusal::NotQueued { .. }
         | Refusal::RequestMismatch
         | Refusal::LockMismatch { .. }
+        | Refusal::ForeignNames { .. }
         | Refusal::GateNotPending { .. }
         | Refusal::GateMismatch { .. } => ErrorCode::BadArguments,
     }

@@ -24,7 +24,10 @@ impl<'a> Change<'a> {
     pub fn node_events(&self) -> impl Iterator<Item = (u64, NodeEventKind, &'a str)> {
         self.outcome.events.iter().filter_map(|event| match event {
             Event::Node { zxid, kind, path, .. } => Some((zxid.0, *kind, path.as_str())),
-            Event::SessionOpened { .. } | Event::SessionAttached { .. } | Event::SessionEnded { .. } => None,
+            Event::ForcedDeletion { .. }
+            | Event::SessionOpened { .. }
+            | Event::SessionAttached { .. }
+            | Event::SessionEnded { .. } => None,
         })
     }
 
@@ -38,6 +41,7 @@ impl<'a> Change<'a> {
 pub fn zxid_of(event: &Event) -> u64 {
     match event {
         Event::Node { zxid, .. }
+        | Event::ForcedDeletion { zxid, .. }
         | Event::SessionOpened { zxid, .. }
         | Event::SessionAttached { zxid, .. }
         | Event::SessionEnded { zxid, .. } => zxid.0,

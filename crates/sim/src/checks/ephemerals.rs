@@ -38,7 +38,7 @@ impl Ephemerals {
                             self.add(path.as_str(), session.session, zxid)?;
                         }
                     }
-                    Event::Node { .. } | Event::SessionAttached { .. } => {}
+                    Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
                     Event::SessionOpened { session, .. } => drop(self.live.insert(session.0)),
                     Event::SessionEnded { session, .. } => self.end(session.0, zxid)?,
                 }
@@ -202,7 +202,7 @@ mod tests {
             zxid += 1;
             match event {
                 Event::Node { zxid: at, .. } | Event::SessionEnded { zxid: at, .. } => *at = Zxid(zxid),
-                Event::SessionOpened { .. } | Event::SessionAttached { .. } => {}
+                Event::ForcedDeletion { .. } | Event::SessionOpened { .. } | Event::SessionAttached { .. } => {}
             }
         }
         ephemerals.change(&change(&command, &outcome, 9)).unwrap_err();

@@ -16,6 +16,7 @@ pub mod locks;
 pub mod names;
 pub mod reads;
 pub mod requests;
+pub mod rights;
 pub mod sessions;
 pub mod watches;
 
@@ -60,6 +61,8 @@ pub enum Check {
     Durable,
     /// One run of a gate's operation.
     Gates,
+    /// Nobody does to others' requests what they have no right to.
+    Rights,
     /// The healed cluster works again.
     Progress,
     /// A node gave up, or a task panicked.
@@ -85,6 +88,7 @@ impl Check {
             Self::Linearizable => "linearizable",
             Self::Durable => "durable",
             Self::Gates => "gates",
+            Self::Rights => "rights",
             Self::Progress => "progress",
             Self::Fatal => "fatal",
         }

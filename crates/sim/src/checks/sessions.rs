@@ -114,7 +114,7 @@ impl Sessions {
                     }
                     self.ended.insert(session.0, end);
                 }
-                Event::Node { .. } | Event::SessionAttached { .. } => {}
+                Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
             }
         }
         (early_so_far, untold_so_far)

@@ -5,6 +5,7 @@
 //! A client never judges an answer by itself, and never knows what time it truly is: true time is for the oracle's books alone.
 
 mod asking;
+mod by_hand;
 mod gates;
 mod locking;
 mod nodes;

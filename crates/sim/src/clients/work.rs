@@ -52,5 +52,6 @@ async fn piece(client: &mut Client, session: &Session) {
         Work::Data => client.use_data(session).await,
         Work::Ephemeral => client.use_ephemerals(session).await,
         Work::Gate => client.use_gate(session).await,
+        Work::ByHand => client.act_by_hand(session).await,
     }
 }

@@ -9,7 +9,6 @@ use crate::harness::{Cluster, PATIENCE};
 
 mod access;
 mod client;
-mod data;
 mod input;
 mod order;
 mod queues;

@@ -1,0 +1,151 @@
+//! What belongs to a session or to the service, and what the operations on nodes may not do with it, whichever listener they came
+//! through (promise P14).
+//!
+//! A lock request, a kept place and a gate belong to the session that made them. Nobody else changes such a node, and deleting it is a
+//! forced release, which needs the right to force. The tops of the service's trees are for the super user alone.
+
+use lockkeeper_planted::{Bug, planted};
+
+use super::transaction::Transaction;
+use super::tree::Node;
+use crate::acl::AclEntry;
+use crate::command::NodeKind;
+use crate::event::Event;
+use crate::gate::GATES_ROOT;
+use crate::lock::{LOCKS_ROOT, LockName, parse_request};
+use crate::path::NodePath;
+use crate::reply::Refusal;
+
+use super::apply::bad;
+
+/// What a node is to the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The directory of all locks, or of all gates.
+    Top,
+    /// A lock request, or the kept place of a dead holder.
+    Request,
+    /// Below the directory of gates, and no directory itself.
+    Gate,
+    /// Nothing in particular.
+    Ordinary,
+}
+
+fn role(path: &NodePath, kind: NodeKind) -> Role {
+    let is_gate = || path.as_str().strip_prefix(GATES_ROOT).is_some_and(|rest| rest.starts_with('/'));
+    if is_top(path) {
+        Role::Top
+    } else if is_request(path) {
+        Role::Request
+    } else if kind != NodeKind::Container && is_gate() {
+        Role::Gate
+    } else {
+        Role::Ordinary
+    }
+}
+
+fn is_top(path: &NodePath) -> bool {
+    matches!(path.as_str(), LOCKS_ROOT | GATES_ROOT)
+}
+
+/// Whether a node of this path has a place in a lock's queue.
+fn is_request(path: &NodePath) -> bool {
+    parse_request(path.name()).is_some()
+        && path.parent().is_some_and(|parent| LockName::of_directory(&parent).is_some())
+}
+
+impl Transaction<'_> {
+    fn is_super(&self) -> bool {
+        self.who.is_none_or(|actor| actor.principals.is_super())
+    }
+
+    fn owns(&self, node: &Node) -> bool {
+        node.owner.is_some() && node.owner == self.who.and_then(|actor| actor.session)
+    }
+
+    /// Whether a node may be deleted as far as it belongs to anybody; what is to be said once it is gone if it is taken by force.
+    pub(crate) fn check_deletion(&self, path: &NodePath, node: &Node) -> Result<Option<Event>, Refusal> {
+        match role(path, node.kind) {
+            Role::Ordinary => return Ok(None),
+            Role::Top if self.is_super() => return Ok(None),
+            Role::Top => return Err(reserved(path)),
+            Role::Request | Role::Gate if self.owns(node) => return Ok(None),
+            Role::Request | Role::Gate => {}
+        }
+        let may_force = self.who.is_none_or(|actor| actor.may_force) || planted(Bug::ForeignDeleteBreaksLock);
+        if !may_force {
+            let why = format!(
+                "{path} does not belong to the session of this request, and taking it by force is switched off at this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"
+            );
+            return Err(Refusal::Forbidden(why.into()));
+        }
+        Ok(Some(Event::ForcedDeletion { zxid: self.zxid, path: path.clone(), token: node.czxid.into() }))
+    }
+
+    /// Whether a node's data may be changed as far as it belongs to anybody.
+    pub(crate) fn check_rewriting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
+        match role(path, node.kind) {
+            Role::Ordinary => Ok(()),
+            Role::Top if self.is_super() => Ok(()),
+            Role::Top => Err(reserved(path)),
+            Role::Request if self.owns(node) => Ok(()),
+            Role::Request => Err(not_own(path)),
+            Role::Gate => Err(Refusal::Forbidden(
+                format!("the data of {path} are a gate's record, which only finishing or failing the gate changes")
+                    .into(),
+            )),
+        }
+    }
+
+    /// Whether a node's list may be changed as far as it belongs to anybody. That of the root decides about everything else in the tree.
+    pub(crate) fn check_relisting(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
+        match role(path, node.kind) {
+            _ if self.is_super() => Ok(()),
+            Role::Top => Err(reserved(path)),
+            Role::Ordinary if path.is_root() => Err(reserved(path)),
+            Role::Ordinary => Ok(()),
+            Role::Request | Role::Gate if self.owns(node) => Ok(()),
+            Role::Request | Role::Gate => Err(not_own(path)),
+        }
+    }
+
+    /// Whether a client may make such a node there. The list of a top is open to everybody, whoever makes it first.
+    pub(crate) fn check_making(&mut self, path: &NodePath, node: &mut Node) -> Result<(), Refusal> {
+        let parent = path.parent().and_then(|parent| Some((self.tree.get(&parent)?.kind, parent)));
+        if let Some((_, gate)) = parent.filter(|(kind, parent)| role(parent, *kind) == Role::Gate) {
+            return Err(Refusal::Forbidden(format!("{gate} is a gate, and has no children").into()));
+        }
+        match role(path, node.kind) {
+            Role::Ordinary => Ok(()),
+            Role::Top if !matches!(node.kind, NodeKind::Persistent | NodeKind::Container) => {
+                Err(bad(format!("{path} is persistent or a container")))
+            }
+            Role::Top => {
+                if !self.is_super() {
+                    node.acl = self.tree.share_acl(&[AclEntry::open()]);
+                }
+                Ok(())
+            }
+            Role::Request if node.is_ephemeral() => Ok(()),
+            Role::Request => Err(bad(format!(
+                "{path} reads as a place in a lock's queue, and only an ephemeral node of the session that asks takes one"
+            ))),
+            Role::Gate => Err(Refusal::Forbidden(
+                format!("{path} would be a gate, and those are begun by the gates' own calls; below {GATES_ROOT} only containers are made by hand")
+                    .into(),
+            )),
+        }
+    }
+}
+
+fn reserved(path: &NodePath) -> Refusal {
+    let why = format!("{path} is kept for the service; only the super user (admin.super_digest) may do this to it");
+    Refusal::Forbidden(why.into())
+}
+
+fn not_own(path: &NodePath) -> Refusal {
+    let why = format!(
+        "{path} belongs to the session that made it; nobody else may change its data or its access control list"
+    );
+    Refusal::Forbidden(why.into())
+}

@@ -1,0 +1,65 @@
+//! Clients that do by operations on nodes what the lock calls are for: they delete and write others' requests without the right to, and
+//! queue under the names of a recipe that sees no others'.
+
+use lockkeeper_core::{AclEntry, LockName, NodeKind, Op, Reply, Sequential, State};
+use lockkeeper_node::At;
+use rand::Rng;
+
+use super::Client;
+use super::asking::Told;
+use super::session::Session;
+
+impl Client {
+    /// Tries one of these at an exclusive lock.
+    pub(super) async fn act_by_hand(&mut self, session: &Session) {
+        let name = format!("x/{}", self.rng.random_range(0..self.lab.plan.locks));
+        let Ok(lock) = LockName::parse(&name) else { return };
+        if self.rng.random_bool(0.5) {
+            self.meddle(session, lock).await;
+        } else {
+            self.queue_as_kazoo(session, &lock).await;
+        }
+    }
+
+    /// Deletes or writes the node of another's request.
+    async fn meddle(&mut self, session: &Session, lock: LockName) {
+        let own = session.credential.session;
+        let first = move |state: &State| {
+            let mut requests = state.lock(&lock)?.requests();
+            requests.find(|request| request.session != Some(own)).map(|request| request.path)
+        };
+        let Some(At { value: Some(path), .. }) = self.read("look at a queue", first).await else { return };
+        let op = if self.rng.random_bool(0.7) {
+            Op::Delete { path, version: None }
+        } else {
+            Op::SetData { path, data: std::sync::Arc::from(&b"meddled with"[..]), version: None }
+        };
+        drop(self.mutate(session, "meddle", op).await);
+    }
+
+    /// Stands in the queue as kazoo's own lock does, for a moment.
+    async fn queue_as_kazoo(&mut self, session: &Session, lock: &LockName) {
+        let Ok(path) = lock.directory().child(&format!("{:032x}__lock__", self.new_id())) else { return };
+        let op = Op::Create {
+            path,
+            data: std::sync::Arc::from(&b""[..]),
+            kind: NodeKind::Ephemeral,
+            sequential: Sequential::Suffix,
+            acl: vec![AclEntry::open()],
+        };
+        match self.mutate(session, "queue as kazoo", op).await {
+            Told::Done(At { value: Reply::Created { path, .. }, .. }) => {
+                let ms = self.rng.random_range(0..=200);
+                self.sleep_ms(ms).await;
+                if let Told::Failed | Told::Unknown =
+                    self.mutate(session, "delete", Op::Delete { path, version: None }).await
+                {
+                    self.leave_after(0);
+                }
+            }
+            // It may stand there, and others' requests are refused as long as it does.
+            Told::Unknown => self.leave_after(0),
+            Told::Done(_) | Told::Refused(_) | Told::Failed | Told::Ended => {}
+        }
+    }
+}
