@@ -12,6 +12,7 @@ pub mod nodes;
 pub mod problem;
 pub mod sessions;
 pub mod stream;
+pub mod text;
 pub mod watch;
 
 pub use credential::Credential;

@@ -1,5 +1,6 @@
 //! How a command fails: one line that says what happened, why and what to do, and an exit code that scripts can tell apart.
 
+use lockkeeper_api::text::printable;
 use lockkeeper_client::{EndpointError, Error};
 
 /// It did what was asked.
@@ -71,7 +72,8 @@ impl Failure {
 pub(crate) fn say(line: &str) {
     use std::io::Write;
     let line = line.replace(['\n', '\r'], " ");
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // It may repeat a stranger's words, an error's of a server for instance.
+    let _ = writeln!(std::io::stderr(), "{}", printable(&line));
 }
 
 impl From<Error> for Failure {

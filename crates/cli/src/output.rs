@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
+use lockkeeper_api::text::printable;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -81,9 +82,9 @@ fn rough(time: Duration) -> String {
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Text of strangers on a terminal: control characters are shown, not obeyed.
+/// Text of strangers on a terminal: control characters and those that change its direction are shown, not obeyed.
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+    printable(text).into_owned()
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn control_characters_are_shown() {
-        assert_eq!(shown("a\x1b[31mü\n"), "a\\u{1b}[31mü\\n");
+        assert_eq!(shown("a\x1b[31mü\n\u{202e}"), "a\\u{1b}[31mü\\n\\u{202e}");
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl PeerBook {
 
     fn save(&self, directories: &BTreeMap<u64, u128>) -> io::Result<()> {
         let temporary = self.file.with_extension("tmp");
-        let mut file = std::fs::File::create(&temporary)?;
+        let mut file = lockkeeper_store::create_private_file(&temporary)?;
         for (node, id) in directories {
             writeln!(file, "{node} {id:032x}")?;
         }

@@ -11,7 +11,7 @@ use crate::limits::{MAX_PART_BYTES, MAX_PATH_BYTES};
 
 /// An absolute path such as `/locks/orders/42`. The root is `/`.
 ///
-/// Valid: starts with `/`, no empty part, no `.` or `..`, no control characters, at most
+/// Valid: starts with `/`, no empty part, no `.` or `..`, no character that ZooKeeper refuses (`PathUtils.validatePath`), at most
 /// [`MAX_PATH_BYTES`] in all and [`MAX_PART_BYTES`] a part (ZooKeeper programmer's guide, "The ZooKeeper Data Model").
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Arc<str>", into = "Arc<str>")]
@@ -118,7 +118,26 @@ fn check_part(part: &str) -> Result<(), PathError> {
         _ if part.len() > MAX_PART_BYTES => return Err(PathError::PartTooLong(part.len())),
         _ => {}
     }
-    match part.chars().find(|c| c.is_control() || matches!(c, '\u{fff0}'..='\u{ffff}')) {
+    match part.chars().find(|c| is_refused(*c)) {
+        Some(c) => Err(PathError::Character(c as u32)),
+        None => Ok(()),
+    }
+}
+
+/// Control characters, those for private use, and what Java writes as two (its clients could not even ask for such a node).
+fn is_refused(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)
+}
+
+/// Refuses characters that make a name look like another one: those that change the direction of text or end its line (Unicode's Bidi_Control,
+/// U+2028 and U+2029). Names of locks and gates are for people to read; ZooKeeper's clients may use them in names of nodes.
+///
+/// # Errors
+/// Names the character.
+pub(crate) fn check_readable(name: &str) -> Result<(), PathError> {
+    let misleading =
+        |c: &char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    match name.chars().find(misleading) {
         Some(c) => Err(PathError::Character(c as u32)),
         None => Ok(()),
     }
@@ -164,14 +183,30 @@ mod tests {
 
     #[test]
     fn good_paths_are_taken() {
-        for path in ["/", "/a", "/a/b", "/locks/orders/42", "/ä/ö", "/a.b/..c"] {
+        for path in ["/", "/a", "/a/b", "/locks/orders/42", "/ä/ö", "/a.b/..c", "/あ", "/\u{ffef}", "/\u{202e}"] {
             assert_eq!(NodePath::parse(path).expect(path).as_str(), path);
         }
     }
 
     #[test]
     fn bad_paths_are_refused() {
-        for path in ["", "a", "//", "/a/", "/a//b", "/.", "/a/../b", "/a\0", "/a\n", "/\u{ffff}"] {
+        for path in [
+            "",
+            "a",
+            "//",
+            "/a/",
+            "/a//b",
+            "/.",
+            "/a/../b",
+            "/a\0",
+            "/a\n",
+            "/\u{7f}",
+            "/\u{9f}",
+            "/\u{e000}",
+            "/\u{f8ff}",
+            "/\u{ffff}",
+            "/\u{1f512}",
+        ] {
             assert!(NodePath::parse(path).is_err(), "{path:?} was taken");
         }
         assert_eq!(NodePath::parse(&format!("/{}", "x".repeat(256))), Err(PathError::PartTooLong(256)));

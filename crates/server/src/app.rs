@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
+use crate::http::admission::Origins;
 use crate::principals::SuperDigest;
 
 /// Shared by all requests of a node.
@@ -23,6 +24,8 @@ pub(crate) struct App {
     pub(crate) cluster: String,
     /// Where clients reach the members that gave an address.
     pub(crate) clients: BTreeMap<u64, String>,
+    /// Web pages that may change something.
+    pub(crate) origins: Origins,
     pub(crate) admin: Admin,
     pub(crate) super_digest: SuperDigest,
     pub(crate) timing: Timing,
@@ -122,6 +125,7 @@ impl Shared {
             gate,
             cluster: config.cluster.id.clone(),
             clients: checked.clients.clone(),
+            origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),
             admin: config.admin.clone(),
             super_digest: SuperDigest::new(&config.admin.super_digest),
             timing: config.timing.clone(),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use lockkeeper_store::{OpenError, SnapshotError};
+use lockkeeper_store::{OpenError, SnapshotError, remedy};
 
 use crate::config::ConfigError;
 
@@ -30,7 +30,7 @@ pub enum ServeError {
     Snapshot(#[from] SnapshotError),
     /// What is known of the peers cannot be read.
     #[error(
-        "cannot read what the data directory knows of the peers: {0}; restore the file `peers` there, or let the node join anew"
+        "cannot read the file `peers` of the data directory: {0}{remedy}", remedy = peers_remedy(.0)
     )]
     Peers(std::io::Error),
     /// The node did not start.
@@ -42,6 +42,10 @@ pub enum ServeError {
     /// The store did not close in order.
     #[error("the store did not close in order: {0}; what was acknowledged is safe")]
     Close(String),
+}
+
+fn peers_remedy(error: &std::io::Error) -> &'static str {
+    Some(remedy(error)).filter(|words| !words.is_empty()).unwrap_or("; restore it, or let the node join anew")
 }
 
 impl ServeError {

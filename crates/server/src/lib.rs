@@ -15,6 +15,7 @@ mod extract;
 mod failure;
 mod http;
 pub mod local;
+mod log_lines;
 mod observe;
 mod peer;
 mod principals;

@@ -21,7 +21,7 @@ use parking_lot::RwLock;
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::http::connection::Front;
-use crate::http::paths;
+use crate::http::{admission, paths};
 
 /// The label of requests that found no route.
 const NO_ROUTE: &str = "none";
@@ -36,7 +36,7 @@ pub(crate) struct ClientFront {
 impl Front for ClientFront {
     async fn answer(&self, request: axum::http::Request<Incoming>) -> Response {
         let mut request = request.map(Body::new);
-        match prepare(&request, self.shared.header_bytes) {
+        match self.prepare(&request) {
             Ok(None) => {}
             Ok(Some(uri)) => *request.uri_mut() = uri,
             Err(failure) => {
@@ -60,15 +60,20 @@ impl Front for ClientFront {
 #[derive(Clone)]
 pub(crate) struct Inner(pub(crate) axum::Router);
 
-fn prepare(request: &Request, header_bytes: usize) -> Result<Option<axum::http::Uri>, Failure> {
-    let bytes = header_size(request.headers());
-    if bytes > header_bytes {
-        let detail = format!(
-            "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
-        );
-        return Err(Failure::new(Code::HeaderTooLarge, detail));
+impl ClientFront {
+    /// Checks what holds for every request; gives the URI with its name folded, if it has to be.
+    fn prepare(&self, request: &Request) -> Result<Option<axum::http::Uri>, Failure> {
+        let (bytes, header_bytes) = (header_size(request.headers()), self.shared.header_bytes);
+        if bytes > header_bytes {
+            let detail = format!(
+                "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
+            );
+            return Err(Failure::new(Code::HeaderTooLarge, detail));
+        }
+        admission::check_host(request.version(), request.headers())?;
+        self.shared.origins.check(request.method(), request.headers())?;
+        paths::fold(request.method(), request.uri())
     }
-    paths::fold(request.method(), request.uri())
 }
 
 fn header_size(headers: &HeaderMap) -> usize {

@@ -8,9 +8,12 @@ use std::sync::OnceLock;
 
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
 use crate::config::{Log, LogFormat};
+use crate::log_lines::{Form, Lines, RateLimit};
 
 /// Latencies in seconds, from a loopback reply to a client that waits for a lock.
 const SECONDS: &[f64] = &[
@@ -40,12 +43,17 @@ pub(crate) fn check_filter(level: &str) -> Result<(), String> {
 /// Sends the log to standard error. For the process that runs the node, once; a second call does nothing.
 pub fn install_logging(log: &Log) {
     let filter = filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let colour = log.format == LogFormat::Auto && std::io::stderr().is_terminal();
-    let installed = match log.format {
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
-        LogFormat::Auto | LogFormat::Text => lines.with_ansi(colour).try_init(),
+    let form = match log.format {
+        LogFormat::Json => Form::Json,
+        LogFormat::Auto if std::io::stderr().is_terminal() => Form::Colour,
+        LogFormat::Auto | LogFormat::Text => Form::Text,
     };
+    let lines = fmt::layer().with_writer(Lines::new(std::io::stderr, form));
+    let lines = match form {
+        Form::Json => lines.json().flatten_event(true).boxed(),
+        Form::Colour | Form::Text => lines.with_ansi(form == Form::Colour).boxed(),
+    };
+    let installed = tracing_subscriber::registry().with(filter).with(RateLimit::default()).with(lines).try_init();
     if installed.is_err() {
         tracing::debug!("the log is installed already");
     }
@@ -157,6 +165,11 @@ fn describe_requests() {
 }
 
 fn describe_state() {
+    describe_counter!(
+        "lockkeeper_log_lines_left_out_total",
+        Unit::Count,
+        "Lines of the log that were left out because too many of their kind came at once."
+    );
     describe_gauge!("lockkeeper_sessions", Unit::Count, "Open sessions of the cluster.");
     describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
     describe_gauge!("lockkeeper_watches", Unit::Count, "Watches registered at this node.");

@@ -40,7 +40,13 @@ impl DataBarrier {
 }
 
 pub(crate) fn io_failure(what: &'static str, file: &Path, error: &dyn std::fmt::Display) -> FatalError {
-    FatalError::Io { what, file: file.to_path_buf(), reason: error.to_string() }
+    let mut reason = error.to_string();
+    // sled hands on the system's words, not its numbers.
+    if reason.contains("Read-only file system") {
+        reason
+            .push_str(" (the system mounts a file system read-only when its disk fails: the system's log may say so)");
+    }
+    FatalError::Io { what, file: file.to_path_buf(), reason }
 }
 
 /// Marks for a system-call trace: an acknowledgement is a callback, which no trace shows, so a line goes to /dev/null just before it.

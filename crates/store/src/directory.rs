@@ -8,7 +8,7 @@
 //! <dir>/snapshots/*.snap   snapshot files
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::OpenError;
+use crate::private;
 
 /// A process killed a moment ago may hold its lock until the kernel has cleared it away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -66,9 +67,8 @@ impl DirectoryLock {
     /// Takes the lock, or says that another process has it.
     pub(crate) fn take(layout: &Layout) -> Result<Self, OpenError> {
         let path = layout.lock();
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true);
-        let mut file = options.open(&path).map_err(OpenError::io("open", &path))?;
+        let opened = private::options().create(true).truncate(false).write(true).open(&path);
+        let mut file = opened.map_err(OpenError::io("open", &path))?;
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
             file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -91,7 +91,7 @@ pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
 
 /// Creates a directory and makes its entry durable.
 pub(crate) fn create_directory(dir: &Path) -> io::Result<()> {
-    fs::create_dir_all(dir)?;
+    private::create_directories(dir)?;
     sync_directory(dir)?;
     match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),

@@ -11,6 +11,22 @@ use crate::types::LogPosition;
 const REJOIN: &str =
     "keep the directory for examination, and let this machine join again as a new node (new node id, empty directory)";
 
+/// What to do when the system refuses access to the data directory, to be added behind its words; empty where they say enough.
+pub fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; the user that runs lockkeeper needs to read and write it: change its owner (chown) or mode (chmod), or set \
+             storage.directory to a directory of that user"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "; its file system is mounted read-only: the system's log may say why; mount it read-write, or set storage.directory to \
+             a directory on another"
+        }
+        io::ErrorKind::StorageFull => "; the disk is full: free some space, then start again",
+        _ => "",
+    }
+}
+
 /// Why a directory was not opened. Nothing was changed in it beyond what a crash during open could leave.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -73,7 +89,7 @@ pub enum OpenError {
     #[error("{0}")]
     Invalid(String),
     /// The operating system refused.
-    #[error("cannot {what} {file}: {source}")]
+    #[error("cannot {what} {file}: {source}{}", remedy(.source))]
     Io {
         /// What was tried.
         what: &'static str,
@@ -227,7 +243,7 @@ pub enum SnapshotError {
         max_bytes: usize,
     },
     /// The operating system refused.
-    #[error("cannot {what} {file}: {source}")]
+    #[error("cannot {what} {file}: {source}{}", remedy(.source))]
     Io {
         /// What was tried.
         what: &'static str,
@@ -246,5 +262,30 @@ impl SnapshotError {
 
     pub(crate) fn damaged(file: &Path, what: impl Into<String>) -> SnapshotError {
         SnapshotError::Damaged { file: file.to_path_buf(), what: what.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_access_names_the_remedy() {
+        let of = |kind: io::ErrorKind| {
+            let file = Path::new("/d/lock");
+            let open = OpenError::io("open", file)(kind.into()).to_string();
+            let snapshot = SnapshotError::io("open", file)(kind.into()).to_string();
+            assert_eq!(open, snapshot);
+            open
+        };
+        for (kind, words) in [
+            (io::ErrorKind::PermissionDenied, ["chown", "storage.directory"]),
+            (io::ErrorKind::ReadOnlyFilesystem, ["read-write", "storage.directory"]),
+            (io::ErrorKind::StorageFull, ["full", "free some space"]),
+        ] {
+            let text = of(kind);
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        assert!(of(io::ErrorKind::NotFound).ends_with("not found"));
     }
 }

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use crate::codec::{decode_position, encode_position};
 use crate::error::OpenError;
+use crate::private::create_private_file;
 use crate::types::LogPosition;
 
 /// Records after which a slot is synced.
@@ -76,7 +77,7 @@ pub(crate) struct FloorFile {
 impl FloorFile {
     /// Creates the file with both slots synced.
     pub(crate) fn create(path: &Path, floor: Floor) -> io::Result<()> {
-        let file = OpenOptions::new().create(true).truncate(true).write(true).open(path)?;
+        let file = create_private_file(path)?;
         let mut this = Self { file, path: path.to_path_buf(), sequence: 0, floor, records_since_sync: 0 };
         this.write_both(floor)
     }

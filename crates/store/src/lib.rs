@@ -15,6 +15,7 @@ mod error;
 mod floor;
 mod log;
 mod open;
+mod private;
 mod queue;
 mod recent;
 mod scan;
@@ -27,7 +28,8 @@ mod types;
 mod watchdog;
 mod writer;
 
-pub use error::{FatalError, OpenError, SnapshotError, StoreError};
+pub use error::{FatalError, OpenError, SnapshotError, StoreError, remedy};
+pub use private::create_private_file;
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
 pub use storage::{Done, LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;

@@ -17,6 +17,7 @@ use crate::directory::{self, DirectoryLock, Layout};
 use crate::error::{FatalError, OpenError};
 use crate::floor::{Floor, FloorFile};
 use crate::log::Log;
+use crate::private;
 use crate::recent::Recent;
 use crate::scan;
 use crate::types::{Barrier, Identity, Opened, Options};
@@ -41,7 +42,15 @@ pub(crate) struct Ready {
 pub(crate) fn open(dir: &Path, identity: &Identity, options: &Options) -> Result<Ready, OpenError> {
     validate(identity, options)?;
     let layout = Layout::new(dir);
-    if !dir.is_dir() {
+    if dir.is_dir() {
+        let changed = private::tighten(dir, &[layout.log(), layout.unfinished_log(), layout.snapshots()]);
+        if changed > 0 {
+            tracing::warn!(
+                directory = %dir.display(), changed,
+                "the data directory was open to other users of this machine; files have mode 0600 and directories 0700 now"
+            );
+        }
+    } else {
         directory::create_directory(dir).map_err(OpenError::io("create", dir))?;
     }
     let lock = DirectoryLock::take(&layout)?;
@@ -89,7 +98,7 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     if making.try_exists().map_err(OpenError::io("examine", &making))? {
         fs::remove_dir_all(&making).map_err(OpenError::io("remove the unfinished", &making))?;
     }
-    fs::create_dir_all(&sled).map_err(OpenError::io("create", &sled))?;
+    private::create_directories(&sled).map_err(OpenError::io("create", &sled))?;
     let file = directory::sled_file(&making);
     let log = open_log(&making, options)?;
     log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
@@ -169,6 +178,9 @@ fn open_existing(
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
         log.remove_from(torn).map_err(refusal)?;
     }
+
+    // sled creates its files as the process's mask has it.
+    private::tighten_all(&sled);
 
     // What a killed process left in the page cache becomes durable here, before anyone counts on it; so does the new start.
     let incarnation = meta.incarnation + 1;

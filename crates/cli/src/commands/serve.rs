@@ -3,6 +3,7 @@
 use lockkeeper_server::{Config, ServeError, telemetry};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
 use nix::unistd::getppid;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +24,8 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     if args.check_config {
         return print_line(&format!("{} is a sound configuration", args.config.display())).map(|()| EXIT_OK);
     }
+    // What a node stores is nobody else's; sled creates its files as the mask has it.
+    umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
     let served = super::runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;

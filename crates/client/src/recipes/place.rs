@@ -71,7 +71,7 @@ pub(crate) fn check_part(name: &str) -> Result<(), RecipeError> {
         }
         _ => {}
     }
-    match name.chars().find(|c| c.is_control() || matches!(c, '\u{fff0}'..='\u{ffff}')) {
+    match name.chars().find(|c| c.is_control() || matches!(c, '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..)) {
         Some(c) => bad(format!("the character U+{:04X} cannot be part of it", c as u32)),
         None => Ok(()),
     }

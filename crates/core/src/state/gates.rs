@@ -16,7 +16,7 @@ use crate::command::NodeKind;
 use crate::gate::{GATES_ROOT, GateKey, GateRecord, GateStanding};
 use crate::ids::{FencingToken, SessionId};
 use crate::limits::{MAX_FINGERPRINT_BYTES, MAX_GATE_KEEP_MS, MAX_GATE_PENDING_MS, MAX_GATE_RESULT_BYTES};
-use crate::path::NodePath;
+use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
 
 /// What is to be done.
@@ -67,7 +67,7 @@ impl Transaction<'_> {
         key: &GateKey,
         work: &Beginning<'_>,
     ) -> Result<Reply, Refusal> {
-        check_beginning(work)?;
+        check_beginning(key, work)?;
         let path = key.path();
         self.check_above(&path)?;
         let found = self.tree.gate(key)?;
@@ -194,7 +194,8 @@ fn until_ms(standing: &GateStanding) -> u64 {
     }
 }
 
-fn check_beginning(work: &Beginning<'_>) -> Result<(), Refusal> {
+fn check_beginning(key: &GateKey, work: &Beginning<'_>) -> Result<(), Refusal> {
+    check_readable(key.as_str()).map_err(|error| bad(format!("the key of a gate: {error}")))?;
     check_label(work.label)?;
     let length = work.fingerprint.len();
     if !(1..=MAX_FINGERPRINT_BYTES).contains(&length) {

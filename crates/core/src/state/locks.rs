@@ -19,7 +19,7 @@ use crate::command::{IfHolding, NodeKind, Sequential};
 use crate::ids::{FencingToken, RequestId, SessionId};
 use crate::limits::{MAX_DELAY_MS, MAX_LOCKS_TOGETHER, MAX_PERMITS};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, downgraded_name, is_delay, parse_name, parse_request};
-use crate::path::NodePath;
+use crate::path::{NodePath, check_readable};
 use crate::reply::{Refusal, Reply};
 use crate::rules::ForeignNames;
 
@@ -390,6 +390,9 @@ pub(crate) fn check_kind(lock: &LockName, directory: &Node, mode: LockMode) -> R
 
 fn check_request(request: &Request<'_>) -> Result<(), Refusal> {
     check_locks(request.locks)?;
+    for lock in request.locks {
+        check_readable(lock.as_str()).map_err(|error| bad(format!("the name of a lock: {error}")))?;
+    }
     check_label(request.label)?;
     let RequestForm { mode, delay_ms } = request.form;
     if mode.permits().is_some_and(|permits| !(1..=MAX_PERMITS).contains(&permits)) {

@@ -11,6 +11,8 @@ use lockkeeper_core::limits::{
 use lockkeeper_zookeeper::FourLetterWord;
 
 use super::{Config, ConfigError};
+use crate::http::admission::is_origin;
+use crate::principals::is_digest;
 
 /// What a checked configuration means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +69,10 @@ impl Config {
             listen_zookeeper.filter(|own| own.port() != 0 && [listen_client, listen_peer].contains(own))
         {
             return Err(refuse("zookeeper.listen", taken, "must differ from listen.client and listen.peer"));
+        }
+        if let Some(origin) = self.listen.allowed_origins.iter().find(|origin| !is_origin(origin)) {
+            let rule = "must be scheme://host or scheme://host:port, as browsers write the origin of a page";
+            return Err(refuse("listen.allowed_origins", format!("{origin:?}"), rule));
         }
         let (peers, clients) = self.check_peers()?;
         let zookeeper_clients = self.check_zookeeper_clients()?;
@@ -133,8 +139,10 @@ impl Config {
         within("zookeeper.watches_per_connection", zookeeper.watches_per_connection, 1, 100_000_000)?;
         within("zookeeper.max_unread_bytes", zookeeper.max_unread_bytes, least, 1 << 32)?;
         let digest = &self.admin.super_digest;
-        if !digest.is_empty() && digest.split(':').filter(|part| !part.is_empty()).count() != 2 {
-            return Err(refuse("admin.super_digest", "***", "must be user:hash, or empty"));
+        if !digest.is_empty() && !is_digest(digest) {
+            let rule = "must be user:hash, the hash that of SHA-1 of user:password in base64 (28 characters), or empty; \
+                        printf user:password | openssl dgst -sha1 -binary | base64 makes it";
+            return Err(refuse("admin.super_digest", "***", rule));
         }
         for word in zookeeper.words.iter().filter(|word| *word != "*") {
             if FourLetterWord::from_name(word).is_none() {

@@ -86,6 +86,8 @@ pub struct Listen {
     pub client: String,
     /// `address:port` for the other members. Keep it off networks that clients can reach.
     pub peer: String,
+    /// Web pages that may change something through the client listener, as origins: `https://console.example`. Programs send no origin.
+    pub allowed_origins: Vec<String>,
 }
 
 /// Section `[storage]`.
@@ -200,7 +202,8 @@ pub struct Admin {
     pub allow_force_release: bool,
     /// Whether members may be added, promoted and removed and leadership be handed over through the API.
     pub allow_membership: bool,
-    /// Whom no access control list stops, at either front door: `user:hash`, as a `digest` entry names somebody; empty for nobody.
+    /// Whom no access control list stops, at either front door: `user:hash`, as a `digest` entry names somebody, the hash in base64 that of
+    /// SHA-1 of `user:password`; empty for nobody.
     pub super_digest: String,
 }
 
@@ -264,7 +267,7 @@ pub struct Testing {
 
 impl Default for Listen {
     fn default() -> Self {
-        Self { client: "127.0.0.1:7001".into(), peer: "127.0.0.1:7101".into() }
+        Self { client: "127.0.0.1:7001".into(), peer: "127.0.0.1:7101".into(), allowed_origins: Vec::new() }
     }
 }
 

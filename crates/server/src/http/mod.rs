@@ -2,6 +2,7 @@
 //!
 //! `axum::serve` has no timers and no caps, so the connections are driven here, by hyper, one task each.
 
+pub(crate) mod admission;
 pub(crate) mod connection;
 pub(crate) mod limits;
 pub(crate) mod listener;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use lockkeeper_api::text::printable;
 use lockkeeper_node::{Node, NodeStatus};
 use lockkeeper_zookeeper::FourLetterWord;
 use nix::sys::resource::{Resource, getrlimit};
@@ -181,7 +182,7 @@ fn sessions(node: &Node) -> String {
             count += 1;
             let _ = writeln!(owners, "{:#x}:", id.0);
             for path in session.ephemerals() {
-                let _ = writeln!(owners, "\t{path}");
+                let _ = writeln!(owners, "\t{}", printable(path.as_str()));
             }
         }
     }
@@ -193,7 +194,7 @@ fn watches_by_path(door: &Door) -> String {
     let session = |id| lines.iter().find(|line| line.id == id).and_then(|line| line.session());
     let mut text = String::new();
     for (path, connections) in door.watches.lock().by_path() {
-        let _ = writeln!(text, "{path}");
+        let _ = writeln!(text, "{}", printable(path.as_str()));
         for carried in connections.into_iter().filter_map(session) {
             let _ = writeln!(text, "\t{:#x}", carried.id.0);
         }
@@ -212,7 +213,7 @@ fn watches_by_session(door: &Door) -> String {
         if !own.is_empty() {
             let _ = writeln!(text, "{:#x}", carried.id.0);
             for path in own {
-                let _ = writeln!(text, "\t{path}");
+                let _ = writeln!(text, "\t{}", printable(path.as_str()));
             }
         }
     }

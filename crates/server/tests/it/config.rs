@@ -81,6 +81,14 @@ fn errors_name_key_value_and_rule() {
         (&format!("{GOOD}[peers.x]\npeer = \"127.0.0.1:7102\"\n"), &["peers", "x"]),
         (&format!("{GOOD}[peers.1]\npeer = \"127.0.0.1\"\n"), &["peers.1.peer", "host:port"]),
         (&format!("{GOOD}[peers.1]\npeer = \"a:1\"\n[peers.2]\npeer = \"a:1\"\n"), &["peers.2.peer", "node 1"]),
+        (
+            &format!("{GOOD}[listen]\nallowed_origins = [\"http://a/\"]\n"),
+            &["listen.allowed_origins", "http://a/", "scheme://host"],
+        ),
+        (
+            &format!("{GOOD}[admin]\nsuper_digest = \"super:superpw\"\n"),
+            &["admin.super_digest", "28 characters", "openssl"],
+        ),
         (&format!("{GOOD}[log]\nlevel = \"lou=d=\"\n"), &["log.level", "lou=d="]),
         (&format!("{GOOD}[log]\nformat = \"xml\"\n"), &["log.format", "xml"]),
     ] {

@@ -6,7 +6,7 @@
 //! payload length 8 · CRC32C of all before it 4 · magic 8   trailer
 //! ```
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 
 use super::{Finished, Shared, Snapshot};
 use crate::error::SnapshotError;
+use crate::private::create_private_file;
 use crate::types::LogPosition;
 
 const HEAD: [u8; 8] = *b"LKsnap01";
@@ -51,8 +52,7 @@ impl SnapshotWriter {
         if meta.len() > MAX_META_BYTES {
             return Err(SnapshotError::MetaTooLarge { bytes: meta.len(), max_bytes: MAX_META_BYTES });
         }
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary);
-        let file = file.map_err(SnapshotError::io("create", &temporary))?;
+        let file = create_private_file(&temporary).map_err(SnapshotError::io("create", &temporary))?;
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         buffer.extend_from_slice(&HEAD);
         buffer.extend_from_slice(&position.term.to_le_bytes());

@@ -1,0 +1,55 @@
+//! What a node stores is for its own user alone.
+
+mod common;
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use lockkeeper_store::{LogPosition, SnapshotStore};
+
+/// Everything below a directory with its mode, itself included.
+fn modes(path: &Path) -> Vec<(PathBuf, bool, u32)> {
+    let found = fs::symlink_metadata(path).unwrap();
+    let mut all = vec![(path.to_path_buf(), found.is_dir(), found.permissions().mode() & 0o777)];
+    if found.is_dir() {
+        all.extend(fs::read_dir(path).unwrap().flat_map(|entry| modes(&entry.unwrap().path())));
+    }
+    all
+}
+
+#[track_caller]
+fn assert_private(root: &Path) {
+    let all = modes(root);
+    assert!(all.len() > 5, "{all:?}");
+    for (path, is_directory, mode) in all {
+        assert_eq!(mode, if is_directory { 0o700 } else { 0o600 }, "{}", path.display());
+    }
+}
+
+fn fill(root: &Path) {
+    let (store, opened) = common::open(root);
+    let next = opened.last.map_or(1, |last| last.index + 1);
+    common::append(&store, common::records(1, next..next + 50));
+    let snapshots = SnapshotStore::open(root, store.bounds(), &common::options()).unwrap();
+    let mut writer = snapshots.create(LogPosition { term: 1, index: next }, b"meta").unwrap();
+    writer.write_all(b"payload").unwrap();
+    writer.finish().unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn files_and_directories_are_for_their_owner_alone() {
+    let base = tempfile::tempdir().unwrap();
+    let root = base.path().join("data");
+    fill(&root);
+    assert_private(&root);
+
+    // As an older build left it, or an operator.
+    for (path, is_directory, _) in modes(&root) {
+        fs::set_permissions(path, fs::Permissions::from_mode(if is_directory { 0o755 } else { 0o644 })).unwrap();
+    }
+    fill(&root);
+    assert_private(&root);
+}
