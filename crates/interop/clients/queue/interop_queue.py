@@ -13,10 +13,10 @@ import threading
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "kazoo"))
 
-from kazoo.exceptions import NoNodeError  # noqa: E402
+from kazoo.exceptions import BadArgumentsError, NoNodeError  # noqa: E402
 from kazoo.recipe.lock import Lock  # noqa: E402
 
-from harness import KAZOO_VERSION, check, client, equal, main, until  # noqa: E402
+from harness import KAZOO_VERSION, check, client, equal, kill, main, raises, restart, until  # noqa: E402
 
 LOCKKEEPER = os.environ["LOCKKEEPER_BIN"]
 # What the nodes of Curator's mutex and of `lockkeeper lock` end in, before their numbers.
@@ -47,6 +47,20 @@ class CuratorNamedLock(Lock):
 
     _NODE_NAME = CURATOR
     _EXCLUDE_NAMES = [CURATOR]
+
+
+class CuratorNamedReader(Lock):
+    """A kazoo lock whose nodes are named as those of the readers of Curator's read-write lock."""
+
+    _NODE_NAME = "-__READ__"
+    _EXCLUDE_NAMES = ["__WRIT__"]
+
+
+class CuratorNamedWriter(Lock):
+    """The same as a writer."""
+
+    _NODE_NAME = "-__WRIT__"
+    _EXCLUDE_NAMES = ["__READ__", "__WRIT__"]
 
 
 class ByKazoo:
@@ -155,9 +169,37 @@ def together(kinds, first):
     equal(entered[first:], [str(number) for number in range(first, len(kinds))], "who came in behind them")
 
 
-@check("kazoo's Lock (extra_lock_patterns) and lockkeeper lock: one after the other, in order")
+@check("kazoo's Lock with Curator's node name, and lockkeeper lock: one after the other, in order")
 def kazoo_and_native():
-    one_by_one([kazoo(extra_lock_patterns=[CURATOR]), native(), kazoo(extra_lock_patterns=[CURATOR])] * 3)
+    one_by_one([kazoo_named, native(), kazoo_named] * 3)
+
+
+@check("kazoo's Lock as it comes is refused at once where lockkeeper lock or Curator's mutex holds, and gets in when they have left")
+def kazoo_behind_others():
+    for kind in [native(), by_curator("mutex")]:
+        zk, path, queued = queue_up([kind])
+        until(lambda: entered == ["0"], "the first is in")
+        for recipe in [zk.Lock, zk.ReadLock, zk.WriteLock]:
+            raises(BadArgumentsError, recipe(path).acquire, timeout=30)
+        equal(len(standing(zk, path)), 1, "nodes in the queue")
+        queued[0].leave()
+        until(lambda: not standing(zk, path), "the queue is empty")
+        lock = zk.Lock(path)
+        equal(lock.acquire(timeout=30), True)
+        lock.release()
+
+
+@check("lockkeeper lock and a lock with Curator's node names are refused where kazoo's Lock as it comes holds")
+def others_behind_kazoo():
+    zk, path, queued = queue_up([kazoo()])
+    until(lambda: entered == ["0"], "the first is in")
+    command = [LOCKKEEPER, "lock", path.removeprefix("/locks/"), "--", "true"]
+    refused = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
+    equal(refused.returncode != 0 and "foreign_names" in refused.stderr, True, refused.stderr)
+    raises(BadArgumentsError, CuratorNamedLock(zk, path).acquire, timeout=30)
+    queued[0].leave()
+    until(lambda: not standing(zk, path), "the queue is empty")
+    subprocess.run(command, check=True, timeout=60)
 
 
 @check("Curator's mutex and lockkeeper lock: one after the other, in order")
@@ -170,15 +212,15 @@ def all_three():
     one_by_one([kazoo_named, by_curator("mutex"), native(), by_curator("mutex"), kazoo_named, native(), native(), kazoo_named])
 
 
-@check("kazoo's ReadLock and WriteLock, and lockkeeper lock with and without --shared")
+@check("kazoo's readers and writers with Curator's node names, and lockkeeper lock --shared")
 def kazoo_readers():
     def reader(name, path):
-        return ByKazoo(name, path, lambda zk, where: zk.ReadLock(where, name, extra_lock_patterns=[CURATOR, "__WRIT__"]))
+        return ByKazoo(name, path, CuratorNamedReader)
 
     def writer(name, path):
-        return ByKazoo(name, path, lambda zk, where: zk.WriteLock(where, name, extra_lock_patterns=[CURATOR, "__WRIT__", "__READ__"]))
+        return ByKazoo(name, path, CuratorNamedWriter)
 
-    together([reader, native("--shared"), reader, writer, native(), writer], first=3)
+    together([reader, native("--shared"), reader, writer, native("--shared"), writer], first=3)
 
 
 @check("Curator's read-write lock and lockkeeper lock --shared")
@@ -188,13 +230,28 @@ def curator_readers():
 
 @check("a holder whose process is killed: the next in the queue gets in, whichever client it uses")
 def killed_holder():
-    _, _, queued = queue_up([native("--ttl", "4s"), kazoo(extra_lock_patterns=[CURATOR]), native()])
+    _, _, queued = queue_up([native("--ttl", "4s"), kazoo_named, native()])
     until(lambda: entered == ["0"], "the first is in")
     queued[0]._process.kill()
     until(lambda: entered == ["0", "1"], "the next is in")
     queued[1].leave()
     until(lambda: entered == ["0", "1", "2"], "the last is in")
     queued[2].leave()
+
+
+@check("with locks.foreign_names = allow, kazoo's Lock (extra_lock_patterns) and lockkeeper lock: one after the other, in order")
+def allowed():
+    os.environ["LOCKKEEPER_LOCKS__FOREIGN_NAMES"] = "allow"
+    try:
+        for node in (1, 2, 3):
+            kill(node)
+            restart(node)
+        one_by_one([kazoo(extra_lock_patterns=[CURATOR]), native(), kazoo(extra_lock_patterns=[CURATOR])] * 3)
+    finally:
+        del os.environ["LOCKKEEPER_LOCKS__FOREIGN_NAMES"]
+        for node in (1, 2, 3):
+            kill(node)
+            restart(node)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 //! Requests that change something, as operations of the state, and its answers as replies.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -230,6 +231,15 @@ impl Answering {
             }
             _ => Err(code(refusal)),
         }
+    }
+}
+
+/// The protocol has a number for a refusal and no words: those are for the operator.
+pub(super) fn log_foreign_names(refusal: &Refusal, from: IpAddr) {
+    match refusal {
+        Refusal::ForeignNames { .. } => tracing::warn!(client = %from, "a lock request was refused: {refusal}"),
+        Refusal::MultiFailed { cause, .. } => log_foreign_names(cause, from),
+        _ => {}
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use lockkeeper_core::{Actor, State};
-use lockkeeper_node::{Consistency, Credential, NodeError};
+use lockkeeper_node::{At, Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
 use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -275,6 +275,9 @@ impl Guest {
     ) -> impl FnOnce(lockkeeper_node::Answered) + Send + 'static {
         let (door, line) = (self.door.clone(), self.line.clone());
         move |outcome| {
+            if let Ok(At { value: Err(refusal), .. }) = &outcome {
+                changes::log_foreign_names(refusal, line.address);
+            }
             match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
                 Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
                 Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),

@@ -122,9 +122,11 @@ async fn bad_gate_requests_name_the_field_and_change_nothing() {
     }
     node.post("/v1/gates/a/b", None, json!({})).await.problem(Code::MethodNotAllowed);
     assert_eq!(node.zxid().await, before, "nothing changed");
-    // What somebody else put there is no gate.
+    // Nobody puts anything else there, and a directory is no gate.
     node.post("/v1/nodes/gates", None, json!({})).await;
-    node.post("/v1/nodes/gates/mine", None, json!({ "data": { "text": "not a gate" } })).await;
+    let own = json!({ "data": { "text": "not a gate" } });
+    node.post("/v1/nodes/gates/mine", None, own).await.problem(Code::Forbidden);
+    node.post("/v1/nodes/gates/mine", None, json!({ "kind": "container" })).await;
     let got = node.post("/v1/gates/mine/begin", None, json!({ "fingerprint": "f" })).await;
     assert_eq!(got.status.as_u16() / 100, 4, "{}", got.text);
     assert_eq!(node.get("/v1/gates/mine").await.status.as_u16() / 100, 4);

@@ -62,7 +62,7 @@ async fn a_lock_from_acquire_to_release() {
 }
 
 impl crate::harness::Running {
-    async fn verify(&self, lock: &str, token: u64) -> Verified {
+    pub(crate) async fn verify(&self, lock: &str, token: u64) -> Verified {
         self.post(&format!("/v1/locks/{lock}/verify"), None, json!({ "token": token })).await.json()
     }
 }

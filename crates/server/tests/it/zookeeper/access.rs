@@ -12,7 +12,7 @@ use super::client::Client;
 use super::{cluster, cluster_with};
 use crate::harness::{Cluster, Got};
 
-fn auth(credentials: &'static str) -> Request {
+pub(super) fn auth(credentials: &'static str) -> Request {
     Request::Auth(AuthRequest {
         auth_type: 0,
         scheme: "digest".into(),
@@ -96,16 +96,19 @@ async fn sessions_and_gates_show_no_more_than_may_be_read() {
         assert!(nobody.contains("/shown") && !nobody.contains("/bobs/hidden"), "{nobody}");
         assert!(owner.contains("/shown") && owner.contains("/bobs/hidden"), "{owner}");
     }
+    // A directory in which everybody may begin gates, and only bob may read them.
+    bob.create("/gates", 4).await.unwrap();
+    let lists = vec![acl("world", "anyone", Permissions(4)), acl("auth", "", Permissions::ALL)];
+    let directory = CreateRequest { path: "/gates/d".into(), data: None, acl: lists, flags: 4 };
+    bob.ask(Request::CreateContainer(directory)).await.unwrap();
     let begin = json!({"fingerprint": "f"});
-    let begun: serde_json::Value = cluster.post("/v1/gates/g/begin", None, begin.clone()).await.json();
-    let list = SetAclRequest { path: "/gates/g".into(), acl: vec![acl("auth", "", Permissions::ALL)], version: -1 };
-    bob.ask(Request::SetAcl(list)).await.unwrap();
-    over_http(&cluster, Method::GET, "/v1/gates/g", None).await.problem(Code::Forbidden);
-    cluster.post("/v1/gates/g/begin", None, begin).await.problem(Code::Forbidden);
+    let begun: serde_json::Value = cluster.post("/v1/gates/d/g/begin", None, begin.clone()).await.json();
+    over_http(&cluster, Method::GET, "/v1/gates/d/g", None).await.problem(Code::Forbidden);
+    cluster.post("/v1/gates/d/g/begin", None, begin).await.problem(Code::Forbidden);
     let finish = json!({"token": begun["token"], "result": {"text": "secret"}});
-    assert!(cluster.post("/v1/gates/g/finish", None, finish).await.status.is_success());
-    over_http(&cluster, Method::GET, "/v1/gates/g", None).await.problem(Code::Forbidden);
-    assert!(over_http(&cluster, Method::GET, "/v1/gates/g", Some(("bob", "pw"))).await.text.contains("secret"));
+    assert!(cluster.post("/v1/gates/d/g/finish", None, finish).await.status.is_success());
+    over_http(&cluster, Method::GET, "/v1/gates/d/g", None).await.problem(Code::Forbidden);
+    assert!(over_http(&cluster, Method::GET, "/v1/gates/d/g", Some(("bob", "pw"))).await.text.contains("secret"));
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ mod access;
 mod client;
 mod input;
 mod order;
+mod ownership;
 mod queues;
 mod sessions;
 mod trouble;

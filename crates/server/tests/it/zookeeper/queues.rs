@@ -19,7 +19,7 @@ async fn clients_of_both_doors_stand_in_one_queue() {
     for path in ["/locks", "/locks/shared"] {
         let _ = curator.create(path, CONTAINER).await;
     }
-    // First Curator's, then a native one, then kazoo's.
+    // First Curator's, then a native one, then kazoo's with Curator's name.
     let first = curator.create("/locks/shared/_c_8f14e45f-ceea-467f-a0b1-c8e5d3f90ab1-lock-", EPHEMERAL_SEQUENTIAL);
     let first = first.await.unwrap();
     let session = cluster.session(10_000).await;
@@ -38,7 +38,7 @@ async fn clients_of_both_doors_stand_in_one_queue() {
         _ = &mut native => panic!("somebody holds it"),
         () = queued(1) => {}
     }
-    let third = kazoo.create("/locks/shared/8f14e45fceea467fa0b1c8e5d3f90ab2__lock__", EPHEMERAL_SEQUENTIAL);
+    let third = kazoo.create("/locks/shared/8f14e45fceea467fa0b1c8e5d3f90ab2-lock-", EPHEMERAL_SEQUENTIAL);
     let third = third.await.unwrap();
     queued(2).await;
     let names = kazoo.children("/locks/shared").await.unwrap();

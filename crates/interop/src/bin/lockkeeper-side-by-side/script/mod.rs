@@ -46,6 +46,7 @@ const PARTS: &[(&str, &str)] = &[
     ("strange", include_str!("../../../../script/strange.txt")),
     ("moved", include_str!("../../../../script/moved.txt")),
     ("special", include_str!("../../../../script/special.txt")),
+    ("service", include_str!("../../../../script/service.txt")),
 ];
 
 /// Everything that is asked.
