@@ -17,7 +17,7 @@ use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
     BlockingPool, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts, PeerBook,
-    PeerGate, PeerIdentity, PeerKind, PeerService, ServiceError, SnapshotEncoder,
+    PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
@@ -33,11 +33,14 @@ impl Machine for Counter {
         Box::new(move |to: &mut dyn Write| to.write_all(&count.to_le_bytes()))
     }
 
-    fn restore(&self, _: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+    fn check(&self, _: Option<u64>, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn restore(self: Arc<Self>, _: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         let mut bytes = [0; 8];
         from.read_exact(&mut bytes).map_err(|error: io::Error| error.to_string())?;
-        self.0.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
-        Ok(())
+        Ok(Box::new(move || self.0.store(u64::from_le_bytes(bytes), Ordering::Relaxed)))
     }
 }
 

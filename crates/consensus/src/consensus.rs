@@ -20,6 +20,7 @@ use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
 use crate::network::Network;
 use crate::peers::Peers;
+use crate::refusals::Refusals;
 use crate::replica::Replica;
 use crate::rounds::{Rounds, leader_round, read_round};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
@@ -73,13 +74,14 @@ impl Consensus {
         let raft_config = Arc::new(raft_config(&config)?);
         let (applied_sender, applied) = watch::channel(0);
         let replica = {
-            let (snapshots, for_replica) = (snapshots.clone(), place.clone());
+            let (machine, snapshots, for_replica) = (machine.clone(), snapshots.clone(), place.clone());
             let restore = move || Replica::restore(machine, snapshots, for_replica, applied_sender);
             blocking(&*place, restore).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
         let peers = Peers::new(config.node, transport, fatal.clone());
-        let network = Network::new(peers.clone(), snapshots.clone(), place.clone());
+        let refusals = Refusals::default();
+        let network = Network::new(peers.clone(), refusals.clone(), snapshots.clone(), place.clone());
         let raft = Raft::new(config.node, raft_config, network, LogStore::new(store), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
@@ -92,7 +94,9 @@ impl Consensus {
             config,
             raft: raft.clone(),
             peers: peers.clone(),
+            machine,
             service,
+            refusals,
             clock_ms,
             snapshots,
             blocking: place,

@@ -39,6 +39,9 @@ pub enum ProposeError {
     /// This node is shutting down; the proposal was not taken.
     #[error("this node is shutting down; the proposal was not taken")]
     ShuttingDown,
+    /// No node could read it; it was not taken.
+    #[error("the proposal cannot be read and was not taken: {0}")]
+    Unreadable(String),
 }
 
 /// Why a read could not be confirmed. Nothing happened; it can be tried again.

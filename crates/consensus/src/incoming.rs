@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use crate::blocking::blocking;
 use crate::error::ServeError;
 use crate::inner::Inner;
-use crate::replica::{SnapshotData, covered, decode_meta};
+use crate::replica::{Received, SnapshotData, covered, decode_meta};
 use crate::types::Vote;
 use crate::wire::{PieceHead, PieceReply};
 
@@ -24,21 +24,30 @@ pub(crate) struct Incoming {
     writer: Box<dyn SnapshotSink>,
 }
 
+/// Nothing of what the sender says can be installed.
+fn refused(error: impl std::fmt::Display) -> ServeError {
+    ServeError::new("implausible", format!("the snapshot cannot be taken: {error}"))
+}
+
 fn failed(error: impl std::fmt::Display) -> ServeError {
     ServeError::new("snapshot_refused", format!("cannot take the snapshot: {error}"))
 }
 
 /// Takes one piece; the last one installs the snapshot.
 pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes) -> Result<PieceReply, ServeError> {
-    let own = inner.raft.metrics().borrow_watched().vote;
+    let (own, committed) = {
+        let metrics = inner.raft.metrics().borrow_watched().clone();
+        (metrics.vote, metrics.local_committed)
+    };
     if own > head.vote {
         return Ok(PieceReply::HigherVote { vote: own });
     }
+    let meta = decode_meta(&head.meta).map_err(refused)?;
+    inner.known().check_snapshot(&head.vote, &meta, committed).map_err(refused)?;
     let mut slot = inner.incoming.lock().await;
     if head.offset == 0 {
         let snapshots = inner.snapshots.clone();
-        let meta = head.meta.clone();
-        let position = covered(&decode_meta(&meta).map_err(failed)?);
+        let (position, meta) = (covered(&meta), head.meta.clone());
         // Dropped first: its temporary file goes before the next one comes.
         *slot = None;
         let create = move || snapshots.create(position, &meta).map_err(io::Error::other);
@@ -64,8 +73,12 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
         return Ok(PieceReply::Taken { vote: head.vote });
     }
     drop(slot);
-    let meta = decode_meta(&head.meta).map_err(failed)?;
-    let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(Mutex::new(incoming.writer)) };
+    let (machine, position) = (inner.machine.clone(), covered(&meta));
+    let received = blocking(&*inner.blocking, move || Ok(Received::read(machine, position, incoming.writer)))
+        .await
+        .map_err(failed)?;
+    let received = received.map_err(refused)?;
+    let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(Mutex::new(received)) };
     let response = inner.raft.install_full_snapshot(head.vote, snapshot).await.map_err(failed)?;
     Ok(PieceReply::Taken { vote: response.vote })
 }

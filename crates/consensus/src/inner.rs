@@ -5,18 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lockkeeper_store::SnapshotStorage;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader};
+use openraft::vote::RaftLeaderId;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::blocking::Blocking;
+use crate::bounds::Known;
 use crate::config::Config;
 use crate::consensus::ClockMs;
 use crate::error::BarrierError;
 use crate::incoming::Incoming;
-use crate::machine::PeerService;
+use crate::machine::{Machine, PeerService};
 use crate::peers::Peers;
+use crate::refusals::Refusals;
 use crate::rounds::Rounds;
 use crate::status::{ConsensusStatus, Leadership, Members};
 use crate::types::{Raft, TypeConfig};
@@ -31,7 +35,9 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
+    pub(crate) machine: Arc<dyn Machine>,
     pub(crate) service: Arc<dyn PeerService>,
+    pub(crate) refusals: Refusals,
     pub(crate) clock_ms: ClockMs,
     pub(crate) snapshots: Arc<dyn SnapshotStorage>,
     pub(crate) blocking: Arc<dyn Blocking>,
@@ -55,6 +61,14 @@ pub(crate) struct Inner {
 impl Inner {
     pub(crate) fn leads(&self) -> Leadership {
         *self.leadership.borrow()
+    }
+
+    /// What this node knows, to judge a peer's message by.
+    pub(crate) fn known(&self) -> Known {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let term = metrics.vote.leader_id().term();
+        Known { node: self.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
     }
 
     pub(crate) fn is_closing(&self) -> bool {

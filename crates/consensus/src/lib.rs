@@ -5,11 +5,14 @@
 //! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
 mod blocking;
+mod bounds;
 mod codec;
 mod config;
 mod consensus;
 mod error;
 mod formation;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gate;
 mod http;
 mod incoming;
@@ -21,6 +24,7 @@ mod membership;
 mod network;
 mod peers;
 mod propose;
+mod refusals;
 mod replica;
 mod rounds;
 mod runtime;
@@ -44,7 +48,7 @@ pub use gate::{
 };
 pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
-pub use machine::{Committed, Machine, PeerService, ServiceError, SnapshotEncoder};
+pub use machine::{Committed, Machine, PeerService, Restored, ServiceError, SnapshotEncoder};
 pub use runtime::seed_this_thread;
 pub use status::{ConsensusStatus, Follower, Leadership, Members, ReadIndex};
 pub use transport::{PeerKind, Transport, TransportError};

@@ -1,6 +1,7 @@
 //! What consensus drives: the replicated state machine, and the service for messages of the layer above.
 
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -30,10 +31,18 @@ pub trait Machine: Send + Sync + 'static {
     /// A cheap copy of the state now; the closure encodes it later on another thread.
     fn snapshot(&self) -> SnapshotEncoder;
 
-    /// Replaces the state by a snapshot that covers the log up to `position`: at start, and when one is installed. Blocking is fine
-    /// here. An error stops the node.
-    fn restore(&self, position: LogPosition, from: &mut dyn Read) -> Result<(), String>;
+    /// Whether [`apply`](Self::apply) will be able to read this. Asked before it goes into the log: at the leader of what `proposer`
+    /// proposes, at a follower (then there is no proposer) of what the leader sends. An entry that is committed and cannot be read would
+    /// end every node, at each start anew.
+    fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String>;
+
+    /// Reads a snapshot that covers the log up to `position`, without changing anything: at start, and when one has been received. What it
+    /// gives back replaces the state. Blocking is fine here.
+    fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String>;
 }
+
+/// A snapshot that has been read; calling it puts it in the place of the state. See [`Machine::restore`].
+pub type Restored = Box<dyn FnOnce() + Send>;
 
 /// Encodes a copy of the state; see [`Machine::snapshot`].
 pub type SnapshotEncoder = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;

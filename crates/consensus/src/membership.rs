@@ -18,8 +18,8 @@ use crate::wire::{self, Command, MembersReply, TransferReply};
 
 /// Who lags by more entries holds up commits as a voter, and everything as the leader.
 const NEAR_ENTRIES: u64 = 1_000;
-const MAX_MEMBERS: usize = 32;
-const MAX_ADDRESS_BYTES: usize = 256;
+pub(crate) const MAX_MEMBERS: usize = 32;
+pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;

@@ -3,6 +3,7 @@
 //! openraft drops a call's future at its own, sometimes tight, limits; calls therefore run in tasks of their own, so that a late answer
 //! does not cost the connection.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use lockkeeper_store::SnapshotStorage;
+use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
@@ -17,14 +19,18 @@ use openraft::raft::{
     VoteRequest, VoteResponse,
 };
 use openraft::type_config::alias::SnapshotOf;
+use openraft::vote::RaftLeaderId;
 use openraft::{BasicNode, RPCTypes};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::blocking::{Blocking, blocking};
+use crate::bounds::Known;
 use crate::peers::Peers;
+use crate::refusals::Refusals;
 use crate::replica::{SnapshotData, encode_meta};
 use crate::transport::{PeerKind, TransportError};
-use crate::types::{TypeConfig, Vote};
+use crate::types::{LogId, TypeConfig, Vote};
 use crate::wire::{self, PIECE_BYTES, PieceHead, PieceReply};
 
 /// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
@@ -39,13 +45,37 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Network {
     peers: Peers,
+    refusals: Refusals,
+    /// What each peer has acknowledged last.
+    matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
 }
 
+#[derive(Clone, Copy)]
+struct Acknowledged {
+    /// Under this vote of this node: under a later one nothing is known yet.
+    vote: Vote,
+    upto: Option<LogId>,
+}
+
 impl Network {
-    pub(crate) fn new(peers: Peers, snapshots: Arc<dyn SnapshotStorage>, blocking: Arc<dyn Blocking>) -> Network {
-        Network { peers, snapshots, blocking }
+    pub(crate) fn new(
+        peers: Peers,
+        refusals: Refusals,
+        snapshots: Arc<dyn SnapshotStorage>,
+        blocking: Arc<dyn Blocking>,
+    ) -> Network {
+        Network { peers, refusals, matched: Arc::default(), snapshots, blocking }
+    }
+
+    fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
+        self.matched.lock().get(&peer).filter(|known| known.vote == *vote).and_then(|known| known.upto)
+    }
+
+    fn acknowledged(&self, peer: u64, vote: &Vote, upto: Option<LogId>) {
+        let upto = upto.max(self.matched(peer, vote));
+        self.matched.lock().insert(peer, Acknowledged { vote: *vote, upto });
     }
 
     fn client(&self, target: u64, node: &BasicNode, append: PeerKind) -> PeerClient {
@@ -92,6 +122,36 @@ impl PeerClient {
             .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
         let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
         wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+    }
+
+    /// What this node knows when an answer to a call under `vote`, its own, arrives.
+    fn known(&self, vote: &Vote) -> Known {
+        Known { node: self.network.peers.node, term: vote.leader_id().term(), fresh: false }
+    }
+
+    /// An answer that a peer cannot give counts as none, and openraft backs off.
+    fn refuse(&self, kind: PeerKind, why: &str) -> Unreachable<TypeConfig> {
+        self.network.refusals.note(self.target, kind, "answer", why);
+        Unreachable::from_string(format!("node {} gave an answer that cannot be: {why}", self.target))
+    }
+
+    fn check_vote(
+        &self,
+        kind: PeerKind,
+        asked: &Vote,
+        answer: VoteResponse<TypeConfig>,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let checked = self.known(asked).check_vote_answer(self.target, asked, answer);
+        checked.map_err(|why| RPCError::Unreachable(self.refuse(kind, &why)))
+    }
+
+    /// The vote with which a follower answers a snapshot: the sender's own, or a higher one.
+    fn check_snapshot_vote(&self, own: Vote, answered: Vote) -> Result<Vote, StreamingError<TypeConfig>> {
+        if answered == own {
+            return Ok(own);
+        }
+        let checked = self.known(&own).check_higher_vote(self.target, &own, &answered);
+        checked.map_err(|why| StreamingError::Unreachable(self.refuse(PeerKind::Snapshot, &why)))
     }
 
     fn rpc_error(&self, action: RPCTypes, timeout: Duration, error: &TransportError) -> RPCError<TypeConfig> {
@@ -143,7 +203,13 @@ impl PeerClient {
             offset += piece.len() as u64;
             match reply {
                 PieceReply::Taken { .. } if !last => {}
-                PieceReply::Taken { vote } | PieceReply::HigherVote { vote } => return Ok(SnapshotResponse::new(vote)),
+                PieceReply::Taken { vote: answered } | PieceReply::HigherVote { vote: answered } => {
+                    let answered = self.check_snapshot_vote(vote, answered)?;
+                    if answered == vote {
+                        self.network.acknowledged(self.target, &vote, snapshot.meta.last_log_id);
+                    }
+                    return Ok(SnapshotResponse::new(answered));
+                }
                 PieceReply::Restart => {
                     return Err(StreamingError::Unreachable(Unreachable::from_string(
                         "the receiver has lost the beginning of the snapshot",
@@ -175,7 +241,21 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
             _ => option.hard_ttl().max(BULK_DEADLINE),
         };
-        self.call(self.append, RPCTypes::AppendEntries, wire::encode_append(&rpc), deadline).await
+        let answer = self.call(self.append, RPCTypes::AppendEntries, wire::encode_append(&rpc), deadline).await?;
+        let matched = self.network.matched(self.target, &rpc.vote);
+        let checked = self.known(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
+        let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
+        match &answer {
+            AppendEntriesResponse::Success => {
+                let last = rpc.entries.last().map(RaftEntry::log_id).or(rpc.prev_log_id);
+                self.network.acknowledged(self.target, &rpc.vote, last);
+            }
+            AppendEntriesResponse::PartialSuccess(upto) => {
+                self.network.acknowledged(self.target, &rpc.vote, *upto);
+            }
+            AppendEntriesResponse::Conflict | AppendEntriesResponse::HigherVote(_) => {}
+        }
+        Ok(answer)
     }
 
     async fn vote(
@@ -183,7 +263,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.call(PeerKind::Vote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await
+        let answer = self.call(PeerKind::Vote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await?;
+        self.check_vote(PeerKind::Vote, &rpc.vote, answer)
     }
 
     async fn pre_vote(
@@ -191,7 +272,8 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        self.call(PeerKind::PreVote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await
+        let answer = self.call(PeerKind::PreVote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await?;
+        self.check_vote(PeerKind::PreVote, &rpc.vote, answer)
     }
 
     async fn full_snapshot(

@@ -11,6 +11,7 @@ use lockkeeper_store::LogPosition;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::time::Instant;
 
+use crate::bounds;
 use crate::error::ProposeError;
 use crate::inner::Inner;
 use crate::transport::PeerKind;
@@ -29,14 +30,14 @@ pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPos
     let started = Instant::now();
     let leads = inner.leads();
     let outcome = match leads.leader {
-        _ if leads.leading => propose_here(inner, payload).await,
+        _ if leads.leading => propose_here(inner, inner.config.node, payload).await,
         Some(leader) if leader != inner.config.node => forward(inner, leader, leads.term, payload).await,
         _ => Err(ProposeError::NoLeader),
     };
     let result = match &outcome {
         Ok(_) => "committed",
         Err(ProposeError::NoLeader | ProposeError::ShuttingDown) => "not_taken",
-        Err(ProposeError::TooLarge { .. }) => "refused",
+        Err(ProposeError::TooLarge { .. } | ProposeError::Unreadable(_)) => "refused",
         Err(ProposeError::Unknown(_) | ProposeError::Fatal(_)) => "unknown",
     };
     metrics::counter!("lockkeeper_proposals_total", "result" => result).increment(1);
@@ -44,9 +45,13 @@ pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPos
     outcome
 }
 
-/// On the leader: appends, waits for the quorum and for the application here.
-pub(crate) async fn propose_here(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
+/// On the leader: appends what `from` proposes, waits for the quorum and for the application here.
+pub(crate) async fn propose_here(inner: &Arc<Inner>, from: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
     let term = inner.leads().term;
+    if let Err(why) = inner.machine.check(Some(from), &payload) {
+        inner.refusals.note(from, PeerKind::Propose, "proposal", &why);
+        return Err(ProposeError::Unreadable(why));
+    }
     let outcome = tokio::select! {
         outcome = tokio::time::timeout(inner.propose_timeout(), write(inner, term, payload)) => outcome,
         () = inner.term_over(term) => {
@@ -98,7 +103,10 @@ async fn forward(inner: &Arc<Inner>, leader: u64, term: u64, payload: Bytes) -> 
         Ok(answer) => {
             let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
             match reply {
-                Ok((term, index)) => Ok(LogPosition { term, index }),
+                Ok((term, index)) => {
+                    let (term, index) = bounds::check_answered_position(term, index).map_err(unknown)?;
+                    Ok(LogPosition { term, index })
+                }
                 // The leader leaves: to us there is none at the moment.
                 Err(ProposeError::ShuttingDown) => Err(ProposeError::NoLeader),
                 // The leader fails, this node does not.

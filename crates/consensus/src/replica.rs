@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use crate::blocking::{Blocking, blocking};
 use crate::codec::invalid;
-use crate::machine::{Committed, Machine, SnapshotEncoder};
+use crate::machine::{Committed, Machine, Restored, SnapshotEncoder};
 use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
 
 /// Entries applied in one call of the machine at most.
@@ -29,7 +29,31 @@ const COPY_BUFFER_BYTES: usize = 256 * 1024;
 /// A snapshot's content: a file of ours, or one that has just been received and is not yet durable.
 pub(crate) enum SnapshotData {
     Stored(Snapshot),
-    Received(Mutex<Box<dyn SnapshotSink>>),
+    Received(Mutex<Received>),
+}
+
+/// A received snapshot that the machine has read: only such a one may become durable, for it is read again at each start.
+pub(crate) struct Received {
+    writer: Box<dyn SnapshotSink>,
+    restored: Restored,
+}
+
+impl Received {
+    /// Reads what was received. Blocks.
+    pub(crate) fn read(
+        machine: Arc<dyn Machine>,
+        position: LogPosition,
+        mut writer: Box<dyn SnapshotSink>,
+    ) -> Result<Received, String> {
+        let restored = {
+            let reader = writer.written().map_err(|error| error.to_string())?;
+            let mut reader = BufReader::with_capacity(COPY_BUFFER_BYTES, reader);
+            let restored = machine.restore(position, &mut reader)?;
+            io::copy(&mut reader, &mut io::sink()).map_err(|error| error.to_string())?;
+            restored
+        };
+        Ok(Received { writer, restored })
+    }
 }
 
 /// What openraft wants to know of a snapshot; kept as the metadata of its file.
@@ -76,7 +100,7 @@ impl Replica {
         let mut replica = Replica { machine, snapshots, blocking, last_applied, membership, applied };
         if let Some(snapshot) = replica.snapshots.latest() {
             let meta = decode_meta(&snapshot.meta)?;
-            restore_machine(&*replica.machine, &*replica.snapshots, &snapshot)?;
+            restore_machine(&replica.machine, &*replica.snapshots, &snapshot)?;
             replica.adopt(meta);
         }
         Ok(replica)
@@ -133,34 +157,51 @@ impl Replica {
     }
 }
 
-fn restore_machine(machine: &dyn Machine, snapshots: &dyn SnapshotStorage, snapshot: &Snapshot) -> io::Result<()> {
+fn restore_machine(machine: &Arc<dyn Machine>, snapshots: &dyn SnapshotStorage, snapshot: &Snapshot) -> io::Result<()> {
     let started = Instant::now();
     let mut reader = BufReader::with_capacity(COPY_BUFFER_BYTES, snapshots.reader(snapshot).map_err(io::Error::other)?);
-    machine
+    let restored = machine
+        .clone()
         .restore(snapshot.position, &mut reader)
         .map_err(|what| io::Error::other(format!("snapshot {} cannot be restored: {what}", snapshot.path.display())))?;
     // The checksum is checked at the end of the file, so the machine's word alone is not enough.
     io::copy(&mut reader, &mut io::sink())?;
+    restored();
     tracing::info!(position = %snapshot.position, ms = started.elapsed().as_millis() as u64, "restored a snapshot");
     Ok(())
 }
 
-/// Makes a snapshot durable under our own directory; gives the one that counts afterwards.
-fn keep(snapshots: &dyn SnapshotStorage, meta: &SnapshotMeta, data: SnapshotData) -> io::Result<Snapshot> {
-    let writer = match data {
-        SnapshotData::Received(writer) => writer.into_inner(),
+/// Makes a snapshot durable under our own directory and the machine's state; gives the one that counts afterwards.
+fn install(
+    machine: &Arc<dyn Machine>,
+    snapshots: &dyn SnapshotStorage,
+    meta: &SnapshotMeta,
+    data: SnapshotData,
+) -> io::Result<Snapshot> {
+    let (finished, restored) = match data {
+        SnapshotData::Received(received) => {
+            let Received { writer, restored } = received.into_inner();
+            (writer.finish().map_err(io::Error::other)?, Some(restored))
+        }
+        SnapshotData::Stored(snapshot) if snapshots.latest().is_some_and(|latest| latest.path == snapshot.path) => {
+            (Finished::Superseded(snapshot), None)
+        }
         SnapshotData::Stored(snapshot) => {
-            if snapshots.latest().is_some_and(|latest| latest.path == snapshot.path) {
-                return Ok(snapshot);
-            }
             let mut writer = snapshots.create(covered(meta), &encode_meta(meta)?).map_err(io::Error::other)?;
             let mut reader = snapshots.reader(&snapshot).map_err(io::Error::other)?;
             copy(&mut reader, &mut writer)?;
-            writer
+            (writer.finish().map_err(io::Error::other)?, None)
         }
     };
-    match writer.finish().map_err(io::Error::other)? {
-        Finished::Installed(snapshot) | Finished::Superseded(snapshot) => Ok(snapshot),
+    match (finished, restored) {
+        (Finished::Installed(snapshot), Some(restored)) => {
+            restored();
+            Ok(snapshot)
+        }
+        (Finished::Installed(snapshot) | Finished::Superseded(snapshot), _) => {
+            restore_machine(machine, snapshots, &snapshot)?;
+            Ok(snapshot)
+        }
     }
 }
 
@@ -206,12 +247,7 @@ impl RaftStateMachine<TypeConfig> for Replica {
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotData) -> Result<(), io::Error> {
         let (machine, snapshots, meta) = (self.machine.clone(), self.snapshots.clone(), meta.clone());
-        let kept = blocking(&*self.blocking, move || {
-            let kept = keep(&*snapshots, &meta, snapshot)?;
-            restore_machine(&*machine, &*snapshots, &kept)?;
-            Ok(kept)
-        })
-        .await?;
+        let kept = blocking(&*self.blocking, move || install(&machine, &*snapshots, &meta, snapshot)).await?;
         self.adopt(decode_meta(&kept.meta)?);
         Ok(())
     }

@@ -14,6 +14,7 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::bounds;
 use crate::error::BarrierError;
 use crate::inner::Inner;
 use crate::status::ReadIndex;
@@ -100,7 +101,10 @@ pub(crate) async fn read_round(inner: &Arc<Inner>) -> Outcome {
             let reply: ReadIndexReply =
                 wire::decode(&body).map_err(|error| BarrierError::TimedOut(error.to_string()))?;
             match reply {
-                Ok((term, index)) => Ok(ReadIndex { term, index }),
+                Ok((term, index)) => {
+                    let (term, index) = bounds::check_answered_position(term, index).map_err(BarrierError::TimedOut)?;
+                    Ok(ReadIndex { term, index })
+                }
                 // The leader stops or fails, this node does not.
                 Err(BarrierError::ShuttingDown | BarrierError::Fatal(_)) => Err(BarrierError::NoLeader),
                 Err(other) => Err(other),

@@ -4,7 +4,10 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use openraft::EntryPayload;
+use openraft::entry::RaftEntry;
 use openraft::errors::RaftError;
+use openraft::raft::{TransferLeaderRequest, VoteRequest};
 use openraft::vote::RaftLeaderId;
 use serde::Serialize;
 
@@ -39,25 +42,34 @@ fn spoken_by(vote: &Vote, from: u64) -> Result<(), ServeError> {
     Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {speaker}")))
 }
 
+/// A message that nobody who follows the protocol sends; see [`crate::bounds`].
+fn implausible(why: String) -> ServeError {
+    ServeError::new("implausible", why)
+}
+
 /// Dispatches a call.
 pub(crate) async fn serve(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) -> Answer {
+    let answer = dispatch(inner, from, kind, body).await;
+    if let Err(refused) = &answer
+        && matches!(refused.code.as_str(), "implausible" | "malformed" | "too_large" | "bad_identity")
+    {
+        inner.refusals.note(from, kind, "request", &refused.detail);
+    }
+    answer
+}
+
+async fn dispatch(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) -> Answer {
     if body.len() > kind.max_body_bytes() {
         return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
     }
     match kind {
-        PeerKind::Append | PeerKind::Heartbeat => {
-            let request = wire::decode_append(body).map_err(malformed)?;
-            spoken_by(&request.vote, from)?;
-            answer(&inner.raft.append_entries(request).await.map_err(stopped)?)
-        }
+        PeerKind::Append | PeerKind::Heartbeat => append(inner, from, body).await,
         PeerKind::Vote => {
-            let request: openraft::raft::VoteRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
-            spoken_by(&request.vote, from)?;
+            let request = vote_request(inner, from, &body)?;
             answer(&inner.raft.vote(request).await.map_err(stopped)?)
         }
         PeerKind::PreVote => {
-            let request: openraft::raft::VoteRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
-            spoken_by(&request.vote, from)?;
+            let request = vote_request(inner, from, &body)?;
             answer(&inner.raft.pre_vote(request).await.map_err(stopped)?)
         }
         PeerKind::Snapshot => {
@@ -66,8 +78,9 @@ pub(crate) async fn serve(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: B
             answer(&take_piece(inner, head, piece).await?)
         }
         PeerKind::TransferLeader => {
-            let request: openraft::raft::TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
+            let request: TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
             spoken_by(request.from_leader(), from)?;
+            inner.known().check_transfer(&request).map_err(implausible)?;
             answer(&inner.raft.handle_transfer_leader(request).await.map_err(|fatal| stopped(fatal.into()))?)
         }
         PeerKind::ReadIndex => answer(&read_index(inner).await),
@@ -75,11 +88,31 @@ pub(crate) async fn serve(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: B
             let line: Lifeline = wire::decode(&body).map_err(malformed)?;
             answer(&lifeline::hold(inner, line).await)
         }
-        PeerKind::Propose => command(inner, wire::decode(&body).map_err(malformed)?).await,
+        PeerKind::Propose => command(inner, from, wire::decode(&body).map_err(malformed)?).await,
         PeerKind::Service => {
             inner.service.serve(from, body).await.map_err(|error| ServeError { code: error.code, detail: error.detail })
         }
     }
+}
+
+async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
+    let mut request = wire::decode_append(body).map_err(malformed)?;
+    spoken_by(&request.vote, from)?;
+    inner.known().check_append(&mut request).map_err(implausible)?;
+    for entry in &request.entries {
+        if let EntryPayload::Normal(stamped) = &entry.payload {
+            let readable = inner.machine.check(None, &stamped.payload);
+            readable.map_err(|why| implausible(format!("entry {} cannot be read: {why}", entry.log_id())))?;
+        }
+    }
+    answer(&inner.raft.append_entries(request).await.map_err(stopped)?)
+}
+
+fn vote_request(inner: &Inner, from: u64, body: &[u8]) -> Result<VoteRequest<TypeConfig>, ServeError> {
+    let request: VoteRequest<TypeConfig> = wire::decode(body).map_err(malformed)?;
+    spoken_by(&request.vote, from)?;
+    inner.known().check_vote_request(&request).map_err(implausible)?;
+    Ok(request)
 }
 
 async fn read_index(inner: &Arc<Inner>) -> ReadIndexReply {
@@ -90,7 +123,7 @@ async fn read_index(inner: &Arc<Inner>) -> ReadIndexReply {
 }
 
 /// A command of a peer that takes this node for the leader. It is never passed on a second time.
-async fn command(inner: &Arc<Inner>, command: Command) -> Answer {
+async fn command(inner: &Arc<Inner>, from: u64, command: Command) -> Answer {
     let leading = inner.leads().leading;
     let closing = inner.is_closing();
     match command {
@@ -100,7 +133,7 @@ async fn command(inner: &Arc<Inner>, command: Command) -> Answer {
             } else if payload.len() > inner.config.max_proposal_bytes {
                 Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes: inner.config.max_proposal_bytes })
             } else {
-                propose::propose_here(inner, payload).await.map(|position| (position.term, position.index))
+                propose::propose_here(inner, from, payload).await.map(|position| (position.term, position.index))
             };
             answer(&reply)
         }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::blocking::BlockingPool;
 use crate::log_store::LogStore;
-use crate::machine::{Committed, Machine, SnapshotEncoder};
+use crate::machine::{Committed, Machine, Restored, SnapshotEncoder};
 use crate::replica::Replica;
 use crate::types::TypeConfig;
 
@@ -24,10 +24,14 @@ impl Machine for Nothing {
         Box::new(|to: &mut dyn Write| to.write_all(b"state"))
     }
 
-    fn restore(&self, _: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+    fn check(&self, _: Option<u64>, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn restore(self: Arc<Self>, _: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         let mut text = String::new();
         from.read_to_string(&mut text).map_err(|error| error.to_string())?;
-        if text == "state" { Ok(()) } else { Err(format!("not what was written: {text:?}")) }
+        if text == "state" { Ok(Box::new(|| {})) } else { Err(format!("not what was written: {text:?}")) }
     }
 }
 

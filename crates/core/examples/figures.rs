@@ -2,7 +2,6 @@
 //! Prints; asserts nothing.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use lockkeeper_core::*;
@@ -56,8 +55,8 @@ fn main() {
     };
     timed("acquire and release, small state", 200_000, || cycles(&mut bench, 200_000));
 
-    let data: Arc<[u8]> = Arc::from([b'x'; 32]);
-    let create = |path: String, data: &Arc<[u8]>| Op::Create {
+    let data = NodeData::from([b'x'; 32]);
+    let create = |path: String, data: &NodeData| Op::Create {
         path: NodePath::parse(&path).unwrap_or_else(|e| panic!("{e}")),
         data: data.clone(),
         kind: NodeKind::Persistent,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{AclEntry, Principals};
+use crate::data::NodeData;
 use crate::gate::GateKey;
 use crate::ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};
 use crate::lock::{LockMode, LockName};
@@ -184,8 +185,7 @@ pub enum Op {
         /// Where; what it is the beginning of, if `sequential`.
         path: NodePath,
         /// Its data.
-        #[serde(with = "crate::blob")]
-        data: Arc<[u8]>,
+        data: NodeData,
         /// How it lives.
         kind: NodeKind,
         /// Whether its name ends in a sequence.
@@ -205,8 +205,7 @@ pub enum Op {
         /// Where.
         path: NodePath,
         /// The new data.
-        #[serde(with = "crate::blob")]
-        data: Arc<[u8]>,
+        data: NodeData,
         /// The data version it replaces.
         version: Option<i32>,
     },

@@ -8,6 +8,7 @@
 pub mod acl;
 mod blob;
 pub mod command;
+mod data;
 pub mod event;
 pub mod gate;
 pub mod ids;
@@ -24,6 +25,7 @@ pub mod wire;
 
 pub use acl::{AclEntry, Identity, Permissions, Principals};
 pub use command::{Actor, Batch, Command, IfHolding, NodeKind, Op, Origin, RequestKey, Sequential};
+pub use data::NodeData;
 pub use event::{Event, NodeEventKind, SessionEnd};
 pub use gate::{GateKey, GateStanding};
 pub use ids::{FencingToken, NodeId, RequestId, SessionId, Term, Zxid};

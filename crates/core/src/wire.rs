@@ -96,7 +96,7 @@ mod tests {
                 *kept = sequential;
             }
             let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
-            expected.extend(b"/a\x04data\x03\x05");
+            expected.extend(b"/a\x01\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
             assert_eq!(batch(vec![op]).encode(), expected);
@@ -152,9 +152,10 @@ mod tests {
         let (token, locks, key) = (FencingToken(7), || vec![lock("a"), lock("b")], || GateKey::parse("k").unwrap());
         let at = || NodePath::parse("/a").unwrap();
         let acquire = |mode| Op::Acquire { locks: locks(), mode, delay_ms: 300, uuid: RequestId(9), label: "l".into() };
-        let ops: [(Op, &[u8]); 19] = [
+        let ops: [(Op, &[u8]); 20] = [
             (Op::Delete { path: at(), version: None }, b"\x01\x02/a\0"),
-            (Op::SetData { path: at(), data: (*b"d").into(), version: Some(1) }, b"\x02\x02/a\x01d\x01\x02"),
+            (Op::SetData { path: at(), data: (*b"d").into(), version: Some(1) }, b"\x02\x02/a\x01\x01d\x01\x02"),
+            (Op::SetData { path: at(), data: NodeData::NULL, version: None }, b"\x02\x02/a\0\0"),
             (Op::SetAcl { path: at(), acl: vec![], version: None }, b"\x03\x02/a\0\0"),
             (Op::Check { path: at(), version: None }, b"\x04\x02/a\0"),
             (Op::CheckLock { lock: lock("a"), token }, b"\x05\x01a\x07"),

@@ -20,7 +20,8 @@ pub struct NodeConfig {
     pub max_batch_bytes: usize,
     /// Largest single command.
     pub max_command_bytes: usize,
-    /// Most keepalives and most reads that wait at once.
+    /// Most keepalives and most reads that wait at once. Above what the front doors let in, so that nobody's keepalive is refused because
+    /// of others.
     pub max_waiting_calls: usize,
     /// Most lock requests under way at this node.
     pub max_lock_requests: usize,
@@ -61,7 +62,7 @@ impl NodeConfig {
             max_batch_commands: 1024,
             max_batch_bytes: 1024 * 1024,
             max_command_bytes: 2 * 1024 * 1024,
-            max_waiting_calls: 65_536,
+            max_waiting_calls: 1 << 20,
             max_lock_requests: 65_536,
             max_wait_ms: u64::from(MAX_SESSION_TIMEOUT_MS),
             max_sessions: 1_000_000,

@@ -241,6 +241,10 @@ impl PeerService for Door {
     async fn serve(&self, _from: u64, body: Bytes) -> Result<Bytes, ServiceError> {
         let refuse = |code: &str, detail: String| ServiceError { code: code.into(), detail };
         let duties = self.0.get().ok_or_else(|| refuse("not_ready", "this node is still starting".into()))?;
+        // Checked before it is read: a session takes ten bytes at most.
+        if body.len() > 10 * MAX_GROUP + 16 {
+            return Err(refuse("bad_message", format!("a group has at most {MAX_GROUP} sessions")));
+        }
         let group: Group = postcard::from_bytes(&body).map_err(|error| refuse("bad_message", error.to_string()))?;
         if group.sessions.len() > MAX_GROUP {
             return Err(refuse("bad_message", format!("a group has at most {MAX_GROUP} sessions")));

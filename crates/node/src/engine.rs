@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::duties::{Door, Duties};
-use crate::error::NodeError;
+use crate::error::{Bound, NodeError};
 use crate::flight::Done;
 use crate::hearing::Hearing;
 use crate::keepalive::Keepalives;
@@ -125,7 +125,7 @@ impl Engine {
         let state = self.replica.state.read();
         WatchTable::add(&self.replica.watches, spec, state.zxid()).map_err(|refused| match refused {
             WatchRefused::Compacted(oldest) => NodeError::Compacted { oldest },
-            WatchRefused::TooMany => NodeError::overloaded(),
+            WatchRefused::TooMany => NodeError::overloaded(Bound::Watches),
         })
     }
 

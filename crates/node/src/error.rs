@@ -18,9 +18,11 @@ pub enum NodeError {
         /// When it may be worth trying again.
         retry_after_ms: u64,
     },
-    /// A queue is full. Nothing changed.
-    #[error("this node is overloaded; nothing was changed: try again in {retry_after_ms} ms")]
+    /// A bound is reached. Nothing changed.
+    #[error("this node is overloaded ({bound}); nothing was changed: try again in {retry_after_ms} ms")]
     Overloaded {
+        /// Which.
+        bound: Bound,
         /// When it may be worth trying again.
         retry_after_ms: u64,
     },
@@ -41,6 +43,32 @@ pub enum NodeError {
     Fatal(String),
 }
 
+/// What there is too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Bound {
+    /// Changes, or their bytes, that wait to be replicated.
+    #[error("too many changes wait to be replicated")]
+    QueuedChanges,
+    /// Those of the caller's address.
+    #[error("too many changes from this address wait to be replicated")]
+    OwnQueuedChanges,
+    /// Sessions of the cluster.
+    #[error("too many sessions")]
+    Sessions,
+    /// Watches at this node.
+    #[error("too many watches")]
+    Watches,
+    /// Lock requests under way at this node.
+    #[error("too many lock requests")]
+    LockRequests,
+    /// Keepalives that are not confirmed yet.
+    #[error("too many unconfirmed keepalives")]
+    Keepalives,
+    /// Calls that wait for the leader's word.
+    #[error("too many reads")]
+    Reads,
+}
+
 /// When to try again after finding no leader: about as long as an election takes.
 pub(crate) const RETRY_NO_LEADER_MS: u64 = 500;
 /// When to try again after finding a queue full.
@@ -51,7 +79,7 @@ impl NodeError {
         Self::NoLeader { retry_after_ms: RETRY_NO_LEADER_MS }
     }
 
-    pub(crate) fn overloaded() -> Self {
-        Self::Overloaded { retry_after_ms: RETRY_OVERLOADED_MS }
+    pub(crate) fn overloaded(bound: Bound) -> Self {
+        Self::Overloaded { bound, retry_after_ms: RETRY_OVERLOADED_MS }
     }
 }

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::duties::Duties;
-use crate::error::NodeError;
+use crate::error::{Bound, NodeError};
 use crate::patience::Patience;
 use crate::replica::Replica;
 use crate::replication::Replication;
@@ -106,7 +106,7 @@ impl Keepalives {
         let (reply, heard) = oneshot::channel();
         let mut asks = self.asks.lock();
         if asks.len() >= self.max_waiting {
-            return Err(NodeError::overloaded());
+            return Err(NodeError::overloaded(Bound::Keepalives));
         }
         asks.push(Ask { session, reply });
         drop(asks);

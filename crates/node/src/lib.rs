@@ -22,6 +22,7 @@ mod node;
 mod observer;
 mod patience;
 mod proposer;
+mod queue;
 mod reads;
 mod replica;
 mod replication;
@@ -36,12 +37,13 @@ mod watches;
 pub use abandoned::Undecided;
 pub use clock::{Clock, SystemClock};
 pub use config::NodeConfig;
-pub use error::NodeError;
+pub use error::{Bound, NodeError};
 pub use hearing::{Hearing, Told};
 pub use history::WatchEvent;
 pub use in_order::Answered;
 pub use node::{Node, Parts};
 pub use observer::Observer;
+pub use queue::network_of;
 pub use request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
     OpenedSession,

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::abandoned::{Claim, Undecided};
 use crate::engine::{Engine, InCustody, reply_of};
-use crate::error::NodeError;
+use crate::error::{Bound, NodeError};
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::unexpected;
 use crate::waiters::Verdict;
@@ -76,7 +76,8 @@ impl Engine {
         let custody = self.take_into_custody(credential.session, timeout_ms);
         let began = self.replica.clock.now();
         let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
-        let permit = self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded())?;
+        let permit =
+            self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
         let mut claim = Claim::new(self, permit, credential.session, ask.locks.clone(), last_word);
         let actor = caller.into_actor();
         let acquired = self.enter_and_wait(&mut claim, credential.session, actor, &ask, began + wait).await;

@@ -11,32 +11,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
 use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal, Rules};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::flight::{Answer, Completion, Flight, Pending, Stage};
 use crate::patience::Patience;
+use crate::queue::Queue;
 use crate::replica::Replica;
 use crate::replication::Replication;
 
 /// Hands commands to the task that proposes them.
 #[derive(Clone)]
 pub(crate) struct Proposer {
-    queue: mpsc::Sender<Pending>,
-    load: Arc<Load>,
+    queue: Arc<Queue>,
+    /// Commands that have been taken and are not answered.
+    unanswered: Arc<AtomicUsize>,
     replica: Arc<Replica>,
     request_timeout: Duration,
     max_command_bytes: usize,
-    max_queued_bytes: usize,
-}
-
-/// What has been taken and not yet answered.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    bytes: AtomicUsize,
-    commands: AtomicUsize,
 }
 
 /// A command that was handed over, and its outcome to come.
@@ -62,12 +56,11 @@ impl Proposer {
         replication: Arc<dyn Replication>,
         stop: CancellationToken,
     ) -> Self {
-        let (queue, waiting) = mpsc::channel(config.max_queued_commands);
-        let load = Arc::new(Load::default());
+        let queue = Arc::new(Queue::new(config.max_queued_commands, config.max_queued_bytes));
+        let unanswered = Arc::new(AtomicUsize::new(0));
         let carrier = Carrier {
-            waiting,
-            held_over: None,
-            load: load.clone(),
+            queue: queue.clone(),
+            unanswered: unanswered.clone(),
             replica: replica.clone(),
             leadership: replication.leadership(),
             replication,
@@ -79,11 +72,10 @@ impl Proposer {
         replica.start_vital("proposer", stop, carrier.run());
         Self {
             queue,
-            load,
+            unanswered,
             replica,
             request_timeout: Duration::from_millis(config.request_timeout_ms),
             max_command_bytes: config.max_command_bytes,
-            max_queued_bytes: config.max_queued_bytes,
         }
     }
 
@@ -110,19 +102,13 @@ impl Proposer {
             let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
             return Err(Refusal::BadArguments(why.into()).into());
         }
-        if self.load.bytes.load(Ordering::Relaxed) + bytes > self.max_queued_bytes {
-            return Err(NodeError::overloaded());
-        }
         let stage = Stage::default();
-        self.load.add(bytes);
-        let pending = Pending { command, bytes, stage: stage.clone(), answer };
-        self.queue.try_send(pending).map_err(|error| {
-            self.load.subtract(bytes);
-            match error {
-                mpsc::error::TrySendError::Full(_) => NodeError::overloaded(),
-                mpsc::error::TrySendError::Closed(_) => NodeError::ShuttingDown,
-            }
-        })?;
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
+        let pushed = self.queue.push(Pending { command, bytes, stage: stage.clone(), answer });
+        if pushed.is_err() {
+            self.unanswered.fetch_sub(1, Ordering::SeqCst);
+        }
+        pushed?;
         Ok(stage)
     }
 
@@ -150,28 +136,14 @@ impl Proposer {
 
     /// Whether nothing waits and nothing is on its way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.load.commands.load(Ordering::SeqCst) == 0
-    }
-}
-
-impl Load {
-    fn add(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        self.commands.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn subtract(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        self.commands.fetch_sub(1, Ordering::SeqCst);
+        self.unanswered.load(Ordering::SeqCst) == 0
     }
 }
 
 /// The task.
 struct Carrier {
-    waiting: mpsc::Receiver<Pending>,
-    /// Taken from the queue, but one too many for the last batch.
-    held_over: Option<Pending>,
-    load: Arc<Load>,
+    queue: Arc<Queue>,
+    unanswered: Arc<AtomicUsize>,
     replica: Arc<Replica>,
     replication: Arc<dyn Replication>,
     leadership: watch::Receiver<Leadership>,
@@ -180,6 +152,12 @@ struct Carrier {
     max_bytes: usize,
     /// What this node's configuration allows.
     rules: Rules,
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
 }
 
 /// How an attempt to send a batch ended.
@@ -194,32 +172,11 @@ enum Attempt {
 
 impl Carrier {
     async fn run(mut self) {
-        while let Some(passengers) = self.collect().await {
-            let (commands, bytes) = (passengers.len(), passengers.iter().map(|p| p.bytes).sum::<usize>());
+        while let Some(passengers) = self.queue.take(self.max_commands, self.max_bytes).await {
+            let commands = passengers.len();
             self.carry(passengers).await;
-            self.load.bytes.fetch_sub(bytes, Ordering::SeqCst);
-            self.load.commands.fetch_sub(commands, Ordering::SeqCst);
+            self.unanswered.fetch_sub(commands, Ordering::SeqCst);
         }
-    }
-
-    /// Waits for one command, then takes all that is there.
-    async fn collect(&mut self) -> Option<Vec<Pending>> {
-        let first = match self.held_over.take() {
-            Some(pending) => pending,
-            None => self.waiting.recv().await?,
-        };
-        let mut bytes = first.bytes;
-        let mut passengers = vec![first];
-        while passengers.len() < self.max_commands {
-            let Ok(pending) = self.waiting.try_recv() else { break };
-            bytes += pending.bytes;
-            if bytes > self.max_bytes {
-                self.held_over = Some(pending);
-                break;
-            }
-            passengers.push(pending);
-        }
-        Some(passengers)
     }
 
     /// Sends these until they are applied here, or certainly never will be.
@@ -309,7 +266,9 @@ impl Carrier {
                 }
                 Attempt::Failed(ProposeError::Fatal(why)) => return self.abandon(&why),
                 // No leader with these bounds will ever take it, so only an earlier attempt can have gone through.
-                Attempt::Failed(error @ ProposeError::TooLarge { .. }) => return self.overtake(&error).await,
+                Attempt::Failed(error @ (ProposeError::TooLarge { .. } | ProposeError::Unreadable(_))) => {
+                    return self.overtake(&error).await;
+                }
                 // Whatever became of this attempt, an earlier one may have gone through.
                 Attempt::Open | Attempt::Failed(_) => pause_first = true,
             }
@@ -368,7 +327,9 @@ fn fail_all(passengers: Vec<Pending>, error: &ProposeError) {
     for passenger in passengers {
         passenger.fail(match error {
             ProposeError::ShuttingDown => NodeError::ShuttingDown,
-            ProposeError::TooLarge { .. } => Refusal::BadArguments(error.to_string().into()).into(),
+            ProposeError::TooLarge { .. } | ProposeError::Unreadable(_) => {
+                Refusal::BadArguments(error.to_string().into()).into()
+            }
             ProposeError::Fatal(why) => NodeError::Fatal(why.clone()),
             ProposeError::NoLeader => NodeError::no_leader(),
             ProposeError::Unknown(why) => NodeError::UnknownOutcome(why.clone()),

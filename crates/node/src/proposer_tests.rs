@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::SystemClock;
+use crate::error::Bound;
 
 /// What becomes of one attempt.
 enum Script {
@@ -97,7 +98,7 @@ fn make(sequential: bool) -> Command {
     let path = NodePath::parse("/x").expect("valid");
     let op = Op::Create {
         path,
-        data: Arc::from(&b""[..]),
+        data: [].into(),
         kind: NodeKind::Persistent,
         sequential: sequential.into(),
         acl: vec![AclEntry::open()],
@@ -175,7 +176,8 @@ async fn a_snapshot_past_the_own_batch_brings_the_replies() {
     elsewhere.apply(Term(1), &Batch::decode(&order.log.lock()[0]).expect("a batch"));
     let mut snapshot = Vec::new();
     elsewhere.write_snapshot(&mut snapshot).expect("written");
-    order.replica.restore(LogPosition { term: 1, index: 9 }, &mut &snapshot[..]).expect("restored");
+    let position = LogPosition { term: 1, index: 9 };
+    order.replica.clone().restore(position, &mut &snapshot[..]).expect("read")();
     let done = submission.outcome().await.expect("its own reply");
     assert!(matches!(done.outcome.reply, Ok(Reply::Created { .. })));
     assert!(done.fresh(), "it was this very command that made the node");
@@ -193,8 +195,8 @@ async fn queues_are_bounded_and_size_is_checked() {
     );
     let taken: Vec<_> = std::iter::from_fn(|| proposer.submit(make(true)).ok()).take(100).collect();
     assert!(taken.len() <= 3, "{}", taken.len());
-    assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded()));
-    let big = Op::SetData { path: NodePath::root(), data: Arc::from(vec![0; 2_000]), version: None };
+    assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded(Bound::QueuedChanges)));
+    let big = Op::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
     let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
     assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
 }

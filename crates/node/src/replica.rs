@@ -10,10 +10,11 @@ use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
-use lockkeeper_consensus::{Committed, LogPosition, Machine};
+use lockkeeper_consensus::{Committed, LogPosition, Machine, Restored};
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Outcome, Reply, SessionId, State, Term, Zxid,
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, SessionId, State, Term,
+    Zxid,
 };
 use lockkeeper_planted::{Bug, planted};
 use parking_lot::{Mutex, RwLock};
@@ -286,7 +287,17 @@ impl Machine for Replica {
         Box::new(move |to| state.write_snapshot(to).map_err(io::Error::other))
     }
 
-    fn restore(&self, position: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+    fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
+        let batch = Batch::decode(payload).map_err(|error| error.to_string())?;
+        let Some(proposer) = proposer else { return Ok(()) };
+        if batch.origin.node != NodeId(proposer) {
+            return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
+        }
+        let known = self.state.read().origin_applied(batch.origin.node).map(|(origin, _)| origin);
+        check_origin(known, batch.origin)
+    }
+
+    fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         let restored = State::read_snapshot(&mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
         // The end of the stream is reported only if the whole of it is as it was written.
@@ -295,18 +306,37 @@ impl Machine for Replica {
             Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
             Err(error) => return Err(format!("the snapshot at {position} cannot be used: {error}")),
         }
-        let jump = || {
-            let mut state = self.state.write();
-            *state = restored;
-            self.jump(&state);
-            let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
-            drop(state);
-            self.publish(zxid, delay_end_ms);
-        };
-        self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
-        Ok(())
+        Ok(Box::new(move || {
+            let jump = || {
+                let mut state = self.state.write();
+                *state = restored;
+                self.jump(&state);
+                let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
+                drop(state);
+                self.publish(zxid, delay_end_ms);
+            };
+            self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
+        }))
     }
 }
+
+/// The state takes no batch of a node that stands before the last one it has seen of it, so one far ahead would silence that node.
+fn check_origin(known: Option<Origin>, origin: Origin) -> Result<(), String> {
+    let known_incarnation = known.map_or(0, |known| known.incarnation);
+    if origin.incarnation > known_incarnation.saturating_add(MAX_STARTS) {
+        return Err(format!("incarnation {} of a node last seen in {known_incarnation} cannot be", origin.incarnation));
+    }
+    let sequence = known.filter(|known| known.incarnation == origin.incarnation).map_or(0, |known| known.sequence);
+    if origin.sequence > sequence.saturating_add(MAX_UNSEEN_BATCHES) {
+        return Err(format!("batch {} of a node whose last one was {sequence} cannot be", origin.sequence));
+    }
+    Ok(())
+}
+
+/// The most starts of a node between two of its batches that went through.
+const MAX_STARTS: u64 = 1 << 24;
+/// The most batches of a node in a row that did not go through.
+const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
 
 /// What a panic said, in one line.
 fn said_by(panic: &(dyn Any + Send)) -> String {

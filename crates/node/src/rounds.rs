@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::error::NodeError;
+use crate::error::{Bound, NodeError};
 use crate::replica::Replica;
 
 type Round<T> = Box<dyn Fn() -> Pin<Box<dyn Future<Output = T> + Send>> + Send + Sync>;
@@ -60,7 +60,7 @@ impl<T: Clone + Send + 'static> Rounds<T> {
         let first = {
             let mut line = self.inner.line.lock();
             if line.waiting.len() >= self.inner.max_waiting {
-                return Err(NodeError::overloaded());
+                return Err(NodeError::overloaded(Bound::Reads));
             }
             line.waiting.push(sender);
             !std::mem::replace(&mut line.running, true)
@@ -167,7 +167,7 @@ mod tests {
     #[tokio::test]
     async fn the_line_is_bounded() {
         let rounds = Rounds::new("test", &replica(|why| panic!("{why}")), 0, || async {});
-        assert_eq!(rounds.join().await, Err(NodeError::overloaded()));
+        assert_eq!(rounds.join().await, Err(NodeError::overloaded(Bound::Reads)));
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::engine::{Engine, reply_of};
-use crate::error::NodeError;
+use crate::error::{Bound, NodeError};
 use crate::keepalive::Heard;
 use crate::request::{At, Credential, KeepaliveAck, OpenedSession};
 
@@ -16,7 +16,7 @@ impl Engine {
     pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
         self.refuse_when_closing()?;
         if self.replica.state.read().session_count() >= self.config.max_sessions {
-            return Err(NodeError::overloaded());
+            return Err(NodeError::overloaded(Bound::Sessions));
         }
         let mut secret = [0; 16];
         self.random.lock().fill_bytes(&mut secret);

@@ -39,7 +39,7 @@ impl Observer for Ear {
 
 fn made(at: &str) -> Op {
     let acl = vec![AclEntry::open()];
-    Op::Create { path: path(at), data: Arc::from([]), kind: NodeKind::Persistent, sequential: Sequential::No, acl }
+    Op::Create { path: path(at), data: [].into(), kind: NodeKind::Persistent, sequential: Sequential::No, acl }
 }
 
 #[tokio::test]

@@ -1,8 +1,7 @@
-//! What every handler can reach: the node, the bounds, the counters of requests at work.
+//! What every handler can reach: the node, the bounds, what lets requests in.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
@@ -12,6 +11,7 @@ use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::Admission;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
 use crate::http::admission::Origins;
@@ -37,60 +37,7 @@ pub(crate) struct App {
     pub(crate) openapi: Bytes,
     /// Cancelled when the node begins to shut down.
     pub(crate) stopping: CancellationToken,
-    pub(crate) load: Load,
-}
-
-/// Requests at work, so that there is a bound to them and a shutdown knows what it waits for.
-#[derive(Debug)]
-pub(crate) struct Load {
-    max: usize,
-    /// All that have begun and are not answered.
-    in_flight: AtomicUsize,
-    /// Those among them that wait for a lock, which can take minutes.
-    patient: AtomicUsize,
-}
-
-impl Load {
-    fn new(max: usize) -> Self {
-        Self { max, in_flight: AtomicUsize::new(0), patient: AtomicUsize::new(0) }
-    }
-
-    /// Takes a request in; none if there are too many.
-    pub(crate) fn enter(&self) -> Option<Counted<'_>> {
-        let counted = Counted::new(&self.in_flight);
-        (self.in_flight.load(Ordering::Relaxed) <= self.max).then_some(counted)
-    }
-
-    /// Marks a request as one that waits for a lock.
-    pub(crate) fn wait(&self) -> Counted<'_> {
-        Counted::new(&self.patient)
-    }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Requests that will be answered soon.
-    pub(crate) fn brief(&self) -> usize {
-        self.in_flight().saturating_sub(self.patient.load(Ordering::Relaxed))
-    }
-}
-
-/// Counts for as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Counted<'l>(&'l AtomicUsize);
-
-impl<'l> Counted<'l> {
-    fn new(count: &'l AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    pub(crate) admission: Admission,
 }
 
 /// The handle that routers carry.
@@ -138,7 +85,7 @@ impl Shared {
             metrics: crate::telemetry::metrics_handle(),
             openapi,
             stopping,
-            load: Load::new(limits.in_flight_requests),
+            admission: Admission::new(limits),
         }))
     }
 }

@@ -10,7 +10,7 @@ use lockkeeper_api::{Code, Problem, ZXID_HEADER};
 use lockkeeper_consensus::ChangeError;
 use lockkeeper_core::path::PathError;
 use lockkeeper_core::{Refusal, Zxid};
-use lockkeeper_node::NodeError;
+use lockkeeper_node::{Bound, NodeError};
 
 /// When to come back if nothing better is known: about one election.
 const RETRY_AFTER_MS: u64 = 250;
@@ -179,8 +179,8 @@ impl From<NodeError> for Failure {
                 let detail = "no leader that a majority confirms at the moment; nothing was carried out; try again, here or at another node";
                 Self::new(Code::NoLeader, detail).retry_after(retry_after_ms)
             }
-            NodeError::Overloaded { retry_after_ms } => {
-                let detail = "too many requests wait at this node; nothing was carried out; come back later";
+            NodeError::Overloaded { bound, retry_after_ms } => {
+                let detail = format!("{}; nothing was carried out; come back later", reached(bound));
                 Self::new(Code::Overloaded, detail).retry_after(retry_after_ms)
             }
             NodeError::UnknownOutcome(why) => {
@@ -193,6 +193,23 @@ impl From<NodeError> for Failure {
                 Self::new(Code::Internal, format!("this node has failed and is stopping: {why}; ask another node"))
             }
         }
+    }
+}
+
+/// Which bound of the node is reached, with the key that sets it.
+fn reached(bound: Bound) -> &'static str {
+    match bound {
+        Bound::QueuedChanges => "too many changes wait at this node to be replicated (limits.queued_changes)",
+        Bound::OwnQueuedChanges => {
+            "as many changes from this address wait at this node as its share is (limits.queued_changes)"
+        }
+        Bound::Sessions => "the cluster has as many sessions as it takes (limits.sessions)",
+        Bound::Watches => "this node has as many watches as it takes (limits.watches)",
+        Bound::LockRequests => {
+            "this node has as many lock requests as it takes (limits.waiting_requests and limits.in_flight_requests)"
+        }
+        Bound::Keepalives => "too many keepalives wait at this node to be confirmed",
+        Bound::Reads => "too many reads wait at this node to be confirmed",
     }
 }
 

@@ -6,7 +6,9 @@
 //! [`run`] serves one node until it is told to stop. Run it on a tokio runtime of its own: with the peers and the load on the
 //! same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
 
+mod admission;
 mod app;
+mod budget;
 #[cfg(feature = "planted")]
 mod clock_control;
 pub mod config;

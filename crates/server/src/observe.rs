@@ -1,4 +1,4 @@
-//! Around every request of a client: the bound on requests at work, the figures by route, the access log at debug, and the net
+//! Around every request of a client: its admission, the figures by route, the access log at debug, and the net
 //! under a handler that panics.
 
 use std::any::Any;
@@ -18,6 +18,7 @@ use lockkeeper_api::Code;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
+use crate::admission::{self, Lane, has_own_lane};
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::http::connection::Front;
@@ -82,7 +83,7 @@ fn header_size(headers: &HeaderMap) -> usize {
 }
 
 /// The layer of the router.
-pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: Next) -> Response {
+pub(crate) async fn observe(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -90,9 +91,17 @@ pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: N
     let path = tracing::enabled!(tracing::Level::DEBUG).then(|| request.uri().path().to_owned());
     let abandoned = Abandoned::new();
     let response = if route.starts_with("/v1/") {
-        match app.load.enter() {
-            Some(_at_work) => caught(next.run(request)).await.unwrap_or_else(Failure::into_response),
-            None => too_many().into_response(),
+        let from = admission::address_of(request.extensions().get());
+        // A connection has one request at a time; a stream brings the count of its own.
+        let lane = has_own_lane(&method, route).then(|| request.extensions_mut().remove::<Lane>().unwrap_or_default());
+        match app.admission.enter(from, lane.as_ref()) {
+            Ok(at_work) => {
+                request.extensions_mut().insert(at_work.clone());
+                let response = caught(next.run(request)).await.unwrap_or_else(Failure::into_response);
+                at_work.leave();
+                response
+            }
+            Err(exceeded) => Failure::from(exceeded).into_response(),
         }
     } else {
         // Whoever asks for health or figures needs them most when the node is overloaded.
@@ -105,12 +114,6 @@ pub(crate) async fn observe(State(app): State<Shared>, request: Request, next: N
         tracing::debug!(%method, %path, status, took_us = took.as_micros(), "request");
     }
     response
-}
-
-/// More requests are at work than are taken.
-pub(crate) fn too_many() -> Failure {
-    let detail = "this node has as many requests at work as it takes (limits.in_flight_requests); nothing was carried out; come back later";
-    Failure::new(Code::Overloaded, detail).retry_after(100)
 }
 
 /// The net under a handler that panics.

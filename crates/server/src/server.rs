@@ -318,6 +318,9 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
         ForeignNames::Allow => lockkeeper_core::ForeignNames::Allow,
     };
     node.max_queued_commands = config.limits.queued_changes;
+    node.max_watches = config.limits.watches;
+    // Those that wait, those at work, and those of clients that have gone and that are being taken back.
+    node.max_lock_requests = config.limits.waiting_requests + 2 * config.limits.in_flight_requests;
     node.watch_queue_events = config.limits.watch_queue_events;
     node.history_events = config.limits.watch_history_events;
     node.shutdown_timeout_ms = config.limits.shutdown_timeout_ms.max(1);
@@ -364,7 +367,7 @@ async fn leave(
     if let Some(zookeeper) = zookeeper {
         finish(&mut zookeeper.await.unwrap_or_default(), "zookeeper").await;
     }
-    while shared.load.brief() > 0 && Instant::now() < deadline {
+    while shared.admission.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }
     // Lock requests that wait are told to ask another node; their places in the queue are kept by their sessions.

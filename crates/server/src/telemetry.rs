@@ -160,6 +160,13 @@ fn describe_requests() {
         Unit::Count,
         "Writes to session streams; each carries all that was ready."
     );
+    describe_gauge!("lockkeeper_budget_used", Unit::Count, "What is taken of each budget of this node.");
+    describe_gauge!("lockkeeper_budget_limit", Unit::Count, "The bound of each budget, as configured.");
+    describe_counter!(
+        "lockkeeper_budget_refusals_total",
+        Unit::Count,
+        "Refusals by budget, and whose share was used up: all, address, session."
+    );
     describe_counter!("lockkeeper_gate_outcomes_total", Unit::Count, "What gates answered, by outcome.");
     describe_counter!("lockkeeper_peer_rejections_total", Unit::Count, "Peer calls turned away at the gate, by code.");
 }
@@ -224,6 +231,11 @@ fn describe_replication() {
         Unit::Count,
         "Elections called because the leader's process was found dead."
     );
+    describe_counter!(
+        "lockkeeper_peer_messages_refused_total",
+        Unit::Count,
+        "Requests, proposals and answers of peers refused as impossible (terms, indexes, entries that cannot be read), by kind."
+    );
     describe_counter!("lockkeeper_proposals_total", Unit::Count, "Batches proposed by this node.");
     describe_histogram!(
         "lockkeeper_proposal_seconds",
@@ -262,5 +274,6 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
-    set("lockkeeper_http_requests_in_flight", app.load.in_flight() as u64);
+    set("lockkeeper_http_requests_in_flight", app.admission.in_flight() as u64);
+    app.admission.show();
 }

@@ -428,6 +428,10 @@ impl Write for Sink {
 }
 
 impl SnapshotSink for Sink {
+    fn written(&mut self) -> Result<Box<dyn Read + Send + '_>, SnapshotError> {
+        Ok(Box::new(self.payload.as_slice()))
+    }
+
     fn finish(self: Box<Self>) -> Result<Finished, SnapshotError> {
         let mut state = self.disk.state.lock();
         let newer = state.snapshot.as_ref().filter(|(latest, _)| latest.position >= self.position);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Batch, Event, LockName, Op, Refusal, Reply, State, Term};
+use lockkeeper_core::{Batch, Event, LockName, NodeData, Op, Refusal, Reply, State, Term};
 use lockkeeper_node::{WatchItem, WatchSpec};
 use lockkeeper_store::Record;
 
@@ -285,7 +285,7 @@ impl Oracle {
     }
 
     /// A read of a node's data gave this.
-    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&[u8]>) {
+    pub fn read(&mut self, path: &str, zxid: u64, data: Option<&NodeData>) {
         let checked = self.reads.read(path, zxid, data);
         self.hold(Check::Linearizable, checked);
     }

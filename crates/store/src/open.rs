@@ -7,7 +7,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
@@ -66,7 +66,19 @@ pub(crate) fn open(dir: &Path, identity: &Identity, options: &Options) -> Result
     guarded(&directory::sled_file(&layout.log()), || open_existing(lock, &layout, identity, options, fresh))
 }
 
+/// sled panics where the wall clock stands before 1970, which would be taken for damage.
+fn check_clock(now: SystemTime) -> Result<(), OpenError> {
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(_) => Ok(()),
+        Err(before) => Err(OpenError::Invalid(format!(
+            "the clock of this machine stands {} s before 1970: set it, then start again; the data is untouched",
+            before.duration().as_secs()
+        ))),
+    }
+}
+
 fn validate(identity: &Identity, options: &Options) -> Result<(), OpenError> {
+    check_clock(SystemTime::now())?;
     if identity.cluster.is_empty() || identity.cluster.len() > MAX_CLUSTER_BYTES {
         return Err(OpenError::Invalid(format!("the cluster's name must have 1 to {MAX_CLUSTER_BYTES} bytes")));
     }
@@ -251,5 +263,17 @@ impl Drop for Explained {
     fn drop(&mut self) {
         let previous = self.0.clone();
         std::panic::set_hook(Box::new(move |info| previous(info)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_before_1970_is_no_damage() {
+        check_clock(SystemTime::UNIX_EPOCH).unwrap();
+        let error = check_clock(SystemTime::UNIX_EPOCH - Duration::from_secs(90)).unwrap_err().to_string();
+        assert!(error.contains("90 s before 1970") && !error.contains("damaged"), "{error}");
     }
 }

@@ -87,6 +87,9 @@ impl LogStorage for Store {
 
 /// A snapshot being written. Dropped unfinished, it leaves nothing.
 pub trait SnapshotSink: Write + Send {
+    /// Reads what has been written so far, from its beginning: to be checked before it counts.
+    fn written(&mut self) -> Result<Box<dyn Read + Send + '_>, SnapshotError>;
+
     /// Makes it durable and the latest, unless one at the same or a later position is in place.
     fn finish(self: Box<Self>) -> Result<Finished, SnapshotError>;
 }
@@ -104,6 +107,10 @@ pub trait SnapshotStorage: Send + Sync + 'static {
 }
 
 impl SnapshotSink for SnapshotWriter {
+    fn written(&mut self) -> Result<Box<dyn Read + Send + '_>, SnapshotError> {
+        Ok(Box::new(SnapshotWriter::written(self)?))
+    }
+
     fn finish(self: Box<Self>) -> Result<Finished, SnapshotError> {
         SnapshotWriter::finish(*self)
     }

@@ -136,7 +136,7 @@ impl Door {
                     }
                     State::InProgress { token, .. } => (Standing::InProgress { token }, None),
                     State::Done { token, result, .. } => {
-                        (Standing::Done { token, result: result.text.unwrap_or_default() }, None)
+                        (Standing::Done { token, result: result.as_text().unwrap_or_default().to_owned() }, None)
                     }
                 })
             }

@@ -66,7 +66,7 @@ impl Barrier {
     }
 
     async fn set(&self, kind: Kind) -> Result<bool, RecipeError> {
-        let data = Data { text: Some("barrier".into()), hex: None };
+        let data = Data::Text("barrier".into());
         match place::create(self.session.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some(Code::NodeExists) => Ok(false),

@@ -86,7 +86,7 @@ impl Cell {
                 Edit::Keep(value) => return Ok(value),
                 Edit::Put(text, value) => (text, value),
             };
-            let data = Data { text: Some(text), hex: None };
+            let data = Data::Text(text);
             let done = match current {
                 Some(node) => client.set(path, &SetData { data }, Some(node.stat.version)).await,
                 None => place::create(client, path, &Create { data, ..Create::default() }).await,

@@ -153,7 +153,7 @@ impl DoubleBarrier {
         by_arrival.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
         by_arrival.truncate(self.parties as usize);
         let names: Vec<&str> = by_arrival.into_iter().map(String::as_str).collect();
-        let data = Data { text: Some(format!("{}\n{}", self.parties, names.join("\n"))), hex: None };
+        let data = Data::Text(format!("{}\n{}", self.parties, names.join("\n")));
         let operations = vec![
             TxnOp::Check { path: format!("{}/{own}", self.directory()), version: None },
             TxnOp::Set { path: self.path().to_owned(), data, version: Some(version) },

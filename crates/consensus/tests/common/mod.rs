@@ -12,10 +12,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
     BlockingPool, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate, PeerIdentity,
-    PeerKind, PeerService, ServiceError, SnapshotEncoder, Transport, TransportError,
+    PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Transport, TransportError,
 };
 use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
+
+/// What the machine below cannot read: applying it ends the test.
+pub const UNREADABLE: &[u8] = b"unreadable";
 
 /// A machine that remembers what it applied.
 #[derive(Default)]
@@ -44,6 +47,7 @@ impl Machine for Recorder {
         let mut all = self.entries.lock().unwrap();
         for entry in entries {
             assert!(entry.clock_ms > 0, "stamped by the leader");
+            assert!(!entry.payload.starts_with(UNREADABLE), "an entry that cannot be read is in the log");
             assert!(all.last().is_none_or(|(index, _)| *index < entry.position.index), "in order, once each");
             all.push((entry.position.index, entry.payload.to_vec()));
         }
@@ -66,7 +70,14 @@ impl Machine for Recorder {
         })
     }
 
-    fn restore(&self, _: LogPosition, from: &mut dyn Read) -> Result<(), String> {
+    fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
+        if payload.starts_with(UNREADABLE) {
+            return Err(format!("not an entry of this machine (proposer {proposer:?})"));
+        }
+        Ok(())
+    }
+
+    fn restore(self: Arc<Self>, _: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         fn number(from: &mut dyn Read) -> io::Result<u64> {
             let mut bytes = [0; 8];
             from.read_exact(&mut bytes)?;
@@ -82,9 +93,11 @@ impl Machine for Recorder {
             }
             Ok(entries)
         };
-        *self.entries.lock().unwrap() = read().map_err(|error| error.to_string())?;
-        self.restored.fetch_add(1, Ordering::SeqCst);
-        Ok(())
+        let entries = read().map_err(|error| error.to_string())?;
+        Ok(Box::new(move || {
+            *self.entries.lock().unwrap() = entries;
+            self.restored.fetch_add(1, Ordering::SeqCst);
+        }))
     }
 }
 
@@ -104,6 +117,8 @@ struct Wires {
     cut: BTreeSet<u64>,
     /// Calls answered by the receiver whose answers are held back: the receiver dies before they are out.
     swallow: BTreeSet<(u64, &'static str)>,
+    /// Answers that a node gives to calls of a kind instead of its own.
+    instead: BTreeMap<(u64, &'static str), Bytes>,
 }
 
 #[derive(Clone, Default)]
@@ -127,6 +142,15 @@ impl Net {
 
     pub fn heal(&self, node: u64) {
         self.0.lock().unwrap().cut.remove(&node);
+    }
+
+    /// From now on `node` answers calls of this kind with these bytes; without any, with its own again.
+    pub fn answer_with(&self, node: u64, kind: PeerKind, answer: Option<Bytes>) {
+        let instead = &mut self.0.lock().unwrap().instead;
+        match answer {
+            Some(answer) => drop(instead.insert((node, kind.as_str()), answer)),
+            None => drop(instead.remove(&(node, kind.as_str()))),
+        }
     }
 
     /// From now on `node` acts on calls of this kind but its answers never leave.
@@ -177,6 +201,10 @@ impl Transport for Wire {
             if swallowed {
                 life.cancelled().await;
                 return Err(TransportError::Reset);
+            }
+            let instead = net.0.lock().unwrap().instead.get(&(to, kind.as_str())).cloned();
+            if let Some(instead) = instead {
+                return Ok(instead);
             }
             answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
         };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::acl::AclEntry;
 use crate::command::{NodeKind, Origin};
+use crate::data::NodeData;
 use crate::ids::{RequestId, SessionId, Zxid};
 use crate::path::NodePath;
 use crate::reply::Outcome;
@@ -50,8 +51,7 @@ pub(super) struct SessionRecord {
 #[derive(Serialize, Deserialize)]
 pub(super) struct NodeRecord {
     pub(super) path: NodePath,
-    #[serde(with = "crate::blob")]
-    pub(super) data: Arc<[u8]>,
+    pub(super) data: NodeData,
     pub(super) acl: Arc<[AclEntry]>,
     pub(super) kind: NodeKind,
     pub(super) owner: Option<SessionId>,

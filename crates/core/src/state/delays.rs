@@ -4,13 +4,13 @@
 //! The dead holder's place is kept by a node that belongs to nobody and that the reaper removes by the replicated clock.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::command::NodeKind;
+use crate::data::NodeData;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::lock::{LockMode, LockName, RequestForm, RequestName, delay_name, parse_name};
 use crate::path::NodePath;
@@ -21,7 +21,7 @@ pub(crate) struct Held {
     sequence: u64,
     form: RequestForm,
     token: FencingToken,
-    label: Arc<[u8]>,
+    label: NodeData,
 }
 
 impl Transaction<'_> {
@@ -69,7 +69,7 @@ impl Transaction<'_> {
         );
         let acl = self.inherited_acl(&held.directory);
         let kind = NodeKind::Ttl { ttl_ms: held.form.delay_ms.into() };
-        self.create(&path, Node::new(Arc::from(text.as_bytes()), acl, kind, None));
+        self.create(&path, Node::new(text.as_bytes(), acl, kind, None));
     }
 }
 

@@ -163,7 +163,7 @@ impl Transaction<'_> {
         let directory = lock.directory();
         self.make_directories(&directory)?;
         let acl = self.inherited_acl(&directory);
-        let node = Node::new(Arc::from(request.label.as_bytes()), acl, NodeKind::Ephemeral, Some(session));
+        let node = Node::new(request.label.as_bytes(), acl, NodeKind::Ephemeral, Some(session));
         let prefix = directory.child(&request.form.prefix(request.uuid)).map_err(|e| bad(e.to_string()))?;
         match self.create_checked(&prefix, Sequential::Suffix, node, Maker::Service)? {
             Reply::Created { path, .. } => Ok(path),
@@ -179,7 +179,7 @@ impl Transaction<'_> {
         let parent = directory.parent().unwrap_or_else(NodePath::root);
         self.make_directories(&parent)?;
         let acl = self.inherited_acl(&parent);
-        self.create(directory, Node::new(Arc::from([]), acl, NodeKind::Container, None));
+        self.create(directory, Node::new([], acl, NodeKind::Container, None));
         Ok(())
     }
 

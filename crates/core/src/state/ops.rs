@@ -1,7 +1,5 @@
 //! The operations that ZooKeeper has, in ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
 
-use std::sync::Arc;
-
 use lockkeeper_planted::{Bug, planted};
 
 use super::apply::bad;
@@ -12,6 +10,7 @@ use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
 use crate::command::{NodeKind, Op, Sequential};
+use crate::data::NodeData;
 use crate::ids::{SessionId, Zxid};
 use crate::limits::{MAX_ACL_ENTRIES, MAX_ACL_ID_BYTES, MAX_DATA_BYTES, MAX_MULTI_OPS, MAX_SEQUENCE, MAX_TTL_MS};
 use crate::lock::{LockName, RequestForm, RequestName, family_of, is_delay, parse_name};
@@ -169,7 +168,7 @@ impl Transaction<'_> {
         Ok(Reply::Deleted)
     }
 
-    fn set_data(&mut self, path: &NodePath, data: &Arc<[u8]>, version: Option<i32>) -> Result<Reply, Refusal> {
+    fn set_data(&mut self, path: &NodePath, data: &NodeData, version: Option<i32>) -> Result<Reply, Refusal> {
         check_data(data)?;
         let node = self.node(path)?;
         self.check_access(path, node, Permissions::WRITE)?;

@@ -10,6 +10,7 @@ use super::session::Session;
 use super::tree::{Node, Tree};
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
+use crate::data::NodeData;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
 use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name};
 use crate::path::NodePath;
@@ -20,7 +21,7 @@ use crate::stat::Stat;
 #[derive(Clone, Debug)]
 pub struct NodeView<'a> {
     /// Its data.
-    pub data: &'a Arc<[u8]>,
+    pub data: &'a NodeData,
     /// Its bookkeeping.
     pub stat: Stat,
     /// Who may do what.

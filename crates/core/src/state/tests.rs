@@ -41,7 +41,7 @@ fn path(text: &str) -> NodePath {
 }
 
 fn create(text: &str, sequential: bool) -> Op {
-    let (data, acl, sequential) = (Arc::from([]), vec![AclEntry::open()], sequential.into());
+    let (data, acl, sequential) = ([].into(), vec![AclEntry::open()], sequential.into());
     Op::Create { path: path(text), data, kind: NodeKind::Persistent, sequential, acl }
 }
 
@@ -133,7 +133,7 @@ fn sequences_rise_past_32_bits() {
     assert_eq!((shown.cversion, shown.num_children), ((made * 2 - children) as i32, children as u32));
     let alone = Op::Create {
         path: path("/q"),
-        data: Arc::from([]),
+        data: [].into(),
         kind: NodeKind::Persistent,
         sequential: Sequential::Alone,
         acl: vec![AclEntry::open()],
@@ -144,7 +144,7 @@ fn sequences_rise_past_32_bits() {
 #[test]
 fn versions_wrap_and_skip_minus_one() {
     let mut bench = Bench::new();
-    let set = |version| Op::SetData { path: NodePath::root(), data: Arc::from([]), version };
+    let set = |version| Op::SetData { path: NodePath::root(), data: [].into(), version };
     let set_acl = |version| Op::SetAcl { path: NodePath::root(), acl: vec![AclEntry::open()], version };
     for (before, after) in [(i32::MAX, i32::MIN), (-2, 0), (0, 1), (i32::MIN, i32::MIN + 1)] {
         bench.state.tree.update(&NodePath::root(), |node| (node.version, node.aversion) = (before, before));

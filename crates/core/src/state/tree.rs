@@ -8,6 +8,7 @@ use imbl::{OrdMap, OrdSet};
 use super::queue::Queue;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
+use crate::data::NodeData;
 use crate::ids::{FencingToken, SessionId, Zxid};
 use crate::limits::CONTAINER_GRACE_MS;
 use crate::lock::is_delay;
@@ -17,7 +18,7 @@ use crate::stat::Stat;
 /// One node. Cheap to clone: everything large is shared.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
-    pub(crate) data: Arc<[u8]>,
+    pub(crate) data: NodeData,
     pub(crate) acl: Arc<[AclEntry]>,
     pub(crate) kind: NodeKind,
     pub(crate) owner: Option<SessionId>,
@@ -38,9 +39,14 @@ pub(crate) struct Node {
 
 impl Node {
     /// A node as it is when just made.
-    pub(crate) fn new(data: Arc<[u8]>, acl: Arc<[AclEntry]>, kind: NodeKind, owner: Option<SessionId>) -> Self {
+    pub(crate) fn new(
+        data: impl Into<NodeData>,
+        acl: Arc<[AclEntry]>,
+        kind: NodeKind,
+        owner: Option<SessionId>,
+    ) -> Self {
         Self {
-            data,
+            data: data.into(),
             acl,
             kind,
             owner,
@@ -114,7 +120,7 @@ impl Tree {
     /// A tree of a root alone.
     pub(crate) fn new() -> Self {
         let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
-        let root = Node::new(Arc::from([]), open_acl.clone(), NodeKind::Persistent, None);
+        let root = Node::new([], open_acl.clone(), NodeKind::Persistent, None);
         Self {
             nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
             deadlines: OrdSet::new(),

@@ -107,8 +107,9 @@ pub(crate) fn tree(state: &State, path: &NodePath) -> String {
         NodeKind::Container => " container".into(),
         NodeKind::Ttl { ttl_ms } => format!(" ttl {ttl_ms}"),
     };
-    let data = String::from_utf8_lossy(node.data);
-    let mut text = format!("  {path}{kind} {data:?} {}\n", stat(&node.stat));
+    let data = node.data.bytes().map(String::from_utf8_lossy);
+    let data = data.map_or("null".into(), |data| format!("{data:?}"));
+    let mut text = format!("  {path}{kind} {data} {}\n", stat(&node.stat));
     for name in state.children(path).unwrap() {
         text.push_str(&tree(state, &path.child(name).unwrap()));
     }

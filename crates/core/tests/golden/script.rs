@@ -4,7 +4,7 @@
 //! clock 5000                                   the wall clock of later batches
 //! foreign allow|refuse                         which names a queue takes from now on
 //! open alice timeout=10000 label=worker-1      attach alice      close alice     expire alice bob term=3 entry=3 seen=7
-//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] create /a data=x kind=ephemeral|container|ttl:500 seq
+//! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] create /a data=x kind=ephemeral|container|ttl:500 seq null
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
 //!     acquire orders,stock shared|write|permit:3 uuid=1 label=x delay=500     release orders,stock 7
 //!     withdraw orders 7 keep|drop     claim orders 7     abandon orders 7 v=0,0     downgrade orders 7     force orders 7
@@ -83,7 +83,10 @@ impl<'a> Words<'a> {
         FencingToken(self.plain[2].parse().unwrap())
     }
 
-    fn data(&self) -> Arc<[u8]> {
+    fn data(&self) -> NodeData {
+        if self.plain.contains(&"null") {
+            return NodeData::NULL;
+        }
         match self.pairs.get("bytes") {
             Some(count) => vec![b'x'; count.parse().unwrap()].into(),
             None => self.pairs.get("data").unwrap_or(&"").as_bytes().into(),
@@ -342,7 +345,7 @@ fn op(text: &str) -> Op {
         "finish" => Op::GateFinish {
             key: words.key(),
             token: words.token(),
-            result: words.data(),
+            result: words.data().bytes().unwrap_or_default().into(),
             keep_ms: words.number("keep").unwrap_or(1000),
         },
         "fail" => Op::GateFail { key: words.key(), token: words.token() },

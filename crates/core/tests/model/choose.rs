@@ -85,8 +85,13 @@ impl Chooser<'_> {
         }
     }
 
-    fn data(&self) -> Vec<u8> {
-        format!("{}", self.raw[5] % 100).into_bytes()
+    /// Null and empty now and then: they are not the same.
+    fn data(&self) -> NodeData {
+        match self.raw[5] % 16 {
+            0 => NodeData::NULL,
+            1 => NodeData::from([]),
+            _ => format!("{}", self.raw[5] % 100).into_bytes().into(),
+        }
     }
 
     /// Mostly open, so that not everything is refused.
@@ -213,7 +218,7 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
     match what % 16 {
         0..=5 => Op::Create {
             path: if (chooser.raw[0] / 100).is_multiple_of(4) { chooser.existing() } else { chooser.new_path() },
-            data: chooser.data().into(),
+            data: chooser.data(),
             kind: chooser.kind(),
             sequential: [Sequential::No, Sequential::Suffix, Sequential::No, Sequential::Suffix, Sequential::Alone]
                 [usize::from(chooser.raw[3] % 5)],
@@ -225,7 +230,7 @@ fn simple(chooser: &Chooser<'_>, what: u16) -> Op {
         }
         9 | 10 => {
             let path = chooser.path();
-            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data().into() }
+            Op::SetData { version: chooser.version(|n| n.version, &path), path, data: chooser.data() }
         }
         11 | 12 => {
             let path = chooser.path();

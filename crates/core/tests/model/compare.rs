@@ -35,7 +35,11 @@ pub(crate) fn states(state: &State, model: &Model) {
     for (path, node) in &model.nodes {
         let at = NodePath::parse(path).unwrap();
         let view = state.get(&at).unwrap_or_else(|| panic!("{path} is not there"));
-        assert_eq!((&view.data[..], view.stat, view.kind), (&node.data[..], model.stat(path), node.kind), "{path}");
+        assert_eq!(
+            (view.data.bytes(), view.stat, view.kind),
+            (node.data.as_deref(), model.stat(path), node.kind),
+            "{path}"
+        );
         assert_eq!(view.acl, &node.acl[..], "{path}");
         readers(view.acl, path);
         let children: Vec<String> = state.children(&at).unwrap().map(|name| name.to_string()).collect();
@@ -129,7 +133,7 @@ fn locks(state: &State, model: &Model) {
             assert!(until_ms.is_some() || request.delay_ms == asked);
             assert_eq!((request.token.0, request.since_ms), (node.czxid, node.ctime));
             assert_eq!(request.session.map(|s| s.0), node.owner);
-            assert_eq!(request.label.as_bytes(), node.data);
+            assert_eq!(request.label.as_bytes(), node.data.as_deref().unwrap_or_default());
             assert_eq!(request.standing, state.standing(&request.path));
             let holds = model.blocker(&path).is_none();
             assert_eq!(state.verify(&name, request.token), holds && until_ms.is_none());

@@ -52,7 +52,7 @@ impl Model {
     fn found(&self, key: &GateKey) -> Result<Option<Record>, Refusal> {
         let at = format!("/gates/{key}");
         let Some(node) = self.nodes.get(&at) else { return Ok(None) };
-        match self.records.get(&node.data) {
+        match node.data.as_ref().and_then(|data| self.records.get(data)) {
             Some(record) if node.kind != NodeKind::Container && self.children(&at).is_empty() => {
                 Ok(Some(record.clone()))
             }
@@ -92,7 +92,7 @@ impl Model {
     ) {
         let bytes = record.write();
         self.records.insert(bytes.clone(), record);
-        self.add(zxid, &format!("/gates/{key}"), &bytes, acl, kind, owner);
+        self.add(zxid, &format!("/gates/{key}"), Some(&bytes), acl, kind, owner);
     }
 
     pub(crate) fn begin_gate(
@@ -141,7 +141,7 @@ impl Model {
         for directory in above {
             if !self.nodes.contains_key(&directory) {
                 let list = self.list_of(&split(&directory).unwrap().0);
-                self.add(zxid, &directory, &[], &list, NodeKind::Container, None);
+                self.add(zxid, &directory, Some(&[]), &list, NodeKind::Container, None);
             }
         }
         let (since, until) = (self.clock, self.clock + pending_ms);

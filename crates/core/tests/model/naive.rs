@@ -10,7 +10,8 @@ use super::gates::Record;
 
 #[derive(Clone, PartialEq)]
 pub(crate) struct MNode {
-    pub(crate) data: Vec<u8>,
+    /// Null where there is none.
+    pub(crate) data: Option<Vec<u8>>,
     pub(crate) acl: Vec<AclEntry>,
     pub(crate) kind: NodeKind,
     pub(crate) owner: Option<u64>,
@@ -84,7 +85,7 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
 impl Model {
     pub(crate) fn new() -> Self {
         let root = MNode {
-            data: Vec::new(),
+            data: Some(Vec::new()),
             acl: vec![AclEntry::open()],
             kind: NodeKind::Persistent,
             owner: None,
@@ -318,7 +319,7 @@ impl Model {
             cversion: (node.births + node.deaths) as i32,
             aversion: node.aversion,
             ephemeral_owner: node.owner.map(SessionId),
-            data_length: node.data.len() as u32,
+            data_length: node.data.as_ref().map_or(0, Vec::len) as u32,
             num_children: self.children(at).len() as u32,
             kind: node.kind,
         }
@@ -370,13 +371,13 @@ impl Model {
         &mut self,
         zxid: u64,
         at: &str,
-        data: &[u8],
+        data: Option<&[u8]>,
         acl: &[AclEntry],
         kind: NodeKind,
         owner: Option<u64>,
     ) {
         let node = MNode {
-            data: data.to_vec(),
+            data: data.map(<[u8]>::to_vec),
             acl: acl.to_vec(),
             kind,
             owner,

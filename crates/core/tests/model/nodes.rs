@@ -43,7 +43,7 @@ impl Model {
                 expect(at, *version, actual)?;
                 let clock = self.clock;
                 let node = self.nodes.get_mut(at).unwrap();
-                node.data = data.to_vec();
+                node.data = data.bytes().map(<[u8]>::to_vec);
                 node.version += 1;
                 node.mzxid = zxid;
                 node.mtime = clock;
@@ -83,7 +83,7 @@ impl Model {
         zxid: u64,
         session: Option<SessionId>,
         at: &str,
-        data: &[u8],
+        data: &NodeData,
         kind: NodeKind,
         sequential: Sequential,
         acl: &[AclEntry],
@@ -135,7 +135,7 @@ impl Model {
             self.check_names(&parent, Some(&name))?;
         }
         let list = self.check_made_by_hand(&at, kind)?;
-        self.add(zxid, &at, data, list.as_deref().unwrap_or(acl), kind, owner);
+        self.add(zxid, &at, data.bytes(), list.as_deref().unwrap_or(acl), kind, owner);
         Ok(Reply::Created { path: path(&at), stat: self.stat(&at) })
     }
 }

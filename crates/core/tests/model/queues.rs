@@ -160,13 +160,13 @@ impl Model {
             for directory in self.directories(lock) {
                 if !self.nodes.contains_key(&directory) {
                     let list = self.list_of(&split(&directory).unwrap().0);
-                    self.add(zxid, &directory, &[], &list, NodeKind::Container, None);
+                    self.add(zxid, &directory, Some(&[]), &list, NodeKind::Container, None);
                 }
             }
             let directory = format!("/locks/{lock}");
             let list = self.list_of(&directory);
             let at = format!("{directory}/{stem}{:010}", self.nodes[&directory].births);
-            self.add(zxid, &at, label.as_bytes(), &list, NodeKind::Ephemeral, Some(session));
+            self.add(zxid, &at, Some(label.as_bytes()), &list, NodeKind::Ephemeral, Some(session));
             made.push(at);
         }
         Ok(self.queued(&made))
@@ -324,7 +324,8 @@ impl Model {
         };
         let own: Vec<String> = self.owned(session).into_iter().filter(delayed).collect();
         let holds = |token| own.iter().filter(|at| self.nodes[*at].czxid == token).all(|at| self.blocker(at).is_none());
-        let kept = own.iter().map(|at| (self.nodes[at].czxid, at.clone(), self.nodes[at].data.clone()));
+        let kept =
+            own.iter().map(|at| (self.nodes[at].czxid, at.clone(), self.nodes[at].data.clone().unwrap_or_default()));
         let mut kept: Vec<_> = kept.filter(|(token, ..)| holds(*token)).collect();
         kept.sort();
         kept
@@ -353,7 +354,7 @@ impl Model {
         let kept = join(&directory, &format!("delay-{delay_ms}-{token}-{words}{sequence:010}"));
         let kind = NodeKind::Ttl { ttl_ms: delay_ms.into() };
         let list = self.list_of(&directory);
-        self.add(zxid, &kept, text.as_bytes(), &list, kind, None);
+        self.add(zxid, &kept, Some(text.as_bytes()), &list, kind, None);
     }
 
     /// The requests in a directory, in order.

@@ -150,6 +150,7 @@ static void nodes(void) {
     EQUAL(zoo_create(zh, under("/null"), NULL, -1, &ZOO_OPEN_ACL_UNSAFE, ZOO_PERSISTENT, NULL, 0), ZOK);
     length = sizeof data;
     EQUAL(zoo_get(zh, under("/null"), 0, data, &length, &stat), ZOK);
+    EQUAL(length, -1);
     EQUAL(stat.dataLength, 0);
     zookeeper_close(zh);
 }

@@ -315,13 +315,7 @@ pub async fn release_all(node: &Node, credential: Credential, names: &[&str], to
 }
 
 pub fn create(at: &str, kind: NodeKind, sequential: bool) -> Op {
-    Op::Create {
-        path: path(at),
-        data: Arc::from(&b""[..]),
-        kind,
-        sequential: sequential.into(),
-        acl: vec![AclEntry::open()],
-    }
+    Op::Create { path: path(at), data: [].into(), kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }
 
 /// How many requests wait for a lock at these nodes.

@@ -198,6 +198,8 @@ impl Config {
         within("limits.connections", limits.connections, 1, 1_000_000)?;
         within("limits.peer_connections", limits.peer_connections, 8, 65_536)?;
         within("limits.in_flight_requests", limits.in_flight_requests, 1, 1_000_000)?;
+        within("limits.waiting_requests", limits.waiting_requests, 1, 1_000_000)?;
+        within("limits.watches", limits.watches, 1, 10_000_000)?;
         within("limits.sessions", limits.sessions, 1, 100_000_000)?;
         within("limits.ephemerals_per_session", limits.ephemerals_per_session, 1, MAX_EPHEMERALS_PER_SESSION)?;
         within("limits.state_mib", limits.state_mib, 16, 1_048_576)?;

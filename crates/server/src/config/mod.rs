@@ -140,8 +140,13 @@ pub struct Limits {
     pub connections: usize,
     /// Most connections of peers at a time.
     pub peer_connections: usize,
-    /// Most requests of clients at work or waiting at a time; one more gets 429.
+    /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives, releases,
+    /// verifications and the end of a session need no place among them.
     pub in_flight_requests: usize,
+    /// Most requests that wait at a time, for a lock or for events over HTTP; one more gets 429, and one address or session has its share.
+    pub waiting_requests: usize,
+    /// Most watches of this node's HTTP clients and session streams; one more gets 429, and one address or session has its share.
+    pub watches: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
     /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. All of them go in one
@@ -306,6 +311,8 @@ impl Default for Limits {
             connections: 16_384,
             peer_connections: 256,
             in_flight_requests: 16_384,
+            waiting_requests: 32_768,
+            watches: 65_536,
             sessions: 1_000_000,
             ephemerals_per_session: 10_000,
             // With snapshots under way and the log's own copies a node takes about twice that: what a machine of 4 GiB has to give.

@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::locks::holder_views;
 use super::sessions::{check_label, credential_text};
+use crate::admission::AtWork;
 use crate::app::Shared;
 use crate::extract::{Asking, Json, Lock, session_required};
 use crate::failure::Failure;
@@ -182,11 +183,12 @@ async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Resu
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn acquire(
     Extract(app): Extract<Shared>,
+    at_work: AtWork,
     Lock(lock): Lock,
     asking: Asking,
     Json(ask): Json<Acquire>,
 ) -> Answer<Acquired> {
-    take(&app, lock, asking, ask, None).await.map(|(reply, _)| reply)
+    take(&app, &at_work, lock, asking, ask, None).await.map(|(reply, _)| reply)
 }
 
 fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
@@ -203,6 +205,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 /// Acquires, and gives the grant beside the reply. Dropped, it takes the request back, and then drops `last_word`.
 pub(crate) async fn take(
     app: &Shared,
+    at_work: &AtWork,
     lock: LockName,
     asking: Asking,
     ask: Acquire,
@@ -212,7 +215,8 @@ pub(crate) async fn take(
     let mut owner = owner(app, asking, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
-        let _patient = (ask.wait_ms > 0).then(|| app.load.wait());
+        let waits = ask.wait_ms > 0;
+        let _waiting = waits.then(|| at_work.wait(&app.admission, Some(owner.session))).transpose()?;
         match last_word {
             Some(last_word) => app.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
             None => app.node.acquire(owner.caller.clone(), request).await?,

@@ -1,13 +1,11 @@
 //! `/v1/nodes`: read, create, set, delete.
 
-use std::sync::Arc;
-
 use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{AclEntry, Changed, Create, Deleted, Kind, Node as NodePage, SetData, Stat};
 use lockkeeper_api::{Code, Data, Problem};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_DATA_BYTES;
-use lockkeeper_core::{NodeKind, NodePath, Op, Permissions, Refusal, Reply as Outcome, State};
+use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Permissions, Refusal, Reply as Outcome, State};
 use lockkeeper_node::NodeError;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -40,17 +38,17 @@ pub(super) fn stat_out(stat: lockkeeper_core::Stat) -> Stat {
     }
 }
 
-/// The bytes meant, within their bound.
-pub(super) fn data_in(data: &Data) -> Result<Arc<[u8]>, Failure> {
-    let bytes = data.to_bytes().map_err(Failure::bad_request)?;
-    if bytes.len() > MAX_DATA_BYTES {
+/// The data meant, within its bound.
+pub(super) fn data_in(data: &Data) -> Result<NodeData, Failure> {
+    let data = NodeData::from(data.to_optional().map_err(Failure::bad_request)?.as_deref());
+    if data.len() > MAX_DATA_BYTES {
         let detail = format!(
             "a node's data is at most {MAX_DATA_BYTES} bytes, these are {}; keep large things elsewhere and their address here",
-            bytes.len()
+            data.len()
         );
         return Err(Failure::new(Code::TooLarge, detail));
     }
-    Ok(Arc::from(bytes))
+    Ok(data)
 }
 
 /// How the node lives.
@@ -175,7 +173,7 @@ fn view(
     });
     Some(NodePage {
         path: path.to_string(),
-        data: Data::from_bytes(node.data),
+        data: Data::from_optional(node.data.bytes()),
         kind,
         ttl_ms,
         stat: stat_out(node.stat),

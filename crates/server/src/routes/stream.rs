@@ -4,6 +4,7 @@ use axum::extract::{Extension, Request, State as Extract};
 use axum::response::Response;
 use lockkeeper_api::Problem;
 
+use crate::admission::Lane;
 use crate::app::Shared;
 use crate::extract::{Asking, Id};
 use crate::failure::{Failure, shutting_down};
@@ -37,6 +38,6 @@ pub(super) async fn stream(
     let timeout_ms = app.node.keepalive(&credential).await?.value.timeout_ms;
     let hearing = app.node.hear(credential.session).await?;
     let principals = asking.0.principals;
-    let session = Session { app, router, from, principals, credential, timeout_ms };
+    let session = Session { app, router, from, principals, credential, timeout_ms, lane: Lane::default() };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, hearing, socket, read)))
 }

@@ -15,6 +15,7 @@ use lockkeeper_node::{NodeError, WatchEvent, WatchItem, WatchSpec};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
+use crate::admission::AtWork;
 use crate::app::Shared;
 use crate::extract::{Query, Who};
 use crate::failure::{Failure, compacted};
@@ -47,6 +48,7 @@ pub(super) struct Asked {
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn watch(
     Extract(app): Extract<Shared>,
+    at_work: AtWork,
     Who(principals): Who,
     headers: HeaderMap,
     Query(asked): Query<Asked>,
@@ -54,8 +56,13 @@ pub(super) async fn watch(
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
     app.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
+    let waiting = at_work.wait(&app.admission, None)?;
+    let watch = app.admission.watches.take(at_work.holder(None), 1)?;
     let items = app.node.watch(spec).await?;
-    let messages = items.flat_map(move |item| stream::iter(messages(readable(&principals, item))));
+    let messages = items.flat_map(move |item| {
+        let _for_as_long = (&waiting, &watch);
+        stream::iter(messages(readable(&principals, item)))
+    });
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
     let stopping = app.stopping.clone();

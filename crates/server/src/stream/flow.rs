@@ -14,7 +14,7 @@ use futures::{FutureExt, SinkExt, StreamExt};
 use lockkeeper_api::stream::{Change, FromServer, Held, Watch};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::{LockName, NodePath, Refusal, Zxid};
-use lockkeeper_node::{At, Hearing, NodeError, Told, WatchItem, WatchSpec};
+use lockkeeper_node::{At, Bound, Hearing, NodeError, Told, WatchItem, WatchSpec};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -31,6 +31,8 @@ use super::grants::Grants;
 use super::request::{self, Finished, Open};
 use super::watches::Watches;
 use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
+use crate::admission::address_of;
+use crate::budget::Holder;
 use crate::failure::{Failure, compacted};
 use crate::principals::{may_read, readable};
 use crate::routes::kind_out;
@@ -352,11 +354,13 @@ impl Flow {
             WatchSpec { path: NodePath::parse(&watch.path)?, recursive: watch.recursive, from: watch.from.map(Zxid) };
         let (node, principals) = (&self.session.app.node, &self.session.principals);
         node.look(|state| may_read(principals, state, &spec.path)).map_err(NodeError::Refused)?;
+        let holder = Holder::session(address_of(Some(&self.session.from)), self.session.credential.session.0);
+        let place = self.session.app.admission.watches.take(holder, 1)?;
         // It does not wait for anything.
         let begun = self.session.app.node.watch(spec).now_or_never();
-        let items = begun.unwrap_or(Err(NodeError::Overloaded { retry_after_ms: 100 }))?;
+        let items = begun.unwrap_or(Err(NodeError::Overloaded { bound: Bound::Watches, retry_after_ms: 100 }))?;
         let after = items.after().0;
-        self.watches.add(watch.id, items);
+        self.watches.add(watch.id, items, place);
         Ok(after)
     }
 

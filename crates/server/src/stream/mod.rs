@@ -26,6 +26,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
+use crate::admission::Lane;
 use crate::app::Shared;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
@@ -34,7 +35,7 @@ use crate::http::upgrade::allow_unread_for;
 /// keepalive, or the cancel that makes room.
 const MAX_OPEN: usize = 1_024;
 /// Most keepalives of a stream that are not answered yet.
-const MAX_KEEPALIVES: usize = 256;
+const MAX_KEEPALIVES: usize = 64;
 /// Most watches of a stream.
 const MAX_WATCHES: usize = 1_024;
 /// Once so much is written and not flushed, nothing more is taken in before it is.
@@ -52,6 +53,8 @@ pub(crate) struct Session {
     pub(crate) principals: Principals,
     pub(crate) credential: Credential,
     pub(crate) timeout_ms: u32,
+    /// Requests that keep or give back what the session has.
+    pub(crate) lane: Lane,
 }
 
 impl Session {

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use super::Session;
 use super::frame::{self, Request};
+use crate::admission::{AtWork, address_of, has_own_lane};
 use crate::extract::{self, Asking};
 use crate::failure::Failure;
 use crate::http::connection::Endless;
@@ -227,11 +228,14 @@ fn begin_on_lock(
             let kind = if ask.wait_ms > 0 { Kind::Waits } else { Kind::Dropped };
             let app = session.app.clone();
             let (last_word, given_up) = oneshot::channel();
-            let work = async move {
-                let (reply, grant) = holding::take(&app, lock, asking, ask, Some(last_word)).await?;
-                Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
+            let work = move |at_work: AtWork| {
+                async move {
+                    let (reply, grant) = holding::take(&app, &at_work, lock, asking, ask, Some(last_word)).await?;
+                    Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
+                }
+                .boxed()
             };
-            let work = carry_out(session, id, "/v1/locks/{name}/acquire", work.boxed());
+            let work = carry_out(session, id, "/v1/locks/{name}/acquire", work);
             let (work, cancel) = abortable(work);
             let work = async move {
                 // By the time it is known how the work ended, it has been dropped: its request is being taken back.
@@ -254,7 +258,7 @@ fn begin_on_lock(
                     let reply = holding::give_back(&app, lock, asking, ask).await?;
                     Ok((reply, Effect::Released(parting)))
                 };
-                carry_out(session, id, "/v1/locks/{name}/release", work.boxed())
+                carry_out(session, id, "/v1/locks/{name}/release", |_| work.boxed())
             }))
         }
         Verb::Downgrade => {
@@ -266,7 +270,7 @@ fn begin_on_lock(
                     let (reply, path) = holding::become_reader(&app, lock, asking, ask).await?;
                     Ok((reply, Effect::Renamed(parting, path)))
                 };
-                carry_out(session, id, "/v1/locks/{name}/downgrade", work.boxed())
+                carry_out(session, id, "/v1/locks/{name}/downgrade", |_| work.boxed())
             }))
         }
     }
@@ -326,12 +330,13 @@ async fn carry_out<T: Serialize>(
     session: Arc<Session>,
     id: u64,
     route: &'static str,
-    work: BoxFuture<'static, Result<(Reply<T>, Effect), Failure>>,
+    work: impl FnOnce(AtWork) -> BoxFuture<'static, Result<(Reply<T>, Effect), Failure>>,
 ) -> Finished {
     let started = Instant::now();
-    let done = match session.app.load.enter() {
-        Some(_at_work) => observe::caught(work).await.unwrap_or_else(Err),
-        None => Err(observe::too_many()),
+    let lane = has_own_lane(&Method::POST, route).then_some(&session.lane);
+    let done = match session.app.admission.enter(address_of(Some(&session.from)), lane) {
+        Ok(at_work) => observe::caught(work(at_work.clone())).await.unwrap_or_else(Err),
+        Err(exceeded) => Err(exceeded.into()),
     };
     let (finished, status, code) = match done {
         Ok((reply, effect)) => {
@@ -395,6 +400,7 @@ fn http_request(
     *http.uri_mut() = uri;
     http.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     http.extensions_mut().insert(session.from);
+    http.extensions_mut().insert(session.lane.clone());
     http.extensions_mut().insert(asking);
     Ok(http)
 }

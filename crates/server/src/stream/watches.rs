@@ -12,6 +12,8 @@ use futures::task::AtomicWaker;
 use lockkeeper_node::{WatchItem, WatchStream};
 use parking_lot::Mutex;
 
+use crate::budget::Taken;
+
 /// Rung by watches that have something.
 #[derive(Debug, Default)]
 struct Bell {
@@ -40,6 +42,7 @@ impl Wake for Ringer {
 }
 
 struct One {
+    _place: Taken,
     items: WatchStream,
     ringer: Arc<Ringer>,
     waker: Waker,
@@ -61,11 +64,11 @@ impl Watches {
         self.all.contains_key(&id)
     }
 
-    pub(super) fn add(&mut self, id: u64, items: WatchStream) {
+    pub(super) fn add(&mut self, id: u64, items: WatchStream, place: Taken) {
         let ringer = Arc::new(Ringer { id, bell: self.bell.clone(), has_rung: AtomicBool::new(false) });
         // It may resume in the past, and has something to say then.
         ringer.wake_by_ref();
-        self.all.insert(id, One { items, waker: ringer.clone().into(), ringer });
+        self.all.insert(id, One { _place: place, items, waker: ringer.clone().into(), ringer });
     }
 
     pub(super) fn remove(&mut self, id: u64) {

@@ -1,10 +1,9 @@
 //! Requests that change something, as operations of the state, and its answers as replies.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use bytes::Bytes;
-use lockkeeper_core::{NodeKind, NodePath, Op, Refusal, Reply as Done, Sequential};
+use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal, Reply as Done, Sequential};
 use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest};
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 
@@ -142,8 +141,9 @@ fn set_acl(request: &SetAclRequest, known: &Known) -> Result<Op, ErrorCode> {
     Ok(Op::SetAcl { path, acl: known.fix_up(&request.acl)?, version: version(request.version) })
 }
 
-fn bytes(data: Option<&Bytes>) -> Arc<[u8]> {
-    data.map_or_else(|| Arc::from([]), |data| Arc::from(&data[..]))
+/// Null stays null.
+fn bytes(data: Option<&Bytes>) -> NodeData {
+    data.map(|data| &data[..]).into()
 }
 
 /// An operation that makes no sense fails in its place, behind those before it: a check that cannot succeed stands for it.

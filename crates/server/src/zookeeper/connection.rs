@@ -257,7 +257,9 @@ impl Guest {
             let Err(error) = submit() else { return Ok(()) };
             self.line.pay();
             match error {
-                NodeError::Overloaded { retry_after_ms } if began.elapsed() < self.door.settings.request_timeout => {
+                NodeError::Overloaded { retry_after_ms, .. }
+                    if began.elapsed() < self.door.settings.request_timeout =>
+                {
                     metrics::counter!("lockkeeper_zookeeper_held_back_total").increment(1);
                     tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
                 }

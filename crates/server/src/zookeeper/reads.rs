@@ -49,7 +49,7 @@ impl Reader<'_> {
             Request::Exists(ask) if ask.path.contains('\0') => Err(ErrorCode::BadArguments),
             Request::Exists(ask) => self.look(state, &ask.path).map(|seen| say(Reply::Stat(seen.stat()), out)),
             Request::GetData(ask) => self.readable(state, &ask.path).map(|seen| {
-                say(Reply::Data { data: Some(seen.data()), stat: seen.stat() }, out);
+                say(Reply::Data { data: seen.data(), stat: seen.stat() }, out);
             }),
             Request::GetAcl(at) => self.acl(state, at).map(|reply| say(reply, out)),
             Request::GetChildren(ask) => self.readable(state, &ask.path).map(|_| {
@@ -170,7 +170,7 @@ impl Reader<'_> {
         let read = || match part {
             MultiReadOp::GetData(ask) => {
                 let seen = self.readable(state, &ask.path)?;
-                Ok(MultiResult::GetData { data: Some(seen.data()), stat: seen.stat() })
+                Ok(MultiResult::GetData { data: seen.data(), stat: seen.stat() })
             }
             MultiReadOp::GetChildren(ask) => {
                 self.readable(state, &ask.path)?;
@@ -190,10 +190,10 @@ impl Seen<'_> {
         }
     }
 
-    fn data(&self) -> Bytes {
+    fn data(&self) -> Option<Bytes> {
         match self {
-            Self::Node(node) | Self::Root(node) => Bytes::copy_from_slice(node.data),
-            Self::Special(special) => special.data(),
+            Self::Node(node) | Self::Root(node) => node.data.bytes().map(Bytes::copy_from_slice),
+            Self::Special(special) => Some(special.data()),
         }
     }
 

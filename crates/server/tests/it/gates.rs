@@ -1,7 +1,7 @@
 //! Gates over HTTP: one run, whatever number of times it is asked for; and each refusal.
 
-use lockkeeper_api::Code;
 use lockkeeper_api::gates::{Gate, GateView, Settled};
+use lockkeeper_api::{Code, Data};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ async fn an_operation_is_run_once_and_its_result_is_kept() {
     let Gate::Done { token: by, result, since_ms, until_ms } = got.json::<GateView>().gate else {
         panic!("{}", got.text)
     };
-    assert_eq!((by, result.text.as_deref(), until_ms - since_ms), (token, Some("paid"), 60_000));
+    assert_eq!((by, result, until_ms - since_ms), (token, Data::Text("paid".into()), 60_000));
     begin(&node, None, json!({ "fingerprint": "g" })).await.problem(Code::GateMismatch);
     let figures = node.get("/metrics").await.text;
     for outcome in ["proceed", "in_progress", "done", "mismatch", "finished"] {
@@ -108,7 +108,7 @@ async fn bad_gate_requests_name_the_field_and_change_nothing() {
         (json!({ "token": 1, "keep_ms": 0 }), "'keep_ms'"),
         (json!({ "token": 1, "keep_ms": 366_u64 * 24 * 3_600_000 }), "'keep_ms'"),
         (json!({ "token": 1, "result": { "hex": "0" } }), "'result'"),
-        (json!({ "token": 1, "result": { "hex": "00", "text": "a" } }), "'result'"),
+        (json!({ "token": 1, "result": { "hex": "00", "text": "a" } }), "'text' or 'hex'"),
     ] {
         let problem = finish(body.clone()).await.problem(Code::BadRequest);
         assert!(problem.detail.contains(field), "{body}: {problem}");

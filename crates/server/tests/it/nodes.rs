@@ -4,7 +4,7 @@ use lockkeeper_api::locks::Acquired;
 use lockkeeper_api::nodes::{Changed, Kind, Node, TxnDone, TxnResult};
 use lockkeeper_api::{Code, Data};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::harness::Cluster;
@@ -21,10 +21,7 @@ async fn a_node_from_creation_to_deletion() {
         node.call(Method::PUT, "/v1/nodes/config?version=0", None, Some(json!({ "data": { "hex": "ff00" } }))).await;
     assert_eq!(set.json::<Changed>().stat.version, 1);
     let read: Node = node.get("/v1/nodes/config").await.json();
-    assert_eq!(
-        (&read.data, read.kind, read.children),
-        (&Data { text: None, hex: Some("ff00".into()) }, Kind::Persistent, None)
-    );
+    assert_eq!((&read.data, read.kind, read.children), (&Data::Hex("ff00".into()), Kind::Persistent, None));
     assert_eq!(read.acl.len(), 1);
     let read: Node = node.get("/v1/nodes/config?consistency=stale&children=true").await.json();
     assert_eq!(read.children, Some(vec![]));
@@ -59,6 +56,29 @@ async fn an_answer_given_again_names_the_zxid_of_the_change() {
         node.post(&format!("/v1/nodes/between-{round}"), None, json!({})).await;
     }
     assert_eq!(answers[..2], answers[2..]);
+}
+
+/// Null, empty and left out: null is what was given as null, and nothing else.
+#[tokio::test]
+async fn null_is_not_empty() {
+    let node = Cluster::start(1).await;
+    let data = async |path: &str| node.get(path).await.json::<Value>()["data"].clone();
+    for (name, body, read) in [
+        ("null", json!({ "data": null }), json!(null)),
+        ("empty", json!({ "data": { "text": "" } }), json!({ "text": "" })),
+        ("neither", json!({ "data": {} }), json!({ "text": "" })),
+        ("left-out", json!({}), json!({ "text": "" })),
+    ] {
+        let path = format!("/v1/nodes/{name}");
+        node.post(&path, None, body).await.json::<Changed>();
+        assert_eq!(data(&path).await, read, "{name}");
+    }
+    let set = json!({ "operations": [{ "op": "set", "path": "/empty", "data": null }] });
+    assert_eq!(node.post("/v1/txn", None, set).await.status, StatusCode::OK);
+    assert_eq!(data("/v1/nodes/empty").await, json!(null));
+    let set = node.call(Method::PUT, "/v1/nodes/null", None, Some(json!({ "data": {} }))).await;
+    assert_eq!((set.json::<Changed>().stat.data_length, data("/v1/nodes/null").await), (0, json!({ "text": "" })));
+    node.call(Method::PUT, "/v1/nodes/null", None, Some(json!({}))).await.problem(Code::BadRequest);
 }
 
 #[tokio::test]

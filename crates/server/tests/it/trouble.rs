@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::harness::{Cluster, Got, PATIENCE, Running, adjust_for_tests, eventually, spawn};
+use crate::harness::{Cluster, Got, PATIENCE, adjust_for_tests, eventually, spawn};
 
 /// Starts a node that must not come up, and gives its one line.
 async fn fails(config: Config) -> (ServeError, String) {
@@ -198,37 +198,6 @@ async fn too_many_connections_are_told_so() {
         node.http.get(format!("{}/healthz", node.base)).send().await.is_ok_and(|r| r.status().is_success())
     })
     .await;
-}
-
-#[tokio::test]
-async fn too_many_requests_are_told_so() {
-    let node = Cluster::start_with(1, |config| config.limits.in_flight_requests = 2).await;
-    let (holder, one, two) = (node.session(10_000).await, node.session(10_000).await, node.session(10_000).await);
-    let held: Acquired = node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await.json();
-    let wait = |credential: String| {
-        let node: &Running = &node;
-        async move { node.post("/v1/locks/a/acquire", Some(&credential), json!({ "wait_ms": 30_000 })).await }
-    };
-    let third = async {
-        eventually("both wait", async || {
-            node.get("/metrics").await.text.contains("lockkeeper_http_requests_in_flight 2")
-        })
-        .await;
-        let before = node.get("/v1/sessions").await;
-        let problem = before.problem(Code::Overloaded);
-        assert!(problem.retry_after_ms.is_some() && problem.detail.contains("limits.in_flight_requests"), "{problem}");
-        assert!(node.get("/healthz").await.status.is_success(), "whoever asks for health gets an answer");
-    };
-    tokio::select! {
-        _ = wait(one.credential.clone()) => panic!("got a lock that is held"),
-        _ = wait(two.credential.clone()) => panic!("got a lock that is held"),
-        () = third => {}
-    }
-    // Both clients are gone, so both requests have left.
-    eventually("room again", async || node.get("/v1/locks/a").await.status.is_success()).await;
-    eventually("nobody waits", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == 0).await;
-    let released = node.post("/v1/locks/a/release", Some(&holder.credential), json!({ "token": held.token })).await;
-    assert_eq!(released.status, StatusCode::OK);
 }
 
 #[tokio::test]

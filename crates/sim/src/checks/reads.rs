@@ -5,15 +5,14 @@
 //! no search is needed. That the order itself is the same on all replicas is checked elsewhere.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use lockkeeper_core::{Command, NodeEventKind, Op, Outcome, Reply};
+use lockkeeper_core::{Command, NodeData, NodeEventKind, Op, Outcome, Reply};
 
 use super::Checked;
 use super::change::Change;
 
-/// The data of a node over time; none where there was no node.
-type Values = Vec<(u64, Option<Arc<[u8]>>)>;
+/// The data of a node over time; none where there was no node, which is not the same as null.
+type Values = Vec<(u64, Option<NodeData>)>;
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -46,15 +45,19 @@ impl Reads {
     ///
     /// # Errors
     /// If another value was there.
-    pub fn read(&self, path: &str, zxid: u64, data: Option<&[u8]>) -> Checked {
+    pub fn read(&self, path: &str, zxid: u64, data: Option<&NodeData>) -> Checked {
         let values = self.values.get(path).map_or(&[][..], Vec::as_slice);
         let last = values.partition_point(|(at, _)| *at <= zxid).checked_sub(1).map(|at| &values[at]);
-        let expected = last.and_then(|(_, value)| value.as_deref());
+        let expected = last.and_then(|(_, value)| value.as_ref());
         if expected == data {
             return Ok(());
         }
-        let show = |data: Option<&[u8]>| data.map(|data| String::from_utf8_lossy(data).into_owned());
-        Err(format!("{path} at {zxid} was read as {:?}, and is {:?}", show(data), show(expected)))
+        let show = |data: Option<&NodeData>| match data.map(NodeData::bytes) {
+            None => "no node".to_owned(),
+            Some(None) => "null".to_owned(),
+            Some(Some(bytes)) => format!("{:?}", String::from_utf8_lossy(bytes)),
+        };
+        Err(format!("{path} at {zxid} was read as {}, and is {}", show(data), show(expected)))
     }
 
     /// Takes in what a command did to data.
@@ -113,7 +116,7 @@ impl Reads {
         }
     }
 
-    fn put(&mut self, path: &str, zxid: u64, data: Option<Arc<[u8]>>) {
+    fn put(&mut self, path: &str, zxid: u64, data: Option<NodeData>) {
         let values = self.values.entry(path.to_owned()).or_default();
         values.push((zxid, data));
     }
@@ -140,7 +143,7 @@ mod tests {
     fn reads_of_what_was_not_there_are_refused() {
         let mut reads = Reads::default();
         let mut history = History::default();
-        let set = |text: &str| Op::SetData { path: path("/r"), data: data(text), version: None };
+        let set = |text: &str| Op::SetData { path: path("/r"), data: data(text).into(), version: None };
         let made = history.create("/r", "one");
         history.each(|change| reads.change(change).unwrap());
         let one = made;
@@ -148,21 +151,33 @@ mod tests {
         history.each(|change| reads.change(change).unwrap());
         let gone = history.run(None, Op::Delete { path: path("/r"), version: None });
         history.each(|change| reads.change(change).unwrap());
-        reads.read("/r", one, Some(b"one")).unwrap();
-        reads.read("/r", two, Some(b"two")).unwrap();
+        let (first, second) = (NodeData::from(*b"one"), NodeData::from(*b"two"));
+        reads.read("/r", one, Some(&first)).unwrap();
+        reads.read("/r", two, Some(&second)).unwrap();
         reads.read("/r", gone, None).unwrap();
         reads.read("/other", gone, None).unwrap();
-        reads.read("/r", two, Some(b"one")).unwrap_err();
-        reads.read("/r", one, Some(b"two")).unwrap_err();
-        reads.read("/r", gone, Some(b"two")).unwrap_err();
+        reads.read("/r", two, Some(&first)).unwrap_err();
+        reads.read("/r", one, Some(&second)).unwrap_err();
+        reads.read("/r", gone, Some(&second)).unwrap_err();
         reads.read("/r", one, None).unwrap_err();
+    }
+
+    #[test]
+    fn null_read_as_empty_is_refused() {
+        let (mut reads, mut history) = (Reads::default(), History::default());
+        history.create("/r", "one");
+        let nulled = history.run(None, Op::SetData { path: path("/r"), data: NodeData::NULL, version: None });
+        history.each(|change| reads.change(change).unwrap());
+        reads.read("/r", nulled, Some(&NodeData::NULL)).unwrap();
+        let error = reads.read("/r", nulled, Some(&NodeData::from([]))).unwrap_err();
+        assert!(error.contains("read as \"\", and is null"), "{error}");
     }
 
     #[test]
     fn a_guard_that_was_not_looked_at_is_refused() {
         let (mut reads, mut history) = (Reads::default(), History::default());
         history.create("/r", "one");
-        let set = |version| Op::SetData { path: path("/r"), data: data("two"), version: Some(version) };
+        let set = |version| Op::SetData { path: path("/r"), data: data("two").into(), version: Some(version) };
         history.run(None, set(0));
         history.each(|change| reads.change(change).unwrap());
         history.run(None, Op::Multi(vec![Op::Check { path: path("/r"), version: Some(1) }, set(1)]));

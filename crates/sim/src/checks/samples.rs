@@ -98,5 +98,11 @@ pub(crate) fn change<'a>(command: &'a Command, outcome: &'a Outcome, clock_ms: u
 }
 
 pub(crate) fn create(at: &str, text: &str, kind: NodeKind) -> Op {
-    Op::Create { path: path(at), data: data(text), kind, sequential: Sequential::No, acl: vec![AclEntry::open()] }
+    Op::Create {
+        path: path(at),
+        data: data(text).into(),
+        kind,
+        sequential: Sequential::No,
+        acl: vec![AclEntry::open()],
+    }
 }

@@ -117,7 +117,7 @@ impl Client {
         if self.rng.random_bool(0.1)
             && let Ok(path) = NodePath::parse("/never")
         {
-            let (data, acl) = (std::sync::Arc::from(&b""[..]), vec![AclEntry::open()]);
+            let (data, acl) = ([].into(), vec![AclEntry::open()]);
             let other = Op::Create { path, data, kind: NodeKind::Persistent, sequential: Sequential::No, acl };
             drop(self.mutate_since(session, "another under one id", other, id, 0).await);
         } else {

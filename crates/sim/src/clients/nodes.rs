@@ -1,6 +1,6 @@
 //! Clients that keep data in nodes: registers that are read and written, compared and set; ephemeral and sequential nodes.
 
-use lockkeeper_core::{AclEntry, NodeKind, NodePath, Op, Reply, State};
+use lockkeeper_core::{AclEntry, NodeData, NodeKind, NodePath, Op, Reply, State};
 use lockkeeper_node::{At, Consistency};
 use rand::Rng;
 
@@ -36,27 +36,31 @@ impl Client {
         }
     }
 
-    fn new_data(&mut self) -> std::sync::Arc<[u8]> {
-        let id = self.new_id();
-        std::sync::Arc::from(format!("{} {id:x}", self.number).into_bytes())
+    /// Mostly something that nobody else writes; null and empty now and then, which are to be kept apart.
+    fn new_data(&mut self) -> NodeData {
+        match self.new_id() {
+            id if id % 16 == 0 => NodeData::NULL,
+            id if id % 16 == 1 => NodeData::from([]),
+            id => format!("{} {id:x}", self.number).into_bytes().into(),
+        }
     }
 
     async fn read_register(&mut self, path: NodePath) {
         let at = path.clone();
-        let read = self.read("read", move |state: &State| state.get(&at).map(|node| node.data.to_vec())).await;
+        let read = self.read("read", move |state: &State| state.get(&at).map(|node| node.data.clone())).await;
         if let Some(At { value, zxid }) = read {
-            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_deref());
+            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_ref());
             self.progress();
         }
     }
 
     async fn read_stale(&mut self, path: NodePath) {
         let at = path.clone();
-        let look = move |state: &State| state.get(&at).map(|node| node.data.to_vec());
+        let look = move |state: &State| state.get(&at).map(|node| node.data.clone());
         let tried = self.ask(TRY, move |node| async move { node.read(Consistency::Stale, look).await }).await;
         if let Tried::Done(At { value, zxid }) = tried {
             self.lab.count("stale read", Outcome::Ok);
-            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_deref());
+            self.lab.oracle.lock().read(path.as_str(), zxid.0, value.as_ref());
         }
     }
 
@@ -66,14 +70,10 @@ impl Client {
         self.note_progress(&told);
         if matches!(told, Told::Refused(_)) {
             let parent = path.parent().unwrap_or_else(NodePath::root);
-            drop(self.mutate(session, "create", create(parent, self.no_data(), NodeKind::Persistent, false)).await);
+            drop(self.mutate(session, "create", create(parent, NodeData::NULL, NodeKind::Persistent, false)).await);
             let data = self.new_data();
             drop(self.mutate(session, "create", create(path, data, NodeKind::Persistent, false)).await);
         }
-    }
-
-    fn no_data(&self) -> std::sync::Arc<[u8]> {
-        std::sync::Arc::from(&b""[..])
     }
 
     async fn compare_and_set(&mut self, session: &Session, path: NodePath) {
@@ -105,7 +105,7 @@ impl Client {
         let mut told = self.mutate_as(session, "create ephemeral", op.clone(), id).await;
         if let Told::Refused(lockkeeper_core::Refusal::NoNode(_)) = told {
             drop(
-                self.mutate(session, "create", create(home.clone(), self.no_data(), NodeKind::Persistent, false)).await,
+                self.mutate(session, "create", create(home.clone(), NodeData::NULL, NodeKind::Persistent, false)).await,
             );
             told = self.mutate(session, "create ephemeral", op).await;
         } else if matches!(told, Told::Done(_)) && self.rng.random_bool(0.2) {
@@ -136,6 +136,6 @@ impl Client {
     }
 }
 
-fn create(path: NodePath, data: std::sync::Arc<[u8]>, kind: NodeKind, sequential: bool) -> Op {
+fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> Op {
     Op::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

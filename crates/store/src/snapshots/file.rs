@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,6 +61,16 @@ impl SnapshotWriter {
         buffer.extend_from_slice(meta);
         let (meta, temporary) = (Bytes::copy_from_slice(meta), Some(temporary));
         Ok(Self { shared, file, temporary, position, meta, buffer, crc: 0, payload_bytes: 0, unsynced_bytes: 0 })
+    }
+
+    /// Reads what has been written so far, from its beginning: to be checked before it counts.
+    pub fn written(&mut self) -> Result<impl Read + Send + use<>, SnapshotError> {
+        let Some(path) = self.temporary.clone() else { return Err(self.lost()) };
+        self.write_out().map_err(SnapshotError::io("write", &path))?;
+        let mut file = File::open(&path).map_err(SnapshotError::io("open", &path))?;
+        let header_bytes = (HEADER_BYTES + self.meta.len()) as u64;
+        file.seek(SeekFrom::Start(header_bytes)).map_err(SnapshotError::io("read", &path))?;
+        Ok(file)
     }
 
     /// Completes the file, syncs it and puts it in its place; older ones go. See [`Finished`] for when a newer one is there.

@@ -151,3 +151,22 @@ fn a_full_disk_refuses_a_snapshot_before_it_is_written() {
     drop(under_way);
     assert_eq!(fs::read_dir(dir.path().join("snapshots")).unwrap().count(), 0);
 }
+
+/// What was received is read before it counts, and is then still to be finished or dropped.
+#[test]
+fn a_snapshot_being_written_can_be_read_before_it_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SnapshotStore::open(dir.path(), Bounds::default(), &options()).unwrap();
+    for size in [0, 1, 300_000] {
+        let payload: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+        let mut writer = build(&store, 5 + size, &payload);
+        for _ in 0..2 {
+            let mut read = Vec::new();
+            writer.written().unwrap().read_to_end(&mut read).unwrap();
+            assert!(read == payload, "{size} bytes");
+        }
+        assert!(store.latest().is_none_or(|latest| latest.position < at(5 + size)));
+        let Finished::Installed(snapshot) = writer.finish().unwrap() else { panic!("refused") };
+        assert!(payload_of(&snapshot) == payload);
+    }
+}

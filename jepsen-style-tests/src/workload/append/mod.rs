@@ -125,7 +125,7 @@ impl Workload for Append {
 }
 
 fn elements(node: &Node) -> Vec<String> {
-    let text = node.data.text.as_deref().unwrap_or_default();
+    let text = node.data.as_text().unwrap_or_default();
     text.split(',').filter(|element| !element.is_empty()).map(str::to_owned).collect()
 }
 

@@ -242,7 +242,7 @@ fn of_the_register(code: Code) -> bool {
 }
 
 fn value_of(node: &Node) -> Answer {
-    Answer::Value { value: node.data.text.clone().unwrap_or_default(), version: node.stat.version }
+    Answer::Value { value: node.data.as_text().unwrap_or_default().to_owned(), version: node.stat.version }
 }
 
 fn data(value: &str) -> Data {

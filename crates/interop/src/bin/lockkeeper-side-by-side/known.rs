@@ -73,14 +73,6 @@ pub(crate) const KNOWN: &[Known] = &[
         reason: "A session's timeout is agreed when it is opened, and told again whenever it goes on",
     },
     Known {
-        key: "null-data",
-        what: "Data that are null, read again",
-        zookeeper: "null",
-        lockkeeper: "empty",
-        seen: ["null", "\"\""],
-        reason: "Nodes hold bytes; none are none, for clients of both doors",
-    },
-    Known {
         key: "any-character",
         what: "Names with characters outside Unicode's first plane or in its private area",
         zookeeper: "`BadArguments`",

@@ -9,6 +9,7 @@ use crate::harness::{Cluster, PATIENCE};
 
 mod access;
 mod client;
+mod data;
 mod input;
 mod order;
 mod ownership;

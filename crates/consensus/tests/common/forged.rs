@@ -1,0 +1,105 @@
+//! What a peer could send, byte by byte: mirrors of the bodies in `wire`, so that a test can say what the crate itself never would.
+#![allow(dead_code, unreachable_pub)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use serde::Serialize;
+
+const VERSION: u8 = 1;
+
+/// (term, index) of an entry.
+pub type Id = (u64, u64);
+
+#[derive(Clone, Copy, Serialize)]
+pub struct Vote {
+    pub term: u64,
+    pub node: Option<u64>,
+    pub committed: bool,
+}
+
+pub fn leader(term: u64, node: u64) -> Vote {
+    Vote { term, node: Some(node), committed: true }
+}
+
+pub fn candidate(term: u64, node: u64) -> Vote {
+    Vote { term, node: Some(node), committed: false }
+}
+
+pub fn body(value: &impl Serialize) -> Bytes {
+    postcard::to_extend(value, vec![VERSION]).unwrap().into()
+}
+
+fn framed(head: &impl Serialize, rest: &[u8]) -> Bytes {
+    let head = body(head);
+    [&(head.len() as u32).to_le_bytes(), &head[..], rest].concat().into()
+}
+
+/// A vote request, or one on trial.
+pub fn vote(vote: Vote, last: Option<Id>) -> Bytes {
+    body(&(vote, last, false))
+}
+
+/// The answer to one.
+pub fn vote_answer(vote: Vote, granted: bool, last: Option<Id>) -> Bytes {
+    body(&(vote, granted, last))
+}
+
+/// An entry's bytes: a kind, and what the kind has.
+pub fn normal(clock_ms: u64, payload: &[u8]) -> Vec<u8> {
+    [&[1], &clock_ms.to_le_bytes()[..], payload].concat()
+}
+
+pub fn membership(configs: &[&[u64]], nodes: &[u64]) -> Vec<u8> {
+    let members = postcard::to_stdvec(&members(configs, nodes)).unwrap();
+    [&[2], &members[..]].concat()
+}
+
+type Members = (Vec<BTreeSet<u64>>, BTreeMap<u64, String>);
+
+fn members(configs: &[&[u64]], nodes: &[u64]) -> Members {
+    let configs = configs.iter().map(|voters| voters.iter().copied().collect()).collect();
+    (configs, nodes.iter().map(|node| (*node, format!("memory:{node}"))).collect())
+}
+
+pub fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, Vec<u8>)]) -> Bytes {
+    let mut rest = Vec::new();
+    for ((term, index), payload) in entries {
+        rest.extend(term.to_le_bytes());
+        rest.extend(index.to_le_bytes());
+        rest.extend((payload.len() as u32).to_le_bytes());
+        rest.extend(payload);
+    }
+    framed(&(vote, prev, commit, entries.len() as u32), &rest)
+}
+
+/// Answers to an append, as the number of the variant and what it has.
+pub fn success() -> Bytes {
+    body(&0_u8)
+}
+
+pub fn partial(upto: Option<Id>) -> Bytes {
+    body(&(1_u8, upto))
+}
+
+pub fn conflict() -> Bytes {
+    body(&2_u8)
+}
+
+pub fn higher_vote(vote: Vote) -> Bytes {
+    body(&(3_u8, vote))
+}
+
+/// The whole of a snapshot in one piece.
+pub fn snapshot(vote: Vote, last: Option<Id>, configs: &[&[u64]], nodes: &[u64], content: &[u8]) -> Bytes {
+    let meta = postcard::to_stdvec(&(last, last, members(configs, nodes))).unwrap();
+    framed(&(vote, meta, 0_u64, true), content)
+}
+
+pub fn transfer(vote: Vote, to: u64, last: Option<Id>) -> Bytes {
+    body(&(vote, to, last))
+}
+
+pub fn proposal(payload: &[u8]) -> Bytes {
+    body(&(0_u8, payload))
+}

@@ -1,0 +1,224 @@
+//! Commands that wait for their turn (promise P13): a queue for each session, served in turn, so that a client that asks for much waits
+//! behind itself. The total is bounded, and one client has at most its share of it.
+//!
+//! Within a session the order of arrival is kept. A command that gives something back is never refused for the sake of others: it makes
+//! room, and its callers are bounded by their connections.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+use lockkeeper_core::{Actor, Command, Op, SessionId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::error::{Bound, NodeError};
+use crate::flight::Pending;
+
+/// Whose turn it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Line {
+    Session(SessionId),
+    Address(IpAddr),
+    /// The node itself, and calls that no front door has named.
+    Unnamed,
+}
+
+/// Commands and bytes that count towards the bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Size {
+    commands: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of(pending: &Pending) -> Self {
+        if makes_room(&pending.command) { Self::default() } else { Self { commands: 1, bytes: pending.bytes } }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.bytes += other.bytes;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.commands -= other.commands;
+        self.bytes -= other.bytes;
+    }
+
+    fn fits(self, within: Self) -> bool {
+        self.commands <= within.commands && self.bytes <= within.bytes
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: HashMap<Line, VecDeque<Pending>>,
+    turn: VecDeque<Line>,
+    size: Size,
+    by_address: HashMap<IpAddr, Size>,
+    closed: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Notify,
+    most: Size,
+}
+
+impl Queue {
+    pub(crate) fn new(max_commands: usize, max_bytes: usize) -> Self {
+        let most = Size { commands: max_commands, bytes: max_bytes };
+        Self { waiting: Mutex::default(), arrived: Notify::new(), most }
+    }
+
+    /// Puts a command behind those of its session. Never waits.
+    pub(crate) fn push(&self, pending: Pending) -> Result<(), NodeError> {
+        let size = Size::of(&pending);
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(NodeError::ShuttingDown);
+        }
+        let address = address_of(&pending.command);
+        if size != Size::default() {
+            self.admit(&waiting, size, address)?;
+            waiting.size.add(size);
+            if let Some(address) = address {
+                waiting.by_address.entry(address).or_default().add(size);
+            }
+        }
+        let line = line_of(&pending.command);
+        let waiting = &mut *waiting;
+        let commands = waiting.lines.entry(line.clone()).or_default();
+        if commands.is_empty() {
+            waiting.turn.push_back(line);
+        }
+        commands.push_back(pending);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// An address has at most as much as is still free, so there is always room for another; a first command always fits where there is any.
+    fn admit(&self, waiting: &Waiting, size: Size, address: Option<IpAddr>) -> Result<(), NodeError> {
+        let mut all = waiting.size;
+        all.add(size);
+        if !all.fits(self.most) {
+            return Err(NodeError::overloaded(Bound::QueuedChanges));
+        }
+        let Some(held) = address.and_then(|address| waiting.by_address.get(&address)) else { return Ok(()) };
+        let mut own = *held;
+        own.add(size);
+        let free =
+            Size { commands: self.most.commands - waiting.size.commands, bytes: self.most.bytes - waiting.size.bytes };
+        if own.fits(free) { Ok(()) } else { Err(NodeError::overloaded(Bound::OwnQueuedChanges)) }
+    }
+
+    /// Waits for one command, then takes all that is there, in turn, within these bounds; none once the queue is closed.
+    pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
+        loop {
+            let arrived = self.arrived.notified();
+            {
+                let mut waiting = self.waiting.lock();
+                if waiting.closed {
+                    return None;
+                }
+                let taken = waiting.take(max_commands, max_bytes);
+                if !taken.is_empty() {
+                    return Some(taken);
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// Nothing is taken any more, and what waits is dropped.
+    pub(crate) fn close(&self) {
+        let dropped = std::mem::replace(&mut *self.waiting.lock(), Waiting { closed: true, ..Waiting::default() });
+        drop(dropped);
+        self.arrived.notify_one();
+    }
+}
+
+impl Waiting {
+    fn take(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
+        let mut taken = Vec::new();
+        let mut bytes = 0;
+        while taken.len() < max_commands {
+            let Some(line) = self.turn.front() else { break };
+            let Some(commands) = self.lines.get_mut(line) else { break };
+            // A batch has one command at least, however large.
+            if commands.front().is_some_and(|next| !taken.is_empty() && bytes + next.bytes > max_bytes) {
+                break;
+            }
+            let (Some(pending), Some(line)) = (commands.pop_front(), self.turn.pop_front()) else { break };
+            if commands.is_empty() {
+                self.lines.remove(&line);
+            } else {
+                self.turn.push_back(line);
+            }
+            bytes += pending.bytes;
+            self.forget(&pending);
+            taken.push(pending);
+        }
+        taken
+    }
+
+    fn forget(&mut self, pending: &Pending) {
+        let size = Size::of(pending);
+        self.size.subtract(size);
+        let Some(address) = address_of(&pending.command) else { return };
+        if let Some(held) = self.by_address.get_mut(&address) {
+            held.subtract(size);
+            if *held == Size::default() {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+fn actor_of(command: &Command) -> Option<&Actor> {
+    match command {
+        Command::Do { actor, .. } => Some(actor),
+        _ => None,
+    }
+}
+
+fn line_of(command: &Command) -> Line {
+    match command {
+        Command::CloseSession { session } | Command::AttachSession { session } => Line::Session(*session),
+        _ => match actor_of(command).and_then(|actor| actor.session) {
+            Some(session) => Line::Session(session),
+            None => address_of(command).map_or(Line::Unnamed, Line::Address),
+        },
+    }
+}
+
+/// Where the command came from, as its front door says.
+fn address_of(command: &Command) -> Option<IpAddr> {
+    actor_of(command)?.principals.address.map(network_of)
+}
+
+/// Whose share a call from this address counts towards: its own, or for IPv6 that of its /64, which one host has to itself.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
+    }
+}
+
+/// Whether it gives something back, or is the node's own.
+fn makes_room(command: &Command) -> bool {
+    match command {
+        Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::Reap { .. } => true,
+        Command::Do { op, .. } => matches!(
+            op,
+            Op::Release { .. } | Op::Withdraw { .. } | Op::Abandon { .. } | Op::Claim { .. } | Op::Downgrade { .. }
+        ),
+        Command::OpenSession { .. } | Command::AttachSession { .. } => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,280 @@
+//! Bounded resources and everybody's share of them (promise P13).
+//!
+//! A share is no fixed number: nobody may have more than a fraction of what is still free. So one greedy address gets half of a budget, two get
+//! a third each, and whoever comes next always finds room, without a limit that a lone client would meet on an idle node.
+//! It must never be asked for what gives something back (keepalive, release, verify, the end of a session): see `admission`.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use lockkeeper_api::Code;
+use lockkeeper_node::network_of;
+use parking_lot::Mutex;
+
+use crate::failure::Failure;
+
+/// When to come back after a refusal.
+const RETRY_AFTER_MS: u64 = 100;
+
+/// For whom something is taken: an address, and the session there where it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    address: IpAddr,
+    session: Option<u64>,
+}
+
+impl Holder {
+    pub(crate) fn address(address: IpAddr) -> Self {
+        Self { address: network_of(address), session: None }
+    }
+
+    pub(crate) fn session(address: IpAddr, session: u64) -> Self {
+        Self { session: Some(session), ..Self::address(address) }
+    }
+}
+
+/// A bounded resource.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// For the figures.
+    name: &'static str,
+    /// What it counts, for people.
+    things: &'static str,
+    /// The key of the configuration that bounds it.
+    key: &'static str,
+    limit: usize,
+    used: Mutex<Used>,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    all: usize,
+    addresses: HashMap<IpAddr, usize>,
+    sessions: HashMap<u64, usize>,
+}
+
+/// Whose share is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    All,
+    Address,
+    Session,
+}
+
+impl Share {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Address => "address",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// Why nothing was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exceeded {
+    pub(crate) share: Share,
+    held: usize,
+    limit: usize,
+    things: &'static str,
+    key: &'static str,
+}
+
+impl std::fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { held, limit, things, key, .. } = self;
+        match self.share {
+            Share::All => write!(f, "this node has {held} of {limit} {things} and no room for this ({key})"),
+            whose => write!(
+                f,
+                "this {} has {held} of this node's {limit} {things}, its share of what is free ({key})",
+                whose.as_str()
+            ),
+        }
+    }
+}
+
+impl From<Exceeded> for Failure {
+    fn from(exceeded: Exceeded) -> Self {
+        let remedy = match exceeded.share {
+            Share::All => "come back later, or ask another node",
+            _ => "finish some first, or come back later",
+        };
+        Self::new(Code::Overloaded, format!("{exceeded}; nothing was carried out; {remedy}"))
+            .retry_after(RETRY_AFTER_MS)
+    }
+}
+
+/// Whether somebody who has `held` of a resource may have `amount` more, where so much is free: as much as `weight` of what is free, and
+/// where there is room a first piece of any size.
+pub(crate) fn within_share(held: usize, amount: usize, free: usize, (times, parts): (usize, usize)) -> bool {
+    amount <= free && (held == 0 || held.saturating_add(amount) <= free.saturating_mul(times) / parts)
+}
+
+/// Of what is free, for an address: so that one has at most half.
+pub(crate) const OF_ADDRESS: (usize, usize) = (1, 1);
+/// For an address, where a session or connection asks for its first: one behind the same address as a greedy one gets its own.
+const OF_ADDRESS_FOR_NEWCOMERS: (usize, usize) = (3, 1);
+/// For a session or a connection: one has at most a fifth.
+pub(crate) const OF_ONE: (usize, usize) = (1, 4);
+
+impl Budget {
+    pub(crate) fn new(name: &'static str, things: &'static str, key: &'static str, limit: usize) -> Arc<Self> {
+        Arc::new(Self { name, things, key, limit, used: Mutex::default() })
+    }
+
+    /// Takes some, for as long as what is given lives.
+    ///
+    /// # Errors
+    /// There is no room, or the holder has its share.
+    pub(crate) fn take(self: &Arc<Self>, holder: Holder, amount: usize) -> Result<Taken, Exceeded> {
+        let mut taken = Taken { budget: self.clone(), holder, amount: 0 };
+        taken.grow(amount)?;
+        Ok(taken)
+    }
+
+    fn admit(&self, used: &Used, holder: Holder, amount: usize) -> Result<(), Exceeded> {
+        let free = self.limit.saturating_sub(used.all);
+        let exceeded = |share, held| Exceeded { share, held, limit: self.limit, things: self.things, key: self.key };
+        if amount > free {
+            return Err(exceeded(Share::All, used.all));
+        }
+        let own = holder.session.map(|session| used.sessions.get(&session).copied().unwrap_or(0));
+        if let Some(held) = own
+            && !within_share(held, amount, free, OF_ONE)
+        {
+            return Err(exceeded(Share::Session, held));
+        }
+        let weight = if own == Some(0) { OF_ADDRESS_FOR_NEWCOMERS } else { OF_ADDRESS };
+        let held = used.addresses.get(&holder.address).copied().unwrap_or(0);
+        if within_share(held, amount, free, weight) { Ok(()) } else { Err(exceeded(Share::Address, held)) }
+    }
+
+    /// How much is taken.
+    pub(crate) fn used(&self) -> usize {
+        self.used.lock().all
+    }
+
+    /// Puts the figures into their gauges.
+    pub(crate) fn show(&self) {
+        metrics::gauge!("lockkeeper_budget_used", "budget" => self.name).set(self.used() as f64);
+        metrics::gauge!("lockkeeper_budget_limit", "budget" => self.name).set(self.limit as f64);
+    }
+}
+
+/// Part of a budget, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    budget: Arc<Budget>,
+    holder: Holder,
+    amount: usize,
+}
+
+impl Taken {
+    /// Takes more.
+    ///
+    /// # Errors
+    /// As [`Budget::take`]; what was taken before stays.
+    pub(crate) fn grow(&mut self, amount: usize) -> Result<(), Exceeded> {
+        let mut used = self.budget.used.lock();
+        if let Err(exceeded) = self.budget.admit(&used, self.holder, amount) {
+            drop(used);
+            let (budget, share) = (self.budget.name, exceeded.share.as_str());
+            metrics::counter!("lockkeeper_budget_refusals_total", "budget" => budget, "share" => share).increment(1);
+            return Err(exceeded);
+        }
+        used.all += amount;
+        *used.addresses.entry(self.holder.address).or_default() += amount;
+        if let Some(session) = self.holder.session {
+            *used.sessions.entry(session).or_default() += amount;
+        }
+        drop(used);
+        self.amount += amount;
+        Ok(())
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut used = self.budget.used.lock();
+        used.all -= self.amount;
+        give_back(&mut used.addresses, self.holder.address, self.amount);
+        if let Some(session) = self.holder.session {
+            give_back(&mut used.sessions, session, self.amount);
+        }
+    }
+}
+
+pub(crate) fn give_back<K: std::hash::Hash + Eq>(held: &mut HashMap<K, usize>, key: K, amount: usize) {
+    if let Some(count) = held.get_mut(&key) {
+        *count = count.saturating_sub(amount);
+        if *count == 0 {
+            held.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: u8) -> Holder {
+        Holder::address(IpAddr::from([10, 0, 0, host]))
+    }
+
+    fn session(host: u8, session: u64) -> Holder {
+        Holder::session(IpAddr::from([10, 0, 0, host]), session)
+    }
+
+    fn fill(budget: &Arc<Budget>, holder: impl Fn(u64) -> Holder) -> (Vec<Taken>, Exceeded) {
+        let mut taken = Vec::new();
+        loop {
+            match budget.take(holder(taken.len() as u64), 1) {
+                Ok(more) => taken.push(more),
+                Err(exceeded) => return (taken, exceeded),
+            }
+        }
+    }
+
+    #[test]
+    fn each_greedy_address_leaves_room_for_the_next() {
+        let budget = Budget::new("test", "things", "limits.things", 1_000);
+        let (first, why) = fill(&budget, |_| at(1));
+        assert_eq!((first.len(), why.share), (500, Share::Address));
+        assert!(why.to_string().contains("limits.things") && why.to_string().contains("address"), "{why}");
+        let (second, _) = fill(&budget, |_| at(2));
+        assert_eq!(second.len(), 250);
+        let (third, _) = fill(&budget, |_| at(3));
+        assert_eq!(third.len(), 125);
+        drop(first);
+        assert_eq!(budget.used(), 375);
+        drop((second, third));
+        assert_eq!((budget.used(), budget.used.lock().addresses.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_session_has_less_than_its_address_and_a_newcomer_there_gets_its_first() {
+        let budget = Budget::new("test", "things", "limits.things", 1_000);
+        let (one, why) = fill(&budget, |_| session(1, 1));
+        assert_eq!((one.len(), why.share), (200, Share::Session));
+        let (_others, _) = fill(&budget, |n| session(1, 2 + n % 4));
+        let (_many, why) = fill(&budget, |n| session(1, 100 + n));
+        assert_eq!(why.share, Share::Address);
+        assert_eq!(budget.used(), 750, "three quarters of it, from whatever number of sessions");
+        let (honest, _) = fill(&budget, |_| session(2, 9));
+        assert!(!honest.is_empty());
+        assert!(budget.used.lock().sessions.contains_key(&9));
+    }
+
+    #[test]
+    fn a_first_piece_may_be_large_and_what_grows_is_counted() {
+        let budget = Budget::new("test", "bytes", "limits.bytes", 100);
+        let mut taken = budget.take(at(1), 70).unwrap();
+        assert_eq!(taken.grow(1).unwrap_err().share, Share::Address);
+        assert_eq!(budget.take(at(2), 31).unwrap_err().share, Share::All);
+        let _other = budget.take(at(2), 10).unwrap();
+        assert_eq!(budget.used(), 80);
+    }
+}
