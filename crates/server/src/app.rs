@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::config::{Admin, Checked, Config, Timing};
 use crate::extract::BodyBounds;
-use crate::http::admission::Origins;
+use crate::http::origin::Origins;
 use crate::principals::SuperDigest;
 
 /// Shared by all requests of a node.

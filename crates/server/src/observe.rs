@@ -22,7 +22,7 @@ use crate::admission::{self, Lane, has_own_lane};
 use crate::app::Shared;
 use crate::failure::Failure;
 use crate::http::connection::Front;
-use crate::http::{admission, paths};
+use crate::http::{origin, paths};
 
 /// The label of requests that found no route.
 const NO_ROUTE: &str = "none";
@@ -71,7 +71,7 @@ impl ClientFront {
             );
             return Err(Failure::new(Code::HeaderTooLarge, detail));
         }
-        admission::check_host(request.version(), request.headers())?;
+        origin::check_host(request.version(), request.headers())?;
         self.shared.origins.check(request.method(), request.headers())?;
         paths::fold(request.method(), request.uri())
     }

@@ -11,7 +11,7 @@ use lockkeeper_core::limits::{
 use lockkeeper_zookeeper::FourLetterWord;
 
 use super::{Config, ConfigError};
-use crate::http::admission::is_origin;
+use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
 /// What a checked configuration means.

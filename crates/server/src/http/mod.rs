@@ -2,10 +2,10 @@
 //!
 //! `axum::serve` has no timers and no caps, so the connections are driven here, by hyper, one task each.
 
-pub(crate) mod admission;
 pub(crate) mod connection;
 pub(crate) mod limits;
 pub(crate) mod listener;
+pub(crate) mod origin;
 pub(crate) mod pace;
 pub(crate) mod paths;
 pub(crate) mod upgrade;
