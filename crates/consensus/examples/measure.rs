@@ -1,7 +1,7 @@
 //! Measures consensus on this machine: three nodes in one process with real stores, over HTTP on loopback. Proposals per second, read
 //! barriers per second. `cargo run --release -p lockkeeper-consensus --example measure [SECONDS]`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts, PeerBook,
-    PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder,
+    BlockingPool, ClockReport, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts,
+    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Timekeeper,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
@@ -42,6 +42,29 @@ impl Machine for Counter {
         from.read_exact(&mut bytes).map_err(|error: io::Error| error.to_string())?;
         Ok(Box::new(move || self.0.store(u64::from_le_bytes(bytes), Ordering::Relaxed)))
     }
+}
+
+/// Stamps entries with the machine's clock.
+struct WallTime;
+
+impl Timekeeper for WallTime {
+    fn lead(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    }
+
+    fn tell(&self) -> u64 {
+        0
+    }
+
+    fn follow(&self, _: u64, _: Duration) {}
+
+    fn report(&self) -> ClockReport {
+        ClockReport { wall_ms: self.lead(), clock_ms: None }
+    }
+
+    fn reported(&self, _: u64, _: ClockReport) {}
+
+    fn set_voters(&self, _: BTreeSet<u64>) {}
 }
 
 struct Silent;
@@ -94,7 +117,7 @@ async fn node(
         machine: Arc::new(Counter(AtomicU64::new(0))),
         service: Arc::new(Silent),
         transport: Arc::new(HttpTransport::new(book.clone()).expect("a transport")),
-        clock_ms: Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)),
+        time: Arc::new(WallTime),
         fatal: Arc::new(|line| panic!("{line}")),
     })
     .await

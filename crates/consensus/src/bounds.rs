@@ -12,6 +12,7 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeader
 use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::membership::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
+use crate::time::{ClockReport, MAX_CLOCK_MS};
 use crate::types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
 
 /// The most by which one message may raise a node's term. Terms rise by one for each election, so a gap like this takes a century of ten
@@ -21,8 +22,6 @@ pub(crate) const MAX_TERM_STEP: u64 = 1 << 32;
 pub(crate) const MAX_FIRST_TERM: u64 = 1 << 62;
 /// The highest index: a million entries a second for nine years.
 pub(crate) const MAX_INDEX: u64 = 1 << 48;
-/// The highest clock of an entry, in ms: some time after the year 10000.
-pub(crate) const MAX_CLOCK_MS: u64 = 1 << 48;
 
 /// Why a message is refused, in words for people.
 pub(crate) type Checked<T = ()> = Result<T, String>;
@@ -214,10 +213,7 @@ fn contradiction(committed: &LogId, last: &LogId) -> String {
 fn check_entry(entry: &Entry) -> Checked {
     match &entry.payload {
         EntryPayload::Blank => Ok(()),
-        EntryPayload::Normal(stamped) if stamped.clock_ms > MAX_CLOCK_MS => {
-            Err(format!("an entry has clock {} ms, and no clock goes beyond {MAX_CLOCK_MS}", stamped.clock_ms))
-        }
-        EntryPayload::Normal(_) => Ok(()),
+        EntryPayload::Normal(stamped) => check_clock(stamped.clock_ms),
         EntryPayload::Membership(membership) => check_membership(membership),
     }
 }
@@ -242,6 +238,20 @@ fn check_membership(membership: &Membership) -> Checked {
         return Err(format!("an address has at most {} bytes", 4 * MAX_ADDRESS_BYTES));
     }
     Ok(())
+}
+
+/// What any clock of a peer shows.
+pub(crate) fn check_clock(clock_ms: u64) -> Checked {
+    if clock_ms <= MAX_CLOCK_MS {
+        return Ok(());
+    }
+    Err(format!("a clock shows {clock_ms} ms, and no clock goes beyond {MAX_CLOCK_MS}"))
+}
+
+/// A follower's clocks.
+pub(crate) fn check_clocks(report: &ClockReport) -> Checked {
+    check_clock(report.wall_ms)?;
+    report.clock_ms.map_or(Ok(()), check_clock)
 }
 
 /// A position that a leader gives in its answer.

@@ -24,14 +24,13 @@ use crate::refusals::Refusals;
 use crate::replica::Replica;
 use crate::rounds::{Rounds, leader_round, read_round};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
+use crate::time::Timekeeper;
 use crate::transport::{PeerKind, Transport, TransportError};
 use crate::types::Raft;
 use crate::watcher::Watcher;
 use crate::wire::Command;
 use crate::{formation, lifeline, membership, propose, serve};
 
-/// Reads the wall clock, in ms.
-pub type ClockMs = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Told once, in one line, when consensus cannot go on; the process must end.
 pub type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
 
@@ -53,8 +52,8 @@ pub struct Parts {
     pub service: Arc<dyn PeerService>,
     /// Calls to peers.
     pub transport: Arc<dyn Transport>,
-    /// Wall clock in ms, for the stamps of proposals.
-    pub clock_ms: ClockMs,
+    /// The replicated clock, for the stamps of proposals.
+    pub time: Arc<dyn Timekeeper>,
     /// Told when the process must end.
     pub fatal: FatalHook,
 }
@@ -68,7 +67,7 @@ pub struct Consensus {
 impl Consensus {
     /// Restores the state machine, starts the protocol, and at the first start of a cluster forms it.
     pub async fn start(parts: Parts) -> Result<Consensus, StartError> {
-        let Parts { config, store, opened, snapshots, blocking: place, machine, service, transport, clock_ms, fatal } =
+        let Parts { config, store, opened, snapshots, blocking: place, machine, service, transport, time, fatal } =
             parts;
         config.validate().map_err(StartError::Config)?;
         let raft_config = Arc::new(raft_config(&config)?);
@@ -81,7 +80,7 @@ impl Consensus {
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
         let peers = Peers::new(config.node, transport, fatal.clone());
         let refusals = Refusals::default();
-        let network = Network::new(peers.clone(), refusals.clone(), snapshots.clone(), place.clone());
+        let network = Network::new(peers.clone(), refusals.clone(), time.clone(), snapshots.clone(), place.clone());
         let raft = Raft::new(config.node, raft_config, network, LogStore::new(store), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
@@ -97,7 +96,7 @@ impl Consensus {
             machine,
             service,
             refusals,
-            clock_ms,
+            time: time.clone(),
             snapshots,
             blocking: place,
             leadership,
@@ -112,8 +111,15 @@ impl Consensus {
         });
         // Set once, here.
         let _ = shared.set(Arc::downgrade(&inner));
-        let watcher =
-            Watcher { raft, peers, leadership: leadership_sender, members: members_sender, fatal, stop: stop.clone() };
+        let watcher = Watcher {
+            raft,
+            peers,
+            time,
+            leadership: leadership_sender,
+            members: members_sender,
+            fatal,
+            stop: stop.clone(),
+        };
         tokio::spawn(watcher.run());
         tokio::spawn(stop.clone().run_until_cancelled_owned(lifeline::keep(inner.clone())));
         tokio::spawn(stop.run_until_cancelled_owned(formation::greet_and_form(inner.clone(), fresh)));

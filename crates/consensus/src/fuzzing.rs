@@ -2,14 +2,15 @@
 //! interface.
 
 use bytes::Bytes;
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
+use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use crate::bounds::Known;
+use crate::bounds::{Known, check_clocks};
 use crate::replica::decode_meta;
 use crate::types::{LogId, TypeConfig, Vote};
 use crate::wire::{
-    self, Command, Lifeline, LifelineReply, MembersReply, PieceReply, ProposeReply, ReadIndexReply, TransferReply,
+    self, AppendReply, Command, Lifeline, LifelineReply, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
+    TransferReply,
 };
 
 /// Reads bytes as a message of a peer: the first byte chooses the kind and what this node knows, the rest is the body. Whatever it is, it is
@@ -49,16 +50,17 @@ pub fn decode_any(bytes: &[u8]) {
 
 /// What is taken can be written into the log and sent on: its entries come back as they were.
 fn append(known: &Known, body: &[u8]) {
-    let Ok(mut request) = wire::decode_append(Bytes::copy_from_slice(body)) else { return };
+    let Ok(wire::Append { mut request, clock_ms }) = wire::decode_append(Bytes::copy_from_slice(body)) else { return };
     if known.check_append(&mut request).is_ok() {
-        let Ok(again) = wire::encode_append(&request) else { return };
-        let back = wire::decode_append(again).map(|back| back.entries);
+        let Ok(again) = wire::encode_append(&request, clock_ms) else { return };
+        let back = wire::decode_append(again).map(|back| back.request.entries);
         assert!(back.is_ok_and(|back| back == request.entries), "an append does not come back as it was");
     }
 }
 
 fn append_answer(known: &Known, own: Vote, body: &[u8]) {
-    let Ok(answer) = wire::decode::<AppendEntriesResponse<TypeConfig>>(body) else { return };
+    let Ok(AppendReply { clocks, answer }) = wire::decode(body) else { return };
+    drop(check_clocks(&clocks));
     for (prev, matched) in [(None, None), (Some(3), None), (Some(3), Some(5))] {
         let id = |index: Option<u64>| index.map(|index| LogId::new(own.leader_id().to_committed(), index));
         let request = AppendEntriesRequest { vote: own, prev_log_id: id(prev), entries: vec![], leader_commit: None };

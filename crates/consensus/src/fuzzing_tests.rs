@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_store::LogPosition;
+use openraft::raft::AppendEntriesResponse;
 use openraft::{BasicNode, EntryPayload};
 
 use super::*;
+use crate::time::ClockReport;
 use crate::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
 use crate::wire::PieceHead;
 
@@ -36,7 +38,13 @@ fn append_body() -> Bytes {
     let entries = payloads.into_iter().zip(5..).map(|(payload, index)| Entry { log_id: id(3, index), payload });
     let vote = Vote::from_leader_id(RaftLeaderId::new(3, 2), true);
     let (prev_log_id, leader_commit) = (Some(id(2, 4)), Some(id(3, 6)));
-    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }).unwrap()
+    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }, 7)
+        .unwrap()
+}
+
+fn append_reply() -> AppendReply {
+    let clocks = ClockReport { wall_ms: 1_000, clock_ms: Some(900) };
+    AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))) }
 }
 
 /// A true message of each kind, with its choice in front.
@@ -52,7 +60,7 @@ fn seeds() -> Vec<Vec<u8>> {
         wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
         wire::encode(&Lifeline::Hold { term: 4 }).unwrap(),
         wire::encode(&Command::AddLearner { node: 4, address: "d:1".into() }).unwrap(),
-        wire::encode(&AppendEntriesResponse::<TypeConfig>::PartialSuccess(Some(id(3, 9)))).unwrap(),
+        wire::encode(&append_reply()).unwrap(),
         wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
         wire::encode(&PieceReply::HigherVote { vote: candidate }).unwrap(),
         wire::encode::<ProposeReply>(&Ok((3, 9))).unwrap(),
@@ -101,7 +109,7 @@ fn any_bytes_are_taken_or_refused() {
 #[test]
 fn true_messages_are_taken() {
     let known = Known { node: 1, term: 3, fresh: false };
-    let mut append = wire::decode_append(append_body()).unwrap();
+    let mut append = wire::decode_append(append_body()).unwrap().request;
     known.check_append(&mut append).unwrap();
     assert_eq!(append.leader_commit, Some(id(3, 6)));
     append.leader_commit = Some(id(3, 60));

@@ -23,7 +23,6 @@ use crate::transport::{PeerKind, Transport, TransportError};
 pub const HEADER_CODE: &str = "lockkeeper-code";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 const MAX_DETAIL_BYTES: usize = 4 * 1024;
 /// Connections are kept for as long as the peer lets them.
 const IDLE_CONNECTIONS: usize = 64;
@@ -108,7 +107,7 @@ impl Transport for HttpTransport {
             request = request.header(HEADER_TO_DIRECTORY, format!("{expected:032x}"));
         }
         let response = request.send().await.map_err(|error| classify(&error))?;
-        answer(response).await
+        answer(response, kind.max_answer_bytes()).await
     }
 
     fn learn(&self, node: u64, address: &str) {
@@ -120,10 +119,10 @@ impl Transport for HttpTransport {
     }
 }
 
-async fn answer(response: Response) -> Result<Bytes, TransportError> {
+async fn answer(response: Response, max_bytes: usize) -> Result<Bytes, TransportError> {
     let status = response.status();
     if status == reqwest::StatusCode::OK {
-        return read(response, MAX_ANSWER_BYTES).await;
+        return read(response, max_bytes).await;
     }
     let code = response.headers().get(HEADER_CODE).and_then(|code| code.to_str().ok()).map(str::to_owned);
     let detail = read(response, MAX_DETAIL_BYTES).await.unwrap_or_default();

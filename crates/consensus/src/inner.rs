@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use crate::blocking::Blocking;
 use crate::bounds::Known;
 use crate::config::Config;
-use crate::consensus::ClockMs;
 use crate::error::BarrierError;
 use crate::incoming::Incoming;
 use crate::machine::{Machine, PeerService};
@@ -23,6 +22,7 @@ use crate::peers::Peers;
 use crate::refusals::Refusals;
 use crate::rounds::Rounds;
 use crate::status::{ConsensusStatus, Leadership, Members};
+use crate::time::Timekeeper;
 use crate::types::{Raft, TypeConfig};
 use crate::watcher;
 
@@ -38,7 +38,7 @@ pub(crate) struct Inner {
     pub(crate) machine: Arc<dyn Machine>,
     pub(crate) service: Arc<dyn PeerService>,
     pub(crate) refusals: Refusals,
-    pub(crate) clock_ms: ClockMs,
+    pub(crate) time: Arc<dyn Timekeeper>,
     pub(crate) snapshots: Arc<dyn SnapshotStorage>,
     pub(crate) blocking: Arc<dyn Blocking>,
     pub(crate) leadership: watch::Receiver<Leadership>,

@@ -32,6 +32,7 @@ mod serve;
 mod status;
 #[cfg(test)]
 mod suite_tests;
+mod time;
 mod transport;
 mod types;
 mod watcher;
@@ -39,7 +40,7 @@ mod wire;
 
 pub use blocking::{Blocking, BlockingPool, Work, blocking};
 pub use config::Config;
-pub use consensus::{ClockMs, Consensus, FatalHook, Parts};
+pub use consensus::{Consensus, FatalHook, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 pub use gate::{
     CODE_BAD_IDENTITY, CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY,
@@ -51,4 +52,5 @@ pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, Restored, ServiceError, SnapshotEncoder};
 pub use runtime::seed_this_thread;
 pub use status::{ConsensusStatus, Follower, Leadership, Members, ReadIndex};
+pub use time::{ClockReport, MAX_CLOCK_MS, Timekeeper};
 pub use transport::{PeerKind, Transport, TransportError};

@@ -12,7 +12,7 @@ use lockkeeper_store::LogPosition;
 pub struct Committed {
     /// Its place in the log.
     pub position: LogPosition,
-    /// Wall clock of the leader, in ms, when it proposed.
+    /// The replicated clock, in ms, as the leader had it when it proposed.
     pub clock_ms: u64,
     /// What was proposed.
     pub payload: Bytes,

@@ -25,13 +25,14 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use crate::blocking::{Blocking, blocking};
-use crate::bounds::Known;
+use crate::bounds::{Known, check_clocks};
 use crate::peers::Peers;
 use crate::refusals::Refusals;
 use crate::replica::{SnapshotData, encode_meta};
+use crate::time::Timekeeper;
 use crate::transport::{PeerKind, TransportError};
 use crate::types::{LogId, TypeConfig, Vote};
-use crate::wire::{self, PIECE_BYTES, PieceHead, PieceReply};
+use crate::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
 
 /// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
@@ -46,6 +47,7 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) struct Network {
     peers: Peers,
     refusals: Refusals,
+    time: Arc<dyn Timekeeper>,
     /// What each peer has acknowledged last.
     matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
     snapshots: Arc<dyn SnapshotStorage>,
@@ -63,10 +65,11 @@ impl Network {
     pub(crate) fn new(
         peers: Peers,
         refusals: Refusals,
+        time: Arc<dyn Timekeeper>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
     ) -> Network {
-        Network { peers, refusals, matched: Arc::default(), snapshots, blocking }
+        Network { peers, refusals, time, matched: Arc::default(), snapshots, blocking }
     }
 
     fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
@@ -241,7 +244,10 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
             _ => option.hard_ttl().max(BULK_DEADLINE),
         };
-        let answer = self.call(self.append, RPCTypes::AppendEntries, wire::encode_append(&rpc), deadline).await?;
+        let body = wire::encode_append(&rpc, self.network.time.tell());
+        let AppendReply { clocks, answer } = self.call(self.append, RPCTypes::AppendEntries, body, deadline).await?;
+        check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
+        self.network.time.reported(self.target, clocks);
         let matched = self.network.matched(self.target, &rpc.vote);
         let checked = self.known(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
         let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;

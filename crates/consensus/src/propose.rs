@@ -69,7 +69,7 @@ pub(crate) async fn propose_here(inner: &Arc<Inner>, from: u64, payload: Bytes) 
 async fn write(inner: &Arc<Inner>, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
     let started = Instant::now();
     loop {
-        let stamped = Stamped { clock_ms: (inner.clock_ms)(), payload: payload.clone() };
+        let stamped = Stamped { clock_ms: inner.time.lead(), payload: payload.clone() };
         let error = match inner.raft.client_write(stamped).await {
             Ok(response) => return Ok(position_of(response.log_id())),
             Err(error) => error,

@@ -7,16 +7,20 @@ use bytes::Bytes;
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use openraft::errors::RaftError;
-use openraft::raft::{TransferLeaderRequest, VoteRequest};
+use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest, VoteRequest};
 use openraft::vote::RaftLeaderId;
 use serde::Serialize;
+use tokio::time::Instant;
 
+use crate::bounds::check_clock;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
 use crate::incoming::take_piece;
 use crate::inner::Inner;
 use crate::transport::PeerKind;
 use crate::types::{TypeConfig, Vote};
-use crate::wire::{self, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply};
+use crate::wire::{
+    self, Append, AppendReply, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
+};
 use crate::{lifeline, membership, propose};
 
 type Answer = Result<Bytes, ServeError>;
@@ -96,16 +100,23 @@ async fn dispatch(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) ->
 }
 
 async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
-    let mut request = wire::decode_append(body).map_err(malformed)?;
+    let arrived = Instant::now();
+    let Append { mut request, clock_ms } = wire::decode_append(body).map_err(malformed)?;
     spoken_by(&request.vote, from)?;
     inner.known().check_append(&mut request).map_err(implausible)?;
+    check_clock(clock_ms).map_err(implausible)?;
     for entry in &request.entries {
         if let EntryPayload::Normal(stamped) = &entry.payload {
             let readable = inner.machine.check(None, &stamped.payload);
             readable.map_err(|why| implausible(format!("entry {} cannot be read: {why}", entry.log_id())))?;
         }
     }
-    answer(&inner.raft.append_entries(request).await.map_err(stopped)?)
+    let response = inner.raft.append_entries(request).await.map_err(stopped)?;
+    // Only the leader that this node follows tells it the time.
+    if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {
+        inner.time.follow(clock_ms, arrived.elapsed());
+    }
+    answer(&AppendReply { clocks: inner.time.report(), answer: response })
 }
 
 fn vote_request(inner: &Inner, from: u64, body: &[u8]) -> Result<VoteRequest<TypeConfig>, ServeError> {

@@ -79,6 +79,14 @@ impl PeerKind {
             _ => 64 * 1024,
         }
     }
+
+    /// Largest answer that a peer may give; the transport takes no longer one.
+    pub fn max_answer_bytes(self) -> usize {
+        match self {
+            PeerKind::Service => 4 * 1024 * 1024,
+            _ => 64 * 1024,
+        }
+    }
 }
 
 impl fmt::Display for PeerKind {

@@ -1,6 +1,7 @@
 //! Turns openraft's metrics into our values: leadership, members, gauges, and the one line that says why it stopped.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
@@ -13,6 +14,7 @@ use crate::consensus::FatalHook;
 use crate::membership::{is_near, members_of};
 use crate::peers::Peers;
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
+use crate::time::Timekeeper;
 use crate::types::{LogId, Raft, position_of};
 
 /// How often the running state is looked at when nothing else moves.
@@ -21,6 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 pub(crate) struct Watcher {
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
+    pub(crate) time: Arc<dyn Timekeeper>,
     pub(crate) leadership: watch::Sender<Leadership>,
     pub(crate) members: watch::Sender<Members>,
     pub(crate) fatal: FatalHook,
@@ -70,6 +73,7 @@ impl Watcher {
             if *before == members {
                 return false;
             }
+            self.time.set_voters(members.voters.keys().copied().collect());
             let all = |members: &Members| -> BTreeMap<u64, String> {
                 members.voters.iter().chain(&members.learners).map(|(node, at)| (*node, at.clone())).collect()
             };

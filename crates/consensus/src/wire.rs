@@ -5,17 +5,18 @@ use std::io;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lockkeeper_store::LogPosition;
-use openraft::raft::AppendEntriesRequest;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, invalid};
 use crate::error::{BarrierError, ChangeError, ProposeError};
 use crate::status::Members;
+use crate::time::ClockReport;
 use crate::types::{LogId, TypeConfig, Vote};
 
 /// First byte of every body: the version of what follows.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Payload bytes in one snapshot piece.
 pub(crate) const PIECE_BYTES: usize = 1024 * 1024;
 
@@ -37,16 +38,31 @@ struct AppendHead {
     prev: Option<LogId>,
     commit: Option<LogId>,
     entries: u32,
+    clock_ms: u64,
+}
+
+/// An append, and what the leader's replicated clock showed when it was sent.
+pub(crate) struct Append {
+    pub(crate) request: AppendEntriesRequest<TypeConfig>,
+    pub(crate) clock_ms: u64,
+}
+
+/// The answer to an append, and the follower's clocks.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct AppendReply {
+    pub(crate) clocks: ClockReport,
+    pub(crate) answer: AppendEntriesResponse<TypeConfig>,
 }
 
 /// An append in which entries are copied once and shared after.
-pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>) -> io::Result<Bytes> {
+pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>, clock_ms: u64) -> io::Result<Bytes> {
     let records = request.entries.iter().map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
     let head = AppendHead {
         vote: request.vote,
         prev: request.prev_log_id,
         commit: request.leader_commit,
         entries: u32::try_from(records.len()).map_err(io::Error::other)?,
+        clock_ms,
     };
     let head = encode(&head)?;
     let bytes = records.iter().map(|record| 20 + record.payload.len()).sum::<usize>();
@@ -62,7 +78,7 @@ pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>) -> io::R
     Ok(body.freeze())
 }
 
-pub(crate) fn decode_append(mut body: Bytes) -> io::Result<AppendEntriesRequest<TypeConfig>> {
+pub(crate) fn decode_append(mut body: Bytes) -> io::Result<Append> {
     let short = || invalid("append");
     let head_bytes = body.try_get_u32_le().map_err(|_| short())? as usize;
     if body.len() < head_bytes {
@@ -82,7 +98,8 @@ pub(crate) fn decode_append(mut body: Bytes) -> io::Result<AppendEntriesRequest<
     if !body.is_empty() {
         return Err(short());
     }
-    Ok(AppendEntriesRequest { vote: head.vote, prev_log_id: head.prev, entries, leader_commit: head.commit })
+    let request = AppendEntriesRequest { vote: head.vote, prev_log_id: head.prev, entries, leader_commit: head.commit };
+    Ok(Append { request, clock_ms: head.clock_ms })
 }
 
 /// A command for the leader.

@@ -187,6 +187,7 @@ async fn a_leader_survives_every_answer_to_its_appends() {
         forged::partial(Some((0, u64::MAX))),
         forged::partial(None),
         forged::conflict(),
+        forged::success_at(u64::MAX),
         forged::higher_vote(forged::candidate(0, 1)),
         Bytes::from_static(b"\xff\xff\xff"),
     ] {

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
-use common::{Recorder, clock_ms};
+use common::{Recorder, WallTime};
 use lockkeeper_consensus::{
     BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind,
     PeerService, ServiceError, Transport,
@@ -99,7 +99,7 @@ fn process() {
             machine: Arc::new(Recorder::default()),
             service: Arc::new(commands.clone()),
             transport: Arc::new(HttpTransport::new(book.clone()).unwrap()),
-            clock_ms: Arc::new(clock_ms),
+            time: Arc::new(WallTime),
             fatal: Arc::new(|line| panic!("{line}")),
         })
         .await

@@ -17,7 +17,7 @@ use crate::rules::Rules;
 pub struct Batch {
     /// Who sent it. The state applies each origin once, so a batch whose fate is unknown may be sent again.
     pub origin: Origin,
-    /// Wall clock of the proposing leader in milliseconds since 1970. The state clamps it to be monotonic.
+    /// The replicated clock as the proposing leader keeps it, in milliseconds since 1970. The state clamps it to be monotonic.
     pub clock_ms: u64,
     /// What the configuration of the node that made the batch allows.
     pub rules: Rules,

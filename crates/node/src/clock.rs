@@ -7,7 +7,7 @@ use async_trait::async_trait;
 /// A wall clock, a monotonic clock, and a way to wait.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since 1970. May jump; goes into batches as data and decides nothing on its own.
+    /// Milliseconds since 1970. May jump: the replicated clock is pulled gently by it (see `replicated_clock`), and nothing else is.
     fn wall_ms(&self) -> u64;
 
     /// Time since some fixed moment. Never goes back. Everything that is timed is timed by this.

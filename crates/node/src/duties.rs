@@ -210,15 +210,13 @@ impl Duties {
 
     /// When the replicated clock will have reached this, if time goes on as it does.
     fn reached_by(&self, at_ms: u64) -> Duration {
-        let clock = &self.replica.clock;
-        let wall_ms = clock.wall_ms().max(self.replica.state.read().clock_ms());
-        clock.now() + Duration::from_millis(at_ms.saturating_sub(wall_ms))
+        self.replica.clock.now() + Duration::from_millis(at_ms.saturating_sub(self.replica.time.shows()))
     }
 
     async fn reap(&self, proposer: &Proposer) {
         let paths = {
             let state = self.replica.state.read();
-            state.reapable(self.replica.clock.wall_ms().max(state.clock_ms()), MAX_BULK)
+            state.reapable(self.replica.time.shows().max(state.clock_ms()), MAX_BULK)
         };
         // Nothing is written when nothing is due.
         if !paths.is_empty() {

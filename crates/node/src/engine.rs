@@ -62,6 +62,7 @@ impl Engine {
         let _ = door.0.set(duties.clone());
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
         start_bookmarks(&config, replica.clone(), stop.clone());
+        start_clock_watch(replica.clone(), stop.clone());
         let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
         let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
         start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone(), stop.clone());
@@ -220,6 +221,20 @@ fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Ar
         }
     };
     vital.start_vital("look at its own freshness", stop, looking);
+}
+
+/// How often the wall clock is compared with the replicated clock.
+const COMPARE_EVERY: Duration = Duration::from_secs(5);
+
+fn start_clock_watch(replica: Arc<Replica>, stop: CancellationToken) {
+    let vital = replica.clone();
+    let comparing = async move {
+        loop {
+            replica.clock.sleep_until(replica.clock.now() + COMPARE_EVERY).await;
+            replica.time.look_at_skew();
+        }
+    };
+    vital.start_vital("comparison of clocks", stop, comparing);
 }
 
 fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {

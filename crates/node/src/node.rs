@@ -65,7 +65,6 @@ impl Node {
         parts.config.validate().map_err(StartError::Config)?;
         let replica = Replica::new(&parts.config, parts.clock.clone(), parts.fatal.clone());
         let door = Arc::new(Door::default());
-        let wall = parts.clock.clone();
         let incarnation = parts.opened.incarnation;
         let consensus = Consensus::start(lockkeeper_consensus::Parts {
             config: parts.config.consensus.clone(),
@@ -76,7 +75,7 @@ impl Node {
             machine: replica.clone(),
             service: door.clone(),
             transport: parts.transport,
-            clock_ms: Arc::new(move || wall.wall_ms()),
+            time: replica.time.clone(),
             fatal: parts.fatal,
         })
         .await?;

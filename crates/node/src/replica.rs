@@ -28,6 +28,7 @@ use crate::flight::{Done, Flight};
 use crate::hearing::HearingTable;
 use crate::history::{History, WatchEvent};
 use crate::observer::Observer;
+use crate::time::Time;
 use crate::tracker::SessionTracker;
 use crate::waiters::WaiterTable;
 use crate::watches::WatchTable;
@@ -46,6 +47,7 @@ pub(crate) struct Leading {
 pub(crate) struct Replica {
     node: NodeId,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: Arc<Time>,
     fatal: FatalHook,
     pub(crate) state: RwLock<State>,
     pub(crate) watches: Arc<Mutex<WatchTable>>,
@@ -67,6 +69,7 @@ impl Replica {
         let watches = WatchTable::new(history, config.watch_queue_events, config.max_watches);
         Arc::new(Self {
             node: NodeId(config.consensus.node),
+            time: Arc::new(Time::new(config.consensus.node, clock.clone())),
             clock,
             fatal,
             state: RwLock::new(State::new()),
@@ -137,6 +140,7 @@ impl Replica {
         let began = self.clock.now();
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
+        self.time.applied(state.clock_ms());
         self.follow(&state, &batch, outcomes);
         let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
         drop(state);
@@ -310,6 +314,7 @@ impl Machine for Replica {
             let jump = || {
                 let mut state = self.state.write();
                 *state = restored;
+                self.time.applied(state.clock_ms());
                 self.jump(&state);
                 let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
                 drop(state);

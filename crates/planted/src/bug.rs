@@ -85,6 +85,8 @@ bugs! {
     ForgetWatchesAtInstall = "forget-watches-at-install",
     /// The client library counts a lease from the answer, not from when the keepalive was sent.
     LeaseFromAnswer = "lease-from-answer",
+    /// The leader stamps entries with its wall clock.
+    TrustWallClock = "trust-wall-clock",
 }
 
 impl std::fmt::Display for Bug {

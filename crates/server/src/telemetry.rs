@@ -223,6 +223,11 @@ fn describe_replication() {
     );
     describe_gauge!("lockkeeper_voters", Unit::Count, "Members that vote.");
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
+    describe_gauge!(
+        "lockkeeper_clock_skew_ms",
+        Unit::Milliseconds,
+        "How far this machine's wall clock is ahead of the cluster's clock; negative if it is behind."
+    );
     describe_gauge!("lockkeeper_purged_log_index", Unit::Count, "Log index up to which the log is cut.");
     describe_gauge!("lockkeeper_last_log_index", Unit::Count, "Last log index stored.");
     describe_counter!("lockkeeper_elections_total", Unit::Count, "Changes of leader or term seen by this node.");

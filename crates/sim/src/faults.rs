@@ -75,6 +75,8 @@ kinds! {
     SlowDisk = "slow-disk",
     /// A wall clock jumps.
     ClockJump = "clock-jump",
+    /// A wall clock is put years off, or right again; those of all nodes, now and then.
+    ClockYears = "clock-years",
     /// A node's clocks go too fast or too slow, within the plan's drift.
     ClockRate = "clock-rate",
     /// A node takes a snapshot now.
@@ -84,6 +86,9 @@ kinds! {
     /// A node leaves it.
     RemoveNode = "remove-node",
 }
+
+/// Milliseconds of a year, about.
+const YEAR_MS: i64 = 365 * 24 * 3_600_000;
 
 /// What is to be undone, and when.
 #[derive(Debug)]
@@ -253,7 +258,9 @@ impl Faults {
                 false
             }
             K::PauseOne | K::PauseLeader | K::PauseAll | K::PauseClients => self.pause(world, kind),
-            K::BadLinks | K::SlowDisk | K::ClockJump | K::ClockRate | K::Snapshot => self.trouble(world, kind),
+            K::BadLinks | K::SlowDisk | K::ClockJump | K::ClockYears | K::ClockRate | K::Snapshot => {
+                self.trouble(world, kind)
+            }
             K::AddNode | K::RemoveNode => self.membership(world, kind),
         }
     }
@@ -376,6 +383,13 @@ impl Faults {
             FaultKind::ClockJump => {
                 let off_by_ms = self.rng.random_range(-20_000..=20_000);
                 world.set_wall(node, off_by_ms);
+                true
+            }
+            FaultKind::ClockYears => {
+                let years = self.rng.random_range(-40..=40);
+                let off_by_ms = if self.rng.random_bool(0.4) { 0 } else { years * YEAR_MS };
+                let nodes = if self.rng.random_bool(0.2) { world.nodes() } else { vec![node] };
+                nodes.into_iter().for_each(|node| world.set_wall(node, off_by_ms));
                 true
             }
             FaultKind::ClockRate => {

@@ -78,6 +78,7 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         Bug::NoLockDelay => (&[F::PauseClients], &[Work::Delay]),
         Bug::GateLetsAllIn => (&[], &[Work::Gate]),
         Bug::ForeignDeleteBreaksLock | Bug::ForeignNamesAllowed => (&[], &[Work::Lock, Work::ByHand]),
+        Bug::TrustWallClock => (&[F::ClockYears], &[Work::Data]),
         Bug::SkipTxnGuards => (&[F::PauseClients], &[Work::Lock, Work::Data]),
         Bug::ForgetWatchesAtInstall => (&[F::Snapshot, F::PartitionOne, F::PauseOne], &[Work::Data]),
         Bug::DropWatchAtReconnect | Bug::LeaseFromAnswer => (&[], &[]),

@@ -19,6 +19,7 @@ use crate::checks::gates::Gates;
 use crate::checks::herd::Herd;
 use crate::checks::leaders::Leaders;
 use crate::checks::locks::Locks;
+use crate::checks::pace::Pace;
 use crate::checks::reads::Reads;
 use crate::checks::requests::Requests;
 use crate::checks::rights::Rights;
@@ -44,6 +45,7 @@ pub struct Oracle {
     watches: Watches,
     gates: Gates,
     rights: Rights,
+    pace: Pace,
     calls: Calls,
     agreement: Agreement,
     state: State,
@@ -88,6 +90,7 @@ impl Oracle {
             watches: Watches::default(),
             gates: Gates::default(),
             rights: Rights::default(),
+            pace: Pace::new(fastest),
             calls: Calls::default(),
             agreement: Agreement::default(),
             state: State::new(),
@@ -146,6 +149,7 @@ impl Oracle {
 
     /// A node has applied these, which stand in its log.
     pub fn applied(&mut self, node: u64, records: &[Record], now_us: u64) {
+        self.pace.runs(node);
         for record in records {
             match self.committed.applied(node, record.position.index, mark_of(record)) {
                 Err(what) => self.broken(Check::LogMatching, what),
@@ -265,6 +269,8 @@ impl Oracle {
         self.hold(Check::Gates, checked);
         let checked = self.rights.change(change);
         self.hold(Check::Rights, checked);
+        let checked = self.pace.change(change);
+        self.hold(Check::Pace, checked);
     }
 
     // What clients see.
@@ -385,8 +391,9 @@ impl Oracle {
     }
 
     /// A node has gone down.
-    pub fn node_died(&mut self, node: u64) {
+    pub fn node_died(&mut self, node: u64, now_us: u64) {
         self.calls.died(node);
+        self.pace.died(node, now_us);
     }
 
     /// Nothing has been wrong with the world since `right_us`: whoever waits for something that is due has it by now.

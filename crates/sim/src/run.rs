@@ -289,7 +289,7 @@ impl Run {
         for (id, known) in &mut self.known {
             if known.up && (!self.world.is_up(*id) || self.world.incarnation(*id) != known.incarnation) {
                 known.up = false;
-                oracle.node_died(*id);
+                oracle.node_died(*id, now_us);
             }
         }
         let mut moved = Vec::new();

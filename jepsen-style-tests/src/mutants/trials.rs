@@ -102,6 +102,7 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
         }
         // Not looked for here: the simulation catches them.
         Bug::BusyWithoutWithdrawal
+        | Bug::TrustWallClock
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions
         | Bug::LoseWakeup
@@ -145,6 +146,7 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         Bug::DropWatchAtReconnect | Bug::ForgetWatchesAtInstall => &["watches"],
         Bug::LeaseFromAnswer => &["the holder was told"],
         Bug::ExpiredBeforeApplied
+        | Bug::TrustWallClock
         | Bug::BusyWithoutWithdrawal
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions

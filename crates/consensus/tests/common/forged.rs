@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::Serialize;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// (term, index) of an entry.
 pub type Id = (u64, u64);
@@ -70,24 +70,27 @@ pub fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, 
         rest.extend((payload.len() as u32).to_le_bytes());
         rest.extend(payload);
     }
-    framed(&(vote, prev, commit, entries.len() as u32), &rest)
+    framed(&(vote, prev, commit, entries.len() as u32, 1_000_u64), &rest)
 }
+
+/// A follower's clocks, before each answer to an append: wall clock and replicated clock.
+const CLOCKS: (u64, Option<u64>) = (1_000, None);
 
 /// Answers to an append, as the number of the variant and what it has.
-pub fn success() -> Bytes {
-    body(&0_u8)
-}
-
 pub fn partial(upto: Option<Id>) -> Bytes {
-    body(&(1_u8, upto))
+    body(&(CLOCKS, 1_u8, upto))
 }
 
 pub fn conflict() -> Bytes {
-    body(&2_u8)
+    body(&(CLOCKS, 2_u8))
 }
 
 pub fn higher_vote(vote: Vote) -> Bytes {
-    body(&(3_u8, vote))
+    body(&(CLOCKS, 3_u8, vote))
+}
+
+pub fn success_at(wall_ms: u64) -> Bytes {
+    body(&(wall_ms, None::<u64>, 0_u8))
 }
 
 /// The whole of a snapshot in one piece.

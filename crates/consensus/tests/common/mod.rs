@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate, PeerIdentity,
-    PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Transport, TransportError,
+    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate,
+    PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Timekeeper, Transport,
+    TransportError,
 };
 use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
@@ -243,6 +244,29 @@ fn fresh_directory() -> u128 {
     u128::from(NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
+/// Stamps entries with the machine's clock: what a clock shows is the layer above's concern.
+pub struct WallTime;
+
+impl Timekeeper for WallTime {
+    fn lead(&self) -> u64 {
+        clock_ms()
+    }
+
+    fn tell(&self) -> u64 {
+        0
+    }
+
+    fn follow(&self, _: u64, _: Duration) {}
+
+    fn report(&self) -> ClockReport {
+        ClockReport { wall_ms: clock_ms(), clock_ms: None }
+    }
+
+    fn reported(&self, _: u64, _: ClockReport) {}
+
+    fn set_voters(&self, _: BTreeSet<u64>) {}
+}
+
 pub fn clock_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
 }
@@ -304,7 +328,7 @@ impl Cluster {
             machine: machine.clone(),
             service: Arc::new(Echo),
             transport: Arc::new(Wire { net: self.net.clone(), from: node, book: book.clone() }),
-            clock_ms: Arc::new(clock_ms),
+            time: Arc::new(WallTime),
             fatal: hook,
         })
         .await

@@ -20,7 +20,7 @@ fn number(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 fn vote(term: u64, node: u64, committed: bool) -> Vec<u8> {
     [&[VERSION], &number(term)[..], &[1], &number(node), &[u8::from(committed)]].concat()
@@ -41,7 +41,7 @@ fn forgeries(from: u64) -> Vec<(&'static str, Vec<u8>)> {
         let ask = [vote(term, from, false), vec![1], number(1), number(1 << 40), vec![0]].concat();
         all.push(("vote", ask.clone()));
         all.push(("pre-vote", ask));
-        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0]].concat();
+        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0, 9]].concat();
         all.push(("append", framed(heartbeat.clone(), &[])));
         all.push(("heartbeat", framed(heartbeat, &[])));
         all.push(("transfer-leader", [vote(term, from, true), number(from % 3 + 1), none.to_vec()].concat()));

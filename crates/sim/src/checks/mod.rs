@@ -14,6 +14,7 @@ pub mod herd;
 pub mod leaders;
 pub mod locks;
 pub mod names;
+pub mod pace;
 pub mod reads;
 pub mod requests;
 pub mod rights;
@@ -63,6 +64,8 @@ pub enum Check {
     Gates,
     /// Nobody does to others' requests what they have no right to.
     Rights,
+    /// The replicated clock goes at the pace of true time.
+    Pace,
     /// The healed cluster works again.
     Progress,
     /// A node gave up, or a task panicked.
@@ -89,6 +92,7 @@ impl Check {
             Self::Durable => "durable",
             Self::Gates => "gates",
             Self::Rights => "rights",
+            Self::Pace => "pace",
             Self::Progress => "progress",
             Self::Fatal => "fatal",
         }

@@ -1,0 +1,203 @@
+//! The replicated clock as this node sees it between two entries of the log, and what it says as the leader (DESIGN section 3).
+//!
+//! It goes by monotonic clocks: the leader says with each append what it shows, and every node counts on from there. So a new leader goes
+//! on where the old one was, whatever its wall clock shows. Wall clocks pull it gently (at most [`SLEW_DIVISOR`]) towards what a majority
+//! of them says. Only a leader that has not been told the time since its process began, after a restart of the whole cluster, steps to
+//! that: forward, and at most by a bound. So no wall clock can stop time or skip years.
+//!
+//! Pure: time comes in as milliseconds, of a monotonic clock and of the wall clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lockkeeper_consensus::ClockReport;
+
+/// A hundredth: time passes by that much faster or slower at most while it is being set right.
+pub(crate) const SLEW_DIVISOR: u64 = 100;
+/// The most by which a restart of the whole cluster sets the clock forward at once: 30 days.
+pub(crate) const MAX_STEP_MS: u64 = 30 * 24 * 3_600_000;
+/// As much for a cluster of one, where no second clock confirms the first: a day.
+pub(crate) const MAX_STEP_ALONE_MS: u64 = 24 * 3_600_000;
+/// A pull is worth the arithmetic after this.
+const SLEW_EVERY_MS: u64 = 100;
+/// How long after a step those who answer later may add to it.
+const STEP_AGAIN_MS: u64 = 10_000;
+/// What a node said of its clocks counts for this long.
+const REPORT_LIVES_MS: u64 = 10_000;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct ReplicatedClock {
+    node: u64,
+    voters: BTreeSet<u64>,
+    /// What it showed, and when by the monotonic clock; none in a cluster that has never had the time.
+    seen: Option<(u64, u64)>,
+    /// Since this process began: has a leader told it the time, or has it set it as the leader?
+    told: bool,
+    /// The latest entry applied here shows this: the clock shows no less.
+    applied_ms: u64,
+    reports: BTreeMap<u64, (ClockReport, u64)>,
+    slewed_ms: u64,
+    stepped: Option<Step>,
+}
+
+/// The step after a restart of the whole cluster.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// When it was taken, by the monotonic clock.
+    at_ms: u64,
+    /// What the clock showed before.
+    from_ms: u64,
+    /// It is not taken up again.
+    over: bool,
+}
+
+impl ReplicatedClock {
+    pub(crate) fn new(node: u64) -> Self {
+        let (voters, reports) = (BTreeSet::new(), BTreeMap::new());
+        Self { node, voters, seen: None, told: false, applied_ms: 0, reports, slewed_ms: 0, stepped: None }
+    }
+
+    /// What it shows; zero in a cluster that has never had the time.
+    pub(crate) fn shows(&self, now_ms: u64) -> u64 {
+        self.seen.map_or(0, |(clock_ms, at_ms)| clock_ms.saturating_add(now_ms.saturating_sub(at_ms)))
+    }
+
+    /// Who votes, from now on.
+    pub(crate) fn set_voters(&mut self, voters: BTreeSet<u64>) {
+        self.reports.retain(|node, _| voters.contains(node));
+        self.voters = voters;
+    }
+
+    /// The state shows this after an entry or a snapshot.
+    pub(crate) fn applied(&mut self, clock_ms: u64, now_ms: u64) {
+        self.applied_ms = clock_ms;
+        if clock_ms > self.shows(now_ms) {
+            self.seen = Some((clock_ms, now_ms));
+        }
+    }
+
+    /// The leader has said what it shows.
+    pub(crate) fn follow(&mut self, leader_ms: u64, now_ms: u64) {
+        // Nothing before the first entry with a clock: then there is no time to keep.
+        if leader_ms > 0 {
+            self.seen = Some((leader_ms.max(self.applied_ms), now_ms));
+            (self.told, self.stepped) = (true, None);
+        }
+    }
+
+    /// What this node tells the leader.
+    pub(crate) fn report(&self, wall_ms: u64, now_ms: u64) -> ClockReport {
+        ClockReport { wall_ms, clock_ms: self.told.then(|| self.shows(now_ms)) }
+    }
+
+    /// What another node has told this one, the leader.
+    pub(crate) fn reported(&mut self, node: u64, report: ClockReport, now_ms: u64) {
+        if self.voters.contains(&node) {
+            self.reports.insert(node, (report, now_ms));
+        }
+    }
+
+    /// What it shows, said by this node as the leader: for an entry.
+    pub(crate) fn lead(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
+        match (self.tell(wall_ms, now_ms), self.seen) {
+            // The first entry of all, before a majority has said anything: there is no better clock.
+            (_, None) => wall_ms,
+            _ => self.shows(now_ms),
+        }
+    }
+
+    /// What this node as the leader tells the others; 0 while it does not know yet.
+    pub(crate) fn tell(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
+        if !self.told {
+            self.step(wall_ms, now_ms);
+        }
+        if !self.told {
+            return 0;
+        }
+        self.step_again(wall_ms, now_ms);
+        self.slew(wall_ms, now_ms);
+        self.shows(now_ms)
+    }
+
+    /// After a restart of the whole cluster nobody knows how much time has passed, and wall clocks must say; unless somebody was told.
+    fn step(&mut self, wall_ms: u64, now_ms: u64) {
+        let of = |report: &ClockReport| report.clock_ms.unwrap_or(report.wall_ms);
+        let Some(agreed_ms) = self.agreed(wall_ms, now_ms, of) else { return };
+        let nobody_knows = self.reports.values().all(|(report, _)| report.clock_ms.is_none());
+        let began_ms = self.seen.map_or(agreed_ms, |_| self.shows(now_ms));
+        self.stepped = Some(Step { at_ms: now_ms, from_ms: began_ms, over: !nobody_knows });
+        self.seen = Some((began_ms, now_ms));
+        self.told = true;
+        self.slewed_ms = now_ms;
+        self.step_to(agreed_ms, now_ms);
+    }
+
+    /// Whoever answers a little later is heard as well: the first two of three may be the one that is right and the one that is behind.
+    fn step_again(&mut self, wall_ms: u64, now_ms: u64) {
+        let open = self.stepped.is_some_and(|step| !step.over && now_ms.saturating_sub(step.at_ms) <= STEP_AGAIN_MS);
+        if open && let Some(agreed_ms) = self.agreed(wall_ms, now_ms, |report| report.wall_ms) {
+            self.step_to(agreed_ms, now_ms);
+        }
+    }
+
+    fn step_to(&mut self, agreed_ms: u64, now_ms: u64) {
+        let Some(step) = self.stepped else { return };
+        let most = if self.voters.len() > 1 { MAX_STEP_MS } else { MAX_STEP_ALONE_MS };
+        let bound_ms = step.from_ms.saturating_add(now_ms.saturating_sub(step.at_ms)).saturating_add(most);
+        let target_ms = agreed_ms.min(bound_ms);
+        if target_ms > self.shows(now_ms) {
+            tracing::info!(
+                by_ms = target_ms - self.shows(now_ms),
+                "the whole cluster was down: its clock is set forward"
+            );
+            self.seen = Some((target_ms, now_ms));
+        }
+        if agreed_ms > bound_ms {
+            tracing::warn!(
+                behind_ms = agreed_ms - bound_ms,
+                "the wall clocks are further ahead of the cluster's clock than a restart may set it forward: it goes on from there"
+            );
+            self.stepped = Some(Step { over: true, ..step });
+        }
+    }
+
+    /// Lets it go a little faster or slower, towards the wall clocks.
+    fn slew(&mut self, wall_ms: u64, now_ms: u64) {
+        let passed_ms = now_ms.saturating_sub(self.slewed_ms);
+        if passed_ms < SLEW_EVERY_MS {
+            return;
+        }
+        self.slewed_ms = now_ms;
+        // A pause in leading, or of the process, is no time in which it could have been pulled.
+        let most = passed_ms.min(10 * SLEW_EVERY_MS) / SLEW_DIVISOR;
+        let shows_ms = self.shows(now_ms);
+        let (Some((clock_ms, at_ms)), Some(agreed_ms)) = (self.seen, self.agreed(wall_ms, now_ms, |it| it.wall_ms))
+        else {
+            return;
+        };
+        // Its own entries may show it a moment later than they were stamped, never earlier than what is applied.
+        let pulled_ms = if agreed_ms > shows_ms {
+            clock_ms.saturating_add(most.min(agreed_ms - shows_ms))
+        } else {
+            clock_ms.saturating_sub(most.min(shows_ms - agreed_ms))
+        };
+        self.seen = Some((pulled_ms, at_ms));
+    }
+
+    /// The latest time that a majority of the voters' clocks has reached; none while a majority has not said.
+    fn agreed(&self, wall_ms: u64, now_ms: u64, of: impl Fn(&ClockReport) -> u64) -> Option<u64> {
+        let own = ClockReport { wall_ms, clock_ms: None };
+        let fresh = |at_ms: &u64| now_ms.saturating_sub(*at_ms) <= REPORT_LIVES_MS;
+        let others = self.reports.iter().filter(|(node, (_, at_ms))| **node != self.node && fresh(at_ms));
+        let mut clocks: Vec<u64> = others
+            .map(|(_, (report, at_ms))| of(report).saturating_add(now_ms.saturating_sub(*at_ms)))
+            .chain(self.voters.contains(&self.node).then(|| of(&own)))
+            .collect();
+        clocks.sort_unstable_by(|a, b| b.cmp(a));
+        if self.voters.is_empty() { None } else { clocks.get(self.voters.len() / 2).copied() }
+    }
+}
+
+#[cfg(test)]
+#[path = "replicated_clock_tests.rs"]
+mod tests;
