@@ -32,7 +32,7 @@ impl Client {
         let op = if self.rng.random_bool(0.7) {
             Op::Delete { path, version: None }
         } else {
-            Op::SetData { path, data: std::sync::Arc::from(&b"meddled with"[..]), version: None }
+            Op::SetData { path, data: (*b"meddled with").into(), version: None }
         };
         drop(self.mutate(session, "meddle", op).await);
     }
@@ -42,7 +42,7 @@ impl Client {
         let Ok(path) = lock.directory().child(&format!("{:032x}__lock__", self.new_id())) else { return };
         let op = Op::Create {
             path,
-            data: std::sync::Arc::from(&b""[..]),
+            data: [].into(),
             kind: NodeKind::Ephemeral,
             sequential: Sequential::Suffix,
             acl: vec![AclEntry::open()],
