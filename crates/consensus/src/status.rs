@@ -75,6 +75,15 @@ pub struct ConsensusStatus {
 impl ConsensusStatus {
     /// On the leader: how many of the other voters are synced.
     pub fn synced_voters(&self) -> usize {
-        self.followers.iter().filter(|(id, follower)| follower.synced && self.members.voters.contains_key(id)).count()
+        self.synced_among(&self.members.voters)
+    }
+
+    /// On the leader: how many of the learners are synced.
+    pub fn synced_learners(&self) -> usize {
+        self.synced_among(&self.members.learners)
+    }
+
+    fn synced_among<T>(&self, members: &BTreeMap<u64, T>) -> usize {
+        self.followers.iter().filter(|(id, follower)| follower.synced && members.contains_key(id)).count()
     }
 }

@@ -105,6 +105,11 @@ fn describe_zookeeper() {
         "How often a change of a ZooKeeper client was held back because too many waited at this node."
     );
     describe_counter!(
+        "lockkeeper_zookeeper_ahead_total",
+        Unit::Count,
+        "ZooKeeper clients that were sent to another node because they had seen more than this replica has."
+    );
+    describe_counter!(
         "lockkeeper_zookeeper_overruns_total",
         Unit::Count,
         "Connections of ZooKeeper's clients that were cut off because they left too much unread."

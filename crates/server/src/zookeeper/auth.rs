@@ -6,6 +6,7 @@ use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{AclEntry, Permissions};
 use lockkeeper_zookeeper::{Acl, ClientInfo, ErrorCode, Id};
 
+use super::java_order::{hash_of_identity, sort_identities};
 use crate::principals::{DIGEST, IP, SuperDigest, fix_up, from_address, prove, shown_id};
 
 /// What has been proved over one connection.
@@ -35,19 +36,19 @@ impl Known {
         prove(&mut self.principals, scheme, credentials, super_digest).map_err(|_| ErrorCode::AuthFailed)
     }
 
-    /// The connection's identities without their secrets, as whoAmI shows them.
+    /// The connection's identities without their secrets, as whoAmI shows them and in its order.
     pub(super) fn shown(&self) -> Vec<ClientInfo> {
-        let info = |scheme: &str, user: &str| ClientInfo { auth_scheme: scheme.into(), user: user.into() };
-        let address = self.principals.address.map(|address| info(IP, &address.to_string()));
-        let proved = self.principals.identities.iter().map(|identity| {
-            let user = if *identity.scheme == *DIGEST {
-                identity.id.split(':').next().unwrap_or_default()
-            } else {
-                &identity.id
-            };
-            info(&identity.scheme, user)
-        });
-        address.into_iter().chain(proved).collect()
+        let address = self.principals.address.map(|address| (IP, address.to_string()));
+        let proved = self.principals.identities.iter().map(|known| (&*known.scheme, known.id.to_string()));
+        let mut all: Vec<(&str, String)> = address.into_iter().chain(proved).collect();
+        sort_identities(&mut all, |(scheme, id)| hash_of_identity(scheme, id));
+        let shown = |(scheme, mut id): (&str, String)| {
+            if scheme == DIGEST {
+                id.truncate(id.find(':').unwrap_or(id.len()));
+            }
+            ClientInfo { auth_scheme: scheme.into(), user: id }
+        };
+        all.into_iter().map(shown).collect()
     }
 
     /// The entries as they are to be stored.
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(known.take("kerberos", b"bob", &SuperDigest::default()), Err(ErrorCode::AuthFailed));
         let shown: Vec<(String, String)> =
             known.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
-        assert_eq!(shown, [("ip".into(), "10.0.0.7".into()), ("digest".into(), "bob".into())]);
+        assert_eq!(shown, [("digest".into(), "bob".into()), ("ip".into(), "10.0.0.7".into())]);
     }
 
     #[test]

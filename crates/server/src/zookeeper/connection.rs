@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use lockkeeper_core::{Actor, State};
 use lockkeeper_node::{At, Consistency, Credential, NodeError};
 use lockkeeper_zookeeper::request::SetWatches2Request;
-use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, Reply, ReplyHeader, Request, RequestHeader, xid};
+use lockkeeper_zookeeper::{ErrorCode, FrameDecoder, Inbound, OpCode, Reply, ReplyHeader, Request, RequestHeader, xid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::auth::Known;
 use super::changes::{self, Change};
 use super::door::{Door, Entered};
-use super::figures::Requests;
+use super::figures::{Counts, Requests};
 use super::hello::{self, Greeted};
 use super::line::{Carried, Line};
 use super::outbox::{End, Next};
@@ -44,7 +44,8 @@ pub(super) async fn serve(entered: Entered, stream: TcpStream) {
     let (reading, writing) = stream.into_split();
     let (door, line) = (entered.door.clone(), entered.line.clone());
     let mouth = tokio::spawn(speak(door.clone(), line.clone(), writing));
-    let mut ear = Ear { reading, decoder: FrameDecoder::for_server(door.settings.max_frame_bytes), line: line.clone() };
+    let decoder = FrameDecoder::for_server(door.settings.max_frame_bytes);
+    let mut ear = Ear { reading, decoder, door: door.clone(), line: line.clone() };
     let why = converse(&door, &line, &mut ear).await;
     tracing::debug!(connection = line.id, address = %line.address, why, "a connection of a ZooKeeper client ends");
     line.outbox.end(End::WhenSaid);
@@ -68,6 +69,7 @@ async fn speak(door: Arc<Door>, line: Arc<Line>, mut writing: OwnedWriteHalf) {
 struct Ear {
     reading: OwnedReadHalf,
     decoder: FrameDecoder,
+    door: Arc<Door>,
     line: Arc<Line>,
 }
 
@@ -87,7 +89,7 @@ impl Ear {
                 }
             }
             match self.reading.read_buf(self.decoder.buffer_mut()).await {
-                Ok(1..) => {}
+                Ok(count @ 1..) => Counts::add(&self.door.counts.bytes_received, count as u64),
                 Ok(0) | Err(_) => return Err("its client has gone"),
             }
         }
@@ -105,8 +107,13 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         Ok(Err(why)) => return why,
         Err(_) => return "it said nothing",
     };
+    let began = Instant::now();
     let carried = match hello::greet(door, line, first).await {
-        Greeted::In(carried) => carried,
+        Greeted::In(carried) => {
+            line.last.carries(zxid(carried.attachment));
+            answered(door, line, (OpCode::CreateSession.number(), 0), began);
+            carried
+        }
         Greeted::Out(why) => return why,
     };
     let mut figures = Requests::default();
@@ -130,7 +137,7 @@ async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static
         figures.count(header);
         let began = Instant::now();
         let flow = match Request::decode(header.opcode, body) {
-            Ok(request) => guest.serve(header.xid, request, began).await,
+            Ok(request) => guest.serve(header, request, began).await,
             Err(error) => {
                 tracing::debug!(%error, connection = line.id, "a request that cannot be read");
                 guest.say_after_all(header.xid, Err(ErrorCode::MarshallingError)).await
@@ -185,13 +192,13 @@ impl Guest {
         }
     }
 
-    async fn serve(&mut self, xid: i32, request: Request, began: Instant) -> Flow {
+    async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> Flow {
         self.line.outbox.room().await;
         if let Some(change) = changes::change(&request, &self.known) {
-            return self.change(xid, change, began).await;
+            return self.change(header, change, began).await;
         }
-        let flow = self.answer(xid, request).await;
-        self.door.latency.record(began.elapsed());
+        let flow = self.answer(header.xid, request).await;
+        answered(&self.door, &self.line, (header.opcode, header.xid), began);
         flow
     }
 
@@ -205,7 +212,13 @@ impl Guest {
                 let taken = self.known.take(&auth.scheme, &auth.credentials, &self.door.settings.super_digest);
                 self.line.know(self.known.principals());
                 let flow = self.say_after_all(xid, taken.map(|()| Reply::Empty)).await;
-                if taken.is_err() { Flow::End("its credentials are wrong") } else { flow }
+                match taken {
+                    Ok(()) => flow,
+                    Err(_) => {
+                        Counts::add(&self.door.counts.wrong_credentials, 1);
+                        Flow::End("its credentials are wrong")
+                    }
+                }
             }
             Request::Sync(at) => self.sync(xid, at).await,
             Request::Reconfig(_) => self.say_after_all(xid, Err(ErrorCode::ReconfigDisabled)).await,
@@ -218,7 +231,8 @@ impl Guest {
     }
 
     /// Hands a change over; its answer comes when it has been applied here.
-    async fn change(&mut self, xid: i32, change: Result<Change, ErrorCode>, began: Instant) -> Flow {
+    async fn change(&mut self, header: RequestHeader, change: Result<Change, ErrorCode>, began: Instant) -> Flow {
+        let xid = header.xid;
         let (op, answering) = match change {
             Ok(change) => change.into_parts(),
             Err(code) => return self.say_after_all(xid, Err(code)).await,
@@ -235,7 +249,7 @@ impl Guest {
         };
         let answering = Arc::new(answering);
         let submit = || {
-            let answer = self.when_applied(xid, answering.clone(), began);
+            let answer = self.when_applied(header, answering.clone(), began);
             self.door.node.submit(actor.clone(), op.clone(), answer)
         };
         match self.hand_over(began, submit).await {
@@ -271,7 +285,7 @@ impl Guest {
     /// What is to be done with the outcome of a change, which is owed until then.
     fn when_applied(
         &self,
-        xid: i32,
+        RequestHeader { xid, opcode }: RequestHeader,
         answering: Arc<changes::Answering>,
         began: Instant,
     ) -> impl FnOnce(lockkeeper_node::Answered) + Send + 'static {
@@ -280,13 +294,16 @@ impl Guest {
             if let Ok(At { value: Err(refusal), .. }) = &outcome {
                 changes::log_foreign_names(refusal, line.address);
             }
+            if let Ok(done) = &outcome {
+                line.last.carries(zxid(done.zxid));
+            }
             match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
                 Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
                 Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),
                 // The state answered another question, or nobody knows what became of this one.
                 Ok((None, _)) | Err(_) => line.outbox.end(End::WhenSaid),
             }
-            door.latency.record(began.elapsed());
+            answered(&door, &line, (opcode, xid), began);
             line.pay();
         }
     }
@@ -307,6 +324,7 @@ impl Guest {
         }
         self.door.node.look(|state| {
             let at = zxid(state.zxid());
+            self.line.last.carries(at);
             self.line.outbox.say(|out| match &answer {
                 Ok(reply) => reply.encode(xid, at, out),
                 Err(code) => ReplyHeader::failed(xid, at, *code).encode(out),
@@ -352,6 +370,7 @@ impl Guest {
             if let Err(code) = answered {
                 reads::refuse(state, xid, code, &mut frame);
             }
+            self.line.last.carries(zxid(state.zxid()));
             self.line.outbox.say(|out| out.unsplit(frame));
             true
         });
@@ -438,6 +457,7 @@ impl Guest {
         }
         let standing = self.door.node.look(|state| {
             let at = zxid(state.zxid());
+            self.line.last.carries(at);
             self.line.outbox.say(|out| ReplyHeader::ok(xid::PING, at).encode(out));
             self.standing(state)
         });
@@ -464,6 +484,13 @@ impl Guest {
             Err(error) => Flow::End(untaken(&error)),
         }
     }
+}
+
+/// Counts an answer, whose zxid has been noted.
+fn answered(door: &Door, line: &Line, operation: (i32, i32), began: Instant) {
+    let took = began.elapsed();
+    door.latency.record(took);
+    line.last.record(operation, took, door.since.elapsed());
 }
 
 /// Why a connection ends whose change was not taken.

@@ -14,7 +14,7 @@ use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
-use super::figures::Latency;
+use super::figures::{Counts, Latency};
 use super::line::{Carried, Line};
 use super::outbox::End;
 use super::special::{CONFIG, Special};
@@ -60,6 +60,9 @@ pub(super) struct Door {
     pub(super) settings: Settings,
     pub(super) watches: Mutex<Watches>,
     pub(super) latency: Latency,
+    pub(super) counts: Counts,
+    /// Since when this node leads, if it does.
+    leading_since: Mutex<Option<Instant>>,
     /// Since when the door is open.
     pub(super) since: Instant,
     /// One count of what lies below a node at a time.
@@ -84,6 +87,8 @@ impl Door {
             watches: Mutex::new(Watches::bounded(settings.watches)),
             counting: Arc::new(Semaphore::new(1)),
             latency: Latency::default(),
+            counts: Counts::default(),
+            leading_since: Mutex::default(),
             since: Instant::now(),
             special: RwLock::default(),
             lines: Mutex::default(),
@@ -93,6 +98,17 @@ impl Door {
         let observer: Arc<dyn Observer> = door.clone();
         node.observe(Arc::downgrade(&observer));
         door
+    }
+
+    /// Leadership is another.
+    pub(super) fn leads(&self, leading: bool) {
+        let mut since = self.leading_since.lock();
+        *since = if leading { since.or_else(|| Some(Instant::now())) } else { None };
+    }
+
+    /// For how long this node has led.
+    pub(super) fn leading_ms(&self) -> u128 {
+        self.leading_since.lock().map_or(0, |since| since.elapsed().as_millis())
     }
 
     /// The membership is another. Who watches the node that shows it is told.
@@ -128,6 +144,7 @@ impl Door {
         let from_there = lines.by_address.entry(address).or_default();
         let most = self.settings.connections_per_address;
         if most > 0 && *from_there >= most {
+            Counts::add(&self.counts.rejected, 1);
             return None;
         }
         *from_there += 1;

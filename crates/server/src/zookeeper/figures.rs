@@ -1,11 +1,13 @@
-//! What is counted: a connection's requests by operation, looked up once for each; and how long answers took, for monitoring tools.
+//! What is counted: a connection's requests by operation, looked up once for each; how long answers took, and what each connection was
+//! answered last, for monitoring tools.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_zookeeper::RequestHeader;
+use lockkeeper_zookeeper::{OpCode, RequestHeader};
 use metrics::Counter;
+use parking_lot::Mutex;
 
 /// The counters of one connection, by the number of the operation.
 #[derive(Default)]
@@ -63,6 +65,118 @@ impl Latency {
     }
 }
 
+/// What is counted since these clients are served.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// First frames that were greetings.
+    pub(super) greeted: AtomicU64,
+    /// Connections that were closed without an answer: too many from one address, or a client ahead of this replica.
+    pub(super) rejected: AtomicU64,
+    /// Credentials that proved nothing.
+    pub(super) wrong_credentials: AtomicU64,
+    pub(super) bytes_received: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// By ZooKeeper's names.
+    pub(super) fn figures(&self) -> [(&'static str, String); 4] {
+        [
+            ("zk_connection_request_count", &self.greeted),
+            ("zk_connection_rejected", &self.rejected),
+            ("zk_auth_failed_count", &self.wrong_credentials),
+            ("zk_bytes_received_count", &self.bytes_received),
+        ]
+        .map(|(name, count)| (name, count.load(Ordering::Relaxed).to_string()))
+    }
+}
+
+/// What a connection was answered last, as the word `cons` tells it.
+#[derive(Debug)]
+pub(super) struct LastAnswer {
+    pub(super) latency: Latency,
+    zxid: AtomicI64,
+    operation: Mutex<Operation>,
+}
+
+/// The last operation that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operation {
+    /// ZooKeeper's abbreviation.
+    pub(super) name: &'static str,
+    /// Its number, if it was one of the client's own: pings, watches set anew and credentials have none.
+    pub(super) xid: Option<i32>,
+    /// How long it took.
+    pub(super) took_ms: u64,
+    /// When it was answered, in milliseconds since these clients are served.
+    pub(super) at_ms: u64,
+}
+
+impl Default for LastAnswer {
+    fn default() -> Self {
+        let operation = Operation { name: "NA", xid: None, took_ms: 0, at_ms: 0 };
+        Self { latency: Latency::default(), zxid: AtomicI64::new(-1), operation: Mutex::new(operation) }
+    }
+}
+
+impl LastAnswer {
+    /// The zxid that an answer carries.
+    pub(super) fn carries(&self, zxid: i64) {
+        self.zxid.store(zxid, Ordering::Relaxed);
+    }
+
+    pub(super) fn zxid(&self) -> i64 {
+        self.zxid.load(Ordering::Relaxed)
+    }
+
+    /// A request was answered.
+    pub(super) fn record(&self, (opcode, xid): (i32, i32), took: Duration, since_served: Duration) {
+        self.latency.record(took);
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let mut operation = self.operation.lock();
+        let xid = if xid >= 0 { Some(xid) } else { operation.xid };
+        *operation = Operation { name: abbreviation(opcode), xid, took_ms: ms(took), at_ms: ms(since_served) };
+    }
+
+    pub(super) fn operation(&self) -> Operation {
+        *self.operation.lock()
+    }
+}
+
+/// ZooKeeper's names of operations for people (reference: `FinalRequestProcessor.processRequest`).
+fn abbreviation(opcode: i32) -> &'static str {
+    match OpCode::from_number(opcode) {
+        Some(OpCode::Ping) => "PING",
+        Some(OpCode::CreateSession) => "SESS",
+        Some(OpCode::CloseSession) => "CLOS",
+        Some(OpCode::Multi) => "MULT",
+        Some(OpCode::MultiRead) => "MLTR",
+        Some(OpCode::Create | OpCode::Create2 | OpCode::CreateTtl | OpCode::CreateContainer) => "CREA",
+        Some(OpCode::Delete | OpCode::DeleteContainer) => "DELE",
+        Some(OpCode::SetData) => "SETD",
+        Some(OpCode::SetAcl) => "SETA",
+        Some(OpCode::Reconfig) => "RECO",
+        Some(OpCode::Sync) => "SYNC",
+        Some(OpCode::Check) => "CHEC",
+        Some(OpCode::Exists) => "EXIS",
+        Some(OpCode::GetData) => "GETD",
+        Some(OpCode::SetWatches) => "SETW",
+        Some(OpCode::SetWatches2) => "STW2",
+        Some(OpCode::AddWatch) => "ADDW",
+        Some(OpCode::CheckWatches) => "CHKW",
+        Some(OpCode::RemoveWatches) => "REMW",
+        Some(OpCode::GetAcl) => "GETA",
+        Some(OpCode::GetChildren | OpCode::GetChildren2) => "GETC",
+        Some(OpCode::GetAllChildrenNumber) => "GETACN",
+        Some(OpCode::WhoAmI) => "HOMI",
+        Some(OpCode::GetEphemerals) => "GETE",
+        Some(OpCode::Notification | OpCode::Auth | OpCode::Sasl | OpCode::Error) | None => "NA",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +189,15 @@ mod tests {
             latency.record(Duration::from_millis(ms));
         }
         assert_eq!(latency.ms(), (1, 4.0, 8));
+    }
+    #[test]
+    fn pings_leave_the_number_of_the_last_request() {
+        let last = LastAnswer::default();
+        assert_eq!((last.operation().name, last.operation().xid, last.zxid()), ("NA", None, -1));
+        last.record((4, 7), Duration::from_millis(3), Duration::from_secs(1));
+        last.record((11, -2), Duration::from_millis(1), Duration::from_secs(2));
+        let Operation { name, xid, took_ms, at_ms } = last.operation();
+        assert_eq!((name, xid, took_ms, at_ms), ("PING", Some(7), 1, 2_000));
+        assert_eq!(last.latency.ms(), (1, 2.0, 3));
     }
 }

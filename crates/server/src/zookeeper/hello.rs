@@ -1,7 +1,7 @@
 //! The first frame: a new session, or one that goes on here.
 //!
-//! A client that has seen more than this replica is let in when the replica has come as far: it must not see the past. The password is
-//! checked before anything is done to whoever uses the session elsewhere (reference: what ZooKeeper does the other way round).
+//! A client that has seen more than this replica is sent away, as ZooKeeper does, so that it asks another node: it must not see the past. The
+//! password is checked before anything is done to whoever uses the session elsewhere (reference: what ZooKeeper does the other way round).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,19 @@ use bytes::Bytes;
 use lockkeeper_core::{Refusal, Zxid};
 use lockkeeper_node::{Credential, NodeError};
 use lockkeeper_zookeeper::{ConnectRequest, ConnectResponse};
+use tokio::time::timeout;
 
 use super::connection::credential;
 use super::door::Door;
+use super::figures::Counts;
 use super::line::{Carried, Line};
 
 /// Shortest and longest session, in ticks.
 const TICKS: std::ops::RangeInclusive<u32> = 2..=20;
+
+/// A replica is a moment behind the node from which a client comes: to turn it away for that would cost it a round of reconnection, in which
+/// some clients pause for a second.
+const CATCH_UP_WITHIN: Duration = Duration::from_millis(100);
 
 /// How a greeting ended.
 pub(super) enum Greeted {
@@ -29,9 +35,12 @@ pub(super) enum Greeted {
 /// Reads the first frame and answers it.
 pub(super) async fn greet(door: &Arc<Door>, line: &Arc<Line>, frame: Bytes) -> Greeted {
     let Ok(request) = ConnectRequest::decode(frame) else { return Greeted::Out("its first frame is no greeting") };
+    Counts::add(&door.counts.greeted, 1);
     let seen = Zxid(request.last_zxid_seen.max(0).cast_unsigned());
     // No answer: the client takes that for a lost connection, and asks another.
-    if door.node.catch_up(seen).await.is_err() {
+    if !matches!(timeout(CATCH_UP_WITHIN, door.node.catch_up(seen)).await, Ok(Ok(()))) {
+        metrics::counter!("lockkeeper_zookeeper_ahead_total").increment(1);
+        Counts::add(&door.counts.rejected, 1);
         return Greeted::Out("it has seen more than this node has");
     }
     let opened = match request.session_id {

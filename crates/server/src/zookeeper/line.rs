@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::{AclEntry, Permissions, SessionId, Zxid};
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::door::Settings;
+use super::figures::LastAnswer;
 use super::outbox::Outbox;
 use super::watches::ConnectionId;
 use crate::principals::from_address;
@@ -38,7 +39,9 @@ pub(super) struct Line {
     debt: Debt,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
-    pub(super) since: Instant,
+    pub(super) last: LastAnswer,
+    /// When it was made, in milliseconds since 1970: for people, and by this node's clock.
+    pub(super) since_ms: u128,
 }
 
 /// Changes that were handed over and are not answered.
@@ -64,7 +67,8 @@ impl Line {
             debt: Debt { count: AtomicUsize::new(0), since: Mutex::new(Instant::now()), paid: Notify::new() },
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
-            since: Instant::now(),
+            last: LastAnswer::default(),
+            since_ms: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis()),
         }
     }
 

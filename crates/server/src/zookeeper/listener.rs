@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::serve;
 use super::door::Door;
+use super::figures::Counts;
 
 /// After a failure that is not one client's.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -44,6 +45,7 @@ pub(super) async fn accept(
         // Nothing can be said to a client before it has said something: it is closed, as ZooKeeper does.
         let Ok(slot) = slots.clone().try_acquire_owned() else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "all").increment(1);
+            Counts::add(&door.counts.rejected, 1);
             continue;
         };
         let Some(entered) = door.enter(address) else {

@@ -24,6 +24,7 @@ mod connection;
 mod door;
 mod figures;
 mod hello;
+mod java_order;
 mod line;
 mod listener;
 mod outbox;
@@ -80,14 +81,20 @@ fn settings(config: &Config) -> Settings {
 /// A change that is not answered within this will not be soon: its client is let go, and asks another node.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps `/zookeeper/config` as the membership is.
+/// Keeps `/zookeeper/config` as the membership is, and the time of leading.
 async fn tell_of_members(door: Arc<Door>, addresses: BTreeMap<u64, String>) {
     let mut members = door.node.consensus().members();
+    let mut leadership = door.node.consensus().leadership();
     loop {
+        door.leads(leadership.borrow_and_update().leading);
         let now = members.borrow_and_update().clone();
         let each = now.voters.iter().map(|(id, peer)| (*id, (peer.clone(), addresses.get(id).cloned())));
         door.show(Special::new(&each.collect()));
-        if members.changed().await.is_err() {
+        let changed = tokio::select! {
+            changed = members.changed() => changed,
+            changed = leadership.changed() => changed,
+        };
+        if changed.is_err() {
             return;
         }
     }

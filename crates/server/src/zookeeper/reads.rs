@@ -9,8 +9,8 @@ use lockkeeper_zookeeper::{
 };
 
 use super::auth::{self, Known};
-use super::special;
 use super::values::{path_seen, stat, zxid};
+use super::{java_order, special};
 
 /// Who looks.
 #[derive(Clone, Copy)]
@@ -63,10 +63,7 @@ impl Reader<'_> {
             }),
             Request::MultiRead(parts) => self.parts(state, parts).map(|results| say(Reply::Multi(results), out)),
             Request::GetEphemerals(prefix) => {
-                let session = state.session(self.session);
-                let own = session.into_iter().flat_map(|session| session.ephemerals());
-                let under = own.filter(|path| path.as_str().starts_with(prefix.as_str()));
-                say(Reply::Ephemerals(under.map(|path| path.as_str().to_owned()).collect()), out);
+                say(Reply::Ephemerals(self.ephemerals(state, prefix)), out);
                 Ok(())
             }
             Request::WhoAmI => {
@@ -75,6 +72,16 @@ impl Reader<'_> {
             }
             _ => return None,
         })
+    }
+
+    /// The session's own below a prefix, in ZooKeeper's order, which depends on how many it has in all.
+    fn ephemerals(self, state: &State, prefix: &str) -> Vec<String> {
+        let session = state.session(self.session);
+        let own: Vec<&NodePath> = session.into_iter().flat_map(|session| session.ephemerals()).collect();
+        let made = |path: &NodePath| state.get(path).map(|node| node.stat.czxid);
+        let mut own: Vec<(&str, _)> = own.into_iter().map(|path| (path.as_str(), made(path))).collect();
+        java_order::sort_paths(&mut own);
+        own.iter().map(|(path, _)| *path).filter(|path| path.starts_with(prefix)).map(ToOwned::to_owned).collect()
     }
 
     fn look<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {

@@ -10,6 +10,7 @@ use lockkeeper_zookeeper::FourLetterWord;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::door::Door;
+use super::figures::Operation;
 use super::line::Line;
 
 /// What tools read the version from. The rest of the line is ours.
@@ -28,8 +29,8 @@ pub(super) async fn answer(door: &Door, word: FourLetterWord) -> String {
         "ruok" => "imok".into(),
         "isro" => "rw".into(),
         "srvr" => server(door, &status, None),
-        "stat" => server(door, &status, Some(connections(door))),
-        "cons" => connections(door) + "\n",
+        "stat" => server(door, &status, Some(connections(door, Detail::Brief))),
+        "cons" => connections(door, Detail::Full) + "\n",
         "mntr" => monitor(door, &status),
         "envi" => environment(),
         "conf" => configuration(door),
@@ -43,6 +44,13 @@ pub(super) async fn answer(door: &Door, word: FourLetterWord) -> String {
         "crst" | "srst" => "reset is not supported: figures are counters, see /metrics\n".into(),
         _ => format!("{word} is not supported here\n"),
     }
+}
+
+/// How much is told of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Detail {
+    Brief,
+    Full,
 }
 
 fn mode(status: &NodeStatus) -> &'static str {
@@ -89,7 +97,8 @@ fn server(door: &Door, status: &NodeStatus, clients: Option<String>) -> String {
     text
 }
 
-fn connections(door: &Door) -> String {
+/// A line for each connection, as ZooKeeper writes it (reference: `ServerCnxn.dumpConnectionInfo`).
+fn connections(door: &Door, detail: Detail) -> String {
     let mut text = String::new();
     for line in door.lines() {
         let _ = write!(
@@ -101,15 +110,26 @@ fn connections(door: &Door) -> String {
             line.received.load(Ordering::Relaxed),
             line.sent.load(Ordering::Relaxed)
         );
-        if let Some(carried) = line.session() {
-            let est = line.since.elapsed().as_millis();
-            let _ = write!(text, ",sid={:#x},est={est},to={}", carried.id.0, carried.timeout_ms);
+        if let (Detail::Full, Some(carried)) = (detail, line.session()) {
+            let Operation { name, xid, took_ms, at_ms } = line.last.operation();
+            let (sid, est, to) = (carried.id.0, line.since_ms, carried.timeout_ms);
+            let _ = write!(text, ",sid={sid:#x},lop={name},est={est},to={to}");
+            if let Some(xid) = xid {
+                let _ = write!(text, ",lcxid={xid:#x}");
+            }
+            let (least, mean, most) = line.last.latency.ms();
+            let _ = write!(
+                text,
+                ",lzxid={:#x},lresp={at_ms},llat={took_ms},minlat={least},avglat={mean:.0},maxlat={most}",
+                line.last.zxid()
+            );
         }
         text.push_str(")\n");
     }
     text
 }
 
+/// ZooKeeper 3.8's names, where this server has the figure; docs/zookeeper.md says which it has not.
 fn monitor(door: &Door, status: &NodeStatus) -> String {
     let lines = door.lines();
     let (_, _, watches) = door.watches.lock().counts();
@@ -117,9 +137,11 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         door.node.look(|state| (state.node_count(), state.ephemeral_count(), state.session_count()));
     let Traffic { received, sent, outstanding } = Traffic::of(&lines);
     let (least, mean, most) = door.latency.ms();
+    let phase = if status.consensus.leading { "leading - broadcast" } else { "following - broadcast" };
     let mut figures: Vec<(&str, String)> = vec![
         ("zk_version", VERSION.into()),
         ("zk_server_state", mode(status).into()),
+        ("zk_peer_state", phase.into()),
         ("zk_avg_latency", format!("{mean:.4}")),
         ("zk_max_latency", most.to_string()),
         ("zk_min_latency", least.to_string()),
@@ -132,7 +154,11 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         ("zk_ephemerals_count", ephemerals.to_string()),
         ("zk_watch_count", watches.to_string()),
         ("zk_global_sessions", sessions.to_string()),
+        // A session is known to every node: there are none of one node alone.
+        ("zk_local_sessions", "0".into()),
+        ("zk_quorum_size", status.consensus.members.voters.len().to_string()),
     ];
+    figures.extend(door.counts.figures());
     if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
         figures.push(("zk_open_file_descriptor_count", files.count().to_string()));
     }
@@ -140,8 +166,15 @@ fn monitor(door: &Door, status: &NodeStatus) -> String {
         figures.push(("zk_max_file_descriptor_count", soft.to_string()));
     }
     if status.consensus.leading {
-        let synced = status.consensus.synced_voters().to_string();
-        figures.extend([("zk_followers", synced.clone()), ("zk_synced_followers", synced)]);
+        let (voters, learners) = (status.consensus.synced_voters(), status.consensus.synced_learners());
+        figures.extend([
+            ("zk_followers", voters.to_string()),
+            ("zk_synced_followers", voters.to_string()),
+            // Members that do not vote are ZooKeeper's observers.
+            ("zk_synced_observers", learners.to_string()),
+            ("zk_learners", (voters + learners).to_string()),
+            ("zk_leader_uptime", door.leading_ms().to_string()),
+        ]);
     }
     figures.iter().fold(String::new(), |mut text, (name, value)| {
         let _ = writeln!(text, "{name}\t{value}");

@@ -59,12 +59,12 @@ fn reply(names: &mut Names, reply: &Reply) -> String {
             format!("ok [{}]", results.join(" | "))
         }
         Reply::Error(number) => format!("ok, {number} in the body"),
-        Reply::Ephemerals(paths) => format!("ok {}", set(paths)),
+        Reply::Ephemerals(paths) => format!("ok {}", list(paths)),
         Reply::ChildrenNumber(number) => format!("ok {number}"),
         Reply::Identities(identities) => {
             let each: Vec<String> =
                 identities.iter().map(|info| format!("{}:{}", info.auth_scheme, info.user)).collect();
-            format!("ok {}", set(&each))
+            format!("ok {}", list(&each))
         }
         Reply::Token(token) => format!("ok token of {} bytes", token.len()),
     }
@@ -143,11 +143,17 @@ fn acl(acl: &[Acl]) -> String {
     format!("({})", entries.join(","))
 }
 
-/// What has no order in the protocol.
+/// What has no order in the protocol, and none that is worth having.
 fn set(texts: &[String]) -> String {
-    let mut sorted: Vec<String> = texts.iter().map(|each| text(each)).collect();
+    let mut sorted = texts.to_vec();
     sorted.sort();
-    format!("[{}]", sorted.join(","))
+    list(&sorted)
+}
+
+/// In the order in which it came.
+fn list(texts: &[String]) -> String {
+    let each: Vec<String> = texts.iter().map(|each| text(each)).collect();
+    format!("[{}]", each.join(","))
 }
 
 /// As the script would write it.

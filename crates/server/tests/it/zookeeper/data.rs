@@ -1,9 +1,9 @@
-//! Data of nodes, as clients' own suites look at them.
+//! Data of nodes, and answers whose order the protocol leaves open, as clients' own suites look at them.
 
 use bytes::Bytes;
 use lockkeeper_api::Data;
 use lockkeeper_api::nodes::Node;
-use lockkeeper_zookeeper::request::{CreateRequest, PathWatch, SetDataRequest};
+use lockkeeper_zookeeper::request::{AuthRequest, CreateRequest, PathWatch, SetDataRequest};
 use lockkeeper_zookeeper::{Acl, ErrorCode, MultiOp, MultiReadOp, MultiResult, Reply, Request};
 
 use super::client::{Client, get};
@@ -52,4 +52,29 @@ async fn null_data_are_read_back_as_null() {
     assert_eq!((over_http("/v1/nodes/null").await, over_http("/v1/nodes/set").await), (Data::Null, Data::default()));
     client.ask(Request::SetData(set("/set", None))).await.unwrap();
     assert_eq!((read(&mut client, "/set").await, over_http("/v1/nodes/set").await), (Ok(None), Data::Null));
+}
+
+/// The orders that ZooKeeper 3.8 on OpenJDK 17 gives.
+#[tokio::test]
+async fn ephemerals_and_identities_come_in_the_order_of_zookeeper() {
+    let cluster = cluster(1).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    client.create("/e", 0).await.unwrap();
+    for number in 0..7 {
+        client.create(&format!("/e/n-{number}"), 1).await.unwrap();
+    }
+    let ephemerals = client.ask(Request::GetEphemerals("/e/n-".into())).await;
+    let expected = [2, 3, 0, 1, 6, 4, 5].map(|number| format!("/e/n-{number}"));
+    assert_eq!(ephemerals, Ok(Reply::Ephemerals(expected.into())));
+    let auth = |credentials: &'static str| AuthRequest {
+        auth_type: 0,
+        scheme: "digest".into(),
+        credentials: credentials.into(),
+    };
+    for credentials in ["user1:abcXYZ", "user2:xyzABC"] {
+        client.ask(Request::Auth(auth(credentials))).await.unwrap();
+    }
+    let Ok(Reply::Identities(identities)) = client.ask(Request::WhoAmI).await else { panic!("identities") };
+    let names: Vec<&str> = identities.iter().map(|each| each.user.as_str()).collect();
+    assert_eq!(names.join(" "), "user1 127.0.0.1 user2");
 }

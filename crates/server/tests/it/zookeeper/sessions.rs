@@ -1,5 +1,7 @@
 //! Sessions of this door: opened, moved, ended.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use lockkeeper_zookeeper::{ConnectRequest, ErrorCode, Request};
 
@@ -87,5 +89,8 @@ async fn silence_ends_a_session_and_a_broken_connection_does_not() {
 async fn a_client_that_has_seen_more_is_not_served_the_past() {
     let cluster = cluster(1).await;
     let greeting = ConnectRequest { last_zxid_seen: i64::MAX, ..new_session(10_000) };
+    let began = Instant::now();
     assert!(Client::greet(cluster.door(0), &greeting).await.is_none(), "closed without an answer");
+    // Not held for as long as a request may take, which is five seconds and more: it is to ask the next node.
+    assert!(began.elapsed() < Duration::from_secs(2), "sent away after {:?}", began.elapsed());
 }

@@ -41,17 +41,58 @@ async fn words_are_answered_if_they_are_on_the_list() {
         "zk_znode_count\t",
         "zk_ephemerals_count\t1",
         "zk_watch_count\t1",
+        "zk_peer_state\tleading - broadcast",
+        "zk_quorum_size\t1\n",
+        "zk_learners\t0\n",
+        "zk_synced_observers\t0\n",
+        "zk_leader_uptime\t",
+        "zk_local_sessions\t0\n",
+        "zk_connection_request_count\t1\n",
+        "zk_connection_rejected\t0\n",
+        "zk_auth_failed_count\t0\n",
+        "zk_bytes_received_count\t",
     ] {
         assert!(mntr.contains(key), "{key}\n{mntr}");
     }
     assert!(ask("envi").await.contains("\nzookeeper.version=3.9.1"));
     assert!(ask("conf").await.contains("tickTime=500\n"));
-    assert!(ask("cons").await.contains(&session));
+    let cons = ask("cons").await;
+    assert!(cons.contains(&session) && stat.contains("(queued=0,recved=3,sent=") && !stat.contains(&session), "{stat}");
     let dump = ask("dump").await;
     assert!(dump.contains(&format!("{session}:\n\t/e\n")), "{dump}");
     assert!(ask("wchs").await.contains("1 connections watching 1 paths"));
     assert!(ask("wchc").await.contains(&format!("{session}\n\t/e\n")));
     assert!(ask("wchp").await.contains(&format!("/e\n\t{session}\n")));
+}
+
+/// What monitoring tools take a connection's line apart by.
+#[tokio::test]
+async fn each_connection_is_told_with_its_last_operation() {
+    let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["cons".into()]).await;
+    let mut client = Client::open(cluster.door(0)).await;
+    let session = format!("sid={:#x}", client.session.session_id);
+    let mine = async || -> std::collections::BTreeMap<String, String> {
+        let cons = word(cluster.door(0), "cons").await;
+        let line = cons.lines().find(|line| line.contains(&session)).unwrap_or_else(|| panic!("{cons}"));
+        let fields = line.trim_end_matches(')').split_once('(').unwrap().1;
+        fields.split(',').map(|field| field.split_once('=').unwrap()).map(|(k, v)| (k.into(), v.into())).collect()
+    };
+    let opened = mine().await;
+    assert_eq!((opened["lop"].as_str(), opened["lcxid"].as_str()), ("SESS", "0x0"));
+    client.create("/a", 0).await.unwrap();
+    let made = mine().await;
+    assert_eq!((made["lop"].as_str(), &made["lzxid"]), ("CREA", &format!("{:#x}", client.zxid)));
+    client.exists("/a", false).await.unwrap();
+    client.ask(lockkeeper_zookeeper::Request::Ping).await.unwrap();
+    let pinged = mine().await;
+    assert_eq!((pinged["lop"].as_str(), pinged["lcxid"].as_str()), ("PING", "0x2"), "a ping has no number of its own");
+    let names = "avglat est lcxid llat lop lresp lzxid maxlat minlat queued recved sent sid to";
+    assert_eq!(pinged.keys().cloned().collect::<Vec<_>>().join(" "), names);
+    let number = |name: &str| pinged[name].parse::<u64>().unwrap_or_else(|_| panic!("{name}={}", pinged[name]));
+    assert_eq!(number("to"), 10_000);
+    assert!(number("minlat") <= number("avglat") && number("avglat") <= number("maxlat") && number("llat") < 60_000);
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64;
+    assert!(number("est") <= now && now - number("est") < 60_000, "milliseconds since 1970");
 }
 
 #[tokio::test]
