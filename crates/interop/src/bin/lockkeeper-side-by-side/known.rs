@@ -73,14 +73,6 @@ pub(crate) const KNOWN: &[Known] = &[
         reason: "A session's timeout is agreed when it is opened, and told again whenever it goes on",
     },
     Known {
-        key: "any-character",
-        what: "Names with characters outside Unicode's first plane or in its private area",
-        zookeeper: "`BadArguments`",
-        lockkeeper: "done",
-        seen: ["BadArguments", "ok"],
-        reason: "ZooKeeper takes their halves in Java's strings for invalid; there is nothing wrong with them",
-    },
-    Known {
         key: "long-path",
         what: "A part of a path of more than 255 bytes, a path of more than 1024",
         zookeeper: "done",
