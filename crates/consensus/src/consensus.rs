@@ -106,6 +106,7 @@ impl Consensus {
             read_rounds,
             incoming: Mutex::new(None),
             change: Mutex::new(()),
+            going_down: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             stop: stop.clone(),
         });
@@ -212,16 +213,23 @@ impl Consensus {
         serve::serve(&self.inner, from, kind, body).await
     }
 
-    /// Hands leadership over if this node leads (within `transfer_timeout_ms`), then stops. New work is refused from the first moment.
-    /// Does not close the store.
+    /// Before going down: takes no leadership over any more, and hands its own over if this node leads, within `transfer_timeout_ms`.
+    pub async fn step_down(&self) {
+        let was_closing = self.inner.going_down.swap(true, Ordering::AcqRel);
+        if was_closing || !self.inner.leads().leading || self.inner.members.borrow().voters.len() < 2 {
+            return;
+        }
+        match membership::hand_over(&self.inner).await {
+            Ok(Some(leader)) => tracing::info!(leader, "leadership handed over"),
+            Ok(None) => tracing::info!("no other voter stays: nobody is there to hand leadership to"),
+            Err(error) => tracing::warn!(%error, "leadership was not handed over; the others will elect"),
+        }
+    }
+
+    /// Steps down, then stops. New work is refused from the first moment. Does not close the store.
     pub async fn shutdown(&self) {
         self.inner.closing.store(true, Ordering::Release);
-        if self.inner.leads().leading && self.inner.members.borrow().voters.len() > 1 {
-            match membership::transfer_here(&self.inner, None).await {
-                Ok(leader) => tracing::info!(leader, "leadership handed over"),
-                Err(error) => tracing::warn!(%error, "leadership not handed over; the others will elect"),
-            }
-        }
+        self.step_down().await;
         self.inner.stop.cancel();
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");

@@ -52,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) incoming: Mutex<Option<Incoming>>,
     /// Held during a change of the membership.
     pub(crate) change: Mutex<()>,
+    /// No leadership is taken over any more.
+    pub(crate) going_down: AtomicBool,
     /// New work is refused.
     pub(crate) closing: AtomicBool,
     /// Tasks end.
@@ -69,6 +71,10 @@ impl Inner {
         let metrics = metrics.borrow_watched();
         let term = metrics.vote.leader_id().term();
         Known { node: self.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
+    }
+
+    pub(crate) fn is_going_down(&self) -> bool {
+        self.going_down.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_closing(&self) -> bool {

@@ -24,6 +24,8 @@ use crate::wire::{self, Lifeline, LifelineReply};
 const HOLD: Duration = Duration::from_secs(20);
 /// The follower waits for longer than that.
 const HOLD_DEADLINE: Duration = Duration::from_secs(25);
+/// What a node answers to a probe, or to a leader that wants to hand over, while it goes down.
+pub(crate) const GOING_DOWN: &str = "going_down";
 const PROBE_DEADLINE: Duration = Duration::from_millis(150);
 /// A line that ended in another way is opened again after this.
 const REOPEN: Duration = Duration::from_millis(100);
@@ -36,8 +38,11 @@ const RANK_STEP: Duration = Duration::from_millis(40);
 /// Rounds of pre-votes before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
 
-/// The leader's side: holds the line, and tells whether this node belongs to a formed cluster.
-pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> LifelineReply {
+/// The leader's side: holds the line, and tells whether this node belongs to a formed cluster. None where it is going down.
+pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<LifelineReply> {
+    if matches!(line, Lifeline::Probe) && inner.is_going_down() {
+        return None;
+    }
     if let Lifeline::Hold { term } = line {
         let mut leadership = inner.leadership.clone();
         let over = leadership.wait_for(|now| !now.leading || now.term != term);
@@ -47,17 +52,28 @@ pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> LifelineReply {
             () = tokio::time::sleep(HOLD) => {}
         }
     }
-    LifelineReply { formed: inner.raft.is_initialized().await.unwrap_or(true) }
+    Some(LifelineReply { formed: inner.raft.is_initialized().await.unwrap_or(true) })
+}
+
+/// Whether a node runs, and means to go on. One that says nothing may.
+pub(crate) async fn stays(inner: &Inner, node: u64) -> bool {
+    let Ok(body) = wire::encode(&Lifeline::Probe) else { return false };
+    match inner.peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
+        Err(TransportError::Rejected { code, .. }) => code != GOING_DOWN,
+        Err(error) => !error.process_gone(),
+        Ok(_) => true,
+    }
 }
 
 /// The follower's side, for as long as the node runs.
 pub(crate) async fn keep(inner: Arc<Inner>) {
     let mut leadership = inner.leadership.clone();
+    let mut told = None;
     loop {
         let now = *leadership.borrow_and_update();
         match now.leader {
             Some(leader) if !now.leading && leader != inner.config.node => tokio::select! {
-                () = watch_leader(&inner, now, leader) => {}
+                () = watch_leader(&inner, now, leader, &mut told) => {}
                 changed = leadership.changed() => if changed.is_err() { return },
             },
             _ => {
@@ -69,12 +85,13 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
     }
 }
 
-/// One line to one leader. Returns when it is to be opened again.
-async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64) {
+/// One line to one leader. Returns when it is to be opened again. `told` is the leadership whose death the log speaks of already.
+async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&Lifeline::Hold { term: now.term }) else { return };
     let pause = match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
         Err(error) if error.process_gone() && inner.config.fast_path && is_dead(inner, leader).await => {
-            elect_without(inner, now, leader).await;
+            let news = told.replace(now) != Some(now);
+            elect_without(inner, now, leader, news).await;
             LOOK_AGAIN
         }
         _ => REOPEN,
@@ -97,7 +114,7 @@ async fn is_dead(inner: &Arc<Inner>, leader: u64) -> bool {
 }
 
 /// Drops the dead leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
-async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64) {
+async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64, news: bool) {
     let (vote, rank, voters) = {
         let metrics = inner.raft.metrics().borrow_watched().clone();
         let voters: Vec<u64> =
@@ -107,12 +124,17 @@ async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64) {
     let still_its_term =
         vote.is_committed() && *vote.leader_id().node_id() == leader && vote.leader_id().term() == now.term;
     let Some(rank) = rank.filter(|_| still_its_term) else { return };
-    tracing::info!(
-        leader,
-        term = now.term,
-        rank,
-        "the leader's process is gone; electing without waiting for its lease"
-    );
+    // Without a majority this comes again and again.
+    if news {
+        tracing::info!(
+            leader,
+            term = now.term,
+            rank,
+            "the leader's process is gone; electing without waiting for its lease"
+        );
+    } else {
+        tracing::debug!(leader, term = now.term, rank, "the leader's process is still gone; trying again");
+    }
     metrics::counter!("lockkeeper_fast_elections_total").increment(1);
     let turn = RANK_STEP * rank as u32;
     for _ in 0..ROUNDS {

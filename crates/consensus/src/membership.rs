@@ -7,11 +7,13 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{BarrierError, ChangeError};
 use crate::inner::Inner;
-use crate::status::Members;
+use crate::lifeline;
+use crate::status::{Leadership, Members};
 use crate::transport::PeerKind;
 use crate::types::{LogId, Membership, TypeConfig};
 use crate::wire::{self, Command, MembersReply, TransferReply};
@@ -215,21 +217,77 @@ async fn remove(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
 
 /// On the leader: hands over to `to` or the most up-to-date voter that answers; gives the new leader.
 pub(crate) async fn transfer_here(inner: &Arc<Inner>, to: Option<u64>) -> Result<u64, ChangeError> {
-    let own = inner.config.node;
     let target = choose(inner, to)?;
-    let Some(target) = target else { return Ok(own) };
-    inner.raft.trigger().transfer_leader(target).await.map_err(|fatal| ChangeError::Fatal(fatal.to_string()))?;
+    let Some(target) = target else { return Ok(inner.config.node) };
     let mut leadership = inner.leadership.clone();
-    let moved = leadership.wait_for(|now| now.leader.is_some_and(|leader| leader != own));
+    begin_transfer(inner, target).await?;
+    let moved = moved(&mut leadership, inner.config.node);
     match timeout(Duration::from_millis(inner.config.transfer_timeout_ms), moved).await {
-        Ok(Ok(now)) => now.leader.ok_or(ChangeError::NoLeader),
-        Ok(Err(_)) => Err(ChangeError::ShuttingDown),
-        Err(_) => Err(ChangeError::Unknown(format!(
-            "node {target} has not taken over within {} ms",
-            inner.config.transfer_timeout_ms
-        ))),
+        Ok(leader) => leader,
+        Err(_) => Err(too_late(inner, target)),
     }
 }
+
+async fn begin_transfer(inner: &Inner, target: u64) -> Result<(), ChangeError> {
+    inner.raft.trigger().transfer_leader(target).await.map_err(|fatal| ChangeError::Fatal(fatal.to_string()))
+}
+
+/// Waits until another node leads.
+async fn moved(leadership: &mut watch::Receiver<Leadership>, own: u64) -> Result<u64, ChangeError> {
+    match leadership.wait_for(|now| now.leader.is_some_and(|leader| leader != own)).await {
+        Ok(now) => now.leader.ok_or(ChangeError::NoLeader),
+        Err(_) => Err(ChangeError::ShuttingDown),
+    }
+}
+
+fn too_late(inner: &Inner, target: u64) -> ChangeError {
+    let limit_ms = inner.config.transfer_timeout_ms;
+    ChangeError::Unknown(format!("node {target} has not taken over within {limit_ms} ms"))
+}
+
+/// Before this leader goes down: hands over to a voter that stays. Gives the new leader; none where no other voter stays, as when a
+/// whole cluster is stopped.
+pub(crate) async fn hand_over(inner: &Arc<Inner>) -> Result<Option<u64>, ChangeError> {
+    let own = inner.config.node;
+    let deadline = Instant::now() + Duration::from_millis(inner.config.transfer_timeout_ms);
+    let mut leadership = inner.leadership.clone();
+    let mut going = BTreeSet::new();
+    loop {
+        let status = inner.status();
+        if !status.leading {
+            return Ok(status.leader.filter(|leader| *leader != own));
+        }
+        let others: Vec<u64> =
+            status.members.voters.keys().copied().filter(|node| *node != own && !going.contains(node)).collect();
+        for node in &others {
+            if !lifeline::stays(inner, *node).await {
+                going.insert(*node);
+            }
+        }
+        if others.iter().all(|node| going.contains(node)) {
+            return Ok(None);
+        }
+        let synced = |node: &&u64| !going.contains(*node) && status.followers.get(node).is_some_and(|it| it.synced);
+        let matched = |node: &&u64| status.followers.get(node).and_then(|follower| follower.matched);
+        let Some(target) = others.iter().filter(synced).max_by_key(matched).copied() else {
+            return Err(ChangeError::Refused("no other voter answers and has caught up".into()));
+        };
+        begin_transfer(inner, target).await?;
+        // It may be told to stop in this very moment, and then takes nothing over any more.
+        loop {
+            match timeout(LOOK_AFTER_TARGET, moved(&mut leadership, own)).await {
+                Ok(leader) => return leader.map(Some),
+                Err(_) if Instant::now() >= deadline => return Err(too_late(inner, target)),
+                Err(_) if lifeline::stays(inner, target).await => {}
+                Err(_) => break,
+            }
+        }
+        going.insert(target);
+    }
+}
+
+/// How often it is looked whether the node that is to take over still runs.
+const LOOK_AFTER_TARGET: Duration = Duration::from_millis(25);
 
 /// Whether a log that matches up to one index lacks little of one that ends with the other.
 pub(crate) fn is_near(matched: u64, last: u64) -> bool {

@@ -24,6 +24,9 @@ pub(crate) struct Peers {
     told: Arc<Mutex<BTreeSet<(u64, String)>>>,
 }
 
+/// Rejections that come and go as nodes start, stop and take turns in leading: nothing to warn of.
+const PASSING: [&str; 4] = ["not_ready", "not_leading", crate::lifeline::GOING_DOWN, "stopped"];
+
 impl Peers {
     pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, fatal: FatalHook) -> Peers {
         Peers { node, transport, fatal, told: Arc::default() }
@@ -55,6 +58,9 @@ impl Peers {
     }
 
     fn look_at(&self, to: u64, code: &str, detail: &str) {
+        if PASSING.contains(&code) {
+            return tracing::debug!(peer = to, code, detail, "a peer rejects calls of this node for now");
+        }
         {
             let mut told = self.told.lock();
             if told.len() >= TOLD_MAX || !told.insert((to, code.to_owned())) {

@@ -33,6 +33,10 @@ fn stopped(error: RaftError<TypeConfig>) -> ServeError {
     ServeError::new("stopped", format!("consensus has stopped on this node: {error}"))
 }
 
+fn going_down() -> ServeError {
+    ServeError::new(lifeline::GOING_DOWN, "this node is going down")
+}
+
 fn answer<T: Serialize>(value: &T) -> Answer {
     wire::encode(value).map_err(malformed)
 }
@@ -85,12 +89,15 @@ async fn dispatch(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) ->
             let request: TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
             spoken_by(request.from_leader(), from)?;
             inner.known().check_transfer(&request).map_err(implausible)?;
+            if inner.is_going_down() {
+                return Err(going_down());
+            }
             answer(&inner.raft.handle_transfer_leader(request).await.map_err(|fatal| stopped(fatal.into()))?)
         }
         PeerKind::ReadIndex => answer(&read_index(inner).await),
         PeerKind::Lifeline => {
             let line: Lifeline = wire::decode(&body).map_err(malformed)?;
-            answer(&lifeline::hold(inner, line).await)
+            answer(&lifeline::hold(inner, line).await.ok_or_else(going_down)?)
         }
         PeerKind::Propose => command(inner, from, wire::decode(&body).map_err(malformed)?).await,
         PeerKind::Service => {

@@ -1,17 +1,23 @@
 //! Signs of life that a node owes the leader on behalf of its callers: a session with a request waiting here is kept alive, and
-//! one that was merely read for is mentioned once (DESIGN section 6).
+//! each sign that it gave is passed on with its age (DESIGN section 6).
 //!
-//! Pure: time comes in as milliseconds of a monotonic clock. A sign is sent within a third of the session's timeout after it was
-//! given, never earlier than given, so that it can only ever lengthen a life.
+//! Pure: time comes in as milliseconds of a monotonic clock. A sign may be passed on late, as long as that is well before the leader would
+//! miss it: the leader counts from when it was given here, so that lateness neither lengthens nor shortens a life.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_core::SessionId;
 
+/// The share of its timeout after which a session that goes on giving signs is mentioned again.
+const ACTIVE_SHARE: u64 = 8;
+/// The same for one that is alive only because a request of it waits: its age is nothing each time.
+const WAITING_SHARE: u64 = 3;
+
 #[derive(Debug)]
 struct Charge {
     waiting: usize,
     timeout_ms: u32,
+    heard_ms: u64,
     due_ms: Option<u64>,
 }
 
@@ -20,18 +26,24 @@ struct Charge {
 pub(crate) struct Custody {
     charges: BTreeMap<SessionId, Charge>,
     due: BTreeSet<(u64, SessionId)>,
-    /// When the last sign of life that the leader acknowledged was sent from here.
+    /// When the last sign of life that the leader acknowledged was given here.
     acknowledged_ms: BTreeMap<SessionId, u64>,
 }
 
 impl Custody {
-    /// The leader acknowledged a sign of life that was sent at `sent_ms`.
-    pub(crate) fn acknowledged(&mut self, session: SessionId, sent_ms: u64) {
-        let last = self.acknowledged_ms.entry(session).or_insert(sent_ms);
-        *last = (*last).max(sent_ms);
+    /// The leader acknowledged a sign of life that was given at `heard_ms`.
+    pub(crate) fn acknowledged(&mut self, session: SessionId, heard_ms: u64) {
+        let last = self.acknowledged_ms.entry(session).or_insert(heard_ms);
+        *last = (*last).max(heard_ms);
+        let done = |charge: &Charge| charge.waiting == 0 && charge.heard_ms <= heard_ms;
+        if self.charges.get(&session).is_some_and(done)
+            && let Some(Charge { due_ms: Some(at), .. }) = self.charges.remove(&session)
+        {
+            self.due.remove(&(at, session));
+        }
     }
 
-    /// When the last acknowledged sign of life was sent from here; none if this node has seen none.
+    /// When the last acknowledged sign of life was given here; none if this node has seen none.
     pub(crate) fn acknowledged_ms(&self, session: SessionId) -> Option<u64> {
         self.acknowledged_ms.get(&session).copied()
     }
@@ -44,24 +56,40 @@ impl Custody {
         }
     }
 
-    /// A request of the session waits no more.
-    pub(crate) fn leave(&mut self, session: SessionId) {
-        if let Some(charge) = self.charges.get_mut(&session) {
-            charge.waiting = charge.waiting.saturating_sub(1);
-            if charge.waiting == 0 && charge.due_ms.is_none() {
-                self.charges.remove(&session);
-            }
-        }
+    /// A request of the session waits no more: it is answered, or its caller was found to have gone. The last sign of life that it was.
+    pub(crate) fn leave(&mut self, session: SessionId, now_ms: u64) {
+        let Some(charge) = self.charges.get_mut(&session).filter(|charge| charge.waiting > 0) else { return };
+        charge.waiting -= 1;
+        let timeout_ms = charge.timeout_ms;
+        self.touch(session, timeout_ms, now_ms);
     }
 
     /// The session gave a sign of life.
     pub(crate) fn touch(&mut self, session: SessionId, timeout_ms: u32, now_ms: u64) {
-        let charge = self.charges.entry(session).or_insert(Charge { waiting: 0, timeout_ms, due_ms: None });
-        if charge.due_ms.is_none() {
-            let due_ms = now_ms.saturating_add(u64::from(timeout_ms) / 3);
-            charge.due_ms = Some(due_ms);
+        let charge =
+            self.charges.entry(session).or_insert(Charge { waiting: 0, timeout_ms, heard_ms: now_ms, due_ms: None });
+        charge.heard_ms = charge.heard_ms.max(now_ms);
+        let told_ms = self.acknowledged_ms.get(&session);
+        // At once after a silence, for the leader may be about to miss it.
+        let due_ms = told_ms.map_or(now_ms, |told_ms| now_ms.max(told_ms + u64::from(timeout_ms) / ACTIVE_SHARE));
+        if charge.due_ms.is_none_or(|at| at > due_ms) {
+            if let Some(at) = charge.due_ms.replace(due_ms) {
+                self.due.remove(&(at, session));
+            }
             self.due.insert((due_ms, session));
         }
+    }
+
+    /// When the session last gave a sign of life here that may not have reached the leader: now, as long as a request of it waits.
+    pub(crate) fn heard_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
+        let charge = self.charges.get(&session)?;
+        Some(if charge.waiting > 0 { now_ms } else { charge.heard_ms })
+    }
+
+    /// All of those.
+    pub(crate) fn all_heard(&self, now_ms: u64) -> impl Iterator<Item = (SessionId, u64)> {
+        let heard = move |charge: &Charge| if charge.waiting > 0 { now_ms } else { charge.heard_ms };
+        self.charges.iter().map(move |(session, charge)| (*session, heard(charge)))
     }
 
     /// The session ended.
@@ -85,7 +113,7 @@ impl Custody {
         }
     }
 
-    /// At most `limit` sessions whose sign is due. Those that wait fall due again.
+    /// At most `limit` sessions whose sign is due. Those that wait fall due again, and so does a sign that is not acknowledged.
     pub(crate) fn take_due(&mut self, now_ms: u64, limit: usize) -> Vec<SessionId> {
         let mut taken = Vec::new();
         while taken.len() < limit {
@@ -93,13 +121,9 @@ impl Custody {
             self.due.remove(&(at, session));
             taken.push(session);
             let Some(charge) = self.charges.get_mut(&session) else { continue };
-            charge.due_ms = None;
-            if charge.waiting > 0 {
-                let timeout_ms = charge.timeout_ms;
-                self.touch(session, timeout_ms, now_ms);
-            } else {
-                self.charges.remove(&session);
-            }
+            let again_ms = now_ms.saturating_add((u64::from(charge.timeout_ms) / WAITING_SHARE).max(1));
+            charge.due_ms = Some(again_ms);
+            self.due.insert((again_ms, session));
         }
         taken
     }
@@ -117,26 +141,53 @@ mod tests {
         let mut custody = Custody::default();
         custody.enter(ONE, 3_000, 0);
         custody.enter(ONE, 3_000, 10);
-        assert!(custody.take_due(999, 10).is_empty());
-        assert_eq!(custody.take_due(1_000, 10), [ONE]);
+        assert_eq!(custody.take_due(10, 10), [ONE]);
+        custody.acknowledged(ONE, 10);
+        assert!(custody.take_due(1_009, 10).is_empty());
+        assert_eq!(custody.take_due(1_010, 10), [ONE]);
+        assert_eq!(custody.heard_ms(ONE, 1_010), Some(1_010), "it waits, so it lives");
+        custody.acknowledged(ONE, 1_010);
+        custody.leave(ONE, 1_100);
+        assert_eq!(custody.heard_ms(ONE, 1_500), Some(1_500), "the other request still waits");
+        custody.leave(ONE, 2_000);
+        assert_eq!(custody.heard_ms(ONE, 2_500), Some(2_000), "not alive since");
         assert_eq!(custody.take_due(2_000, 10), [ONE]);
-        custody.leave(ONE);
-        assert_eq!(custody.take_due(3_000, 10), [ONE], "the other request still waits");
-        custody.leave(ONE);
-        assert_eq!(custody.take_due(4_000, 10), [ONE], "the sign that was given already");
+        custody.acknowledged(ONE, 2_000);
         assert!(custody.take_due(u64::MAX, 10).is_empty());
         assert!(custody.charges.is_empty() && custody.due.is_empty());
     }
 
     #[test]
-    fn a_touch_is_passed_on_once() {
+    fn a_sign_after_a_silence_is_passed_on_at_once_and_then_now_and_then() {
         let mut custody = Custody::default();
-        custody.touch(ONE, 3_000, 0);
-        custody.touch(ONE, 3_000, 500);
-        custody.touch(TWO, 600, 0);
-        assert_eq!(custody.take_due(200, 10), [TWO]);
-        assert_eq!(custody.take_due(5_000, 10), [ONE]);
-        assert!(custody.charges.is_empty());
+        custody.touch(ONE, 8_000, 0);
+        assert_eq!(custody.take_due(0, 10), [ONE]);
+        custody.acknowledged(ONE, 0);
+        for now_ms in [100, 500, 999] {
+            custody.touch(ONE, 8_000, now_ms);
+            assert!(custody.take_due(now_ms, 10).is_empty());
+        }
+        custody.touch(TWO, 8_000, 1_000);
+        assert_eq!(custody.take_due(1_000, 10), [ONE, TWO]);
+        assert_eq!(custody.heard_ms(ONE, 1_000), Some(999), "as old as it is");
+        assert_eq!(custody.all_heard(1_000).collect::<Vec<_>>(), [(ONE, 999), (TWO, 1_000)]);
+        // What the leader has not acknowledged is passed on again.
+        custody.acknowledged(ONE, 999);
+        assert_eq!(custody.take_due(5_000, 10), [TWO]);
+        assert_eq!(custody.heard_ms(TWO, 5_000), Some(1_000));
+        custody.acknowledged(TWO, 1_000);
+        assert!(custody.charges.is_empty() && custody.due.is_empty());
+    }
+
+    #[test]
+    fn a_sign_while_an_older_one_is_under_way_is_not_forgotten() {
+        let mut custody = Custody::default();
+        custody.touch(ONE, 8_000, 0);
+        custody.take_due(0, 10);
+        custody.touch(ONE, 8_000, 5);
+        custody.acknowledged(ONE, 0);
+        assert_eq!(custody.take_due(1_000, 10), [ONE]);
+        assert_eq!(custody.heard_ms(ONE, 1_000), Some(5));
     }
 
     #[test]
@@ -147,7 +198,7 @@ mod tests {
         assert_eq!(custody.acknowledged_ms(ONE), Some(7));
         custody.keep_only(|_| false);
         assert_eq!(custody.acknowledged_ms(ONE), None);
-        custody.leave(ONE);
+        custody.leave(ONE, 10);
         assert!(custody.take_due(u64::MAX, 10).is_empty());
         assert!(custody.charges.is_empty());
     }

@@ -1,7 +1,7 @@
 //! What the leader does besides replicating: hears keepalives, expires silent sessions, reaps what has had its time (DESIGN section 6).
 //!
 //! A leader acts only after a quorum has confirmed it in its term and everything of earlier terms is applied here; its record of
-//! sessions starts with every timer in full. It must never acknowledge a keepalive on its own word, nor one of a session that it has
+//! sessions starts with what `heard_replication` has collected, or else with every timer in full. It must never acknowledge a keepalive on its own word, nor one of a session that it has
 //! named in this term (promise P5). What it proposes carries its term, so that it has no effect in another.
 
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::flight::Done;
-use crate::keepalive::{Group, GroupAnswer, MAX_GROUP, Verdict};
+use crate::heard_replication::HeardReplication;
+use crate::keepalive::{Group, GroupAnswer, MAX_GROUP, Message, Verdict};
+use crate::last_heard::Ages;
 use crate::proposer::Proposer;
 use crate::replica::{Leading, Replica};
 use crate::replication::Replication;
@@ -30,17 +32,32 @@ use crate::tracker::{SessionTracker, Standing};
 pub(crate) struct Duties {
     replica: Arc<Replica>,
     confirmations: Rounds<Result<u64, BarrierError>>,
+    copies: Rounds<Result<u64, BarrierError>>,
+    pub(crate) heard: Arc<HeardReplication>,
+    grace_ms: u64,
     leadership: watch::Receiver<Leadership>,
 }
 
 impl Duties {
-    pub(crate) fn new(config: &NodeConfig, replica: Arc<Replica>, replication: Arc<dyn Replication>) -> Arc<Self> {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        incarnation: u64,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+    ) -> Arc<Self> {
+        let heard = HeardReplication::new(config, incarnation, replica.clone(), replication.clone());
         let leadership = replication.leadership();
         let confirmations = Rounds::new("confirmation of leadership", &replica, config.max_waiting_calls, move || {
             let replication = replication.clone();
             async move { replication.confirm_leadership().await }
         });
-        Arc::new(Self { replica, confirmations, leadership })
+        let to_copy = heard.clone();
+        let copies = Rounds::new("copying of signs of life", &replica, config.max_waiting_calls, move || {
+            let heard = to_copy.clone();
+            async move { heard.copy().await }
+        });
+        let grace_ms = config.session_tick_ms + ON_THE_WAY_MS;
+        Arc::new(Self { replica, confirmations, copies, heard, grace_ms, leadership })
     }
 
     /// Starts the tasks of a leader; they rest while another node leads.
@@ -49,6 +66,9 @@ impl Duties {
         let (duties, to) = (self.clone(), proposer.clone());
         let expiry = async move { duties.expire_for_ever(tick, &to).await };
         let every = Duration::from_millis(config.reap_every_ms);
+        let duties = self.clone();
+        let completing = async move { duties.complete_for_ever(tick).await };
+        self.replica.start_vital("completing of the others' tables", stop.clone(), completing);
         let duties = self.clone();
         let reaping = async move { duties.reap_for_ever(every, &proposer).await };
         let stop_reaping = stop.clone();
@@ -60,11 +80,15 @@ impl Duties {
         self.confirmations.join().await?.map_err(|_| NodeError::no_leader())
     }
 
-    /// Notes signs of life, and says what is certain of these sessions once a quorum has confirmed this leader.
+    /// Notes signs of life, and says what is certain of these sessions once a quorum has confirmed this leader, and a quorum has
+    /// the signs in its tables.
     pub(crate) async fn hear(&self, group: &Group) -> Result<GroupAnswer, NodeError> {
-        let term = self.note(&group.sessions).ok_or_else(NodeError::no_leader)?;
-        if !planted(Bug::KeepaliveWithoutQuorum) && self.confirm().await? != term {
-            return Err(NodeError::no_leader());
+        let term = self.note(&group.ages).ok_or_else(NodeError::no_leader)?;
+        if !planted(Bug::KeepaliveWithoutQuorum) {
+            let (confirmed, copied) = tokio::join!(self.confirm(), self.copies.join());
+            if confirmed? != term || copied?.map_err(|_| NodeError::no_leader())? != term {
+                return Err(NodeError::no_leader());
+            }
         }
         let state = self.replica.state.read();
         let leading = self.replica.leading.lock();
@@ -74,18 +98,36 @@ impl Duties {
             Standing::Expiring => Verdict::Expiring,
             Standing::Unknown => Verdict::Gone,
         };
-        Ok(GroupAnswer { zxid: state.zxid(), verdicts: group.sessions.iter().map(verdict).collect() })
+        Ok(GroupAnswer {
+            zxid: state.zxid(),
+            verdicts: group.ages.iter().map(|(session, _)| verdict(session)).collect(),
+        })
     }
 
-    /// Notes that these were heard of now. Gives the term of the record.
-    fn note(&self, sessions: &[SessionId]) -> Option<u64> {
+    /// Notes when these were heard of, counted from now. Gives the term of the record.
+    fn note(&self, ages: &Ages) -> Option<u64> {
         let now_ms = self.replica.now_ms();
         let mut leading = self.replica.leading.lock();
         let leading = leading.as_mut()?;
-        for session in sessions {
-            leading.tracker.heard(*session, now_ms);
+        for (session, age_ms) in ages {
+            let age_ms = if planted(Bug::CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
+            // A travelling sign only becomes younger: this is never before it was given.
+            let heard_ms = now_ms.saturating_sub(age_ms);
+            leading.tracker.heard(*session, heard_ms);
+            leading.news.push((*session, heard_ms));
         }
         Some(leading.term)
+    }
+
+    /// Sees to it that every voter has the whole table, as long as this node leads and there are sessions.
+    async fn complete_for_ever(&self, tick: Duration) {
+        let clock = self.replica.clock.clone();
+        loop {
+            clock.sleep_until(clock.now() + tick).await;
+            let term = self.replica.leading.lock().as_ref().filter(|leading| leading.tracker.len() > 0).map(|l| l.term);
+            let Some(term) = term.filter(|term| self.leads_in(*term)) else { continue };
+            self.heard.make_whole(term, || async { self.confirm().await.is_ok_and(|now| now == term) }).await;
+        }
     }
 
     async fn expire_for_ever(&self, tick: Duration, proposer: &Proposer) {
@@ -112,7 +154,7 @@ impl Duties {
     }
 
     /// The term in which this node leads, once it may act. A new term starts a new record.
-    async fn take_up(&self) -> Option<u64> {
+    pub(crate) async fn take_up(&self) -> Option<u64> {
         let leadership = *self.leadership.borrow();
         if !leadership.leading {
             if !planted(Bug::ExpireByDeposedLeader) {
@@ -126,13 +168,30 @@ impl Duties {
         if self.confirm().await.ok()? != leadership.term {
             return None;
         }
+        let collected = self.heard.collect(leadership.term).await;
         // Under the lock of the state, so that no session opens or ends unseen between the count and the record.
         let state = self.replica.state.read();
-        let sessions = state.sessions().map(|(id, session)| (id, session.timeout_ms));
-        let tracker = SessionTracker::restart(sessions, self.replica.now_ms());
-        tracing::info!(term = leadership.term, sessions = tracker.len(), "leading: every session's timer starts anew");
-        *self.replica.leading.lock() = Some(Leading { term: leadership.term, tracker });
-        Some(leadership.term)
+        let now_ms = self.replica.now_ms();
+        let mut tracker = {
+            let mut last_heard = self.replica.last_heard.lock();
+            let began = |session| collected.whole.then(|| last_heard.get(session)).flatten().unwrap_or(now_ms);
+            let sessions = state.sessions().map(|(id, session)| (id, session.timeout_ms, began(id)));
+            let tracker = SessionTracker::restart(sessions, self.grace_ms);
+            tracker.all_heard().for_each(|(session, heard_ms)| last_heard.note(session, heard_ms));
+            last_heard.lead(&collected.voters);
+            tracker
+        };
+        if !collected.from_all {
+            // Who has not answered may have heard of somebody, and will say so.
+            tracker.stalled(MISSING_GRACE_MS, now_ms);
+        }
+        let (term, sessions) = (leadership.term, tracker.len());
+        match collected.whole {
+            true => tracing::info!(term, sessions, "leading: each session's timer begins at its last sign of life"),
+            false => tracing::info!(term, sessions, "leading: every session's timer starts anew"),
+        }
+        *self.replica.leading.lock() = Some(Leading { term, tracker, news: Vec::new() });
+        Some(term)
     }
 
     fn put_off(&self, late: Duration) {
@@ -227,6 +286,10 @@ impl Duties {
 
 /// The least time between two rounds of the reaper.
 const REAP_PAUSE: Duration = Duration::from_millis(10);
+/// Longest time that a sign of life takes from the node that heard it to the leader, beside the tick for which it waits at most.
+const ON_THE_WAY_MS: u64 = 150;
+/// A new leader that could not ask everybody expires nobody for this long.
+const MISSING_GRACE_MS: u64 = 300;
 /// A tick that comes later than this means that this process was not running.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -239,16 +302,20 @@ impl PeerService for Door {
     async fn serve(&self, _from: u64, body: Bytes) -> Result<Bytes, ServiceError> {
         let refuse = |code: &str, detail: String| ServiceError { code: code.into(), detail };
         let duties = self.0.get().ok_or_else(|| refuse("not_ready", "this node is still starting".into()))?;
-        // Checked before it is read: a session takes ten bytes at most.
-        if body.len() > 10 * MAX_GROUP + 16 {
-            return Err(refuse("bad_message", format!("a group has at most {MAX_GROUP} sessions")));
+        // Checked before it is read: a session and its age take fifteen bytes at most.
+        if body.len() > 15 * MAX_GROUP + 1024 {
+            return Err(refuse("bad_message", format!("a message has at most {MAX_GROUP} sessions")));
         }
-        let group: Group = postcard::from_bytes(&body).map_err(|error| refuse("bad_message", error.to_string()))?;
-        if group.sessions.len() > MAX_GROUP {
-            return Err(refuse("bad_message", format!("a group has at most {MAX_GROUP} sessions")));
-        }
-        let answer = duties.hear(&group).await.map_err(|error| refuse("not_leading", error.to_string()))?;
-        postcard::to_stdvec(&answer).map(Bytes::from).map_err(|error| refuse("internal", error.to_string()))
+        let message: Message = postcard::from_bytes(&body).map_err(|error| refuse("bad_message", error.to_string()))?;
+        message.check().map_err(|why| refuse("bad_message", why))?;
+        let answer = match message {
+            Message::Keepalives(group) => {
+                let heard = duties.hear(&group).await.map_err(|error| refuse("not_leading", error.to_string()))?;
+                postcard::to_stdvec(&heard)
+            }
+            Message::Table(call) => postcard::to_stdvec(&duties.heard.answer(call)),
+        };
+        answer.map(Bytes::from).map_err(|error| refuse("internal", error.to_string()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
-use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, ProposeError, TransportError};
+use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, Members, ProposeError, TransportError};
 use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules};
 use parking_lot::Mutex;
 
@@ -30,6 +30,7 @@ struct Quorum {
     says: Mutex<Result<u64, BarrierError>>,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     leadership: watch::Sender<Leadership>,
+    members: watch::Sender<Members>,
 }
 
 #[async_trait]
@@ -53,6 +54,10 @@ impl Replication for Quorum {
         self.leadership.subscribe()
     }
 
+    fn members(&self) -> watch::Receiver<Members> {
+        self.members.subscribe()
+    }
+
     async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
         Err(TransportError::Refused)
     }
@@ -66,6 +71,8 @@ struct Stage {
 }
 
 const MINE: SessionId = SessionId(1);
+/// After so long a silence a session of a second is named: its timeout, and what a sign may take on its way.
+const SILENT: u64 = 1_251;
 
 /// A leader of term 3 that has not yet acted, and one session of a second.
 fn stage() -> Stage {
@@ -77,14 +84,20 @@ fn stage() -> Stage {
     let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();
     replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
     let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
-    let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership });
-    let duties = Duties::new(&config, replica.clone(), quorum.clone());
+    let members = watch::Sender::new(Members { voters: [(1, "here".to_owned())].into(), ..Members::default() });
+    let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership, members });
+    let duties = Duties::new(&config, 1, replica.clone(), quorum.clone());
     Stage { clock, replica, quorum, duties }
 }
 
 impl Stage {
     async fn ask(&self) -> Option<Verdict> {
-        let answer = self.duties.hear(&Group { sessions: vec![MINE] }).await.ok()?;
+        self.mention(0).await
+    }
+
+    /// A sign of life that was given so long ago.
+    async fn mention(&self, age_ms: u32) -> Option<Verdict> {
+        let answer = self.duties.hear(&Group { ages: vec![(MINE, age_ms)] }).await.ok()?;
         Some(answer.verdicts[0])
     }
 
@@ -122,7 +135,7 @@ async fn a_deposed_leader_acknowledges_nothing() {
 }
 
 #[tokio::test]
-async fn an_acknowledgement_counts_from_the_arrival_and_never_crosses_an_expiry() {
+async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_expiry() {
     let stage = stage();
     stage.duties.take_up().await.expect("leads");
     stage.pass(900);
@@ -135,7 +148,7 @@ async fn an_acknowledgement_counts_from_the_arrival_and_never_crosses_an_expiry(
     // Here it takes longer than the timeout, and the session is named before the answer.
     let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
     *stage.quorum.meanwhile.lock() = Some(Box::new(move || {
-        clock.0.send_modify(|now| *now += Duration::from_millis(1_001));
+        clock.0.send_modify(|now| *now += Duration::from_millis(SILENT));
         let now_ms = replica.now_ms();
         let named = replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10);
         assert_eq!(named, [MINE]);
@@ -144,11 +157,24 @@ async fn an_acknowledgement_counts_from_the_arrival_and_never_crosses_an_expiry(
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
 }
 
+/// A read was heard by another node, which mentions it half a timeout later: the session dies by when it was heard.
+#[tokio::test]
+async fn a_sign_of_life_counts_from_when_a_node_heard_it() {
+    let stage = stage();
+    stage.duties.take_up().await.expect("leads");
+    stage.pass(900);
+    assert_eq!(stage.mention(500).await, Some(Verdict::Alive(1_000)));
+    stage.pass(SILENT - 501);
+    assert!(stage.silent().is_empty());
+    stage.pass(1);
+    assert_eq!(stage.silent(), [MINE]);
+}
+
 #[tokio::test]
 async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     let stage = stage();
     stage.duties.take_up().await.expect("leads");
-    stage.pass(1_001);
+    stage.pass(SILENT);
     assert_eq!(stage.silent(), [MINE]);
     // It loses sight of its leadership for a moment, in the same term: what was named stays named.
     stage.quorum.leadership.send_modify(|leadership| leadership.leading = false);
@@ -156,7 +182,7 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
     assert_eq!(stage.duties.take_up().await, Some(3));
     assert_eq!(stage.ask().await, Some(Verdict::Expiring));
-    // In a new term that proposal has no effect any more, and every timer starts in full.
+    // In a new term that proposal has no effect any more, and the timer begins at what was heard meanwhile.
     *stage.quorum.says.lock() = Ok(4);
     stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
     assert_eq!(stage.duties.take_up().await, Some(4));
@@ -170,7 +196,7 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
 async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     let stage = stage();
     stage.duties.take_up().await.expect("leads");
-    stage.pass(1_001);
+    stage.pass(SILENT);
     let (named, seen) = stage.duties.take_silent(3).expect("leads");
     assert_eq!(named, [MINE]);
     let apply = |sequence, command| {
@@ -192,7 +218,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     assert_eq!(stage.replica.leading.lock().as_mut().expect("leading").tracker.spared(&named, now_ms), 1);
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
     // The next silence is its own.
-    stage.pass(1_001);
+    stage.pass(SILENT);
     let (named, seen) = stage.duties.take_silent(3).expect("leads");
     apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
     assert_eq!(stage.ask().await, Some(Verdict::Gone));
@@ -206,10 +232,12 @@ async fn the_door_checks_what_comes_in() {
     assert_eq!(code(door.serve(2, Bytes::new()).await), "not_ready");
     let _ = door.0.set(stage.duties.clone());
     assert_eq!(code(door.serve(2, Bytes::from_static(&[0xff; 11])).await), "bad_message");
-    let many = Group { sessions: vec![MINE; MAX_GROUP + 1] };
+    let many = Message::Keepalives(Group { ages: vec![(MINE, 0); crate::keepalive::MAX_GROUP + 1] });
     let many = Bytes::from(postcard::to_stdvec(&many).expect("encoded"));
     assert_eq!(code(door.serve(2, many).await), "bad_message");
-    let group = Bytes::from(postcard::to_stdvec(&Group { sessions: vec![MINE, SessionId(9)] }).expect("encoded"));
+    let group = Bytes::from(
+        postcard::to_stdvec(&Message::Keepalives(Group { ages: vec![(MINE, 0), (SessionId(9), 0)] })).expect("encoded"),
+    );
     assert_eq!(code(door.serve(2, group.clone()).await), "not_leading");
     stage.duties.take_up().await.expect("leads");
     let answer: GroupAnswer = postcard::from_bytes(&door.serve(2, group).await.expect("served")).expect("decoded");

@@ -57,7 +57,7 @@ impl Engine {
     ) -> Arc<Self> {
         let stop = CancellationToken::new();
         let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone(), stop.clone());
-        let duties = Duties::new(&config, replica.clone(), replication.clone());
+        let duties = Duties::new(&config, incarnation, replica.clone(), replication.clone());
         duties.start(&config, proposer.clone(), stop.clone());
         let _ = door.0.set(duties.clone());
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
@@ -194,7 +194,7 @@ pub(crate) struct InCustody {
 
 impl Drop for InCustody {
     fn drop(&mut self) {
-        self.replica.custody.lock().leave(self.session);
+        self.replica.custody.lock().leave(self.session, self.replica.now_ms());
     }
 }
 

@@ -3,7 +3,7 @@
 
 use lockkeeper_core::Batch;
 
-use crate::keepalive::{Group, GroupAnswer};
+use crate::keepalive::{GroupAnswer, Message};
 
 /// Reads bytes as a message of another node: the first byte chooses the layer, the rest is the message. It is taken or refused; it must
 /// never panic.
@@ -16,7 +16,7 @@ pub fn decode_any(bytes: &[u8]) {
                 assert!(Batch::decode(&batch.encode()).is_ok(), "a batch that was read cannot be read again");
             }
         }
-        1 => drop(postcard::from_bytes::<Group>(rest)),
+        1 => drop(postcard::from_bytes::<Message>(rest).map(|message| message.check())),
         2 => drop(postcard::from_bytes::<GroupAnswer>(rest)),
         _ => lockkeeper_consensus::fuzzing::decode_any(rest),
     }

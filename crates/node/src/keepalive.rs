@@ -1,9 +1,10 @@
-//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next (DESIGN section 6).
+//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next (DESIGN section 6). With them go
+//! the signs of life that this node owes the leader, each with its age.
 //!
 //! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began after the keepalive
 //! arrived. A change of leader is a pause.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,14 +19,48 @@ use tokio_util::sync::CancellationToken;
 use crate::config::NodeConfig;
 use crate::duties::Duties;
 use crate::error::{Bound, NodeError};
+use crate::heard_replication::{MAX_VOTERS, TableCall};
+use crate::last_heard::{Ages, age_ms};
 use crate::patience::Patience;
 use crate::replica::Replica;
 use crate::replication::Replication;
 
+/// What nodes send each other about sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// To the leader, which answers with a [`GroupAnswer`].
+    Keepalives(Group),
+    /// From the leader, answered with a [`TableAnswer`](crate::heard_replication::TableAnswer).
+    Table(TableCall),
+}
+
+impl Message {
+    /// Looks at the sizes of what came from outside.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (Self::Keepalives(Group { ages }) | Self::Table(TableCall::Accept { ages, .. })) = self else {
+            return self.check_voters();
+        };
+        match ages.len() {
+            ..=MAX_GROUP => self.check_voters(),
+            count => Err(format!("a message has at most {MAX_GROUP} sessions; this one has {count}")),
+        }
+    }
+
+    fn check_voters(&self) -> Result<(), String> {
+        match self {
+            Self::Table(call) if call.voters().len() > MAX_VOTERS => {
+                Err(format!("a cluster has at most {MAX_VOTERS} voters; this message names {}", call.voters().len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What a node tells the leader.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Group {
-    pub(crate) sessions: Vec<SessionId>,
+    /// In the order of the sessions.
+    pub(crate) ages: Ages,
 }
 
 /// What the leader says to it.
@@ -40,7 +75,7 @@ pub(crate) struct GroupAnswer {
 /// What the leader says of one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It will not be expired before its timeout has passed since the keepalive arrived.
+    /// It will not be expired before its timeout has passed since the node heard of it.
     Alive(u32),
     /// Its expiry has been proposed; nothing can be said until that is decided.
     Expiring,
@@ -160,10 +195,25 @@ impl Messenger {
     /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are swept when there are many.
     fn forget_the_ended(&self) {
         let state = self.replica.state.read();
+        let many = 2 * state.session_count() + 1_000;
         let mut custody = self.replica.custody.lock();
-        if custody.known() > 2 * state.session_count() + 1_000 {
+        if custody.known() > many {
             custody.keep_only(|session| state.session(session).is_some());
         }
+        drop(custody);
+        let mut table = self.replica.last_heard.lock();
+        if table.len() > many {
+            table.keep_only(|session| state.session(session).is_some());
+        }
+    }
+
+    /// When each session of the next group was last heard of: now, where its caller waits here. Those that have ended are left out.
+    fn next_group(&self, asks: &[Ask], now_ms: u64) -> BTreeMap<SessionId, u64> {
+        let custody = self.replica.custody.lock();
+        let owed = self.owed.iter().filter_map(|session| Some((*session, custody.heard_ms(*session, now_ms)?)));
+        let mut heard: BTreeMap<SessionId, u64> = owed.collect();
+        heard.extend(asks.iter().map(|ask| (ask.session, now_ms)));
+        heard
     }
 
     fn take_asks(&self) -> Vec<Ask> {
@@ -181,25 +231,24 @@ impl Messenger {
 
     async fn deliver(&mut self, asks: Vec<Ask>) -> Delivery {
         let sent_ms = self.replica.now_ms();
-        let asked: BTreeSet<SessionId> = asks.iter().map(|ask| ask.session).collect();
-        let group = Group { sessions: asked.union(&self.owed).copied().collect() };
-        let Some(answer) = self.send(&group).await.filter(|answer| answer.verdicts.len() == group.sessions.len())
-        else {
+        let heard = self.next_group(&asks, sent_ms);
+        let group = Group { ages: heard.iter().map(|(session, at_ms)| (*session, age_ms(*at_ms, sent_ms))).collect() };
+        let Some(answer) = self.send(&group).await.filter(|answer| answer.verdicts.len() == group.ages.len()) else {
             self.put_back(asks);
             return Delivery::Failed;
         };
         self.owed.clear();
         {
             let mut custody = self.replica.custody.lock();
-            for (session, verdict) in group.sessions.iter().zip(&answer.verdicts) {
+            for ((session, heard_ms), verdict) in heard.iter().zip(&answer.verdicts) {
                 if let Verdict::Alive(_) = verdict {
-                    custody.acknowledged(*session, sent_ms);
+                    custody.acknowledged(*session, *heard_ms);
                 }
             }
         }
         let mut undecided = Vec::new();
         for ask in asks {
-            let Ok(at) = group.sessions.binary_search(&ask.session) else { continue };
+            let Ok(at) = group.ages.binary_search_by_key(&ask.session, |(session, _)| *session) else { continue };
             match answer.verdicts[at] {
                 Verdict::Alive(timeout_ms) => drop(ask.reply.send(Heard::Alive { timeout_ms, zxid: answer.zxid })),
                 Verdict::Gone => drop(ask.reply.send(Heard::Gone { zxid: answer.zxid })),
@@ -220,7 +269,7 @@ impl Messenger {
             return self.duties.hear(group).await.ok();
         }
         let leader = leadership.leader?;
-        let body = Bytes::from(postcard::to_stdvec(group).ok()?);
+        let body = Bytes::from(postcard::to_stdvec(&Message::Keepalives(group.clone())).ok()?);
         let call = self.replication.call_service(leader, body, self.group_timeout);
         let answer = tokio::select! {
             answer = call => answer,

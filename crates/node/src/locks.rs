@@ -16,8 +16,9 @@ use lockkeeper_planted::{Bug, planted};
 use tokio::sync::oneshot;
 
 use crate::abandoned::{Claim, Undecided};
-use crate::engine::{Engine, InCustody, reply_of};
+use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
+use crate::presence::Kept;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::unexpected;
 use crate::waiters::Verdict;
@@ -73,7 +74,7 @@ impl Engine {
         self.refuse_when_closing()?;
         let credential = caller.credential.ok_or(Refusal::SessionRequired)?;
         let timeout_ms = self.authorise(&credential).await?;
-        let custody = self.take_into_custody(credential.session, timeout_ms);
+        let kept = caller.presence.keep(self.take_into_custody(credential.session, timeout_ms));
         let began = self.replica.clock.now();
         let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
         let permit =
@@ -84,7 +85,7 @@ impl Engine {
         if claim_is_settled(&acquired, &ask) {
             claim.settle();
         }
-        drop::<InCustody>(custody);
+        drop::<Kept>(kept);
         if let Ok(At { value: Acquired::Held(_), .. }) = &acquired {
             metrics::histogram!("lockkeeper_lock_wait_seconds")
                 .record((self.replica.clock.now() - began).as_secs_f64());

@@ -323,13 +323,7 @@ impl Node {
     /// Goes down in order: takes no new requests, hands leadership over, lets what is under way end (within a bound), stops.
     pub async fn shutdown(&self) {
         self.engine.closing.cancel();
-        let leading = self.consensus.leadership().borrow().leading;
-        if leading
-            && self.consensus.members().borrow().voters.len() > 1
-            && let Err(error) = self.consensus.transfer_leadership(None).await
-        {
-            tracing::warn!(%error, "leadership was not handed over; the others will elect");
-        }
+        self.consensus.step_down().await;
         self.engine.drain().await;
         self.consensus.shutdown().await;
         self.engine.end();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Machine, TransportError};
+use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Machine, Members, TransportError};
 use lockkeeper_core::{AclEntry, NodeKind, NodePath, Reply, State, Term};
 use parking_lot::Mutex;
 
@@ -72,6 +72,10 @@ impl Replication for Order {
 
     async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
         Err(BarrierError::NoLeader)
+    }
+
+    fn members(&self) -> watch::Receiver<Members> {
+        watch::Sender::new(Members::default()).subscribe()
     }
 
     fn leadership(&self) -> watch::Receiver<Leadership> {

@@ -11,10 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Machine, Restored};
+use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, SessionId, State, Term,
-    Zxid,
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Op, Origin, Outcome, Reply, SessionId, State,
+    Term, Zxid,
 };
 use lockkeeper_planted::{Bug, planted};
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +28,7 @@ use crate::custody::Custody;
 use crate::flight::{Done, Flight};
 use crate::hearing::HearingTable;
 use crate::history::{History, WatchEvent};
+use crate::last_heard::LastHeard;
 use crate::observer::Observer;
 use crate::time::Time;
 use crate::tracker::SessionTracker;
@@ -41,6 +43,8 @@ pub(crate) type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
 pub(crate) struct Leading {
     pub(crate) term: u64,
     pub(crate) tracker: SessionTracker,
+    /// Signs of life that are to be copied to the other voters: when each was given.
+    pub(crate) news: Vec<(SessionId, u64)>,
 }
 
 /// See the module's text.
@@ -54,6 +58,7 @@ pub(crate) struct Replica {
     pub(crate) waiters: Mutex<WaiterTable>,
     pub(crate) hearing: Mutex<HearingTable>,
     pub(crate) custody: Mutex<Custody>,
+    pub(crate) last_heard: Mutex<LastHeard>,
     /// Of the last term in which this node led. Kept in step whether it still leads or not, so that what was named in a term stays
     /// named for that term.
     pub(crate) leading: Mutex<Option<Leading>>,
@@ -77,6 +82,7 @@ impl Replica {
             waiters: Mutex::default(),
             hearing: Mutex::default(),
             custody: Mutex::default(),
+            last_heard: Mutex::default(),
             leading: Mutex::new(None),
             flight: Mutex::new(None),
             observer: OnceLock::new(),
@@ -106,8 +112,9 @@ impl Replica {
         (self.fatal)(why);
     }
 
+    /// This node's monotonic clock. It does not begin at 0, so that what was heard before this process started has a place on it.
     pub(crate) fn now_ms(&self) -> u64 {
-        whole_ms(self.clock.now())
+        whole_ms(self.clock.now()).saturating_add(2 * u64::from(MAX_SESSION_TIMEOUT_MS))
     }
 
     /// How far this replica has come, as it moves.
@@ -188,6 +195,7 @@ impl Replica {
                 }
                 Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
                 Event::SessionOpened { session, timeout_ms, .. } => {
+                    self.last_heard.lock().note(*session, self.now_ms());
                     if let Some(leading) = &mut *self.leading.lock() {
                         leading.tracker.opened(*session, *timeout_ms, self.now_ms());
                     }
@@ -201,20 +209,15 @@ impl Replica {
         }
     }
 
-    /// Whoever asked for something lives.
+    /// Whoever asked for something lives, on whatever node it was asked.
     fn note_callers(&self, batch: &Batch) {
-        let mut leading = self.leading.lock();
-        let Some(leading) = &mut *leading else { return };
+        let heard = batch.commands.iter().filter_map(caller_of);
         let now_ms = self.now_ms();
-        for command in &batch.commands {
-            let heard = match command {
-                Command::Do { actor, .. } => actor.session,
-                Command::AttachSession { session } => Some(*session),
-                _ => None,
-            };
-            if let Some(session) = heard {
-                leading.tracker.heard(session, now_ms);
-            }
+        let mut last_heard = self.last_heard.lock();
+        heard.clone().for_each(|session| last_heard.note(session, now_ms));
+        drop(last_heard);
+        if let Some(leading) = &mut *self.leading.lock() {
+            heard.for_each(|session| leading.tracker.heard(session, now_ms));
         }
     }
 
@@ -248,6 +251,7 @@ impl Replica {
             leading.tracker.ended(session);
         }
         self.custody.lock().ended(session);
+        self.last_heard.lock().ended(session);
     }
 
     /// The state has jumped: everything that moves in step with it is brought there.
@@ -261,6 +265,7 @@ impl Replica {
             observer.jumped();
         }
         self.custody.lock().keep_only(|session| state.session(session).is_some());
+        self.last_heard.lock().skipped();
         // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
         *self.leading.lock() = None;
         let mut slot = self.flight.lock();
@@ -365,6 +370,16 @@ fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
                 by = format!("{session} from {from}"), zxid = zxid.0, "forced release"
             );
         }
+    }
+}
+
+/// Who has asked for this, if it is a sign of life: a node withdraws requests of those who are gone.
+fn caller_of(command: &Command) -> Option<SessionId> {
+    match command {
+        Command::Do { op: Op::Withdraw { .. }, .. } => None,
+        Command::Do { actor, .. } => actor.session,
+        Command::AttachSession { session } => Some(*session),
+        _ => None,
     }
 }
 

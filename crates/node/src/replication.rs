@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lockkeeper_consensus::{BarrierError, Consensus, Leadership, ProposeError, TransportError};
+use lockkeeper_consensus::{BarrierError, Consensus, Leadership, Members, ProposeError, TransportError};
 use tokio::sync::watch;
 
 /// See [`Consensus`], whose methods these are.
@@ -14,6 +14,7 @@ pub(crate) trait Replication: Send + Sync + 'static {
     async fn read_barrier(&self) -> Result<(), BarrierError>;
     async fn confirm_leadership(&self) -> Result<u64, BarrierError>;
     fn leadership(&self) -> watch::Receiver<Leadership>;
+    fn members(&self) -> watch::Receiver<Members>;
     async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError>;
 }
 
@@ -33,6 +34,10 @@ impl Replication for Consensus {
 
     fn leadership(&self) -> watch::Receiver<Leadership> {
         Consensus::leadership(self)
+    }
+
+    fn members(&self) -> watch::Receiver<Members> {
+        Consensus::members(self)
     }
 
     async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {

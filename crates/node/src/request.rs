@@ -7,6 +7,8 @@ use lockkeeper_core::{
     Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid,
 };
 
+use crate::presence::Presence;
+
 /// An answer and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<T> {
@@ -42,12 +44,14 @@ pub struct Caller {
     pub principals: Principals,
     /// Whether it has the right to take from others what belongs to them ([`Actor::may_force`]).
     pub may_force: bool,
+    /// Says when the caller of a lock request has gone, where that is not said by dropping the request.
+    pub presence: Presence,
 }
 
 impl Caller {
     /// As the state is told. Whoever calls this has checked the credential.
     pub(crate) fn into_actor(self) -> Actor {
-        let Self { credential, request, principals, may_force } = self;
+        let Self { credential, request, principals, may_force, presence: _ } = self;
         let session = credential.map(|credential| credential.session);
         Actor { session, request, attachment: None, principals, may_force }
     }

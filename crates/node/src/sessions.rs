@@ -55,6 +55,9 @@ impl Engine {
     pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
         self.refuse_when_closing()?;
         let deadline = self.replica.clock.now() + self.request_timeout();
+        if let Some(timeout_ms) = self.replica.state.read().session(session).map(|session| session.timeout_ms) {
+            self.replica.custody.lock().touch(session, timeout_ms, self.replica.now_ms());
+        }
         let heard = self.keepalives.ask(session)?;
         let heard = tokio::select! {
             biased;

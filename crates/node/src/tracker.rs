@@ -49,15 +49,17 @@ pub(crate) struct SessionTracker {
     to_expire: VecDeque<SessionId>,
     /// Nobody is named before this: the leader itself was not running, and keepalives may lie unread in its sockets.
     no_expiry_before_ms: u64,
+    /// How long after its deadline a session is named: so long a sign of life may be on its way from the node that heard it.
+    grace_ms: u64,
 }
 
 impl SessionTracker {
-    /// A new leader's record: every timer starts in full.
-    pub(crate) fn restart(sessions: impl Iterator<Item = (SessionId, u32)>, now_ms: u64) -> Self {
-        let now_ms = if planted(Bug::NoGraceForNewLeader) { 0 } else { now_ms };
-        let mut tracker = Self::default();
-        for (session, timeout_ms) in sessions {
-            tracker.opened(session, timeout_ms, now_ms);
+    /// A new leader's record: each timer starts when the session was last heard of.
+    pub(crate) fn restart(sessions: impl Iterator<Item = (SessionId, u32, u64)>, grace_ms: u64) -> Self {
+        let mut tracker = Self { grace_ms, ..Self::default() };
+        for (session, timeout_ms, heard_ms) in sessions {
+            let heard_ms = if planted(Bug::NoGraceForNewLeader) { 0 } else { heard_ms };
+            tracker.opened(session, timeout_ms, heard_ms);
         }
         tracker
     }
@@ -79,11 +81,16 @@ impl SessionTracker {
         }
     }
 
-    /// A sign of life at `now_ms`. Comes too late for a session that is named already.
-    pub(crate) fn heard(&mut self, session: SessionId, now_ms: u64) {
+    /// A sign of life that was given at `heard_ms`. Comes too late for a session that is named already.
+    pub(crate) fn heard(&mut self, session: SessionId, heard_ms: u64) {
         if let Some(entry) = self.entries.get_mut(&session) {
-            entry.heard_ms = entry.heard_ms.max(now_ms);
+            entry.heard_ms = entry.heard_ms.max(heard_ms);
         }
+    }
+
+    /// When each session was last heard of.
+    pub(crate) fn all_heard(&self) -> impl Iterator<Item = (SessionId, u64)> {
+        self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms))
     }
 
     /// Whether a keepalive of this session may be acknowledged now.
@@ -122,6 +129,7 @@ impl SessionTracker {
     }
 
     fn name_silent(&mut self, now_ms: u64) {
+        let now_ms = now_ms.saturating_sub(self.grace_ms);
         while let Some(&(at, session)) = self.deadlines.first().filter(|(at, _)| *at < now_ms) {
             self.deadlines.remove(&(at, session));
             let Some(entry) = self.entries.get_mut(&session) else { continue };
@@ -145,7 +153,7 @@ impl SessionTracker {
                 continue;
             };
             let deadline_ms = entry.deadline_ms();
-            if now_ms <= deadline_ms {
+            if now_ms.saturating_sub(self.grace_ms) <= deadline_ms {
                 entry.stands_at_ms = Some(deadline_ms);
                 self.deadlines.insert((deadline_ms, *session));
                 spared += 1;

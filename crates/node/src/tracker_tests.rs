@@ -39,7 +39,7 @@ fn a_named_session_is_never_confirmed() {
 
 #[test]
 fn a_session_that_was_spared_lives_by_what_was_heard() {
-    let mut tracker = SessionTracker::restart([(ONE, 1_000), (SessionId(2), 1_000)].into_iter(), 0);
+    let mut tracker = SessionTracker::restart([(ONE, 1_000, 0), (SessionId(2), 1_000, 0)].into_iter(), 0);
     let named = tracker.take_silent(1_001, 10);
     assert_eq!(named.len(), 2);
     tracker.heard(ONE, 1_500);
@@ -52,16 +52,30 @@ fn a_session_that_was_spared_lives_by_what_was_heard() {
 }
 
 #[test]
-fn a_new_leader_restarts_every_timer() {
-    let tracker = SessionTracker::restart([(ONE, 1_000), (SessionId(2), 500)].into_iter(), 70_000);
-    assert_eq!(tracker.remaining_ms(ONE, 70_000), Some(1_000));
+fn a_new_leader_begins_each_timer_where_it_is_told() {
+    let tracker = SessionTracker::restart([(ONE, 1_000, 69_500), (SessionId(2), 500, 70_000)].into_iter(), 0);
+    assert_eq!(tracker.remaining_ms(ONE, 70_000), Some(500));
     assert_eq!(tracker.remaining_ms(SessionId(2), 70_100), Some(400));
     assert_eq!(tracker.len(), 2);
 }
 
 #[test]
+fn a_sign_on_its_way_is_waited_for_and_promises_nothing() {
+    let mut tracker = SessionTracker::restart([(ONE, 1_000, 0)].into_iter(), 250);
+    assert_eq!(tracker.remaining_ms(ONE, 1_000), Some(0));
+    assert!(tracker.take_silent(1_250, 10).is_empty());
+    // It was given in time, and is older than a full timeout would show.
+    tracker.heard(ONE, 900);
+    assert!(tracker.take_silent(2_150, 10).is_empty());
+    let named = tracker.take_silent(2_151, 10);
+    assert_eq!(named, [ONE]);
+    tracker.heard(ONE, 1_000);
+    assert_eq!(tracker.spared(&named, 2_250), 1, "as if it had come before");
+}
+
+#[test]
 fn bounded_batches_name_everyone_in_the_end() {
-    let mut tracker = SessionTracker::restart((1..=2_500).map(|id| (SessionId(id), 1_000)), 0);
+    let mut tracker = SessionTracker::restart((1..=2_500).map(|id| (SessionId(id), 1_000, 0)), 0);
     let taken: Vec<usize> = (0..4).map(|_| tracker.take_silent(1_001, 1_024).len()).collect();
     assert_eq!(taken, [1_024, 1_024, 452, 0]);
 }
@@ -82,7 +96,7 @@ fn a_stalled_leader_reads_its_mail_first() {
 fn a_hundred_thousand_sessions_cost_little() {
     // Ten seconds of a leader with 100,000 sessions of 10 s, each heard from three times: counted in moves within the ordered set,
     // which is what costs, and not in time, which depends on the machine.
-    let mut tracker = SessionTracker::restart((0..100_000).map(|id| (SessionId(id), 10_000)), 0);
+    let mut tracker = SessionTracker::restart((0..100_000).map(|id| (SessionId(id), 10_000, 0)), 0);
     for step in 1..=100_u64 {
         let now_ms = step * 100;
         for id in (0..100_000).filter(|id| id % 33 == step % 33) {
@@ -149,7 +163,7 @@ proptest! {
                     model.remove(&SessionId(id));
                 }
                 Step::Restart => {
-                    tracker = SessionTracker::restart(model.iter().map(|(id, e)| (*id, e.0 as u32)), now_ms);
+                    tracker = SessionTracker::restart(model.iter().map(|(id, e)| (*id, e.0 as u32, now_ms)), 0);
                     model.values_mut().for_each(|entry| *entry = (entry.0, now_ms, false));
                     last_taken.clear();
                 }

@@ -43,6 +43,14 @@ bugs! {
     ExpireByDeposedLeader = "expire-by-deposed-leader",
     /// A new leader counts every session as silent from the start of its clock.
     NoGraceForNewLeader = "no-grace-for-new-leader",
+    /// The leader counts a session's time from the arrival of a sign of life, however old it is.
+    CountSignsFromArrival = "count-signs-from-arrival",
+    /// A new leader starts every timer in full, whatever the nodes know.
+    IgnoreReportedAges = "ignore-reported-ages",
+    /// A keepalive is acknowledged before a majority has it in its tables.
+    CopyWithoutQuorum = "copy-without-quorum",
+    /// A new leader relies on the tables of nodes that have forgotten what they accepted.
+    CountForgetfulTables = "count-forgetful-tables",
     /// Restoring a snapshot counts tokens again from what is left in the tree.
     ResetTokensAtRestore = "reset-tokens-at-restore",
     /// A snapshot leaves out which requests have been answered.

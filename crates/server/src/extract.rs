@@ -7,12 +7,12 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use lockkeeper_api::{ACKNOWLEDGE_HEADER, Code, Credential as ApiCredential, REQUEST_ID_HEADER, SESSION_HEADER};
 use lockkeeper_core::acl::Principals;
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
-use lockkeeper_node::{Caller, Credential};
+use lockkeeper_node::{Caller, Credential, Presence};
 use serde::de::DeserializeOwned;
 
 use crate::app::Shared;
@@ -257,8 +257,20 @@ impl FromRequestParts<Shared> for Who {
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
         match parts.extensions.get::<Asking>() {
             Some(asking) => Ok(Self(asking.0.principals.clone())),
-            None => principals_of(parts, shared).map(Self),
+            None => {
+                note_presence(parts, shared);
+                principals_of(parts, shared).map(Self)
+            }
         }
+    }
+}
+
+/// A read needs no session, but one that names its session shows that it lives.
+fn note_presence(parts: &Parts, shared: &Shared) {
+    let header = single(&parts.headers, SESSION_HEADER).ok().flatten();
+    if let Some(Ok(credential)) = header.map(parse_credential) {
+        // A session that is not known here is not waited for, and a wrong secret shows nothing.
+        let _ = shared.node.authorise(&credential).now_or_never();
     }
 }
 
@@ -302,7 +314,8 @@ impl FromRequestParts<Shared> for Asking {
             None => None,
         };
         let principals = principals_of(parts, shared)?;
-        Ok(Self(Caller { credential, request, principals, may_force: shared.admin.allow_force_release }))
+        let may_force = shared.admin.allow_force_release;
+        Ok(Self(Caller { credential, request, principals, may_force, presence: Presence::default() }))
     }
 }
 

@@ -21,8 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Shared;
 #[cfg(feature = "planted")]
 use crate::clock_control::clock;
-use crate::config::ForeignNames;
-use crate::config::{Checked, Config};
+use crate::config::{Checked, Config, ForeignNames, Limits, ZooKeeper};
 use crate::error::ServeError;
 use crate::http::connection::Bounds;
 use crate::http::limits::raise_open_files;
@@ -161,7 +160,10 @@ impl Server {
         let Self { config, checked, client, peer, zookeeper } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
         let for_zookeeper = if zookeeper.is_some() { config.zookeeper.connections } else { 0 };
-        let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper));
+        let (limits, its) = (Limits::default(), ZooKeeper::default());
+        let by_default =
+            config.limits.connections <= limits.connections && config.zookeeper.connections <= its.connections;
+        let fit = raise_open_files(config.limits.connections.saturating_add(for_zookeeper), by_default);
         // Where they do not all fit, none of the doors takes the other's room.
         let for_zookeeper = for_zookeeper.min(fit / 2);
         let connections = config.limits.connections.min(fit - for_zookeeper);

@@ -182,6 +182,11 @@ fn describe_state() {
         Unit::Count,
         "Lines of the log that were left out because too many of their kind came at once."
     );
+    describe_gauge!(
+        "lockkeeper_whole_session_tables",
+        Unit::Count,
+        "On the leader: voters, itself included, that know when each session was last heard of; without a majority of them a new leader gives every session its full timeout."
+    );
     describe_gauge!("lockkeeper_sessions", Unit::Count, "Open sessions of the cluster.");
     describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
     describe_gauge!("lockkeeper_watches", Unit::Count, "Watches registered at this node.");

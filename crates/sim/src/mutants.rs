@@ -8,7 +8,7 @@ use lockkeeper_planted::{Bug, plant};
 use crate::checks::Violation;
 use crate::faults::FaultKind;
 use crate::run::run;
-use crate::swarm::{Plan, Work};
+use crate::swarm::{Plan, Work, quiet_links, steady_disk};
 
 /// What became of one bug.
 #[derive(Debug)]
@@ -67,6 +67,10 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         Bug::KeepaliveWithoutQuorum | Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => {
             (&[F::PartitionLeader, F::OneWay, F::PauseLeader, F::KillLeader], &[Work::Lock])
         }
+        Bug::CountSignsFromArrival => (&[], &[Work::Lock, Work::Data]),
+        Bug::IgnoreReportedAges => (&[F::KillLeader], &[Work::Lock, Work::Data]),
+        Bug::CopyWithoutQuorum => (&[F::KillLeader, F::PartitionLeader, F::OneWay, F::BadLinks], &[Work::Lock]),
+        Bug::CountForgetfulTables => (&[F::KillLeader, F::KillOne, F::PartitionOne], &[Work::Lock]),
         Bug::ResetTokensAtRestore | Bug::ForgetRequestsAtSnapshot => {
             (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data])
         }
@@ -88,6 +92,12 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
     }
     for work in work {
         plan.work.insert(*work, 6);
+    }
+    if matches!(bug, Bug::CountSignsFromArrival | Bug::IgnoreReportedAges) {
+        // Only where the world is right, or soon right again, is anything late; and it is late by a share of the timeout.
+        (plan.world.links, plan.world.disk) = (quiet_links(), steady_disk());
+        plan.faults.retain(|kind, _| *kind == F::KillLeader);
+        (plan.fault_every_ms, plan.fault_lasts_ms, plan.session_timeout_ms) = (4_000, 1_000, 8_000);
     }
     if bug == Bug::ForgetWatchesAtInstall {
         plan.watchers = plan.watchers.max(2);

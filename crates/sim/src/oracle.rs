@@ -341,6 +341,22 @@ impl Oracle {
         self.sessions.told_lost(session, now_us);
     }
 
+    /// A node begins to serve a request of a session.
+    pub fn served(&mut self, session: u64, now_us: u64) {
+        self.sessions.served(session, now_us);
+    }
+
+    /// It has done so; see [`Sessions::left`].
+    pub fn left(&mut self, session: u64, now_us: u64) {
+        self.sessions.left(session, now_us);
+    }
+
+    /// Time goes on; `right` if nothing is wrong with the world.
+    pub fn time_passes(&mut self, now_us: u64, right: bool) {
+        let checked = self.sessions.pass(now_us, right);
+        self.hold(Check::SessionLate, checked);
+    }
+
     /// A node says so; this is its state at that moment.
     pub fn told_ended_by(&mut self, session: u64, shown: &State) {
         let checked = self.ephemerals.told_ended_by(session, shown);

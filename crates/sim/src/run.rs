@@ -277,6 +277,7 @@ impl Run {
             && !world.is_paused(CLIENTS)
             && world.nodes().iter().all(runs);
         self.right_since = right.then(|| self.right_since.unwrap_or(now));
+        self.oracle.lock().time_passes(crate::clients::micros(now), right);
         if let Some(since) = self.right_since {
             self.oracle.lock().all_is_well(crate::clients::micros(now), crate::clients::micros(since));
         }

@@ -69,6 +69,7 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
         Bug::KeepaliveWithoutQuorum => &[MINORITY],
         Bug::ExpireByDeposedLeader => &[EXPIRY],
         Bug::NoGraceForNewLeader => &[EXPIRY],
+        Bug::CountSignsFromArrival | Bug::IgnoreReportedAges => &[EXPIRY],
         Bug::ResetTokensAtRestore => &[KILL_ALL_SNAPSHOTS],
         Bug::ForgetRequestsAtSnapshot => {
             const { &[with_snapshots(run(&["--workload", "append", "--nemesis", "kill-all", "--time", "60"]))] }
@@ -108,6 +109,8 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
         | Bug::LoseWakeup
         | Bug::ForeignDeleteBreaksLock
         | Bug::ForeignNamesAllowed
+        | Bug::CopyWithoutQuorum
+        | Bug::CountForgetfulTables
         | Bug::ExpiredBeforeApplied => &[],
         Bug::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
     }
@@ -133,6 +136,7 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         Bug::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
         Bug::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
         Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => EARLY,
+        Bug::CountSignsFromArrival | Bug::IgnoreReportedAges => &["after its last sign of life"],
         Bug::ForgetRequestsAtSnapshot => {
             &["one sequential node for one request id", "nothing lost, nothing twice", "linearizable lists"]
         }
@@ -147,6 +151,8 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         Bug::LeaseFromAnswer => &["the holder was told"],
         Bug::ExpiredBeforeApplied
         | Bug::TrustWallClock
+        | Bug::CopyWithoutQuorum
+        | Bug::CountForgetfulTables
         | Bug::BusyWithoutWithdrawal
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions

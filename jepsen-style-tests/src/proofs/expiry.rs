@@ -3,7 +3,10 @@
 //! "Early" is judged by the client's clock alone: a session that is gone although less than its timeout has passed since the sending
 //! of a keepalive that was acknowledged. Deletions of the sessions' ephemerals are followed on all three nodes by resumable watches,
 //! and sessions and ephemerals are listed on each node meanwhile: no listing may show an ephemeral whose session is gone, and both
-//! ephemerals of a session go in one transaction.
+//! ephemerals of a session go in one transaction. Then come sessions of all kinds of clients, in `deaths`.
+
+mod deaths;
+mod kinds;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -93,10 +96,13 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let lateness = check_ends(&lives, &ends, elected, GRACE + disk)?;
     told_and_gone(&cluster, &lives).await?;
     cluster.agree(Duration::from_secs(20)).await?;
+    let calm_deaths = deaths::calm_deaths(context, &cluster, &mut random).await?;
+    let before_kills = deaths::deaths_before_kills(context, &mut cluster).await?;
+    cluster.agree(Duration::from_secs(20)).await?;
     let silence = lives.iter().map(|life| life.longest_silence).max().unwrap_or_default();
     Ok(format!(
         "{SESSIONS} sessions of {TIMEOUT:?} over {seconds} s: {kept} keepalives, none expired early, none lost (longest time without an \
-         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for {}); {} listings without an orphan",
+         acknowledgement {}); after the stop gone within {} to {} of the last sign of life (the disk was busy for {}); {} listings without an orphan; {calm_deaths}; {before_kills}",
         millis(silence),
         millis(lateness.median),
         millis(lateness.max),
@@ -314,7 +320,7 @@ fn check_ends(
                 return broken(format!("session {} expired {early} early, seen at node {node}", life.id));
             }
             let stopped = life.stopped.unwrap_or(life.last_sent);
-            // A new leader restarts every timer.
+            // A new leader that does not know what was heard restarts every timer.
             let counted_from = elected.map_or(stopped, |elected| stopped.max(elected));
             if last > counted_from + TIMEOUT + grace {
                 let late = millis(last - stopped);

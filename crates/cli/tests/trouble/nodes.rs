@@ -1,13 +1,13 @@
 //! Nodes that die, and come back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper_client::{Error, Moment, Session, Transport};
 use nix::sys::signal::{Signal, kill};
 use tokio::time::timeout;
 
 use crate::parties::{TRANSPORTS, bystander, client, crowd, lock_name, queued_token, session, until_crowd_is};
-use crate::support::Dev;
+use crate::support::{Dev, alive, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -129,4 +129,31 @@ async fn all_nodes_die_and_return_and_sessions_and_guards_go_on() {
         next.release().await.unwrap();
         assert_eq!(crowd(&witness, &lock).await, (0, 0));
     }
+}
+
+/// All nodes are told to stop in the same moment, as by a shutdown of everything: nobody is there to take leadership over, and nothing is wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_of_all_nodes_is_quick_and_quiet() {
+    let mut quickest = Duration::MAX;
+    for _ in 0..3 {
+        let directory = tempfile::tempdir().unwrap();
+        let dev = Dev::start(3, &["--data", directory.path().to_str().unwrap()]);
+        let mut held = Vec::new();
+        for transport in TRANSPORTS {
+            let holder = session(&client(&dev.endpoints), LONG, transport).await;
+            held.push(holder.lock(lock_name("stop of all", transport)).lock().await.unwrap());
+        }
+        let told = Instant::now();
+        dev.signal(Signal::SIGTERM);
+        eventually("all nodes have stopped", || dev.pids.iter().all(|pid| !alive(pid.as_raw())));
+        quickest = quickest.min(told.elapsed());
+        for node in 1..=3 {
+            let log = std::fs::read_to_string(dev.data.join(format!("node{node}.log"))).unwrap();
+            let trouble: Vec<&str> =
+                log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")).collect();
+            assert!(trouble.is_empty() && log.contains("stopped"), "node {node}: {trouble:?} in {log}");
+        }
+    }
+    // A wait for somebody who does not come would be in each of them.
+    assert!(quickest < Duration::from_secs(1), "{quickest:?}");
 }

@@ -5,20 +5,46 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// Files that the node needs besides connections of clients: store, snapshots, peers, standard streams.
 const RESERVED_FILES: u64 = 512;
 
-/// Raises the limit to what the system allows, and gives how many connections of clients fit below it.
-pub(crate) fn raise_open_files(wanted_connections: usize) -> usize {
+/// So many connections must fit where the configuration does not ask for more: the defaults are bounds and no need.
+const ENOUGH_CONNECTIONS: usize = 4_096;
+
+/// Raises the limit to what the system allows, and gives how many connections of clients fit below it. `by_default` says that their number is
+/// the default of the configuration: then a limit that allows fewer is worth a warning only where it is really low.
+pub(crate) fn raise_open_files(wanted_connections: usize, by_default: bool) -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return wanted_connections };
-    let wanted = (wanted_connections as u64).saturating_add(RESERVED_FILES);
-    let target = wanted.max(soft).min(hard);
-    let limit = if target > soft && setrlimit(Resource::RLIMIT_NOFILE, target, hard).is_ok() { target } else { soft };
-    let fit = usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX).max(16);
-    if fit < wanted_connections {
+    let limit = if hard > soft && setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
+    let fit = connections_below(limit);
+    if is_too_low(fit, wanted_connections, by_default) {
         tracing::warn!(
             open_files = limit,
             connections = fit,
             configured = wanted_connections,
             "the limit on open files allows fewer connections than limits.connections and zookeeper.connections; raise it (ulimit -n, LimitNOFILE=)"
         );
+    } else if fit < wanted_connections {
+        tracing::debug!(open_files = limit, connections = fit, "as many connections as the limit on open files allows");
     }
     fit.min(wanted_connections)
+}
+
+fn connections_below(limit: u64) -> usize {
+    usize::try_from(limit.saturating_sub(RESERVED_FILES)).unwrap_or(usize::MAX).max(16)
+}
+
+fn is_too_low(fit: usize, wanted: usize, by_default: bool) -> bool {
+    fit < if by_default { wanted.min(ENOUGH_CONNECTIONS) } else { wanted }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_that_does_not_fit_is_no_trouble_and_a_wish_is() {
+        let fit = connections_below(20_000);
+        assert!(!is_too_low(fit, 32_768, true) && is_too_low(fit, 32_768, false) && !is_too_low(fit, 10_000, false));
+        let fit = connections_below(1_024);
+        assert!(is_too_low(fit, 32_768, true) && is_too_low(fit, 1_000, true) && !is_too_low(fit, 500, true));
+        assert_eq!(connections_below(100), 16);
+    }
 }

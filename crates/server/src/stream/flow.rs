@@ -62,8 +62,6 @@ pub(super) struct Flow {
     done_bytes: usize,
     unflushed_bytes: usize,
     heard_at: Instant,
-    /// When the session was last mentioned as alive on account of this stream.
-    mentioned_at: Instant,
     silence: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The stream ends as soon as the requests at work are answered, or then.
@@ -94,7 +92,6 @@ impl Flow {
             done_bytes: 0,
             unflushed_bytes: 0,
             heard_at: now,
-            mentioned_at: now,
             silence,
             stopping,
             ending: None,
@@ -239,7 +236,8 @@ impl Flow {
             }
         }
         if any {
-            self.mention();
+            // Any message is a sign of life of its session.
+            self.session.app.node.touch(self.session.credential.session, self.session.timeout_ms);
         }
         Ok(any)
     }
@@ -362,15 +360,6 @@ impl Flow {
         let after = items.after().0;
         self.watches.add(watch.id, items, place);
         Ok(after)
-    }
-
-    /// Any message is a sign of life of its session; it is passed on often enough, not each time.
-    fn mention(&mut self) {
-        if self.mentioned_at.elapsed() >= self.session.timeout() / 8 {
-            self.mentioned_at = self.heard_at;
-            // A session that is not known here is not waited for.
-            let _ = self.session.app.node.authorise(&self.session.credential).now_or_never();
-        }
     }
 
     /// Polls what is at work. True if anything was done.

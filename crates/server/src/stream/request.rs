@@ -16,7 +16,7 @@ use lockkeeper_api::locks::{Acquire, Release, Token};
 use lockkeeper_api::{Code, ZXID_HEADER};
 use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Op, RequestId, RequestKey};
-use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError, Undecided};
+use lockkeeper_node::{At, Caller, KeepaliveAck, NodeError, Presence, Undecided};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -67,7 +67,15 @@ pub(super) enum Finished {
 /// Something the client asked for, at work.
 pub(super) struct Open {
     kind: Kind,
+    /// Whether its client is there: as long as a lock request waits, that keeps the session alive.
+    presence: Option<Presence>,
     work: BoxFuture<'static, Finished>,
+}
+
+impl Open {
+    fn new(kind: Kind, work: impl Future<Output = Finished> + Send + 'static) -> Self {
+        Self { kind, presence: None, work: work.boxed() }
+    }
 }
 
 /// What becomes of it when the stream ends before it is done.
@@ -100,7 +108,7 @@ pub(super) struct Begun {
 
 impl Begun {
     fn plain(work: impl Future<Output = Finished> + Send + 'static) -> Self {
-        Self { open: Open { kind: Kind::Carried, work: work.boxed() }, cancel: None, parts_with: None }
+        Self { open: Open::new(Kind::Carried, work), cancel: None, parts_with: None }
     }
 }
 
@@ -122,8 +130,11 @@ impl Left {
                 Kind::Carried => carried += 1,
                 kind @ (Kind::Waits | Kind::Dropped) => {
                     let work = std::mem::replace(&mut request.work, std::future::pending().boxed());
+                    let presence = request.presence.take();
+                    // Its client may come back for it, but is not there.
+                    presence.iter().for_each(Presence::leave);
                     if kind == Kind::Waits {
-                        waiting.push(Open { kind, work });
+                        waiting.push(Open { kind, presence, work });
                     }
                 }
             }
@@ -143,7 +154,7 @@ pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     let session = session.clone();
     let work =
         async move { Finished::Keepalive { number, heard: session.app.node.keepalive(&session.credential).await } };
-    Open { kind: Kind::Dropped, work: work.boxed() }
+    Open::new(Kind::Dropped, work)
 }
 
 /// Begins a request. What is wrong with it is its answer.
@@ -184,6 +195,7 @@ fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
         request: key,
         principals: session.principals.clone(),
         may_force: session.app.admin.allow_force_release,
+        presence: Presence::default(),
     }))
 }
 
@@ -216,7 +228,7 @@ fn lock_call(request: &Request<'_>) -> Result<Option<(Verb, LockName)>, Failure>
 fn begin_on_lock(
     session: &Arc<Session>,
     request: &Request<'_>,
-    asking: Asking,
+    mut asking: Asking,
     (verb, lock): (Verb, LockName),
 ) -> Result<Begun, Failure> {
     let id = request.id;
@@ -226,6 +238,8 @@ fn begin_on_lock(
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
             let kind = if ask.wait_ms > 0 { Kind::Waits } else { Kind::Dropped };
+            let presence = Presence::default();
+            asking.0.presence = presence.clone();
             let app = session.app.clone();
             let (last_word, given_up) = oneshot::channel();
             let work = move |at_work: AtWork| {
@@ -245,7 +259,8 @@ fn begin_on_lock(
                     Err(Aborted) => refused(id, withdrawn(given_up).await),
                 }
             };
-            Ok(Begun { open: Open { kind, work: work.boxed() }, cancel: Some(cancel), parts_with: None })
+            let open = Open { presence: Some(presence), ..Open::new(kind, work) };
+            Ok(Begun { open, cancel: Some(cancel), parts_with: None })
         }
         Verb::Release => {
             let ask: Release = extract::parse(body)?;

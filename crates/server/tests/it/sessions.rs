@@ -84,3 +84,22 @@ async fn nobody_manages_anothers_session() {
     }
     assert_eq!(node.zxid().await, before, "nothing changed");
 }
+
+/// Reads need no session; one that names its session shows that it lives.
+#[tokio::test]
+async fn reads_that_name_their_session_keep_it_alive() {
+    let node = Cluster::start(1).await;
+    let (reads, silent) = (node.session(1_000).await, node.session(1_000).await);
+    let path = |id: u64| format!("/v1/sessions/{id}");
+    eventually("the silent one is gone", async || {
+        let read = node.call(Method::GET, "/v1/nodes/?children=true", Some(&reads.credential), None).await;
+        assert_eq!(read.status, StatusCode::OK);
+        node.get(&path(silent.session_id)).await.status == StatusCode::NOT_FOUND
+    })
+    .await;
+    assert_eq!(node.get(&path(reads.session_id)).await.status, StatusCode::OK);
+    eventually("it is gone as well when it reads no more", async || {
+        node.get(&path(reads.session_id)).await.status == StatusCode::NOT_FOUND
+    })
+    .await;
+}

@@ -48,6 +48,8 @@ pub enum Check {
     Calls,
     /// No session ends before its time.
     SessionEarly,
+    /// A dead session ends in time.
+    SessionLate,
     /// The holder is told before anybody else can have the lock.
     HolderTold,
     /// Ephemerals go with their session, at one point.
@@ -84,6 +86,7 @@ impl Check {
             Self::Herd => "herd",
             Self::Calls => "calls",
             Self::SessionEarly => "session-early",
+            Self::SessionLate => "session-late",
             Self::HolderTold => "holder-told",
             Self::Ephemerals => "ephemerals",
             Self::Watches => "watches",

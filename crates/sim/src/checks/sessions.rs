@@ -1,5 +1,6 @@
 //! Promises P5 and P11: a session does not end before the time that was promised to its client, and the client knows before anybody
-//! else can have what it held.
+//! else can have what it held. And a dead session is gone within its timeout and a second of its last sign of life; time in which
+//! something was wrong with the world, and a while to recover from it, does not count.
 //!
 //! A promise is made in time of the node that keeps it. A clock that runs fast by a factor keeps it shorter by that factor in true time:
 //! so much is granted, and no more. The holder's own arithmetic has a margin of a tenth of the timeout (`lockkeeper_client`), which is
@@ -7,13 +8,24 @@
 
 use std::collections::BTreeMap;
 
-use lockkeeper_core::{Command, Event, SessionEnd};
+use lockkeeper_core::{Actor, Command, Event, SessionEnd};
 
 use super::Checked;
 use super::change::Change;
 
+/// What a dead session may outlive its timeout by.
+const GONE_WITHIN_US: u64 = 1_000_000;
+/// After the end of a fault, connections are made anew, logs catch up, and leaders are elected.
+const RECOVERY_US: u64 = 2_500_000;
+
 #[derive(Debug)]
 struct Life {
+    timeout_ms: u32,
+    /// Requests of it that a node serves.
+    served: u32,
+    /// True time of its last sign of life, and how much time was lost until then.
+    last_us: u64,
+    lost_us: u64,
     /// True time before which it must not expire, by what its client was promised.
     promised_us: u64,
     /// Why.
@@ -32,8 +44,12 @@ struct End {
 /// See the module's text.
 #[derive(Debug)]
 pub struct Sessions {
-    /// How fast the fastest clock of a node goes in this run.
+    /// How fast the fastest clock of a node goes in this run. The slowest is as much slower.
     fastest: f64,
+    /// How much time was lost to faults, until when that is known, and until when the last one is felt.
+    lost_us: u64,
+    looked_us: u64,
+    felt_until_us: u64,
     live: BTreeMap<u64, Life>,
     ended: BTreeMap<u64, End>,
 }
@@ -41,13 +57,76 @@ pub struct Sessions {
 impl Sessions {
     /// `fastest` is the highest rate at which any node's clock may go.
     pub fn new(fastest: f64) -> Self {
-        Self { fastest: fastest.max(1.0), live: BTreeMap::new(), ended: BTreeMap::new() }
+        Self {
+            fastest: fastest.max(1.0),
+            lost_us: 0,
+            looked_us: 0,
+            felt_until_us: 0,
+            live: BTreeMap::new(),
+            ended: BTreeMap::new(),
+        }
     }
 
     /// When a promise made at this time ends at the earliest.
     fn kept_until_us(&self, from_us: u64, for_ms: u64) -> u64 {
         // Rounded down: a microsecond less is no proof of anything.
         from_us + (for_ms as f64 * 1_000.0 / self.fastest) as u64
+    }
+
+    /// A node begins to serve a request of the session.
+    pub fn served(&mut self, session: u64, now_us: u64) {
+        self.alive(session, now_us);
+        if let Some(life) = self.live.get_mut(&session) {
+            life.served += 1;
+        }
+    }
+
+    /// It has answered, or has noticed that its caller is gone, or has gone down.
+    pub fn left(&mut self, session: u64, now_us: u64) {
+        self.alive(session, now_us);
+        if let Some(life) = self.live.get_mut(&session) {
+            life.served = life.served.saturating_sub(1);
+        }
+    }
+
+    /// A sign of life.
+    fn alive(&mut self, session: u64, now_us: u64) {
+        let lost_us = self.lost_us;
+        if let Some(life) = self.live.get_mut(&session) {
+            (life.last_us, life.lost_us) = (now_us.max(life.last_us), lost_us);
+        }
+    }
+
+    /// Time goes on; `right` if nothing is wrong with the world.
+    ///
+    /// # Errors
+    /// If a session is still there that should be gone.
+    pub fn pass(&mut self, now_us: u64, right: bool) -> Checked {
+        if !right {
+            self.felt_until_us = now_us + RECOVERY_US;
+        }
+        if now_us <= self.felt_until_us {
+            self.lost_us += now_us.saturating_sub(self.looked_us);
+        }
+        self.looked_us = now_us;
+        match self.live.iter().find(|(_, life)| now_us > self.due_us(life)) {
+            Some((session, life)) => Err(format!(
+                "session {session} with a timeout of {} ms is still there at {now_us} us; its last sign of life was at {} us, and {} us were lost",
+                life.timeout_ms,
+                life.last_us,
+                self.lost_us - life.lost_us
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// When it must be gone at the latest.
+    fn due_us(&self, life: &Life) -> u64 {
+        if life.served > 0 {
+            return u64::MAX;
+        }
+        let timeout_us = f64::from(life.timeout_ms) * 1_000.0 / (2.0 - self.fastest);
+        life.last_us + timeout_us as u64 + GONE_WITHIN_US + self.lost_us - life.lost_us
     }
 
     /// A client was told that the session lives for `for_ms` from `from_us` on.
@@ -98,10 +177,21 @@ impl Sessions {
     /// The first broken promise, and whose.
     pub fn change(&mut self, change: &Change<'_>) -> (Checked, Checked) {
         let (mut early_so_far, mut untold_so_far) = (self.by_the_right_leader(change), Ok(()));
+        if let Command::Do { actor: Actor { session: Some(session), .. }, .. } = change.command {
+            self.alive(session.0, change.at_us);
+        }
         for event in &change.outcome.events {
             match event {
-                Event::SessionOpened { session, .. } => {
-                    let life = Life { promised_us: 0, promise: String::new(), relied_on_us: 0 };
+                Event::SessionOpened { session, timeout_ms, .. } => {
+                    let life = Life {
+                        timeout_ms: *timeout_ms,
+                        served: 0,
+                        last_us: change.at_us,
+                        lost_us: self.lost_us,
+                        promised_us: 0,
+                        promise: String::new(),
+                        relied_on_us: 0,
+                    };
                     self.live.insert(session.0, life);
                 }
                 Event::SessionEnded { zxid, session, cause } => {
@@ -219,6 +309,43 @@ mod tests {
         sessions.relied_on(session, 4_000_000).unwrap();
         sessions.told_lost(session, 2_000_000);
         told(&mut sessions, &history, 1, 3_000).1.unwrap();
+    }
+
+    #[test]
+    fn a_dead_session_that_stays_is_noticed() {
+        let mut history = History::default();
+        let session = history.open();
+        let timeout_us = match &history.last().1.events[..] {
+            [Event::SessionOpened { timeout_ms, .. }] => u64::from(*timeout_ms) * 1_000,
+            other => panic!("{other:?}"),
+        };
+        let begin = || {
+            let mut sessions = Sessions::new(1.0);
+            told(&mut sessions, &history, 0, 1).0.unwrap();
+            sessions.pass(RECOVERY_US + 1, true).unwrap();
+            sessions
+        };
+        let from_us = 5_000_000;
+        let mut sessions = begin();
+        sessions.served(session, from_us - 1_000);
+        sessions.pass(from_us, true).unwrap();
+        sessions.left(session, from_us);
+        sessions.pass(from_us + timeout_us + GONE_WITHIN_US, true).unwrap();
+        sessions.pass(from_us + timeout_us + GONE_WITHIN_US + 1, true).unwrap_err();
+        // As long as a node serves it, it lives.
+        let mut sessions = begin();
+        sessions.served(session, from_us);
+        sessions.pass(from_us + 100 * timeout_us, true).unwrap();
+        // A second of trouble, and the time to recover, are granted beside.
+        let mut sessions = begin();
+        sessions.served(session, from_us);
+        sessions.left(session, from_us);
+        sessions.pass(from_us, true).unwrap();
+        sessions.pass(from_us + 1_000_000, false).unwrap();
+        sessions.pass(from_us + 1_000_000 + RECOVERY_US, true).unwrap();
+        let due_us = from_us + timeout_us + GONE_WITHIN_US + 1_000_000 + RECOVERY_US;
+        sessions.pass(due_us, true).unwrap();
+        sessions.pass(due_us + 1, true).unwrap_err();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use lockkeeper_node::{At, Caller, Credential, Node, NodeError};
 use rand::Rng;
 
 use super::session::Session;
-use super::{Client, Outcome};
+use super::{Client, Lab, Outcome, micros};
 use crate::CallError;
 use crate::checks::{Check, Violation};
 
@@ -59,6 +59,26 @@ pub(super) fn read_answer<T>(answer: Result<Result<At<T>, NodeError>, CallError>
         Ok(Err(NodeError::Fatal(why))) => {
             Err(Violation { check: Check::Fatal, what: format!("a client was told that the node has failed: {why}") })
         }
+    }
+}
+
+/// A node serves a request of a session: that session lives meanwhile.
+pub(super) struct Served {
+    lab: Lab,
+    session: u64,
+}
+
+impl Served {
+    pub(super) fn begin(lab: Lab, caller: &Caller) -> Self {
+        let session = caller.credential.map_or(0, |credential| credential.session.0);
+        lab.oracle.lock().served(session, micros(lab.net.now()));
+        Self { lab, session }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.lab.oracle.lock().left(self.session, micros(self.lab.net.now()));
     }
 }
 
@@ -142,8 +162,12 @@ impl Client {
         let told = loop {
             let caller =
                 Caller { credential: Some(session.credential), request: Some(key.clone()), ..Caller::default() };
-            let asked = op.clone();
-            match self.ask(TRY, move |node| async move { node.execute(caller, asked).await }).await {
+            let (asked, lab) = (op.clone(), self.lab.clone());
+            let serve = move |node: Node| async move {
+                let _served = Served::begin(lab, &caller);
+                node.execute(caller, asked).await
+            };
+            match self.ask(TRY, serve).await {
                 Tried::Done(At { value, zxid }) => {
                     self.book(session.credential, id, &op, Ok(value.clone()), began, zxid, what);
                     break Told::Done(At { value, zxid });

@@ -7,7 +7,7 @@ use lockkeeper_node::{Acquire, Acquired, At, Caller, Grant, NodeError};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::asking::{TRY, Told, Tried, outcome_of};
+use super::asking::{Served, TRY, Told, Tried, outcome_of};
 use super::session::Session;
 use super::{Client, Lab, Outcome, micros};
 use crate::settings::HostId;
@@ -84,6 +84,7 @@ impl Client {
             let (lab, at, uuid) = (self.lab.clone(), self.node(), asking.uuid.clone());
             self.lab.net.note(&format!("client {} asks node {at} for {:?} as {uuid}", self.number, ask.locks));
             let serve = move |node: lockkeeper_node::Node| async move {
+                let _served = Served::begin(lab.clone(), &caller);
                 let mut serving = Serving::begin(lab, &uuid, at);
                 let answer = node.acquire(caller, wanted).await;
                 serving.keeps = matches!(

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::RequestId;
-use lockkeeper_node::{Credential, KeepaliveAck, Node};
+use lockkeeper_node::{Caller, Credential, KeepaliveAck, Node};
 use parking_lot::Mutex;
 use rand::Rng;
 use tokio_util::sync::CancellationToken;
 
-use super::asking::Tried;
+use super::asking::{Served, Tried};
 use super::{Client, Outcome};
 
 /// The largest margin, and the share of the timeout that it is below that: as the client library has it.
@@ -164,7 +164,13 @@ impl Session {
     async fn ask_for_more(&self, client: &mut Client, deadline: Duration) -> (Tried<KeepaliveAck>, u64) {
         let (credential, sent_us) = (self.credential, client.now_us());
         let began = client.lab.oracle.lock().began();
-        let told = client.ask(deadline, move |node| async move { node.keepalive(&credential).await }).await;
+        let lab = client.lab.clone();
+        let serve = move |node: Node| async move {
+            let caller = Caller { credential: Some(credential), ..Caller::default() };
+            let _served = Served::begin(lab, &caller);
+            node.keepalive(&credential).await
+        };
+        let told = client.ask(deadline, serve).await;
         if let Tried::Done(ack) = &told {
             client.lab.oracle.lock().answered("a keepalive", began, ack.zxid.0);
         }
