@@ -39,6 +39,10 @@ pub(crate) struct Admission {
     at_work: Arc<Budget>,
     waiting: Arc<Budget>,
     pub(crate) watches: Arc<Budget>,
+    /// Bodies that are being read, of requests.
+    pub(crate) request_bytes: Arc<Budget>,
+    /// What clients have not read yet, of replies and events.
+    pub(crate) reply_bytes: Arc<Budget>,
     own_lane: Arc<AtomicUsize>,
 }
 
@@ -54,6 +58,18 @@ impl Admission {
             ),
             waiting: budget("waiting_requests", "waiting requests", "limits.waiting_requests", limits.waiting_requests),
             watches: budget("watches", "watches", "limits.watches", limits.watches),
+            request_bytes: budget(
+                "request_bytes_in_flight",
+                "bytes of bodies",
+                "limits.request_bytes_in_flight",
+                limits.request_bytes_in_flight,
+            ),
+            reply_bytes: budget(
+                "reply_bytes_in_flight",
+                "bytes of unread replies",
+                "limits.reply_bytes_in_flight",
+                limits.reply_bytes_in_flight,
+            ),
             own_lane: Arc::default(),
         }
     }
@@ -81,7 +97,7 @@ impl Admission {
     }
 
     pub(crate) fn show(&self) {
-        for budget in [&self.at_work, &self.waiting, &self.watches] {
+        for budget in [&self.at_work, &self.waiting, &self.watches, &self.request_bytes, &self.reply_bytes] {
             budget.show();
         }
     }
@@ -121,6 +137,8 @@ impl Drop for Counted {
 enum Place {
     Shared(Taken),
     Own(Counted, Counted),
+    /// With a body.
+    Large(Option<Box<Place>>, Taken),
 }
 
 /// A request that was let in; its handler can give the place back before it ends.
@@ -143,6 +161,13 @@ impl AtWork {
 
     pub(crate) fn holder(&self, session: Option<u64>) -> Holder {
         session.map_or_else(|| Holder::address(self.from), |session| Holder::session(self.from, session))
+    }
+
+    /// Keeps what the request's body has taken for as long as the request is at work.
+    pub(crate) fn keep(&self, body: Taken) {
+        let mut place = self.place.lock();
+        let before = place.take().map(Box::new);
+        *place = Some(Place::Large(before, body));
     }
 
     /// The request is answered, or waits.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::FromRef;
 use lockkeeper_consensus::PeerGate;
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -49,12 +48,6 @@ impl std::ops::Deref for Shared {
 
     fn deref(&self) -> &App {
         &self.0
-    }
-}
-
-impl FromRef<Shared> for BodyBounds {
-    fn from_ref(shared: &Shared) -> Self {
-        shared.body
     }
 }
 

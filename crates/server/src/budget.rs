@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use lockkeeper_api::Code;
 use lockkeeper_node::network_of;
 use parking_lot::Mutex;
@@ -116,7 +117,7 @@ pub(crate) fn within_share(held: usize, amount: usize, free: usize, (times, part
 /// Of what is free, for an address: so that one has at most half.
 pub(crate) const OF_ADDRESS: (usize, usize) = (1, 1);
 /// For an address, where a session or connection asks for its first: one behind the same address as a greedy one gets its own.
-const OF_ADDRESS_FOR_NEWCOMERS: (usize, usize) = (3, 1);
+pub(crate) const OF_ADDRESS_FOR_NEWCOMERS: (usize, usize) = (3, 1);
 /// For a session or a connection: one has at most a fifth.
 pub(crate) const OF_ONE: (usize, usize) = (1, 4);
 
@@ -193,6 +194,29 @@ impl Taken {
         drop(used);
         self.amount += amount;
         Ok(())
+    }
+}
+
+/// Bytes that count for as long as anybody has them.
+struct Counted {
+    bytes: Bytes,
+    _taken: Taken,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Taken {
+    pub(crate) fn amount(&self) -> usize {
+        self.amount
+    }
+
+    /// The same bytes, which give this back when they are gone.
+    pub(crate) fn with(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Counted { bytes, _taken: self })
     }
 }
 

@@ -1,10 +1,12 @@
 //! From a request to typed, bounded, validated values. Whatever does not fit is a problem document; nothing is guessed and
 //! nothing unknown is skipped.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRef, FromRequest, FromRequestParts, Path, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, header};
 use futures::{FutureExt, StreamExt};
@@ -15,7 +17,9 @@ use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, Sessio
 use lockkeeper_node::{Caller, Credential, Presence};
 use serde::de::DeserializeOwned;
 
+use crate::admission::{self, Admission, AtWork};
 use crate::app::Shared;
+use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::principals::{Unproved, from_address, prove_basic};
@@ -34,16 +38,17 @@ pub(crate) struct BodyBounds {
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Json<T>
-where
-    BodyBounds: FromRef<S>,
-{
+impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let bounds = BodyBounds::from_ref(state);
+    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Failure> {
         let json = is_json(request.headers());
-        let bytes = read_body(request, bounds).await?;
+        let at_work = request.extensions().get::<AtWork>().cloned();
+        let mut room = Room::new(&shared.admission, admission::address_of(request.extensions().get()));
+        let bytes = read_body(request, shared.body, Some(&mut room)).await?;
+        if let (Some(at_work), Some(taken)) = (at_work, room.taken) {
+            at_work.keep(taken);
+        }
         if bytes.is_empty() {
             return parse(b"{}").map(Self);
         }
@@ -73,8 +78,53 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// Reads a body within its bounds of size and time.
-pub(crate) async fn read_body(request: Request, bounds: BodyBounds) -> Result<Bytes, Failure> {
+/// Bodies of so many bytes need no room of the budget: requests at work are few enough for them.
+const SMALL_BYTES: usize = 4 * 1024;
+
+/// Room for a body, taken before it is read.
+#[derive(Debug)]
+pub(crate) struct Room {
+    budget: Arc<Budget>,
+    holder: Holder,
+    bytes: usize,
+    taken: Option<Taken>,
+}
+
+impl Room {
+    pub(crate) fn new(admission: &Admission, from: IpAddr) -> Self {
+        Self::of(&admission.request_bytes, Holder::address(from))
+    }
+
+    pub(crate) fn of(budget: &Arc<Budget>, holder: Holder) -> Self {
+        Self { budget: budget.clone(), holder, bytes: SMALL_BYTES, taken: None }
+    }
+
+    /// The body is whole, and somebody else's to count.
+    pub(crate) fn release(&mut self) {
+        (self.bytes, self.taken) = (SMALL_BYTES, None);
+    }
+
+    /// Makes room for so many bytes in all.
+    pub(crate) fn fit(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        let more = bytes - self.bytes;
+        match &mut self.taken {
+            Some(taken) => taken.grow(more)?,
+            none => *none = Some(self.budget.take(self.holder, more)?),
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+/// Reads a body within its bounds of size and time, and where `room` is given within that.
+pub(crate) async fn read_body(
+    request: Request,
+    bounds: BodyBounds,
+    mut room: Option<&mut Room>,
+) -> Result<Bytes, Failure> {
     let announced = request
         .headers()
         .get(header::CONTENT_LENGTH)
@@ -85,7 +135,12 @@ pub(crate) async fn read_body(request: Request, bounds: BodyBounds) -> Result<By
     if asks_first && announced.is_some_and(|bytes| bytes > bounds.max_bytes) {
         return Err(too_large(bounds.max_bytes));
     }
-    let reading = collect(request.into_body(), announced.unwrap_or(0), bounds.max_bytes);
+    let announced = announced.unwrap_or(0);
+    let fits = room.as_deref_mut().map_or(Ok(()), |room| room.fit(announced.min(bounds.max_bytes)));
+    if asks_first {
+        fits.clone()?;
+    }
+    let reading = collect(request.into_body(), (announced, bounds.max_bytes), room, fits);
     match tokio::time::timeout(bounds.timeout, reading).await {
         Ok(read) => read,
         Err(_) => {
@@ -95,7 +150,12 @@ pub(crate) async fn read_body(request: Request, bounds: BodyBounds) -> Result<By
     }
 }
 
-async fn collect(body: Body, announced: usize, max_bytes: usize) -> Result<Bytes, Failure> {
+async fn collect(
+    body: Body,
+    (announced, max_bytes): (usize, usize),
+    mut room: Option<&mut Room>,
+    mut fits: Result<(), Exceeded>,
+) -> Result<Bytes, Failure> {
     let mut stream = body.into_data_stream();
     let mut first = Bytes::new();
     let mut more: Vec<u8> = Vec::new();
@@ -106,8 +166,11 @@ async fn collect(body: Body, announced: usize, max_bytes: usize) -> Result<Bytes
         if seen > DISCARD_BYTES {
             break;
         }
-        if seen > max_bytes {
-            more = Vec::new();
+        if let (Ok(()), Some(room)) = (&fits, &mut room) {
+            fits = room.fit(seen.min(max_bytes));
+        }
+        if seen > max_bytes || fits.is_err() {
+            (first, more) = (Bytes::new(), Vec::new());
         } else if first.is_empty() {
             first = chunk;
         } else {
@@ -121,6 +184,7 @@ async fn collect(body: Body, announced: usize, max_bytes: usize) -> Result<Bytes
     if seen > max_bytes {
         return Err(too_large(max_bytes));
     }
+    fits?;
     // Small bodies come in one piece and are not copied.
     Ok(if more.is_empty() { first } else { Bytes::from(more) })
 }

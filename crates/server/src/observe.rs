@@ -4,10 +4,10 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, Method, header};
 use axum::middleware::Next;
@@ -20,6 +20,7 @@ use parking_lot::RwLock;
 
 use crate::admission::{self, Lane, has_own_lane};
 use crate::app::Shared;
+use crate::budget::{Budget, Holder};
 use crate::failure::Failure;
 use crate::http::connection::Front;
 use crate::http::{origin, paths};
@@ -49,11 +50,34 @@ impl Front for ClientFront {
         if request.headers().contains_key(header::UPGRADE) {
             request.extensions_mut().insert(Inner(self.router.clone()));
         }
+        let from = admission::address_of(request.extensions().get());
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let mut router = self.router.clone();
         match tower::Service::call(&mut router, request).await {
-            Ok(response) => response,
+            Ok(response) => until_read(&self.shared.admission.reply_bytes, Holder::address(from), reads, response),
             Err(never) => match never {},
         }
+    }
+}
+
+/// Replies of so many bytes need no room of the budget: the system's buffers hold as much for each connection anyway.
+const SMALL_BYTES: u64 = 64 * 1024;
+
+/// Has a large reply take room until it is read. What only reads is refused where there is none; what has been done is told in any case.
+fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Response) -> Response {
+    let Some(size) = response.body().size_hint().exact().filter(|size| *size > SMALL_BYTES) else { return response };
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let taken = match budget.take(holder, size) {
+        Ok(taken) => taken,
+        Err(exceeded) if reads => return Failure::from(exceeded).into_response(),
+        Err(_) => return response,
+    };
+    let (parts, body) = response.into_parts();
+    // It is there whole: nothing is waited for.
+    match axum::body::to_bytes(body, size).now_or_never() {
+        Some(Ok(bytes)) => Response::from_parts(parts, Body::from(taken.with(bytes))),
+        _ => Failure::new(Code::Internal, "a reply of known length was not there at once; please report this")
+            .into_response(),
     }
 }
 

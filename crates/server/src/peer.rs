@@ -11,7 +11,7 @@ use lockkeeper_consensus::{HEADER_CODE, PeerKind};
 
 use crate::app::Shared;
 use crate::extract::{BodyBounds, read_body};
-use crate::http::connection::Front;
+use crate::http::connection::{Front, Proved};
 
 const PREFIX: &str = "/peer/v1/";
 /// A peer that takes longer than this for one message is given up; it will send it again.
@@ -31,6 +31,7 @@ impl Front for PeerFront {
                 response
                     .headers_mut()
                     .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+                response.extensions_mut().insert(Proved);
                 response
             }
             Err(rejection) => rejection.into_response(),
@@ -83,7 +84,7 @@ impl PeerFront {
             Rejection::new(StatusCode::MISDIRECTED_REQUEST, rejection.code, rejection.detail)
         })?;
         let bounds = BodyBounds { max_bytes: kind.max_body_bytes(), timeout: BODY_TIMEOUT };
-        let body = read_body(request, bounds).await.map_err(|failure| {
+        let body = read_body(request, bounds, None).await.map_err(|failure| {
             let problem = failure.into_problem();
             let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
             Rejection::new(status, &problem.code.to_string(), problem.detail)

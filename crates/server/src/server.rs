@@ -24,8 +24,9 @@ use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, ZooKeeper};
 use crate::error::ServeError;
 use crate::http::connection::Bounds;
+use crate::http::connections::Most;
 use crate::http::limits::raise_open_files;
-use crate::http::listener::{Bound, Policy, accept};
+use crate::http::listener::{Bound, Keys, Policy, accept};
 use crate::observe::ClientFront;
 use crate::peer::PeerFront;
 use crate::{routes, telemetry, zookeeper};
@@ -34,6 +35,8 @@ use crate::{routes, telemetry, zookeeper};
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How often a shutdown looks whether the requests at work are done.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// A connection that has been idle for less does not make way for another: its request may be on its way.
+const YOUNG: Duration = Duration::from_millis(100);
 /// How often recorded latencies are put into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -198,6 +201,7 @@ impl Server {
                     listener,
                     &node,
                     (&config, &checked),
+                    &shared.admission,
                     for_zookeeper,
                     stopping.clone(),
                 )))
@@ -337,8 +341,15 @@ fn client_policy(config: &Config, connections: usize, finish: CancellationToken)
         header_read_timeout: Duration::from_millis(limits.header_read_timeout_ms),
         idle_timeout: Duration::from_millis(limits.idle_timeout_ms),
         write_timeout: Duration::from_millis(limits.write_timeout_ms),
+        once: false,
     };
-    Policy { name: "client", connections, bounds: Arc::new(bounds), finish }
+    let of_address = match limits.connections_per_address {
+        0 => connections.div_ceil(2),
+        most => most,
+    };
+    let most = Most { all: connections, of_address, young: YOUNG };
+    let keys = Keys { all: "limits.connections", of_address: "limits.connections_per_address" };
+    Policy { name: "client", most, keys, bounds: Arc::new(bounds), finish }
 }
 
 fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
@@ -348,8 +359,11 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
         // Peers keep their connections; one that has vanished is noticed by the system's keepalive.
         idle_timeout: Duration::from_secs(24 * 3600),
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
+        once: false,
     };
-    Policy { name: "peer", connections: config.limits.peer_connections, bounds: Arc::new(bounds), finish }
+    let all = config.limits.peer_connections;
+    let keys = Keys { all: "limits.peer_connections", of_address: "limits.peer_connections" };
+    Policy { name: "peer", most: Most { all, of_address: all, young: YOUNG }, keys, bounds: Arc::new(bounds), finish }
 }
 
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;

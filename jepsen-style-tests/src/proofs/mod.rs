@@ -5,6 +5,7 @@ mod crowd;
 mod expiry;
 mod failover;
 mod gate;
+mod greedy;
 mod group_commit;
 mod herd;
 mod kill_all;
@@ -187,6 +188,15 @@ pub const PROOFS: &[Proof] = &[
         about: "a killed holder's delay is kept, also as the leader dies; release, drop and close have none",
         limit: |context| minutes(3 + u64::from(context.rounds.unwrap_or(lock_delay::ROUNDS))),
         run: |context| Box::pin(lock_delay::run(context)),
+    },
+    Proof {
+        name: "greedy",
+        about: "one greedy address takes all of each thing in turn: an honest holder keeps its lock and its pace, memory stays as stated (P13)",
+        limit: |context| {
+            let class = context.seconds.unwrap_or(greedy::SECONDS) + 2 * greedy::CALM.as_secs();
+            minutes(4) + Duration::from_secs(7 * class)
+        },
+        run: |context| Box::pin(greedy::run(context)),
     },
     Proof {
         name: "one-queue",

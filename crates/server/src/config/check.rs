@@ -196,9 +196,12 @@ impl Config {
         within("limits.body_bytes", limits.body_bytes, 1024, 64 * MAX_DATA_BYTES)?;
         within("limits.header_bytes", limits.header_bytes, 4096, 256 * 1024)?;
         within("limits.connections", limits.connections, 1, 1_000_000)?;
+        within("limits.connections_per_address", limits.connections_per_address, 0, 1_000_000)?;
         within("limits.peer_connections", limits.peer_connections, 8, 65_536)?;
         within("limits.in_flight_requests", limits.in_flight_requests, 1, 1_000_000)?;
         within("limits.waiting_requests", limits.waiting_requests, 1, 1_000_000)?;
+        within("limits.request_bytes_in_flight", limits.request_bytes_in_flight, limits.body_bytes, 1 << 40)?;
+        within("limits.reply_bytes_in_flight", limits.reply_bytes_in_flight, 8 * MAX_DATA_BYTES, 1 << 40)?;
         within("limits.watches", limits.watches, 1, 10_000_000)?;
         within("limits.sessions", limits.sessions, 1, 100_000_000)?;
         within("limits.ephemerals_per_session", limits.ephemerals_per_session, 1, MAX_EPHEMERALS_PER_SESSION)?;

@@ -136,9 +136,12 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Largest header of a request, all fields together.
     pub header_bytes: usize,
-    /// Most connections of clients at a time; one more gets 503 and is closed.
+    /// Most connections of clients at a time. For one more an idle one is closed, of the address that has most of them; where none is idle, it
+    /// gets 503. `/healthz`, `/readyz` and `/metrics` are answered all the same.
     pub connections: usize,
-    /// Most connections of peers at a time.
+    /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`.
+    pub connections_per_address: usize,
+    /// Most connections of peers at a time; for one more an idle one is closed, of strangers first.
     pub peer_connections: usize,
     /// Most requests of clients at work at a time; one more gets 429, and one address has at most half. Keepalives, releases,
     /// verifications and the end of a session need no place among them.
@@ -147,6 +150,11 @@ pub struct Limits {
     pub waiting_requests: usize,
     /// Most watches of this node's HTTP clients and session streams; one more gets 429, and one address or session has its share.
     pub watches: usize,
+    /// Most bytes of bodies that are being read; one more body gets 429, and one address has at most half.
+    pub request_bytes_in_flight: usize,
+    /// Most bytes of replies and events that clients have not read; a reply for which there is no room is replaced by 429, a stream or a
+    /// ZooKeeper client is cut off, and one address has at most half.
+    pub reply_bytes_in_flight: usize,
     /// Most sessions of the cluster; opening one more gets 429.
     pub sessions: usize,
     /// Most ephemeral nodes of one session, its lock requests and pending gates included; one more is refused. All of them go in one
@@ -309,10 +317,13 @@ impl Default for Limits {
             body_bytes: 3 * 1024 * 1024,
             header_bytes: 16 * 1024,
             connections: 16_384,
+            connections_per_address: 0,
             peer_connections: 256,
             in_flight_requests: 16_384,
             waiting_requests: 32_768,
             watches: 65_536,
+            request_bytes_in_flight: 64 * 1024 * 1024,
+            reply_bytes_in_flight: 64 * 1024 * 1024,
             sessions: 1_000_000,
             ephemerals_per_session: 10_000,
             // With snapshots under way and the log's own copies a node takes about twice that: what a machine of 4 GiB has to give.

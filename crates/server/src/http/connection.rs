@@ -3,13 +3,14 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::header::UPGRADE;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -28,7 +29,12 @@ pub(crate) struct Bounds {
     pub(crate) header_read_timeout: Duration,
     pub(crate) idle_timeout: Duration,
     pub(crate) write_timeout: Duration,
+    /// One request and no more.
+    pub(crate) once: bool,
 }
+
+/// One that is cut off may take so long for what it was being sent.
+const MAKE_WAY_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whoever answers requests.
 pub(crate) trait Front: Clone + Send + Sync + 'static {
@@ -47,14 +53,27 @@ pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()
     Ok(())
 }
 
-/// Serves one connection until its end; when `finish` is cancelled, until the request at work is answered.
-pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Bounds>, finish: CancellationToken) {
+/// When a connection ends although its client does not end it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ends {
+    /// Once the request at work is answered.
+    pub(crate) finish: CancellationToken,
+    /// If it has none: another needs its room.
+    pub(crate) make_way: CancellationToken,
+}
+
+/// Serves one connection until its end.
+pub(crate) async fn serve(
+    (stream, address): (TcpStream, SocketAddr),
+    pace: Arc<Pace>,
+    front: impl Front,
+    bounds: Arc<Bounds>,
+    ends: Ends,
+) {
     if let Err(error) = prepare(&stream, &bounds) {
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    let Ok(address) = stream.peer_addr() else { return };
-    let pace = Pace::new();
     let socket = TokioIo::new(Socket::new(stream, pace.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
@@ -66,8 +85,12 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
         async move {
             pace.enter(Phase::Busy);
             let response = front.answer(request).await;
+            if response.extensions().get::<Proved>().is_some() {
+                pace.prove();
+            }
             // A stream of events ends by itself, when its client or this node goes.
-            if response.extensions().get::<Endless>().is_none() {
+            let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+            if !goes_on && response.extensions().get::<Endless>().is_none() {
                 pace.enter(Phase::Idle);
             }
             Ok::<_, Infallible>(response)
@@ -76,9 +99,11 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
     let mut builder = http1::Builder::new();
     // hyper's own header timer also runs while a connection is idle; the pace tells the two apart.
     builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(bounds.buffer_bytes);
+    builder.keep_alive(!bounds.once);
     let mut connection = pin!(builder.serve_connection(socket, service).with_upgrades());
     let tick = bounds.header_read_timeout.min(bounds.idle_timeout);
     let mut finishing = false;
+    let mut making_way = None;
     loop {
         tokio::select! {
             biased;
@@ -90,12 +115,17 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
                 }
                 return;
             }
-            () = finish.cancelled(), if !finishing => {
+            () = ends.finish.cancelled(), if !finishing => {
                 finishing = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = tokio::time::sleep(wait(&pace, &bounds, tick)) => {
-                if let Some(why) = overdue(&pace, &bounds) {
+            () = ends.make_way.cancelled(), if making_way.is_none() => {
+                making_way = Some(Instant::now() + MAKE_WAY_WITHIN);
+                connection.as_mut().graceful_shutdown();
+            }
+            () = tokio::time::sleep(wait(&pace, &bounds, if making_way.is_some() { tick.min(MAKE_WAY_WITHIN) } else { tick })) => {
+                let late = making_way.is_some_and(|until| Instant::now() >= until && pace.now().0 != Phase::Busy);
+                if let Some(why) = overdue(&pace, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");
                     metrics::counter!("lockkeeper_http_connections_cut_total", "why" => why).increment(1);
                     return;
@@ -108,6 +138,10 @@ pub(crate) async fn serve(stream: TcpStream, front: impl Front, bounds: Arc<Boun
 /// From where a request came; for the audit log and access control lists.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientAddress(pub(crate) std::net::SocketAddr);
+
+/// Marks a reply to a member of the cluster.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proved;
 
 /// Marks a reply whose body goes on until somebody leaves.
 #[derive(Clone, Copy, Debug)]

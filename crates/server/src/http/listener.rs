@@ -1,24 +1,35 @@
-//! Accepting connections, up to a cap. Over the cap a client is told so and let go; accepting never stops for it.
+//! Accepting connections, up to a cap. Over the cap an idle one makes way; where there is none, a client is told so and let go, but for
+//! questions about the node's health. Accepting never stops for it.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_api::{Code, Problem};
+use axum::body::Body;
+use axum::http::{Request, Response};
+use axum::response::IntoResponse;
+use futures::StreamExt;
+use hyper::body::Incoming;
+use lockkeeper_api::Code;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Bounds, Front, serve};
+use super::connection::{Bounds, Ends, Front, serve};
+use super::connections::{Connections, Full, Most};
+use super::pace::Pace;
+use crate::failure::Failure;
 
 /// Connections that the system holds while they wait to be accepted: a cluster's worth of clients that reconnect at once.
 const BACKLOG: i32 = 4096;
-/// Clients over the cap that are being told so at the same time; more are just closed.
-const TELLING: usize = 64;
+/// Connections over the cap at a time: they are answered about the node's health, and otherwise told that it is full.
+const RESERVE: usize = 64;
+/// They say what they want within this.
+const RESERVE_WAITS: Duration = Duration::from_secs(2);
+/// And are gone after this.
+const RESERVE_LASTS: Duration = Duration::from_secs(5);
 
 /// A socket that is bound, so that the port is taken, but not listening yet: who connects is refused, as it should be while the
 /// node cannot answer.
@@ -55,19 +66,33 @@ impl Bound {
 pub(crate) struct Policy {
     /// For the log and the figures.
     pub(crate) name: &'static str,
-    /// Most connections at a time.
-    pub(crate) connections: usize,
+    /// Most connections at a time, with the keys of the configuration that say so.
+    pub(crate) most: Most,
+    pub(crate) keys: Keys,
     /// Bounds of each.
     pub(crate) bounds: Arc<Bounds>,
     /// Stop accepting, let what is at work finish.
     pub(crate) finish: CancellationToken,
 }
 
+/// The keys of the configuration that bound connections.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys {
+    pub(crate) all: &'static str,
+    pub(crate) of_address: &'static str,
+}
+
 /// Accepts until `finish` is cancelled, then gives the connections that are left. Dropping them cuts them off.
 pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Policy) -> JoinSet<()> {
-    let slots = Arc::new(Semaphore::new(policy.connections));
-    let telling = Arc::new(Semaphore::new(TELLING));
-    let open = metrics::gauge!("lockkeeper_http_connections", "listener" => policy.name);
+    let open = Connections::new(policy.most);
+    let reserve = Connections::new(Most { all: RESERVE, of_address: RESERVE / 8, young: Duration::ZERO });
+    let reserve_bounds = Arc::new(Bounds {
+        header_read_timeout: policy.bounds.header_read_timeout.min(RESERVE_WAITS),
+        idle_timeout: policy.bounds.idle_timeout.min(RESERVE_WAITS),
+        once: true,
+        ..(*policy.bounds).clone()
+    });
+    let gauge = metrics::gauge!("lockkeeper_http_connections", "listener" => policy.name);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -75,42 +100,98 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 pause_after(&error, policy.name).await;
                 continue;
             }
         };
-        let Ok(slot) = slots.clone().try_acquire_owned() else {
-            metrics::counter!("lockkeeper_http_connections_refused_total", "listener" => policy.name).increment(1);
-            if let Ok(turn) = telling.clone().try_acquire_owned() {
-                let connections_max = policy.connections;
+        let pace = Pace::new();
+        let finish = policy.finish.clone();
+        match open.enter(address.ip(), pace.clone()) {
+            Ok(entered) => {
+                let ends = Ends { finish, make_way: entered.make_way.clone() };
+                let (front, bounds, counted) = (front.clone(), policy.bounds.clone(), Gauged::new(&gauge));
                 connections.spawn(async move {
-                    tell_full(stream, connections_max).await;
-                    drop(turn);
+                    serve((stream, address), pace, front, bounds, ends).await;
+                    drop((entered, counted));
                 });
             }
-            continue;
-        };
-        let (front, bounds, finish, open) = (front.clone(), policy.bounds.clone(), policy.finish.clone(), open.clone());
-        open.increment(1);
-        connections.spawn(async move {
-            let _slot = Slot { _permit: slot, open };
-            serve(stream, front, bounds, finish).await;
-        });
+            Err(full) => {
+                metrics::counter!("lockkeeper_http_connections_refused_total", "listener" => policy.name).increment(1);
+                let Ok(entered) = reserve.enter(address.ip(), pace.clone()) else { continue };
+                let ends = Ends { finish, make_way: entered.make_way.clone() };
+                let front = HealthOnly { front: front.clone(), full: Arc::new(policy.refusal(full)) };
+                let serving = serve((stream, address), pace, front, reserve_bounds.clone(), ends);
+                connections.spawn(async move {
+                    // Whatever it does, its place is needed.
+                    let _ = tokio::time::timeout(RESERVE_LASTS, serving).await;
+                    drop(entered);
+                });
+            }
+        }
     }
 }
 
-/// Counts a connection for as long as it lives, however it ends.
-struct Slot {
-    _permit: tokio::sync::OwnedSemaphorePermit,
-    open: metrics::Gauge,
+impl Policy {
+    fn refusal(&self, full: Full) -> Failure {
+        let Most { all, of_address, .. } = self.most;
+        let detail = match full {
+            Full::All => format!(
+                "this node has {all} connections, as many as it takes ({}), and none of them is idle",
+                self.keys.all
+            ),
+            Full::Address => format!(
+                "this node has {of_address} connections from this address, its share ({}), and none of them is idle",
+                self.keys.of_address
+            ),
+        };
+        let remedy = "come back later, ask another node, or keep fewer connections open";
+        Failure::new(Code::Overloaded, format!("{detail}; {remedy}"))
+            .retry_after(1_000)
+            .with(|problem| problem.status = 503)
+    }
 }
 
-impl Drop for Slot {
+/// Answers questions about the node's health when there is room for nothing else.
+#[derive(Clone)]
+struct HealthOnly<F> {
+    front: F,
+    full: Arc<Failure>,
+}
+
+impl<F: Front> Front for HealthOnly<F> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        match request.uri().path() {
+            "/healthz" | "/readyz" | "/metrics" => self.front.answer(request).await,
+            _ => {
+                // Closing with its body unread would take the reply away from it again.
+                let _ = tokio::time::timeout(RESERVE_WAITS, discard(request)).await;
+                (*self.full).clone().into_response()
+            }
+        }
+    }
+}
+
+async fn discard(request: Request<Incoming>) {
+    let mut body = Body::new(request.into_body()).into_data_stream();
+    while let Some(Ok(_)) = body.next().await {}
+}
+
+/// Counts a connection for as long as it lives, however it ends.
+struct Gauged(metrics::Gauge);
+
+impl Gauged {
+    fn new(gauge: &metrics::Gauge) -> Self {
+        gauge.increment(1);
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Gauged {
     fn drop(&mut self) {
-        self.open.decrement(1);
+        self.0.decrement(1);
     }
 }
 
@@ -121,27 +202,4 @@ async fn pause_after(error: &io::Error, listener: &str) {
         tracing::warn!(%error, listener, "cannot accept connections at the moment; raise the limit on open files if this goes on");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-}
-
-async fn tell_full(mut stream: TcpStream, connections: usize) {
-    let detail = format!(
-        "this node has {connections} connections, as many as it takes (limits.connections); come back later, ask another node, \
-         or keep fewer connections open"
-    );
-    let mut problem = Problem::new(Code::Overloaded, detail);
-    problem.status = 503;
-    problem.retry_after_ms = Some(1_000);
-    let body = serde_json::to_string(&problem).unwrap_or_default();
-    let head = "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-type: application/problem+json";
-    let reply = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    let told = async {
-        stream.write_all(reply.as_bytes()).await?;
-        stream.shutdown().await?;
-        // Closing with its request unread would take the reply away from it again.
-        let mut rest = [0u8; 1024];
-        while stream.read(&mut rest).await? > 0 {}
-        io::Result::Ok(())
-    };
-    // It may never close its side; then it is closed for it.
-    let _ = tokio::time::timeout(Duration::from_secs(1), told).await;
 }

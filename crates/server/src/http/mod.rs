@@ -3,6 +3,7 @@
 //! `axum::serve` has no timers and no caps, so the connections are driven here, by hyper, one task each.
 
 pub(crate) mod connection;
+pub(crate) mod connections;
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod origin;

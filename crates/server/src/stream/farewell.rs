@@ -6,13 +6,14 @@ use futures::{SinkExt, StreamExt};
 use lockkeeper_api::stream::{FromServer, close};
 use lockkeeper_api::{Code, Problem};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use super::frame;
+use super::socket::Socket;
+use crate::budget::Exceeded;
 use crate::failure::shutting_down;
 
 /// Longest time that the last message and the close frame may take.
@@ -39,6 +40,8 @@ pub(super) enum Why {
     GoingDown,
     /// What was sent stayed unread for so long.
     TooSlow(Duration),
+    /// There was no room for what it sent, or for what it did not read.
+    NoRoom(Box<Exceeded>),
     /// Nothing was heard for so long.
     Silent(Duration),
 }
@@ -55,6 +58,7 @@ impl Why {
             Self::SessionOver(_) => "session_over",
             Self::GoingDown => "going_down",
             Self::TooSlow(_) => "too_slow",
+            Self::NoRoom(_) => "no_room",
             Self::Silent(_) => "silent",
         }
     }
@@ -75,7 +79,7 @@ impl Why {
 
     /// Whether the client may come back for the lock requests that wait.
     pub(super) fn may_return(&self) -> bool {
-        matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_))
+        matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_) | Self::NoRoom(_))
     }
 
     /// The close code, a word or two, and the whole of it.
@@ -100,6 +104,11 @@ impl Why {
                 );
                 (close::TOO_SLOW, "too slow", Problem::new(Code::TooSlow, detail))
             }
+            Self::NoRoom(exceeded) => {
+                let detail =
+                    format!("{exceeded}; read what is sent to you, send less at a time, and open a new stream");
+                (close::TOO_SLOW, "no room", Problem::new(Code::Overloaded, detail))
+            }
             Self::Silent(time) => {
                 let detail = format!(
                     "nothing was heard for {} ms, the session's timeout; send keepalives; the session may have expired",
@@ -112,7 +121,7 @@ impl Why {
 }
 
 /// Says why, and closes.
-pub(super) async fn part(mut socket: WebSocketStream<TcpStream>, why: &Why) {
+pub(super) async fn part(mut socket: WebSocketStream<Socket>, why: &Why) {
     let Some((code, reason, problem)) = why.told() else {
         // The close frame of the client is still to be answered.
         let _ = timeout(CLOSING, socket.flush()).await;
@@ -130,8 +139,11 @@ pub(super) async fn part(mut socket: WebSocketStream<TcpStream>, why: &Why) {
     let _ = timeout(CLOSING, drain(socket)).await;
 }
 
-async fn drain(mut socket: WebSocketStream<TcpStream>) {
-    while let Some(Ok(_)) = socket.next().await {}
+async fn drain(mut socket: WebSocketStream<Socket>) {
+    // A message for which there was no room is not gathered after all.
+    if socket.get_ref().exceeded().is_none() {
+        while let Some(Ok(_)) = socket.next().await {}
+    }
     // What could not be read as messages may have more behind it.
     let raw = socket.get_mut();
     let mut rest = [0; 4096];

@@ -15,7 +15,6 @@ use lockkeeper_api::stream::{Change, FromServer, Held, Watch};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::{LockName, NodePath, Refusal, Zxid};
 use lockkeeper_node::{At, Bound, Hearing, NodeError, Told, WatchItem, WatchSpec};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
@@ -29,10 +28,10 @@ use super::figures::{ended, figures};
 use super::frame::{self, Incoming};
 use super::grants::Grants;
 use super::request::{self, Finished, Open};
+use super::socket::Socket;
 use super::watches::Watches;
 use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
-use crate::admission::address_of;
-use crate::budget::Holder;
+use crate::budget::{Exceeded, Taken};
 use crate::failure::{Failure, compacted};
 use crate::principals::{may_read, readable};
 use crate::routes::kind_out;
@@ -47,7 +46,7 @@ const LAST_ANSWERS_GOING_DOWN: Duration = Duration::from_secs(10);
 /// See the module's text.
 pub(super) struct Flow {
     session: Arc<Session>,
-    socket: WebSocketStream<TcpStream>,
+    socket: WebSocketStream<Socket>,
     message_bytes: usize,
     hearing: Hearing,
     grants: Grants,
@@ -61,6 +60,9 @@ pub(super) struct Flow {
     done: Vec<Finished>,
     done_bytes: usize,
     unflushed_bytes: usize,
+    /// What these have taken of the budget of unread replies, and that it was not enough.
+    unread: Option<Taken>,
+    no_room: Option<Exceeded>,
     heard_at: Instant,
     silence: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -72,7 +74,7 @@ impl Flow {
     pub(super) fn new(
         session: Arc<Session>,
         hearing: At<Hearing>,
-        socket: WebSocketStream<TcpStream>,
+        socket: WebSocketStream<Socket>,
         message_bytes: usize,
     ) -> Self {
         let now = Instant::now();
@@ -91,6 +93,8 @@ impl Flow {
             done: Vec::new(),
             done_bytes: 0,
             unflushed_bytes: 0,
+            unread: None,
+            no_room: None,
             heard_at: now,
             silence,
             stopping,
@@ -230,7 +234,10 @@ impl Flow {
             let Poll::Ready(read) = self.socket.poll_next_unpin(context) else { break };
             any = true;
             match read {
-                Some(Ok(message)) => self.hear(message)?,
+                Some(Ok(message)) => {
+                    self.socket.get_mut().whole();
+                    self.hear(message)?;
+                }
                 Some(Err(error)) => return Err(self.broken(error)),
                 None => return Err(Why::Broken("the connection ended".into())),
             }
@@ -258,7 +265,10 @@ impl Flow {
             SocketError::Utf8(_) => Why::BadMessage("a text message must be UTF-8".into()),
             SocketError::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Why::Broken("it was cut".into()),
             SocketError::Protocol(error) => Why::BadMessage(format!("this is not a WebSocket's frame: {error}")),
-            error => Why::Broken(error.to_string()),
+            error => match self.socket.get_ref().exceeded() {
+                Some(exceeded) => Why::NoRoom(Box::new(exceeded.clone())),
+                None => Why::Broken(error.to_string()),
+            },
         }
     }
 
@@ -352,8 +362,7 @@ impl Flow {
             WatchSpec { path: NodePath::parse(&watch.path)?, recursive: watch.recursive, from: watch.from.map(Zxid) };
         let (node, principals) = (&self.session.app.node, &self.session.principals);
         node.look(|state| may_read(principals, state, &spec.path)).map_err(NodeError::Refused)?;
-        let holder = Holder::session(address_of(Some(&self.session.from)), self.session.credential.session.0);
-        let place = self.session.app.admission.watches.take(holder, 1)?;
+        let place = self.session.app.admission.watches.take(self.session.holder(), 1)?;
         // It does not wait for anything.
         let begun = self.session.app.node.watch(spec).now_or_never();
         let items = begun.unwrap_or(Err(NodeError::Overloaded { bound: Bound::Watches, retry_after_ms: 100 }))?;
@@ -447,21 +456,40 @@ impl Flow {
 
     fn write(&mut self, text: Vec<u8>) -> Result<(), Why> {
         self.unflushed_bytes += text.len();
+        self.count_unread();
         let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(|error| Why::Broken(error.to_string()))?;
         self.socket.start_send_unpin(Message::Text(text)).map_err(|error| Why::Broken(error.to_string()))
     }
 
-    /// Writes out what is waiting; a client that takes nothing for too long is given up.
+    /// Has what is written and not flushed take room, but for the little that every stream has.
+    fn count_unread(&mut self) {
+        let counted = HIGH_WATER_BYTES + self.unread.as_ref().map_or(0, Taken::amount);
+        let Some(more) = self.unflushed_bytes.checked_sub(counted).filter(|more| *more > 0) else { return };
+        let budget = &self.session.app.admission.reply_bytes;
+        let taken = match &mut self.unread {
+            Some(taken) => taken.grow(more),
+            none => budget.take(self.session.holder(), more).map(|taken| *none = Some(taken)),
+        };
+        if let Err(exceeded) = taken {
+            self.no_room = Some(exceeded);
+        }
+    }
+
+    /// Writes out what is waiting; a client that takes nothing for too long is given up, and at once one for which there is no room.
     async fn flush(&mut self) -> Result<(), Why> {
         figures().flushes.increment(1);
         self.unflushed_bytes = 0;
         let flushed = match self.socket.flush().now_or_never() {
             Some(flushed) => flushed,
             None => {
+                if let Some(exceeded) = self.no_room.take() {
+                    return Err(Why::NoRoom(Box::new(exceeded)));
+                }
                 let limit = self.session.app.stream_write_timeout;
                 timeout(limit, self.socket.flush()).await.map_err(|_| Why::TooSlow(limit))?
             }
         };
+        (self.unread, self.no_room) = (None, None);
         flushed.map_err(|error| Why::Broken(error.to_string()))
     }
 }

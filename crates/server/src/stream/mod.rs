@@ -13,6 +13,7 @@ mod flow;
 mod frame;
 mod grants;
 mod request;
+mod socket;
 mod watches;
 
 use std::sync::Arc;
@@ -26,10 +27,13 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::admission::Lane;
+use crate::admission::{Lane, address_of};
 use crate::app::Shared;
+use crate::budget::Holder;
+use crate::extract::Room;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
+use socket::Socket;
 
 /// Most requests of a stream that are not answered yet; more are refused. Reading goes on all the same: behind them may come a
 /// keepalive, or the cancel that makes room.
@@ -58,6 +62,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Whose share of budgets this takes.
+    fn holder(&self) -> Holder {
+        Holder::session(address_of(Some(&self.from)), self.credential.session.0)
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms.into())
     }
@@ -73,6 +82,8 @@ pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStr
         .write_buffer_size(64 * 1024)
         .max_message_size(Some(message_bytes))
         .max_frame_size(Some(message_bytes));
+    let room = Room::new(&session.app.admission, address_of(Some(&session.from)));
+    let socket = Socket::new(socket, room);
     let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
     let _counted = figures::Streams::enter();
     flow::Flow::new(Arc::new(session), hearing, socket, message_bytes).run().await;

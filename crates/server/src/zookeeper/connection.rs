@@ -23,11 +23,12 @@ use super::changes::{self, Change};
 use super::door::{Door, Entered};
 use super::figures::{Counts, Requests};
 use super::hello::{self, Greeted};
-use super::line::{Carried, Line};
+use super::line::{Carried, Line, holder};
 use super::outbox::{End, Next};
 use super::reads::{self, Reader};
 use super::values::{code, zxid};
 use super::{rearm, words};
+use crate::extract::Room;
 
 /// A client that has connected says who it is within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
@@ -45,7 +46,8 @@ pub(super) async fn serve(entered: Entered, stream: TcpStream) {
     let (door, line) = (entered.door.clone(), entered.line.clone());
     let mouth = tokio::spawn(speak(door.clone(), line.clone(), writing));
     let decoder = FrameDecoder::for_server(door.settings.max_frame_bytes);
-    let mut ear = Ear { reading, decoder, door: door.clone(), line: line.clone() };
+    let room = Room::of(&door.settings.request_bytes, holder(line.id, line.address));
+    let mut ear = Ear { reading, decoder, room, door: door.clone(), line: line.clone() };
     let why = converse(&door, &line, &mut ear).await;
     tracing::debug!(connection = line.id, address = %line.address, why, "a connection of a ZooKeeper client ends");
     line.outbox.end(End::WhenSaid);
@@ -70,6 +72,8 @@ struct Ear {
     reading: OwnedReadHalf,
     decoder: FrameDecoder,
     door: Arc<Door>,
+    /// For the frame that is not whole yet.
+    room: Room,
     line: Arc<Line>,
 }
 
@@ -79,6 +83,7 @@ impl Ear {
         loop {
             match self.decoder.next_inbound() {
                 Ok(Some(inbound)) => {
+                    self.room.release();
                     self.line.received.fetch_add(1, Ordering::Relaxed);
                     return Ok(inbound);
                 }
@@ -91,6 +96,10 @@ impl Ear {
             match self.reading.read_buf(self.decoder.buffer_mut()).await {
                 Ok(count @ 1..) => Counts::add(&self.door.counts.bytes_received, count as u64),
                 Ok(0) | Err(_) => return Err("its client has gone"),
+            }
+            if let Err(exceeded) = self.room.fit(self.decoder.buffer_mut().len()) {
+                tracing::debug!(%exceeded, connection = self.line.id, "no room for a frame");
+                return Err("there was no room for the frame that it sent (limits.request_bytes_in_flight)");
             }
         }
     }
@@ -360,10 +369,13 @@ impl Guest {
             let answered = match standing == Standing::Moved {
                 true => Err(ErrorCode::SessionMoved),
                 false => match reader.answer(state, request, xid, &mut frame) {
-                    Some(answered) => {
-                        rearm::note(&self.door, &self.line, state, request, answered.is_ok());
-                        answered
-                    }
+                    Some(answered) => match rearm::note(&self.door, &self.line, state, request, answered.is_ok()) {
+                        Ok(()) => answered,
+                        Err(code) => {
+                            frame.clear();
+                            Err(code)
+                        }
+                    },
                     None => rearm::answer(&self.door, &self.line, state, request, xid, &mut frame),
                 },
             };

@@ -20,6 +20,7 @@ use super::outbox::End;
 use super::special::{CONFIG, Special};
 use super::values::zxid;
 use super::watches::{Bounds, ConnectionId, Watches, event_type};
+use crate::budget::Budget;
 use crate::principals::SuperDigest;
 
 /// Bounds and choices, from the configuration.
@@ -35,6 +36,9 @@ pub(super) struct Settings {
     pub(super) max_frame_bytes: usize,
     /// What may wait to be read by one client.
     pub(super) max_unread_bytes: usize,
+    /// Requests that are being read, and answers that are not, of all clients of the node.
+    pub(super) request_bytes: Arc<Budget>,
+    pub(super) reply_bytes: Arc<Budget>,
     /// Watches of all, and of one connection.
     pub(super) watches: Bounds,
     /// A client that reads nothing for so long is cut off.
@@ -150,6 +154,7 @@ impl Door {
         *from_there += 1;
         let line = Arc::new(Line::new(self.next_id.fetch_add(1, Ordering::Relaxed), from, &self.settings));
         lines.all.insert(line.id, line.clone());
+        self.watches.lock().enter(line.id, line.address);
         metrics::gauge!("lockkeeper_zookeeper_connections").set(lines.all.len() as f64);
         Some(Entered { door: self.clone(), line })
     }
@@ -191,6 +196,7 @@ impl Door {
         for some in left.chunks(AT_ONCE) {
             self.watches.lock().forget(line.id, some);
         }
+        self.watches.lock().gone(line.id);
         let mut lines = self.lines.lock();
         lines.all.remove(&line.id);
         if let Some(session) = line.session()

@@ -14,6 +14,7 @@ use super::door::Settings;
 use super::figures::LastAnswer;
 use super::outbox::Outbox;
 use super::watches::ConnectionId;
+use crate::budget::Holder;
 use crate::principals::from_address;
 
 /// The session that a line carries.
@@ -53,6 +54,11 @@ struct Debt {
     paid: Notify,
 }
 
+/// Connections have shares as sessions do; theirs are numbers that no session has.
+pub(super) fn holder(id: ConnectionId, address: IpAddr) -> Holder {
+    Holder::session(address, !id)
+}
+
 impl Line {
     pub(super) fn new(id: ConnectionId, from: SocketAddr, settings: &Settings) -> Self {
         let address = from.ip().to_canonical();
@@ -60,7 +66,11 @@ impl Line {
             id,
             address,
             port: from.port(),
-            outbox: Outbox::new(settings.max_unread_bytes / 4, settings.max_unread_bytes),
+            outbox: Outbox::new(
+                (settings.max_unread_bytes / 4, settings.max_unread_bytes),
+                settings.reply_bytes.clone(),
+                holder(id, address),
+            ),
             session: OnceLock::new(),
             principals: Mutex::new(from_address(address)),
             closing: AtomicBool::new(false),

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::Admission;
 use crate::config::{Checked, Config};
 use crate::principals::SuperDigest;
 
@@ -44,10 +45,11 @@ pub(crate) fn serve(
     listener: TcpListener,
     node: &Node,
     (config, checked): (&Config, &Checked),
+    admission: &Admission,
     most: usize,
     finish: CancellationToken,
 ) -> impl Future<Output = JoinSet<()>> + Send + 'static {
-    let door = Door::new(node.clone(), settings(config));
+    let door = Door::new(node.clone(), settings(config, admission));
     let addresses = checked.zookeeper_clients.clone();
     async move {
         let telling = tell_of_members(door.clone(), addresses);
@@ -60,7 +62,7 @@ pub(crate) fn serve(
     }
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, admission: &Admission) -> Settings {
     let zookeeper = &config.zookeeper;
     Settings {
         tick: Duration::from_millis(zookeeper.tick_ms.into()),
@@ -68,6 +70,8 @@ fn settings(config: &Config) -> Settings {
         connections_per_address: zookeeper.connections_per_address,
         max_frame_bytes: zookeeper.max_frame_bytes,
         max_unread_bytes: zookeeper.max_unread_bytes,
+        request_bytes: admission.request_bytes.clone(),
+        reply_bytes: admission.reply_bytes.clone(),
         watches: Bounds { of_all: zookeeper.watches, of_one: zookeeper.watches_per_connection },
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,

@@ -2,9 +2,13 @@
 //!
 //! Filled under the state's lock, so it never waits; what a client leaves unread is bounded, and one that leaves more is cut off.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+
+use crate::budget::{Budget, Holder, Taken};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -20,12 +24,36 @@ pub(super) struct Outbox {
     room_bytes: usize,
     /// More than this is never kept.
     most_bytes: usize,
+    /// What is kept for all clients of the node, and who this one is there.
+    budget: Arc<Budget>,
+    holder: Holder,
 }
 
 #[derive(Debug, Default)]
 struct State {
     frames: BytesMut,
+    /// What these bytes have taken of the budget, but for the first few.
+    taken: Option<Taken>,
     end: Option<End>,
+}
+
+/// So much is kept for each client without a look at the budget, and taken from it at a time.
+const STEP_BYTES: usize = 64 * 1024;
+
+impl State {
+    /// Counts what has been written. False if the client has its share.
+    fn count(&mut self, budget: &Arc<Budget>, holder: Holder) -> bool {
+        let counted = STEP_BYTES + self.taken.as_ref().map_or(0, Taken::amount);
+        let Some(more) = self.frames.len().checked_sub(counted).filter(|more| *more > 0) else { return true };
+        let more = more.next_multiple_of(STEP_BYTES);
+        match &mut self.taken {
+            Some(taken) => taken.grow(more).is_ok(),
+            none => {
+                *none = budget.take(holder, more).ok();
+                none.is_some()
+            }
+        }
+    }
 }
 
 /// How a line ends.
@@ -47,7 +75,7 @@ pub(super) enum Next {
 }
 
 impl Outbox {
-    pub(super) fn new(room_bytes: usize, most_bytes: usize) -> Self {
+    pub(super) fn new((room_bytes, most_bytes): (usize, usize), budget: Arc<Budget>, holder: Holder) -> Self {
         Self {
             state: Mutex::default(),
             filled: Notify::new(),
@@ -55,6 +83,8 @@ impl Outbox {
             ended: Notify::new(),
             room_bytes,
             most_bytes,
+            budget,
+            holder,
         }
     }
 
@@ -65,8 +95,8 @@ impl Outbox {
             return;
         }
         write(&mut state.frames);
-        if state.frames.len() > self.most_bytes {
-            state.frames.clear();
+        if state.frames.len() > self.most_bytes || !state.count(&self.budget, self.holder) {
+            (state.frames, state.taken) = (BytesMut::new(), None);
             state.end = Some(End::AtOnce);
             metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
             self.ended.notify_one();
@@ -79,7 +109,7 @@ impl Outbox {
     pub(super) fn end(&self, how: End) {
         let mut state = self.state.lock();
         if how == End::AtOnce {
-            state.frames.clear();
+            (state.frames, state.taken) = (BytesMut::new(), None);
         }
         if state.end != Some(End::AtOnce) {
             state.end = Some(how);
@@ -110,7 +140,12 @@ impl Outbox {
                 let mut state = self.state.lock();
                 if !state.frames.is_empty() {
                     let frames = state.frames.split().freeze();
+                    let taken = state.taken.take();
                     drop(state);
+                    let frames = match taken {
+                        Some(taken) => taken.with(frames),
+                        None => frames,
+                    };
                     self.emptied.notify_one();
                     return Next::Write(frames);
                 }
@@ -142,13 +177,18 @@ mod tests {
     use super::*;
     use futures::FutureExt as _;
 
+    fn outbox(room_bytes: usize, most_bytes: usize) -> Outbox {
+        let budget = Budget::new("test", "bytes", "limits.test", 400 * 1024);
+        Outbox::new((room_bytes, most_bytes), budget, Holder::session([10, 0, 0, 1].into(), 1))
+    }
+
     fn say(outbox: &Outbox, text: &[u8]) {
         outbox.say(|frames| frames.extend_from_slice(text));
     }
 
     #[tokio::test]
     async fn what_was_said_comes_in_order_and_then_the_end() {
-        let outbox = Outbox::new(100, 100);
+        let outbox = outbox(100, 100);
         assert!(outbox.next().now_or_never().is_none());
         say(&outbox, b"one");
         say(&outbox, b"two");
@@ -163,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_reads_nothing_is_asked_nothing_and_cut_off_in_the_end() {
-        let outbox = Outbox::new(4, 8);
+        let outbox = outbox(4, 8);
         assert!(outbox.room().now_or_never().is_some());
         say(&outbox, b"1234");
         assert!(outbox.room().now_or_never().is_none());
@@ -177,11 +217,29 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_at_once_takes_back_what_was_not_written() {
-        let outbox = Outbox::new(100, 100);
+        let outbox = outbox(100, 100);
         say(&outbox, b"one");
         outbox.end(End::WhenSaid);
         outbox.end(End::AtOnce);
         outbox.end(End::WhenSaid);
         assert_eq!(outbox.next().await, Next::Close);
+    }
+
+    #[tokio::test]
+    async fn what_is_unread_counts_until_it_is_written_and_has_a_share() {
+        let outbox = outbox(1 << 20, 1 << 20);
+        say(&outbox, &[0; STEP_BYTES]);
+        assert_eq!(outbox.budget.used(), 0);
+        say(&outbox, b"one more");
+        assert_eq!(outbox.budget.used(), STEP_BYTES);
+        let Next::Write(written) = outbox.next().await else { panic!("it has something to write") };
+        assert_eq!(outbox.budget.used(), STEP_BYTES, "not yet written");
+        drop(written);
+        assert_eq!(outbox.budget.used(), 0);
+        for _ in 0..4 {
+            say(&outbox, &[0; STEP_BYTES]);
+        }
+        assert_eq!(outbox.next().await, Next::Close, "it had its share");
+        assert_eq!(outbox.budget.used(), 0);
     }
 }

@@ -9,30 +9,43 @@ use super::door::Door;
 use super::line::Line;
 use super::outbox::End;
 use super::values::{path_seen, zxid};
-use super::watches::{Again, Kind, missed};
+use super::watches::{Again, Kind, TooMany, missed};
 
 /// A read was answered: what it asked to be told from here on. exists watches a node that is not there too.
-pub(super) fn note(door: &Door, line: &Line, state: &State, request: &Request, found: bool) {
+///
+/// # Errors
+/// There are too many watches: the read is to be refused, so that its client believes in no watch that is not set.
+pub(super) fn note(door: &Door, line: &Line, state: &State, request: &Request, found: bool) -> Result<(), ErrorCode> {
     let (ask, kind) = match request {
         Request::Exists(ask) if ask.watch && (found || is_absent(state, &ask.path)) => (ask, Kind::Data),
         Request::GetData(ask) if ask.watch && found => (ask, Kind::Data),
         Request::GetChildren(ask) | Request::GetChildren2(ask) if ask.watch && found => (ask, Kind::Children),
-        _ => return,
+        _ => return Ok(()),
     };
-    if let Ok(path) = path_seen(&ask.path) {
-        watch(door, line, path, kind);
-    }
+    path_seen(&ask.path).map_or(Ok(()), |path| watch(door, line, path, kind))
 }
 
-fn watch(door: &Door, line: &Line, path: NodePath, kind: Kind) {
-    if door.watches.lock().add(line.id, path, kind).is_err() {
-        too_many(line);
-    }
+/// Sets a watch. One too many is refused as an operation that timed out, which every client knows and may try again: kazoo ends its
+/// connection's thread for good at a code that it does not know, and the newer ones for this (`QuotaExceeded`, `ThrottledOp`) are such.
+fn watch(door: &Door, line: &Line, path: NodePath, kind: Kind) -> Result<(), ErrorCode> {
+    door.watches.lock().add(line.id, path, kind).map_err(|too_many| {
+        refused(line, too_many);
+        ErrorCode::OperationTimeout
+    })
 }
 
-/// A watch that is not set must not be believed in: its client finds out by losing the connection.
-fn too_many(line: &Line) {
-    tracing::warn!(address = %line.address, "a ZooKeeper client has more watches than are allowed; its connection is closed");
+fn refused(line: &Line, too_many: TooMany) {
+    tracing::debug!(address = %line.address, %too_many, "a watch of a ZooKeeper client is refused");
+    let share = too_many.share();
+    metrics::counter!("lockkeeper_budget_refusals_total", "budget" => "zookeeper_watches", "share" => share)
+        .increment(1);
+}
+
+/// A watch that is not set must not be believed in. No client looks at the answer to a request that sets all of its watches anew: it finds
+/// out by losing the connection.
+fn cut_off(line: &Line, too_many: TooMany) {
+    refused(line, too_many);
+    tracing::warn!(address = %line.address, %too_many, "a ZooKeeper client sets more watches anew than are allowed; its connection is closed");
     metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
     line.outbox.end(End::AtOnce);
 }
@@ -62,7 +75,7 @@ pub(super) fn answer(
             };
             // Whatever cannot be there will never have anything to tell.
             if let Ok(path) = path_seen(&add.path) {
-                watch(door, line, path, kind);
+                watch(door, line, path, kind)?;
             }
             Reply::Error(0).encode(xid, at, out);
             return Ok(());
@@ -139,8 +152,8 @@ pub(super) fn set_again(door: &Door, line: &Line, state: &State, seen: i64, wish
                 line.outbox.say(|out| event.encode(WatcherEvent::NO_ZXID, out));
             }
             (None, Some(path)) => {
-                if watches.add(line.id, path, *kind).is_err() {
-                    return too_many(line);
+                if let Err(too_many) = watches.add(line.id, path, *kind) {
+                    return cut_off(line, too_many);
                 }
             }
             (None, None) => {}

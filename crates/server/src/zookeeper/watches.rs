@@ -4,9 +4,14 @@
 //! whole subtree, which hear nothing of lists of children. Pure: it says who is to be told, and tells nobody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use lockkeeper_core::{NodeEventKind, NodePath, Stat, Zxid};
+use lockkeeper_node::network_of;
 use lockkeeper_zookeeper::{EventType, WatcherType};
+use thiserror::Error;
+
+use crate::budget::{OF_ADDRESS, OF_ADDRESS_FOR_NEWCOMERS, give_back, within_share};
 
 /// A connection, for as long as this process lives.
 pub(super) type ConnectionId = u64;
@@ -56,6 +61,9 @@ impl Kind {
 pub(super) struct Watches {
     by_path: HashMap<NodePath, BTreeMap<ConnectionId, BTreeSet<Kind>>>,
     by_connection: HashMap<ConnectionId, BTreeSet<(NodePath, Kind)>>,
+    /// Where each connection comes from, and how many watches there are for each address.
+    addresses: HashMap<ConnectionId, IpAddr>,
+    by_address: HashMap<IpAddr, usize>,
     /// How many of them are recursive: without any, no ancestor is looked at.
     recursive: usize,
     count: usize,
@@ -75,9 +83,30 @@ impl Default for Bounds {
     }
 }
 
-/// There are too many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
+/// There are too many, and whose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum TooMany {
+    #[error("this node has as many watches of ZooKeeper's clients as it takes (zookeeper.watches)")]
+    All,
+    #[error("this address has its share of the watches that are free (zookeeper.watches)")]
+    Address,
+    #[error("this connection has as many watches as one may have (zookeeper.watches_per_connection)")]
+    Connection,
+}
+
+impl TooMany {
+    /// For the figures.
+    pub(super) fn share(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Address => "address",
+            Self::Connection => "connection",
+        }
+    }
+}
+
+/// A connection with fewer watches than this is a newcomer, whatever others at its address have.
+const FEW: usize = 64;
 
 impl Watches {
     /// Sets a watch; setting it again changes nothing. Kinds live side by side on one node (as since 3.9, ZOOKEEPER-4466).
@@ -89,14 +118,36 @@ impl Watches {
         if own.contains(&(path.clone(), kind)) {
             return Ok(());
         }
-        if own.len() >= self.bounds.of_one || self.count >= self.bounds.of_all {
-            return Err(TooMany);
+        let free = self.bounds.of_all.saturating_sub(self.count);
+        if own.len() >= self.bounds.of_one {
+            return Err(TooMany::Connection);
+        }
+        if free == 0 {
+            return Err(TooMany::All);
+        }
+        if let Some(address) = self.addresses.get(&connection) {
+            let held = self.by_address.entry(*address).or_default();
+            let weight = if own.len() < FEW { OF_ADDRESS_FOR_NEWCOMERS } else { OF_ADDRESS };
+            if !within_share(*held, 1, free, weight) {
+                return Err(TooMany::Address);
+            }
+            *held += 1;
         }
         own.insert((path.clone(), kind));
         self.count += 1;
         self.recursive += usize::from(kind == Kind::Recursive);
         self.by_path.entry(path).or_default().entry(connection).or_default().insert(kind);
         Ok(())
+    }
+
+    /// A connection from there may set watches now.
+    pub(super) fn enter(&mut self, connection: ConnectionId, address: IpAddr) {
+        self.addresses.insert(connection, network_of(address));
+    }
+
+    /// All that it watched has been forgotten.
+    pub(super) fn gone(&mut self, connection: ConnectionId) {
+        self.addresses.remove(&connection);
     }
 
     /// None yet, and no more than that.
@@ -133,6 +184,9 @@ impl Watches {
 
     fn unlink(&mut self, connection: ConnectionId, path: &NodePath, kind: Kind) {
         self.count -= 1;
+        if let Some(address) = self.addresses.get(&connection) {
+            give_back(&mut self.by_address, *address, 1);
+        }
         self.recursive -= usize::from(kind == Kind::Recursive);
         if let Some(there) = self.by_path.get_mut(path) {
             if let Some(kinds) = there.get_mut(&connection) {
@@ -318,11 +372,34 @@ mod tests {
         assert_eq!(watches.add(1, path("/a"), Kind::Data), Ok(()));
         assert_eq!(watches.add(1, path("/a"), Kind::Data), Ok(()), "again");
         assert_eq!(watches.add(1, path("/b"), Kind::Data), Ok(()));
-        assert_eq!(watches.add(1, path("/c"), Kind::Data), Err(TooMany));
+        assert_eq!(watches.add(1, path("/c"), Kind::Data), Err(TooMany::Connection));
         assert_eq!(watches.add(2, path("/a"), Kind::Data), Ok(()));
-        assert_eq!(watches.add(3, path("/a"), Kind::Data), Err(TooMany));
+        assert_eq!(watches.add(3, path("/a"), Kind::Data), Err(TooMany::All));
         watches.fire(DataChanged, &path("/a"));
         assert_eq!(watches.add(3, path("/a"), Kind::Data), Ok(()));
+    }
+
+    #[test]
+    fn many_connections_of_an_address_leave_room_for_others() {
+        let mut watches = Watches::bounded(Bounds { of_all: 1_000, of_one: 100 });
+        let greedy = 1..=10;
+        for connection in greedy.clone() {
+            watches.enter(connection, IpAddr::from([10, 0, 0, 1]));
+            (0..100).all(|number| watches.add(connection, path(&format!("/{number}")), Kind::Data).is_ok());
+        }
+        assert_eq!(watches.counts().2, 750, "the first few of each are taken while less than three quarters are");
+        watches.enter(11, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(watches.add(11, path("/honest"), Kind::Data), Err(TooMany::Address));
+        watches.enter(12, IpAddr::from([10, 0, 0, 2]));
+        let honest = (0..100).filter(|number| watches.add(12, path(&format!("/{number}")), Kind::Data).is_ok());
+        assert_eq!(honest.count(), 100);
+        for connection in greedy.chain([11, 12]) {
+            let left = watches.leave(connection);
+            watches.forget(connection, &left);
+            watches.gone(connection);
+        }
+        assert!(watches.addresses.is_empty() && watches.by_address.is_empty());
+        assert_eq!(watches.counts(), (0, 0, 0));
     }
 
     #[test]

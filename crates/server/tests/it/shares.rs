@@ -91,7 +91,7 @@ async fn stalled(node: &Running, bytes: usize) -> TcpStream {
 }
 
 /// Waits until a call is refused for want of room, and gives the refusal.
-async fn refused(what: &str, call: impl AsyncFn() -> Got) -> Problem {
+async fn refused(what: &str, mut call: impl AsyncFnMut() -> Got) -> Problem {
     let mut told = None;
     eventually(what, async || {
         let got = call().await;
@@ -182,14 +182,7 @@ async fn watches_have_shares() {
 async fn what_is_asked_on_a_stream_has_the_same_shares() {
     let node = Cluster::start_with(1, |config| config.limits.in_flight_requests = 4).await;
     let holder = Holder::of(&node, "a").await;
-    let mut stream = TcpStream::connect(node.client).await.unwrap();
-    let open = format!(
-        "GET /v1/sessions/{}/stream HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
-         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nlockkeeper-session: {}\r\n\r\n",
-        holder.session.session_id, holder.session.credential
-    );
-    stream.write_all(open.as_bytes()).await.unwrap();
-    hear(&mut stream, "\"hello\"").await;
+    let mut stream = stream_of(&node, &holder).await;
     let _stalled = [stalled(&node, 100).await, stalled(&node, 100).await];
     refused("both are at work", async || node.get("/v1/sessions").await).await;
     say(&mut stream, &json!({ "request": { "id": 1, "method": "GET", "path": "/v1/sessions" } })).await;
@@ -202,6 +195,193 @@ async fn what_is_asked_on_a_stream_has_the_same_shares() {
         say(&mut stream, &json!({ "request": request })).await;
         hear(&mut stream, &format!("\"id\":{id},\"status\":200")).await;
     }
+}
+
+/// A connection that is used once and then idle.
+async fn idle(node: &Running) -> TcpStream {
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut reply = [0; 1024];
+    let bytes = timeout(PATIENCE, stream.read(&mut reply)).await.unwrap().unwrap();
+    assert!(reply[..bytes].starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&reply[..bytes]));
+    stream
+}
+
+async fn ends(stream: &mut TcpStream) -> bool {
+    matches!(timeout(PATIENCE, stream.read(&mut [0; 16])).await, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test]
+async fn the_oldest_idle_connection_makes_way() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.connections = 8;
+        config.limits.connections_per_address = 8;
+    })
+    .await;
+    let mut open = Vec::new();
+    // The client of this test has one that is used all the while.
+    for _ in 0..7 {
+        open.push(idle(&node).await);
+    }
+    let neighbour = Neighbour::of(&node, 2);
+    eventually("a newcomer is let in", async || {
+        let got = node.http.get(format!("{}/v1/sessions", node.base)).send().await.unwrap();
+        assert!(got.status().is_success());
+        neighbour.call(Method::GET, "/v1/sessions", None, None).await.status.is_success()
+    })
+    .await;
+    assert!(ends(&mut open[0]).await, "the oldest has made way");
+}
+
+#[tokio::test]
+async fn an_address_has_its_share_of_connections_and_health_is_told_in_any_case() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.connections = 6;
+        config.limits.connections_per_address = 4;
+    })
+    .await;
+    let path = "/v1/watch?path=/&recursive=true";
+    let fresh = || Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
+    let ask = async |http: &Client, path: &str| http.get(format!("{}{path}", node.base)).send().await.unwrap();
+    let ours = fresh();
+    let mut watching = Vec::new();
+    for _ in 0..4 {
+        watching.push(ask(&ours, path).await);
+    }
+    let told = refused("the share is used up", async || Got::of(ask(&ours, "/v1/sessions").await).await).await;
+    names(&told, &["limits.connections_per_address", "address"]);
+    assert_eq!(told.status, 503);
+    let neighbour = Neighbour::of(&node, 2);
+    for _ in 0..2 {
+        watching.push(ask(&neighbour.http, path).await);
+    }
+    let neighbour = Neighbour::of(&node, 3);
+    let told = refused("all are taken", async || Got::of(ask(&neighbour.http, "/v1/sessions").await).await).await;
+    names(&told, &["limits.connections)"]);
+    assert!(told.retry_after_ms.is_some());
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(node.client).await.unwrap());
+    }
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        let got = ask(&ours, path).await;
+        assert_eq!(got.status(), StatusCode::OK, "{path}");
+    }
+    drop(watching);
+    eventually("room again", async || ask(&ours, "/v1/sessions").await.status().is_success()).await;
+}
+
+#[tokio::test]
+async fn idle_connections_at_the_peer_listener_keep_no_member_out() {
+    let cluster = Cluster::start_with(3, |config| config.limits.peer_connections = 16).await;
+    let mut idle = Vec::new();
+    for node in &cluster.nodes {
+        for _ in 0..100 {
+            idle.push(TcpStream::connect(node.peer).await.unwrap());
+        }
+    }
+    for round in 0..20 {
+        for node in &cluster.nodes {
+            let ready = node.get("/readyz").await;
+            assert_eq!(ready.status, StatusCode::OK, "{}", ready.text);
+        }
+        let made = cluster.nodes[round % 3].post(&format!("/v1/nodes/n{round}"), None, json!({})).await;
+        assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    }
+}
+
+#[tokio::test]
+async fn stalled_bodies_have_a_budget() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.body_bytes = 1 << 20;
+        config.limits.request_bytes_in_flight = 4 << 20;
+    })
+    .await;
+    let holder = Holder::of(&node, "a").await;
+    let mut stuck = Vec::new();
+    let body = json!({ "data": { "text": "x".repeat(900_000) } });
+    let told = refused("the share is used up", async || {
+        stuck.push(stalled(&node, 1 << 20).await);
+        // Some of them before the budget is full: each takes its path.
+        node.post(&format!("/v1/nodes/n{}", stuck.len()), None, body.clone()).await
+    });
+    names(&told.await, &["limits.request_bytes_in_flight", "address"]);
+    assert!(stuck.len() <= 4, "{} bodies of a megabyte were let in", stuck.len());
+    let neighbour = Neighbour::of(&node, 2);
+    let theirs = neighbour.call(Method::POST, "/v1/nodes/theirs", None, Some(body.clone())).await;
+    assert_eq!(theirs.status, StatusCode::CREATED, "{}", theirs.text);
+    holder.keeps_and_gives_back(&node, "a").await;
+    drop(stuck);
+    eventually("room again", async || {
+        let path = format!("/v1/nodes/again-{}", node.zxid().await);
+        node.post(&path, None, body.clone()).await.status == StatusCode::CREATED
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn replies_that_nobody_reads_have_a_budget() {
+    let node = Cluster::start_with(1, |config| config.limits.reply_bytes_in_flight = 8 << 20).await;
+    let body = json!({ "data": { "text": "x".repeat(1_000_000) } });
+    assert_eq!(node.post("/v1/nodes/large", None, body).await.status, StatusCode::CREATED);
+    let mut silent = Vec::new();
+    let told = refused("the share is used up", async || {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(node.client).await.unwrap();
+        // The system's buffers take some of them.
+        let ask = b"GET /v1/nodes/large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(8);
+        stream.write_all(&ask).await.unwrap();
+        silent.push(stream);
+        node.get("/v1/nodes/large").await
+    });
+    names(&told.await, &["limits.reply_bytes_in_flight", "address"]);
+    assert!(node.get("/v1/sessions").await.status.is_success(), "what is small needs no room");
+    let theirs = Neighbour::of(&node, 2).call(Method::GET, "/v1/nodes/large", None, None).await;
+    assert!(theirs.status == StatusCode::OK && theirs.text.len() > 1_000_000, "{}", theirs.status);
+    drop(silent);
+    eventually("room again", async || node.get("/v1/nodes/large").await.status.is_success()).await;
+}
+
+#[tokio::test]
+async fn half_a_message_on_a_stream_counts_as_half_a_body() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.body_bytes = 1 << 20;
+        config.limits.request_bytes_in_flight = 1 << 20;
+    })
+    .await;
+    let holder = Holder::of(&node, "a").await;
+    let mut first = stream_of(&node, &holder).await;
+    let mut second = stream_of(&node, &holder).await;
+    let mut half = vec![0x81, 0x80 | 127];
+    half.extend_from_slice(&1_000_000_u64.to_be_bytes());
+    half.extend_from_slice(&[0; 400_000]);
+    first.write_all(&half).await.unwrap();
+    // It is cut off while it sends, or right after.
+    let _ = second.write_all(&half).await;
+    let mut third = stream_of(&node, &holder).await;
+    let _ = third.write_all(&half).await;
+    let any_ends = async {
+        tokio::select! {
+            () = hear(&mut first, "limits.request_bytes_in_flight") => {}
+            () = hear(&mut second, "limits.request_bytes_in_flight") => {}
+            () = hear(&mut third, "limits.request_bytes_in_flight") => {}
+        }
+    };
+    timeout(PATIENCE, any_ends).await.unwrap();
+}
+
+/// Opens a session stream.
+async fn stream_of(node: &Running, holder: &Holder) -> TcpStream {
+    let mut stream = TcpStream::connect(node.client).await.unwrap();
+    let open = format!(
+        "GET /v1/sessions/{}/stream HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\nlockkeeper-session: {}\r\n\r\n",
+        holder.session.session_id, holder.session.credential
+    );
+    stream.write_all(open.as_bytes()).await.unwrap();
+    hear(&mut stream, "\"hello\"").await;
+    stream
 }
 
 /// Sends a text frame, masked with zeroes.

@@ -111,14 +111,29 @@ async fn a_short_request_for_a_great_deal_is_refused() {
 }
 
 #[tokio::test]
-async fn who_watches_more_than_is_allowed_is_cut_off() {
+async fn who_watches_more_than_is_allowed_is_told_and_cut_off_only_where_nobody_would_look() {
     let cluster = cluster_with(1, |config| config.zookeeper.watches_per_connection = 10).await;
     let mut client = Client::open(cluster.door(0)).await;
     for number in 0..10 {
         client.exists(&format!("/w{number}"), true).await.unwrap_err();
     }
-    client.exists("/w0", true).await.unwrap_err();
-    client.send(&Request::Exists(PathWatch { path: "/one-more".into(), watch: true })).await;
+    let watched = client.exists("/w0", true).await;
+    assert!(matches!(watched, Err(ErrorCode::NoNode)), "it has that one");
+    for one_more in [PathWatch { path: "/one-more".into(), watch: true }, PathWatch { path: "/".into(), watch: true }] {
+        assert_eq!(client.ask(Request::Exists(one_more)).await, Err(ErrorCode::OperationTimeout));
+    }
+    let read = client.exists("/", false).await;
+    assert!(read.is_ok(), "it goes on");
+    client.create("/w3", 0).await.unwrap();
+    assert_eq!(client.events.len(), 1);
+    client.exists("/one-more", true).await.unwrap_err();
+    let again = SetWatchesRequest {
+        relative_zxid: client.zxid,
+        data_watches: Vec::new(),
+        exist_watches: vec!["/many".into(), "/more".into()],
+        child_watches: Vec::new(),
+    };
+    client.send(&Request::SetWatches(again)).await;
     assert!(client.is_closed().await);
 }
 

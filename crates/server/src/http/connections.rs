@@ -1,0 +1,222 @@
+//! The open connections of one listener: so many in all, so many from one address (promise P13). When there is no room for another, one
+//! that has no request makes way: of the address that has most of them, the one that has been idle for longest.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lockkeeper_node::network_of;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::pace::{Pace, Phase};
+use crate::budget::give_back;
+
+/// A header that is not complete after this counts as no request.
+const SLOW_HEADER: Duration = Duration::from_secs(1);
+/// So many that may make way are noted at a time: looking for them costs a look at each connection.
+const NOTED: usize = 64;
+/// When none was found, nobody looks again for so long.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How many there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) all: usize,
+    pub(crate) of_address: usize,
+    /// One that has been idle for less is left alone: its request may be on its way.
+    pub(crate) young: Duration,
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    All,
+    Address,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    pub(crate) most: Most,
+    open: Mutex<Open>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    next_id: u64,
+    all: HashMap<u64, Connection>,
+    by_address: HashMap<IpAddr, usize>,
+    /// Those that may make way, the first of them first, and of which address.
+    noted: (Option<IpAddr>, VecDeque<u64>),
+    look_again_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    address: IpAddr,
+    pace: Arc<Pace>,
+    make_way: CancellationToken,
+}
+
+impl Connection {
+    /// For how long it has had no request; none if it is not to make way.
+    fn idle_for(&self, young: Duration) -> Option<Duration> {
+        match self.pace.now() {
+            (Phase::Idle, lasted) if lasted >= young => Some(lasted),
+            (Phase::Header, lasted) if lasted >= SLOW_HEADER => Some(lasted),
+            _ => None,
+        }
+    }
+}
+
+/// A connection that was let in, for as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    connections: Arc<Connections>,
+    id: u64,
+    /// Cancelled when it is to make way.
+    pub(crate) make_way: CancellationToken,
+}
+
+impl Connections {
+    pub(crate) fn new(most: Most) -> Arc<Self> {
+        Arc::new(Self { most, open: Mutex::default() })
+    }
+
+    /// Lets a connection in, in place of an idle one if need be.
+    ///
+    /// # Errors
+    /// There is no room, and none is idle.
+    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr, pace: Arc<Pace>) -> Result<Entered, Full> {
+        let address = network_of(from);
+        let mut open = self.open.lock();
+        let of_address = open.by_address.get(&address).copied().unwrap_or(0);
+        if of_address >= self.most.of_address {
+            if !open.make_room(Some(address), self.most.young) {
+                return Err(Full::Address);
+            }
+        } else if open.all.len() >= self.most.all && !open.make_room(None, self.most.young) {
+            return Err(Full::All);
+        }
+        let id = open.next_id;
+        open.next_id += 1;
+        let make_way = CancellationToken::new();
+        open.all.insert(id, Connection { address, pace, make_way: make_way.clone() });
+        *open.by_address.entry(address).or_default() += 1;
+        Ok(Entered { connections: self.clone(), id, make_way })
+    }
+}
+
+impl Open {
+    /// Has an idle connection make way, of one address or of any.
+    fn make_room(&mut self, of: Option<IpAddr>, young: Duration) -> bool {
+        if self.noted.0 != of {
+            self.noted = (of, VecDeque::new());
+            self.look_again_at = None;
+        }
+        for looked in [false, true] {
+            while let Some(id) = self.noted.1.pop_front() {
+                let still = self.all.get(&id).is_some_and(|connection| connection.idle_for(young).is_some());
+                if still && let Some(connection) = self.remove(id) {
+                    connection.make_way.cancel();
+                    return true;
+                }
+            }
+            if looked || self.look_again_at.is_some_and(|at| Instant::now() < at) {
+                break;
+            }
+            self.note(of, young);
+        }
+        false
+    }
+
+    fn note(&mut self, of: Option<IpAddr>, young: Duration) {
+        let candidates = self.all.iter().filter(|(_, connection)| of.is_none_or(|of| connection.address == of));
+        let mut idle: Vec<_> = candidates
+            .filter_map(|(id, connection)| {
+                let idle_for = connection.idle_for(young)?;
+                let neighbours = self.by_address.get(&connection.address).copied().unwrap_or(0);
+                Some((connection.pace.is_proved(), Reverse(neighbours), Reverse(idle_for), *id))
+            })
+            .collect();
+        if idle.len() > NOTED {
+            idle.select_nth_unstable(NOTED);
+            idle.truncate(NOTED);
+        }
+        idle.sort_unstable();
+        self.look_again_at = idle.is_empty().then(|| Instant::now() + PAUSE);
+        self.noted.1 = idle.into_iter().map(|(.., id)| id).collect();
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Connection> {
+        let connection = self.all.remove(&id)?;
+        give_back(&mut self.by_address, connection.address, 1);
+        Some(connection)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // One that has made way is gone already.
+        drop(self.connections.open.lock().remove(self.id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YOUNG: Duration = Duration::ZERO;
+
+    fn from(host: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, host])
+    }
+
+    fn busy() -> Arc<Pace> {
+        let pace = Pace::new();
+        pace.enter(Phase::Busy);
+        pace
+    }
+
+    #[test]
+    fn the_idle_make_way_oldest_first_at_the_greediest_address() {
+        let connections = Connections::new(Most { all: 6, of_address: 4, young: YOUNG });
+        let enter = |host, pace| connections.enter(from(host), pace);
+        let honest = enter(2, Pace::new()).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        let greedy: Vec<_> = (0..4).map(|_| enter(1, Pace::new()).unwrap()).collect();
+        let _fifth = enter(1, busy()).unwrap();
+        assert!(greedy.iter().any(|one| one.make_way.is_cancelled()), "of the same address");
+        let _other = enter(3, busy()).unwrap();
+        let _one_more = enter(3, busy()).unwrap();
+        assert!(!honest.make_way.is_cancelled(), "it is older, but alone at its address");
+        assert_eq!(greedy.iter().filter(|one| one.make_way.is_cancelled()).count(), 2);
+    }
+
+    #[test]
+    fn nobody_at_work_makes_way() {
+        let connections = Connections::new(Most { all: 3, of_address: 2, young: YOUNG });
+        let enter = |host| connections.enter(from(host), busy());
+        let (one, _two) = (enter(1).unwrap(), enter(1).unwrap());
+        assert_eq!(enter(1).unwrap_err(), Full::Address);
+        let _three = enter(2).unwrap();
+        assert_eq!(enter(2).unwrap_err(), Full::All);
+        drop(one);
+        assert!(enter(1).is_ok());
+        assert_eq!(connections.open.lock().all.len(), 2, "those that went are forgotten");
+    }
+
+    #[test]
+    fn who_has_proved_to_be_a_member_makes_way_last() {
+        let connections = Connections::new(Most { all: 2, of_address: 2, young: YOUNG });
+        let pace = Pace::new();
+        pace.prove();
+        let member = connections.enter(from(1), pace).unwrap();
+        let stranger = connections.enter(from(1), Pace::new()).unwrap();
+        let _next = connections.enter(from(1), busy()).unwrap();
+        assert!(stranger.make_way.is_cancelled() && !member.make_way.is_cancelled());
+    }
+}

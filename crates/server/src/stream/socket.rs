@@ -1,0 +1,71 @@
+//! The socket of a stream. It counts what has come of a message that is not whole yet, so that many half messages find an end.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::budget::Exceeded;
+use crate::extract::Room;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    room: Room,
+    partial_bytes: usize,
+    /// Why nothing more is read.
+    exceeded: Option<Exceeded>,
+}
+
+impl Socket {
+    /// Some of a message may have been read already.
+    pub(super) fn new(stream: TcpStream, room: Room) -> Self {
+        Self { stream, room, partial_bytes: 0, exceeded: None }
+    }
+
+    /// What has come is a whole message.
+    pub(super) fn whole(&mut self) {
+        if self.partial_bytes > 0 {
+            self.partial_bytes = 0;
+            self.room.release();
+        }
+    }
+
+    pub(super) fn exceeded(&self) -> Option<&Exceeded> {
+        self.exceeded.as_ref()
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let this = &mut *self;
+        if this.exceeded.is_some() {
+            return polled;
+        }
+        this.partial_bytes += buf.filled().len() - before;
+        if let Err(exceeded) = this.room.fit(this.partial_bytes) {
+            this.exceeded = Some(exceeded);
+            return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,219 @@
+//! The greedy: each takes as much as it gets of one thing, from an address of its own, and comes back when it is turned away. Raw sockets:
+//! no library would behave like this.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+/// Where the greedy come from.
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
+/// Before one that was turned away comes back.
+const COME_BACK: Duration = Duration::from_millis(250);
+
+/// Where they go.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// The node's listener for clients.
+    pub(super) client: SocketAddr,
+    /// That for ZooKeeper's clients.
+    pub(super) zookeeper: SocketAddr,
+    /// The listeners of all nodes for their peers.
+    pub(super) peers: Vec<SocketAddr>,
+    /// A session of theirs.
+    pub(super) credential: String,
+}
+
+/// A class of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Waiters,
+    Watches,
+    StalledBodies,
+    SilentReaders,
+    LargeNodes,
+    HugeSession,
+    IdleConnections,
+}
+
+impl Class {
+    pub(super) const ALL: [Self; 7] = [
+        Self::Waiters,
+        Self::Watches,
+        Self::StalledBodies,
+        Self::SilentReaders,
+        Self::LargeNodes,
+        Self::HugeSession,
+        Self::IdleConnections,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Waiters => "waiters",
+            Self::Watches => "watches",
+            Self::StalledBodies => "stalled bodies",
+            Self::SilentReaders => "readers that do not read",
+            Self::LargeNodes => "large nodes",
+            Self::HugeSession => "a huge session",
+            Self::IdleConnections => "idle connections",
+        }
+    }
+
+    /// Begins; dropping what is given ends it.
+    pub(super) fn begin(self, target: &Target) -> JoinSet<()> {
+        let mut greedy = JoinSet::new();
+        let count = match self {
+            Self::Waiters => 1_000,
+            Self::Watches => 30,
+            Self::StalledBodies | Self::SilentReaders => 300,
+            Self::LargeNodes => 8,
+            Self::HugeSession => 1,
+            Self::IdleConnections => 2_500,
+        };
+        for number in 0..count {
+            let target = target.clone();
+            greedy.spawn(async move {
+                loop {
+                    // Turned away, or cut off.
+                    let _ = self.once(&target, number).await;
+                    tokio::time::sleep(COME_BACK).await;
+                }
+            });
+        }
+        greedy
+    }
+
+    async fn once(self, target: &Target, number: usize) -> std::io::Result<()> {
+        match self {
+            Self::Waiters => wait(target).await,
+            Self::Watches => watch(target, number).await,
+            Self::StalledBodies => stall(target).await,
+            Self::SilentReaders => read_nothing(target).await,
+            Self::LargeNodes => create(target, number).await,
+            Self::HugeSession => own(target).await,
+            Self::IdleConnections => idle(target, number).await,
+        }
+    }
+}
+
+async fn connect(to: SocketAddr, receive_bytes: Option<u32>) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    if let Some(bytes) = receive_bytes {
+        socket.set_recv_buffer_size(bytes)?;
+    }
+    socket.bind(SocketAddr::new(ADDRESS, 0))?;
+    socket.connect(to).await
+}
+
+fn request(method: &str, path: &str, credential: Option<&str>, length: usize) -> String {
+    let session = credential.map_or_else(String::new, |credential| format!("lockkeeper-session: {credential}\r\n"));
+    format!(
+        "{method} {path} HTTP/1.1\r\nhost: greedy\r\n{session}content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    )
+}
+
+/// Reads and throws away until the other side ends it.
+async fn until_closed(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut some = vec![0; 16 * 1024];
+    while stream.read(&mut some).await? > 0 {}
+    Ok(())
+}
+
+/// Waits for a lock that the greedy's own session holds.
+async fn wait(target: &Target) -> std::io::Result<()> {
+    let mut stream = connect(target.client, None).await?;
+    let body = r#"{"wait_ms":600000,"ttl_ms":600000}"#;
+    let head = request("POST", "/v1/locks/greedy/acquire", None, body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).await?;
+    // An answer is a refusal.
+    stream.read_u8().await.map(drop)
+}
+
+/// Every third watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
+async fn watch(target: &Target, number: usize) -> std::io::Result<()> {
+    if number % 3 == 0 {
+        let mut stream = connect(target.client, None).await?;
+        stream.write_all(request("GET", "/v1/watch?path=/&recursive=true", None, 0).as_bytes()).await?;
+        return until_closed(&mut stream).await;
+    }
+    let stream = connect(target.zookeeper, None).await?;
+    let (mut reading, mut writing) = stream.into_split();
+    let reader = tokio::spawn(async move {
+        let mut some = vec![0; 16 * 1024];
+        while reading.read(&mut some).await.is_ok_and(|bytes| bytes > 0) {}
+    });
+    writing.write_all(&super::zookeeper::hello()).await?;
+    for path in 0..10_000 {
+        writing.write_all(&super::zookeeper::exists(path, &format!("/greedy-{number}-{path}"), true)).await?;
+    }
+    let _ = reader.await;
+    Ok(())
+}
+
+/// Sends half of a large body.
+async fn stall(target: &Target) -> std::io::Result<()> {
+    const BYTES: usize = 3_000_000;
+    let mut stream = connect(target.client, None).await?;
+    stream.write_all(request("POST", "/v1/nodes/stalled", None, BYTES).as_bytes()).await?;
+    stream.write_all(&vec![b' '; BYTES / 2]).await?;
+    until_closed(&mut stream).await
+}
+
+/// Asks for a large node a few times, and takes nothing of it.
+async fn read_nothing(target: &Target) -> std::io::Result<()> {
+    let mut stream = connect(target.client, Some(4096)).await?;
+    let ask = request("GET", "/v1/nodes/large", None, 0).repeat(4);
+    stream.write_all(ask.as_bytes()).await?;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    Ok(())
+}
+
+/// Makes nodes of a megabyte, one after the other.
+async fn create(target: &Target, number: usize) -> std::io::Result<()> {
+    let mut stream = connect(target.client, None).await?;
+    let body = format!(r#"{{"kind":"ephemeral","data":{{"text":"{}"}}}}"#, "x".repeat(1_000_000));
+    for count in 0_u64.. {
+        let path = format!("/v1/nodes/greedy-large-{number}-{count}");
+        let head = request("POST", &path, Some(&target.credential), body.len());
+        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(body.as_bytes()).await?;
+        let mut reply = [0; 4096];
+        let bytes = stream.read(&mut reply).await?;
+        if !reply[..bytes].starts_with(b"HTTP/1.1 201") {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Has its session own as many nodes as it may.
+async fn own(target: &Target) -> std::io::Result<()> {
+    let mut stream = connect(target.client, None).await?;
+    for count in 0_u64.. {
+        let create =
+            |number: u64| format!(r#"{{"op":"create","path":"/greedy-own-{count}-{number}","kind":"ephemeral"}}"#);
+        let operations: Vec<String> = (0..1_000).map(create).collect();
+        let body = format!(r#"{{"operations":[{}]}}"#, operations.join(","));
+        let head = request("POST", "/v1/txn", Some(&target.credential), body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).await?;
+        let mut reply = vec![0; 1024 * 1024];
+        let bytes = stream.read(&mut reply).await?;
+        if !reply[..bytes].starts_with(b"HTTP/1.1 200") {
+            return Ok(());
+        }
+        // The rest of a long answer.
+        while tokio::time::timeout(Duration::from_millis(20), stream.read(&mut reply)).await.is_ok() {}
+    }
+    Ok(())
+}
+
+/// Opens a connection and says nothing: every fifth to a peer listener.
+async fn idle(target: &Target, number: usize) -> std::io::Result<()> {
+    let to = match number % 5 {
+        0 => target.peers[number / 5 % target.peers.len()],
+        _ => target.client,
+    };
+    until_closed(&mut connect(to, None).await?).await
+}

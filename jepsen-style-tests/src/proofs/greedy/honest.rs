@@ -1,0 +1,187 @@
+//! The honest: a holder that keeps its lock and works, over a connection that it keeps and over new ones.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::locks::Acquire;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpSocket;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::cluster::Cluster;
+use crate::http::{Api, Called};
+use crate::net::{Door, Place};
+use crate::stats::Summary;
+use crate::verdict::Failed;
+
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 2));
+const TIMEOUT_MS: u32 = 4_000;
+const EVERY: Duration = Duration::from_millis(50);
+const WITHIN: Duration = Duration::from_secs(4);
+const LOCK: &str = "honest";
+
+/// What was seen for a time.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    pub(super) took: Vec<Duration>,
+    pub(super) failures: Vec<String>,
+}
+
+impl Window {
+    pub(super) fn summary(&self) -> Option<Summary> {
+        Summary::of(&self.took)
+    }
+
+    pub(super) fn p99(&self) -> Duration {
+        self.summary().map_or(Duration::ZERO, |summary| summary.p99)
+    }
+
+    fn note<T>(&mut self, what: &str, began: Instant, called: Result<T, String>) -> Option<T> {
+        self.took.push(began.elapsed());
+        called.map_err(|why| self.failures.push(format!("{what}: {why}"))).ok()
+    }
+}
+
+/// See the module's text.
+pub(super) struct Honest {
+    window: Arc<Mutex<Window>>,
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Honest {
+    /// Takes its lock and begins to work.
+    pub(super) async fn begin(cluster: &Cluster, node: u64) -> Result<Self, Failed> {
+        let build = || reqwest::Client::builder().no_proxy().tcp_nodelay(true).local_address(ADDRESS).timeout(WITHIN);
+        let address = |door| cluster.net().address(Place::Clients, node, door);
+        let not_had = |why: &dyn std::fmt::Display| Failed::CannotRun(format!("the honest client cannot begin: {why}"));
+        let kept = build().build().map_err(|error| not_had(&error))?;
+        let fresh = build().pool_max_idle_per_host(0).build().map_err(|error| not_had(&error))?;
+        let kept = Api::at_address(kept, address(Door::Client));
+        let fresh = Api::at_address(fresh, address(Door::Client));
+        let session = kept.open_session(TIMEOUT_MS, "honest").await.map_err(|why| not_had(&why))?.value;
+        let held = kept.acquire(&session.credential, LOCK, &Acquire::default(), WITHIN).await;
+        let token = held.map_err(|why| not_had(&why))?.value.token;
+        let others = cluster.ids().into_iter().filter(|id| *id != node);
+        let worker = Worker {
+            kept,
+            fresh,
+            others: others.map(|id| cluster.api(id)).collect(),
+            zookeeper: address(Door::ZooKeeper),
+            credential: session.credential,
+            token,
+            window: Arc::default(),
+            stop: Arc::default(),
+        };
+        let (window, stop) = (worker.window.clone(), worker.stop.clone());
+        Ok(Self { window, stop, task: tokio::spawn(worker.work()) })
+    }
+
+    /// What was seen since this was asked last.
+    pub(super) fn window(&self) -> Window {
+        std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Gives its lock back; why it could not.
+    pub(super) async fn end(self) -> Vec<String> {
+        self.stop.store(true, Ordering::SeqCst);
+        if self.task.await.is_err() {
+            return vec!["the honest client broke off".into()];
+        }
+        std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner)).failures
+    }
+}
+
+struct Worker {
+    kept: Api,
+    fresh: Api,
+    others: Vec<Api>,
+    zookeeper: SocketAddr,
+    credential: String,
+    token: u64,
+    window: Arc<Mutex<Window>>,
+    stop: Arc<AtomicBool>,
+}
+
+fn done<T>(called: Called<T>) -> Result<T, String> {
+    called.map(|answer| answer.value).map_err(|failure| failure.to_string())
+}
+
+impl Worker {
+    async fn work(self) {
+        for round in 0_u64.. {
+            if self.stop.load(Ordering::SeqCst) {
+                break;
+            }
+            let mut seen = Window::default();
+            self.round(round, &mut seen).await;
+            self.add(seen);
+            tokio::time::sleep(EVERY).await;
+        }
+        let released = self.kept.release(&self.credential, LOCK, self.token).await;
+        if let Err(why) = done(released) {
+            self.add(Window { failures: vec![format!("the last release: {why}")], ..Window::default() });
+        }
+    }
+
+    fn add(&self, mut seen: Window) {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        window.took.append(&mut seen.took);
+        window.failures.append(&mut seen.failures);
+    }
+
+    async fn round(&self, round: u64, seen: &mut Window) {
+        let began = Instant::now();
+        seen.note("keepalive", began, done(self.kept.keepalive(&self.credential, WITHIN).await));
+        let began = Instant::now();
+        let verified = done(self.fresh.verify(LOCK, self.token, WITHIN).await);
+        let verified = verified.and_then(|told| if told.held { Ok(()) } else { Err("the lock is lost".into()) });
+        seen.note("verify over a new connection", began, verified);
+        let began = Instant::now();
+        let own = "honest-cycle";
+        let taken = done(self.kept.acquire(&self.credential, own, &Acquire::default(), WITHIN).await);
+        if let Some(held) = seen.note("acquire", began, taken) {
+            let began = Instant::now();
+            let api = if round % 2 == 0 { &self.kept } else { &self.fresh };
+            seen.note("release", began, done(api.release(&self.credential, own, held.token).await));
+        }
+        if round % 10 == 0 {
+            for api in std::iter::once(&self.fresh).chain(&self.others) {
+                if !api.ready().await {
+                    seen.failures.push(format!("{} is not ready", api.base()));
+                }
+            }
+            if let Err(why) = self.watch().await {
+                seen.failures.push(format!("a watch through ZooKeeper's protocol: {why}"));
+            }
+        }
+    }
+
+    /// Sets a watch through ZooKeeper's protocol, and sees it set.
+    async fn watch(&self) -> Result<(), String> {
+        let asked = async {
+            let socket = TcpSocket::new_v4()?;
+            socket.bind(SocketAddr::new(ADDRESS, 0))?;
+            let mut stream = socket.connect(self.zookeeper).await?;
+            stream.write_all(&super::zookeeper::hello()).await?;
+            read_frame(&mut stream).await?;
+            stream.write_all(&super::zookeeper::exists(1, "/honest-watch", true)).await?;
+            read_frame(&mut stream).await
+        };
+        let answer = timeout(WITHIN, asked).await.map_err(|_| format!("no answer within {WITHIN:?}"))?;
+        let answer = answer.map_err(|error: std::io::Error| error.to_string())?;
+        let code = answer.get(12..16).and_then(|code| code.try_into().ok()).map(i32::from_be_bytes);
+        // No such node: that is what was asked for, and its watch is set.
+        if code == Some(-101) { Ok(()) } else { Err(format!("error code {code:?}")) }
+    }
+}
+
+async fn read_frame(stream: &mut tokio::net::TcpStream) -> std::io::Result<Vec<u8>> {
+    let length = stream.read_u32().await?;
+    let mut frame = vec![0; usize::try_from(length).unwrap_or(0).min(1 << 20)];
+    stream.read_exact(&mut frame).await?;
+    Ok(frame)
+}
