@@ -13,6 +13,11 @@ use crate::wire::{
     TransferReply,
 };
 
+#[path = "fuzzing_seeds.rs"]
+mod inputs;
+
+pub use inputs::seeds;
+
 /// Reads bytes as a message of a peer: the first byte chooses the kind and what this node knows, the rest is the body. Whatever it is, it is
 /// taken or refused; it must never panic, and what is taken keeps to its bounds.
 pub fn decode_any(bytes: &[u8]) {

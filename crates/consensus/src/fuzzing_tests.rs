@@ -1,15 +1,7 @@
 //! Mutations of true messages, the same at every run: nothing panics, and nothing that is taken is beyond its bounds.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use lockkeeper_store::LogPosition;
-use openraft::raft::AppendEntriesResponse;
-use openraft::{BasicNode, EntryPayload};
-
+use super::inputs::{append_body, id};
 use super::*;
-use crate::time::ClockReport;
-use crate::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
-use crate::wire::PieceHead;
 
 const MUTATIONS: usize = 4_000;
 
@@ -21,57 +13,6 @@ impl Dice {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end.max(1)
     }
-}
-
-fn id(term: u64, index: u64) -> LogId {
-    log_id_of(LogPosition { term, index })
-}
-
-fn append_body() -> Bytes {
-    let nodes = BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("b:1"))]);
-    let membership = Membership::new(vec![BTreeSet::from([1, 2])], nodes).unwrap();
-    let payloads = [
-        EntryPayload::Blank,
-        EntryPayload::Normal(Stamped { clock_ms: 77, payload: Bytes::from_static(b"payload") }),
-        EntryPayload::Membership(membership),
-    ];
-    let entries = payloads.into_iter().zip(5..).map(|(payload, index)| Entry { log_id: id(3, index), payload });
-    let vote = Vote::from_leader_id(RaftLeaderId::new(3, 2), true);
-    let (prev_log_id, leader_commit) = (Some(id(2, 4)), Some(id(3, 6)));
-    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }, 7)
-        .unwrap()
-}
-
-fn append_reply() -> AppendReply {
-    let clocks = ClockReport { wall_ms: 1_000, clock_ms: Some(900) };
-    AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))) }
-}
-
-/// A true message of each kind, with its choice in front.
-fn seeds() -> Vec<Vec<u8>> {
-    let candidate = Vote::from_leader_id(RaftLeaderId::new(4, 2), false);
-    let leader = Vote::from_leader_id(RaftLeaderId::new(4, 2), true);
-    let meta = crate::types::SnapshotMeta { last_log_id: Some(id(3, 9)), last_membership: StoredMembership::default() };
-    let head = PieceHead { vote: leader, meta: crate::replica::encode_meta(&meta).unwrap(), offset: 0, last: true };
-    let bodies = [
-        append_body(),
-        wire::encode(&VoteRequest::<TypeConfig>::new(candidate, Some(id(3, 9)))).unwrap(),
-        wire::encode_piece(&head, b"content").unwrap(),
-        wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
-        wire::encode(&Lifeline::Hold { term: 4 }).unwrap(),
-        wire::encode(&Command::AddLearner { node: 4, address: "d:1".into() }).unwrap(),
-        wire::encode(&append_reply()).unwrap(),
-        wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
-        wire::encode(&PieceReply::HigherVote { vote: candidate }).unwrap(),
-        wire::encode::<ProposeReply>(&Ok((3, 9))).unwrap(),
-        wire::encode::<MembersReply>(&Ok(crate::status::Members::default())).unwrap(),
-        wire::encode::<TransferReply>(&Ok(2)).unwrap(),
-        wire::encode::<ReadIndexReply>(&Ok((3, 9))).unwrap(),
-        wire::encode(&LifelineReply { formed: true }).unwrap(),
-        crate::codec::encode_vote(&candidate),
-        crate::codec::encode_committed(Some(&id(3, 9))),
-    ];
-    bodies.iter().zip(0_u8..).map(|(body, choice)| [&[choice], &body[..]].concat()).collect()
 }
 
 fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {

@@ -15,6 +15,8 @@ pub mod config;
 mod error;
 mod extract;
 mod failure;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 pub mod local;
 mod log_lines;

@@ -11,6 +11,7 @@ mod farewell;
 mod figures;
 mod flow;
 mod frame;
+pub(crate) mod fuzzing;
 mod grants;
 mod request;
 mod socket;

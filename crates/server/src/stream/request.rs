@@ -200,14 +200,14 @@ fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verb {
+pub(super) enum Verb {
     Acquire,
     Release,
     Downgrade,
 }
 
 /// The call of a lock, if the request is one of those that are dispatched here.
-fn lock_call(request: &Request<'_>) -> Result<Option<(Verb, LockName)>, Failure> {
+pub(super) fn lock_call(request: &Request<'_>) -> Result<Option<(Verb, LockName)>, Failure> {
     let Some(rest) = request.path.strip_prefix(paths::LOCKS).filter(|_| request.method == "POST") else {
         return Ok(None);
     };

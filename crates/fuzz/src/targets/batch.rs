@@ -1,0 +1,84 @@
+//! The payload of a log entry.
+
+use lockkeeper_core::{
+    Actor, Batch, Command, GateKey, LockMode, LockName, NodeId, NodeKind, NodePath, Op, Origin, RequestId, RequestKey,
+    Rules, Sequential, SessionId, State, Term,
+};
+
+pub(super) fn examine(input: &[u8]) {
+    let Ok(batch) = Batch::decode(input) else { return };
+    assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(&batch), "a batch does not come back as it was");
+    // A state that has something of everything, so that what the batch names may be there.
+    let mut state = State::new();
+    for seed in seeds() {
+        if let Ok(before) = Batch::decode(&seed) {
+            state.apply(Term(1), &before);
+        }
+    }
+    state.apply(Term(2), &batch);
+    assert_eq!(state.validate(), Ok(()), "after {batch:?}");
+}
+
+fn lock(name: &str) -> LockName {
+    LockName::parse(name).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn path(path: &str) -> NodePath {
+    NodePath::parse(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn gate(key: &str) -> GateKey {
+    GateKey::parse(key).unwrap_or_else(|error| panic!("{key}: {error}"))
+}
+
+fn acquire(name: &str, mode: LockMode, uuid: u128) -> Op {
+    Op::Acquire { locks: vec![lock(name)], mode, delay_ms: 50, uuid: RequestId(uuid), label: "who".into() }
+}
+
+fn create(at: &str, kind: NodeKind, sequential: Sequential) -> Op {
+    Op::Create {
+        path: path(at),
+        data: (*b"data").into(),
+        kind,
+        sequential,
+        acl: vec![lockkeeper_core::AclEntry::open()],
+    }
+}
+
+/// A small history: one batch a seed.
+pub(super) fn seeds() -> Vec<Vec<u8>> {
+    let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![RequestId(8)] });
+    let by = |session: u64, op| Command::Do { actor: Actor::of(SessionId(session)), op };
+    let begin = Op::GateBegin { key: gate("g"), fingerprint: "f".into(), pending_ms: 1000, label: "l".into() };
+    let batches: Vec<Vec<Command>> = vec![
+        vec![
+            Command::OpenSession { secret_hash: [3; 32], timeout_ms: 1000, label: "s".into() },
+            Command::OpenSession { secret_hash: [4; 32], timeout_ms: 1000, label: "t".into() },
+        ],
+        vec![
+            Command::Do { actor: Actor::of(SessionId(1)).asking(request), op: acquire("l", LockMode::Shared, 5) },
+            by(2, acquire("l", LockMode::Exclusive, 6)),
+            by(1, acquire("s", LockMode::Permit(2), 7)),
+        ],
+        vec![
+            by(1, create("/a", NodeKind::Persistent, Sequential::No)),
+            by(1, create("/a/e", NodeKind::Ephemeral, Sequential::Suffix)),
+            by(1, create("/t", NodeKind::Ttl { ttl_ms: 5 }, Sequential::No)),
+            by(
+                1,
+                Op::Multi(vec![
+                    create("/a/c", NodeKind::Container, Sequential::No),
+                    Op::Check { path: path("/a"), version: None },
+                ]),
+            ),
+        ],
+        vec![by(2, begin)],
+        vec![Command::CloseSession { session: SessionId(2) }],
+    ];
+    let origin = |sequence| Origin { node: NodeId(1), incarnation: 1, sequence };
+    let batches = batches.into_iter().zip(1..);
+    let batch = |(commands, sequence)| {
+        Batch { origin: origin(sequence), clock_ms: sequence * 10, rules: Rules::default(), commands }.encode()
+    };
+    batches.map(batch).collect()
+}
