@@ -75,6 +75,15 @@ pub struct Status {
     pub sessions: u64,
     /// Number of nodes in the tree.
     pub nodes: u64,
+    /// What the replicated state takes in memory, in bytes, as every replica counts it.
+    #[serde(default)]
+    pub state_bytes: u64,
+    /// How large it may grow, by this node's `limits.state_mib`.
+    #[serde(default)]
+    pub state_bytes_limit: u64,
+    /// What an operator has to see to, in words.
+    #[serde(default)]
+    pub alarms: Vec<String>,
     /// Watches registered at this node.
     pub watches: u64,
     /// Lock requests that wait at this node.

@@ -53,6 +53,10 @@ pub enum Code {
     RequestMismatch,
     /// 409: an operation of the transaction was refused; `operation` and `cause` say which and why.
     TransactionFailed,
+    /// 409: the session owns as many ephemeral nodes, lock requests and pending gates as it may (`limits.ephemerals_per_session`).
+    TooManyEphemerals,
+    /// 409: the replicated state is as large as it may be (`limits.state_mib`).
+    StateFull,
     /// 409: the membership change is not possible now.
     MembershipConflict,
     /// 410: the session has expired or was closed; all it owned is gone.
@@ -107,6 +111,8 @@ impl Code {
             | Self::GateMismatch
             | Self::RequestMismatch
             | Self::TransactionFailed
+            | Self::TooManyEphemerals
+            | Self::StateFull
             | Self::MembershipConflict => 409,
             Self::SessionExpired | Self::Compacted => 410,
             Self::TooLarge => 413,
@@ -146,6 +152,8 @@ impl Code {
             Self::GateMismatch => "gate used for another operation",
             Self::RequestMismatch => "request id reused",
             Self::TransactionFailed => "transaction refused",
+            Self::TooManyEphemerals => "too many ephemeral nodes",
+            Self::StateFull => "state full",
             Self::MembershipConflict => "membership change not possible",
             Self::SessionExpired => "session expired",
             Self::Compacted => "history compacted",

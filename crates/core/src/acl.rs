@@ -60,6 +60,11 @@ pub struct AclEntry {
 }
 
 impl AclEntry {
+    /// Whether it is [`open`](Self::open).
+    pub(crate) fn is_open(&self) -> bool {
+        self.permissions == Permissions::ALL && self.scheme == "world" && self.id == "anyone"
+    }
+
     /// `world:anyone` with every permission, the default of a new node.
     pub fn open() -> Self {
         Self { permissions: Permissions::ALL, scheme: "world".into(), id: "anyone".into() }

@@ -60,7 +60,8 @@ pub enum Event {
     },
 }
 
-/// What happened at a path. A creation or deletion also gives the parent a `ChildrenChanged`, after it.
+/// What happened at a path. A creation or deletion also gives the parent a `ChildrenChanged`, after it; where a session ends, what it
+/// owned in one directory gives one, after the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeEventKind {
     /// The node came to be.

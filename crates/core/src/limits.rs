@@ -23,6 +23,8 @@ pub const MAX_REMEMBERED_REPLIES: usize = 256;
 pub const MAX_BULK: usize = 1024;
 /// Most ephemeral nodes of one session, whatever the configuration allows: all of them go with it, in one transaction.
 pub const MAX_EPHEMERALS_PER_SESSION: u32 = 100_000;
+/// How many ephemeral nodes one expiry command removes before it leaves its other sessions to the next. One session alone may have more.
+pub const MAX_EXPIRED_EPHEMERALS: usize = 5_000;
 /// Shortest session timeout, in milliseconds.
 pub const MIN_SESSION_TIMEOUT_MS: u32 = 500;
 /// Longest session timeout, in milliseconds.

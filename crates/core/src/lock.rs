@@ -183,7 +183,7 @@ pub fn sequence_of(name: &str) -> Option<u64> {
 }
 
 /// How many digits end the name of a sequential node.
-const SEQUENCE_DIGITS: usize = 10;
+pub(crate) const SEQUENCE_DIGITS: usize = 10;
 
 /// What place a child takes in its directory's lock queue, read from its name; none for a child that is no lock request.
 pub fn parse_request(name: &str) -> Option<(u64, LockMode)> {

@@ -76,6 +76,11 @@ impl NodePath {
         }
     }
 
+    /// The path of the directory in which this stands, as text; empty for the root and for what stands in the root.
+    pub(crate) fn directory(&self) -> &str {
+        self.0.rsplit_once('/').map_or("", |(directory, _)| directory)
+    }
+
     /// The last part; empty for the root.
     pub fn name(&self) -> &str {
         self.0.rsplit('/').next().unwrap_or_default()

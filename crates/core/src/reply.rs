@@ -212,4 +212,24 @@ pub enum Refusal {
         /// Whose names stand there, and whose this is.
         detail: Arc<str>,
     },
+    /// The session owns as many ephemeral nodes as it may.
+    #[error(
+        "session {session} owns {owned} ephemeral nodes (lock requests and pending gates are such), and limits.ephemerals_per_session allows {limit}"
+    )]
+    TooManyEphemerals {
+        /// Which.
+        session: SessionId,
+        /// How many it owns.
+        owned: u32,
+        /// How many it may own.
+        limit: u32,
+    },
+    /// The state is as large as it may be.
+    #[error("the replicated state has {bytes} bytes, and limits.state_mib allows {} MiB", limit >> 20)]
+    StateFull {
+        /// How large it is.
+        bytes: u64,
+        /// How large it may be.
+        limit: u64,
+    },
 }

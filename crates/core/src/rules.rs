@@ -3,11 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::MAX_EPHEMERALS_PER_SESSION;
+
 /// What the proposing node's configuration allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Most ephemeral nodes that one session owns; lock requests and pending gates are ephemeral nodes. Never more than
-    /// [`MAX_EPHEMERALS_PER_SESSION`](crate::limits::MAX_EPHEMERALS_PER_SESSION), whatever stands here.
+    /// [`MAX_EPHEMERALS_PER_SESSION`], whatever stands here.
     pub max_ephemerals_per_session: u32,
     /// Size of the state, in bytes, beyond which nothing is added to it.
     pub max_state_bytes: u64,
@@ -33,5 +35,12 @@ impl Default for Rules {
             max_state_bytes: 1024 * 1024 * 1024,
             foreign_names: ForeignNames::Refuse,
         }
+    }
+}
+
+impl Rules {
+    /// How many ephemeral nodes one session may own.
+    pub(crate) fn ephemerals(&self) -> u32 {
+        self.max_ephemerals_per_session.min(MAX_EPHEMERALS_PER_SESSION)
     }
 }

@@ -67,7 +67,8 @@ mod tests {
     fn batch(ops: Vec<Op>) -> Batch {
         let commands = ops.into_iter().map(|op| Command::Do { actor: Actor::default(), op }).collect();
         let origin = Origin { node: NodeId(1), incarnation: 2, sequence: 3 };
-        let rules = Rules { max_ephemerals_per_session: 300, max_state_bytes: 6, foreign_names: ForeignNames::Refuse };
+        let rules =
+            Rules { max_ephemerals_per_session: 300, max_state_bytes: 1 << 20, foreign_names: ForeignNames::Refuse };
         Batch { origin, clock_ms: 4, rules, commands }
     }
 
@@ -95,7 +96,7 @@ mod tests {
             if let Op::Create { sequential: kept, .. } = &mut op {
                 *kept = sequential;
             }
-            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 6, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
+            let mut expected = vec![4, 1, 2, 3, 4, 0xac, 2, 0x80, 0x80, 0x40, 0, 1, 4, 0, 0, 0, 0, 0, 0, 0, 2];
             expected.extend(b"/a\x01\x04data\x03\x05");
             expected.push(byte);
             expected.extend(b"\x01\x1f\x05world\x06anyone");
@@ -119,7 +120,7 @@ mod tests {
         let batch = Batch { commands: vec![Command::Do { actor, op }], ..batch(vec![]) };
         let expected =
             b"\x04\x01\x09\x01\x08\x01\x07\x01\xac\x02\x01\0\x0a\0\0\x07\x01\x06digest\x03bob\x01\x04\x02/a\0";
-        assert_eq!(batch.encode()[10..], expected[..]);
+        assert_eq!(batch.encode()[12..], expected[..]);
         assert_eq!(Batch::decode(&batch.encode()), Ok(batch));
     }
 
@@ -141,7 +142,7 @@ mod tests {
         ];
         for (command, expected) in commands {
             let batch = Batch { commands: vec![command], ..batch(vec![]) };
-            assert_eq!(batch.encode()[10..], expected);
+            assert_eq!(batch.encode()[12..], expected);
         }
     }
 
@@ -179,7 +180,7 @@ mod tests {
         ];
         for (op, expected) in ops {
             let bytes = batch(vec![op.clone()]).encode();
-            assert_eq!(&bytes[17..], expected, "{op:?}");
+            assert_eq!(&bytes[19..], expected, "{op:?}");
             assert_eq!(Batch::decode(&bytes), Ok(batch(vec![op])));
         }
     }

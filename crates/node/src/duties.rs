@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{BarrierError, Leadership, PeerService, ServiceError};
-use lockkeeper_core::limits::MAX_BULK;
+use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
 use lockkeeper_planted::{Bug, planted};
 use tokio::sync::watch;
@@ -233,7 +233,12 @@ impl Duties {
         let now_ms = self.replica.now_ms();
         let mut leading = self.replica.leading.lock();
         let leading = leading.as_mut().filter(|leading| leading.term == term)?;
-        Some((leading.tracker.take_silent(now_ms, MAX_BULK), state.zxid()))
+        let mut silent = leading.tracker.take_silent(now_ms, MAX_BULK);
+        let later = silent.split_off(one_entry(&silent, |session| {
+            state.session(session).map_or(0, |session| session.ephemerals().len())
+        }));
+        leading.tracker.propose_again(later);
+        Some((silent, state.zxid()))
     }
 
     fn leads_in(&self, term: u64) -> bool {
@@ -282,6 +287,15 @@ impl Duties {
             drop(proposer.propose(Command::Reap { paths }).await);
         }
     }
+}
+
+/// How many of these go in one entry: the first, and others as long as they do not own more than one entry removes.
+fn one_entry(silent: &[SessionId], owned: impl Fn(SessionId) -> usize) -> usize {
+    let sums = silent.iter().scan(0_usize, |sum, session| {
+        *sum += owned(*session);
+        Some(*sum)
+    });
+    sums.take_while(|sum| *sum <= MAX_EXPIRED_EPHEMERALS).count().max(1).min(silent.len())
 }
 
 /// The least time between two rounds of the reaper.

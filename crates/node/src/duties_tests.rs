@@ -243,3 +243,13 @@ async fn the_door_checks_what_comes_in() {
     let answer: GroupAnswer = postcard::from_bytes(&door.serve(2, group).await.expect("served")).expect("decoded");
     assert_eq!(answer.verdicts, [Verdict::Alive(1_000), Verdict::Gone]);
 }
+
+#[test]
+fn one_entry_expires_as_many_sessions_as_own_what_it_may_remove() {
+    let sessions: Vec<SessionId> = (1..=4).map(SessionId).collect();
+    let owned = |each: [usize; 4]| one_entry(&sessions, move |session| each[session.0 as usize - 1]);
+    assert_eq!(owned([0, 0, 0, 0]), 4);
+    assert_eq!(owned([MAX_EXPIRED_EPHEMERALS, 0, 1, 0]), 2);
+    assert_eq!(owned([MAX_EXPIRED_EPHEMERALS + 1, 0, 0, 0]), 1, "one alone may own more");
+    assert_eq!(one_entry(&[], |_| 0), 0);
+}

@@ -89,6 +89,8 @@ impl fmt::Debug for Answer {
 pub(crate) struct Pending {
     pub(crate) command: Command,
     pub(crate) bytes: usize,
+    /// About how many nodes it changes.
+    pub(crate) nodes: usize,
     pub(crate) stage: Stage,
     pub(crate) answer: Answer,
 }

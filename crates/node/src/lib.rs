@@ -35,6 +35,8 @@ mod replication;
 mod request;
 mod rounds;
 mod sessions;
+mod slow_apply;
+mod state_size;
 mod status;
 mod time;
 mod tracker;

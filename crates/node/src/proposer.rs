@@ -18,7 +18,7 @@ use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::flight::{Answer, Completion, Flight, Pending, Stage};
 use crate::patience::Patience;
-use crate::queue::Queue;
+use crate::queue::{MAX_BATCH_NODES, Queue};
 use crate::replica::Replica;
 use crate::replication::Replication;
 
@@ -104,12 +104,29 @@ impl Proposer {
         }
         let stage = Stage::default();
         self.unanswered.fetch_add(1, Ordering::SeqCst);
-        let pushed = self.queue.push(Pending { command, bytes, stage: stage.clone(), answer });
+        let nodes = self.nodes_of(&command);
+        let pushed = self.queue.push(Pending { command, bytes, nodes, stage: stage.clone(), answer });
         if pushed.is_err() {
             self.unanswered.fetch_sub(1, Ordering::SeqCst);
         }
         pushed?;
         Ok(stage)
+    }
+
+    /// About how many nodes a command changes: others wait while it does. Never waits for the state's lock, which the caller may have.
+    fn nodes_of(&self, command: &Command) -> usize {
+        match command {
+            Command::CloseSession { session } => match self.replica.state.try_read() {
+                Some(state) => 1 + state.session(*session).map_or(0, |session| session.ephemerals().len()),
+                None => MAX_BATCH_NODES / 8,
+            },
+            // Those are bounded by themselves, and as large as may be.
+            Command::ExpireSessions { .. } => MAX_BATCH_NODES,
+            Command::Reap { paths } => paths.len(),
+            Command::Do { op: Op::Multi(ops), .. } => ops.len(),
+            Command::Do { op: Op::Acquire { locks, .. }, .. } => locks.len(),
+            _ => 1,
+        }
     }
 
     /// Hands a command over and waits for its outcome, as long as a request may take.

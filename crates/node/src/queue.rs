@@ -140,15 +140,19 @@ impl Queue {
     }
 }
 
+/// About how many nodes one entry of the log changes before it takes no further command.
+pub(crate) const MAX_BATCH_NODES: usize = 5_000;
+
 impl Waiting {
     fn take(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut nodes) = (0, 0);
         while taken.len() < max_commands {
             let Some(line) = self.turn.front() else { break };
             let Some(commands) = self.lines.get_mut(line) else { break };
             // A batch has one command at least, however large.
-            if commands.front().is_some_and(|next| !taken.is_empty() && bytes + next.bytes > max_bytes) {
+            let is_over = |next: &Pending| bytes + next.bytes > max_bytes || nodes + next.nodes > MAX_BATCH_NODES;
+            if !taken.is_empty() && commands.front().is_some_and(is_over) {
                 break;
             }
             let (Some(pending), Some(line)) = (commands.pop_front(), self.turn.pop_front()) else { break };
@@ -158,6 +162,7 @@ impl Waiting {
                 self.turn.push_back(line);
             }
             bytes += pending.bytes;
+            nodes += pending.nodes;
             self.forget(&pending);
             taken.push(pending);
         }

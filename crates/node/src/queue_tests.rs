@@ -15,7 +15,7 @@ fn write(number: i32) -> Op {
 
 fn pending(actor: Actor, op: Op) -> Pending {
     let answer = Answer::InOrder(Box::new(|_| {}));
-    Pending { command: Command::Do { actor, op }, bytes: 100, stage: Stage::default(), answer }
+    Pending { command: Command::Do { actor, op }, bytes: 100, nodes: 1, stage: Stage::default(), answer }
 }
 
 /// Session and number of each command, in the order in which they are taken.
@@ -91,4 +91,17 @@ fn a_host_has_one_share_whatever_addresses_it_draws() {
     assert_ne!(network("2001:db8::1"), network("2001:db8:0:1::1"));
     assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
     assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+}
+
+#[tokio::test]
+async fn an_entry_takes_no_more_commands_than_change_so_many_nodes() {
+    let queue = Queue::new(100, 10_000);
+    for (number, nodes) in [(1, MAX_BATCH_NODES + 1), (2, MAX_BATCH_NODES - 1), (3, 1), (4, 1)] {
+        queue.push(Pending { nodes, ..pending(Actor::default(), write(number)) }).unwrap();
+    }
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        taken.push(queue.take(100, 10_000).await.unwrap().len());
+    }
+    assert_eq!(taken, [1, 2, 1], "one command alone may change more");
 }

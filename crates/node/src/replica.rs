@@ -30,6 +30,8 @@ use crate::hearing::HearingTable;
 use crate::history::{History, WatchEvent};
 use crate::last_heard::LastHeard;
 use crate::observer::Observer;
+use crate::slow_apply::SlowApply;
+use crate::state_size::StateSize;
 use crate::time::Time;
 use crate::tracker::SessionTracker;
 use crate::waiters::WaiterTable;
@@ -64,6 +66,8 @@ pub(crate) struct Replica {
     pub(crate) leading: Mutex<Option<Leading>>,
     pub(crate) flight: Mutex<Option<Flight>>,
     pub(crate) observer: OnceLock<Weak<dyn Observer>>,
+    slow_apply: SlowApply,
+    pub(crate) state_size: StateSize,
     zxid: watch::Sender<Zxid>,
     delay_end_ms: watch::Sender<Option<u64>>,
 }
@@ -86,6 +90,8 @@ impl Replica {
             leading: Mutex::new(None),
             flight: Mutex::new(None),
             observer: OnceLock::new(),
+            slow_apply: SlowApply::default(),
+            state_size: StateSize::new(config.rules.max_state_bytes),
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
@@ -149,10 +155,13 @@ impl Replica {
         let outcomes = state.apply(Term(entry.position.term), &batch);
         self.time.applied(state.clock_ms());
         self.follow(&state, &batch, outcomes);
-        let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
+        let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
         drop(state);
         self.publish(zxid, delay_end_ms);
-        metrics::histogram!("lockkeeper_apply_seconds").record((self.clock.now() - began).as_secs_f64());
+        let took = self.clock.now() - began;
+        metrics::histogram!("lockkeeper_apply_seconds").record(took.as_secs_f64());
+        self.slow_apply.look(&batch, took, self.clock.now());
+        self.state_size.look(bytes);
     }
 
     fn publish(&self, zxid: Zxid, delay_end_ms: Option<u64>) {
@@ -187,12 +196,11 @@ impl Replica {
         if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
             observer.happened(&outcome.events);
         }
+        // A session may take a great many nodes with it: each table is locked once, not once a node.
+        self.tell_of_losses(state, &outcome.events);
+        self.wake_waiters(state, &outcome.events);
         for event in &outcome.events {
             match event {
-                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => {
-                    self.hearing.lock().gone(state, path, *zxid);
-                    self.wake_waiters(state, path);
-                }
                 Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
                 Event::SessionOpened { session, timeout_ms, .. } => {
                     self.last_heard.lock().note(*session, self.now_ms());
@@ -200,8 +208,7 @@ impl Replica {
                         leading.tracker.opened(*session, *timeout_ms, self.now_ms());
                     }
                 }
-                Event::SessionEnded { session, cause, zxid } => {
-                    self.hearing.lock().ended(*session, *zxid);
+                Event::SessionEnded { session, cause, .. } => {
                     metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
                     self.session_ended(*session);
                 }
@@ -236,10 +243,29 @@ impl Replica {
         }
     }
 
-    /// A node went: those who waited for it are looked at again.
-    fn wake_waiters(&self, state: &State, gone: &NodePath) {
+    /// Nodes went and sessions ended: those who hold by them are told.
+    fn tell_of_losses(&self, state: &State, events: &[Event]) {
+        let mut hearing = self.hearing.lock();
+        for event in events {
+            match event {
+                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => hearing.gone(state, path, *zxid),
+                Event::SessionEnded { session, zxid, .. } => hearing.ended(*session, *zxid),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nodes went: those who waited for them are looked at again.
+    fn wake_waiters(&self, state: &State, events: &[Event]) {
         let mut waiters = self.waiters.lock();
-        let woken = waiters.deleted(gone, |path| state.standing(path));
+        if waiters.len() == 0 {
+            return;
+        }
+        let gone = events.iter().filter_map(|event| match event {
+            Event::Node { kind: NodeEventKind::Deleted, path, .. } => Some(path),
+            _ => None,
+        });
+        let woken: usize = gone.map(|path| waiters.deleted(path, |path| state.standing(path))).sum();
         if woken > 0 {
             metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
             metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
@@ -399,7 +425,7 @@ fn released_by(state: &State, outcome: &Outcome) -> usize {
         Ok(Reply::Released | Reply::ForceReleased { .. }) => gone().count(),
         Ok(Reply::Withdrawn) if gone().count() == 1 => 0,
         Ok(Reply::Created { .. } | Reply::Queued { .. } | Reply::Downgraded { .. }) => 0,
-        _ => gone().filter(|path| held_to_the_end(state, path)).count(),
+        _ => gone().filter(|path| state.held_to_the_end(path)).count(),
     }
 }
 
@@ -407,16 +433,6 @@ fn released_by(state: &State, outcome: &Outcome) -> usize {
 fn request_gone(event: &Event) -> Option<&NodePath> {
     let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return None };
     parse_request(path.name()).map(|_| path)
-}
-
-/// Whether a lock request that is no more had held: nobody stands before its place, or fewer than there are permits.
-fn held_to_the_end(state: &State, path: &NodePath) -> bool {
-    let Some((sequence, mode)) = parse_request(path.name()) else { return false };
-    let Some(lock) = path.parent().and_then(|directory| LockName::of_directory(&directory)) else { return false };
-    let Some(view) = state.lock(&lock) else { return true };
-    let room = usize::from(mode.permits().unwrap_or(1));
-    // A lock delay stands in the very place of the request that it follows: nothing was let go.
-    view.requests().take(room).take_while(|request| request.sequence <= sequence).count() < room
 }
 
 #[cfg(test)]

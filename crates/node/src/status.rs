@@ -16,6 +16,12 @@ pub struct NodeStatus {
     pub nodes: usize,
     /// Ephemeral nodes.
     pub ephemerals: usize,
+    /// What the replicated state takes in memory, in bytes, as every replica counts it.
+    pub state_bytes: u64,
+    /// How large it may grow, by this node's configuration.
+    pub state_bytes_limit: u64,
+    /// What an operator has to see to, in words.
+    pub alarms: Vec<String>,
     /// Watches at this node.
     pub watches: usize,
     /// Requests that wait for a lock at this node.

@@ -59,6 +59,10 @@ bugs! {
     ApplyBatchTwice = "apply-batch-twice",
     /// The ephemerals of an ended session go one after the other, not with it.
     EphemeralsOneByOne = "ephemerals-one-by-one",
+    /// Of a session with more than a thousand ephemerals those beyond the first thousand stay when it ends.
+    LeaveNodesOfLargeSessions = "leave-nodes-of-large-sessions",
+    /// How many ephemerals a session owns is not looked at.
+    NoEphemeralBound = "no-ephemeral-bound",
     /// A node says that a session has expired before it has applied that itself.
     ExpiredBeforeApplied = "expired-before-applied",
     /// A release looks at every waiter instead of the next.

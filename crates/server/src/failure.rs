@@ -122,6 +122,8 @@ fn code_of(refusal: &Refusal) -> Code {
         Refusal::NoAuth { .. } | Refusal::Forbidden(_) => Code::Forbidden,
         Refusal::ForeignNames { .. } => Code::ForeignNames,
         Refusal::SessionMoved(_) => Code::SessionExpired,
+        Refusal::TooManyEphemerals { .. } => Code::TooManyEphemerals,
+        Refusal::StateFull { .. } => Code::StateFull,
     }
 }
 
@@ -147,6 +149,10 @@ fn remedy(code: Code) -> &'static str {
         }
         Code::GateMismatch => "use another key for another operation",
         Code::RequestMismatch => "draw a new id for a new request",
+        Code::TooManyEphemerals => {
+            "delete or release some, spread them over several sessions, or raise limits.ephemerals_per_session on every node"
+        }
+        Code::StateFull => "delete nodes that nobody needs, or raise limits.state_mib on every node",
         Code::TransactionFailed => "nothing of it took place; see `operation` and `cause`",
         _ => "",
     }

@@ -189,6 +189,15 @@ fn describe_state() {
     );
     describe_gauge!("lockkeeper_sessions", Unit::Count, "Open sessions of the cluster.");
     describe_gauge!("lockkeeper_nodes", Unit::Count, "Nodes of the tree.");
+    describe_gauge!("lockkeeper_ephemerals", Unit::Count, "Ephemeral nodes of the tree.");
+    describe_gauge!(
+        "lockkeeper_state_bytes",
+        Unit::Bytes,
+        "What the replicated state takes in memory, as every replica counts it."
+    );
+    describe_gauge!("lockkeeper_state_bytes_limit", Unit::Bytes, "How large it may grow (limits.state_mib).");
+    describe_gauge!("lockkeeper_alarms", Unit::Count, "What an operator has to see to; /v1/cluster says what.");
+    describe_counter!("lockkeeper_slow_applies_total", Unit::Count, "Log entries that took more than 20 ms to apply.");
     describe_gauge!("lockkeeper_watches", Unit::Count, "Watches registered at this node.");
     describe_counter!("lockkeeper_sessions_ended_total", Unit::Count, "Sessions that ended, by cause.");
     describe_counter!(
@@ -281,6 +290,10 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);
     set("lockkeeper_sessions", status.sessions as u64);
     set("lockkeeper_nodes", status.nodes as u64);
+    set("lockkeeper_ephemerals", status.ephemerals as u64);
+    set("lockkeeper_state_bytes", status.state_bytes);
+    set("lockkeeper_state_bytes_limit", status.state_bytes_limit);
+    set("lockkeeper_alarms", status.alarms.len() as u64);
     set("lockkeeper_watches", status.watches as u64);
     set("lockkeeper_zxid", status.zxid.0);
     set("lockkeeper_ready", u64::from(status.ready));

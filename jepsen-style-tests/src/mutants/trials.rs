@@ -106,6 +106,8 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
         | Bug::TrustWallClock
         | Bug::IgnoreHangUp
         | Bug::AbandonIgnoresVersions
+        | Bug::LeaveNodesOfLargeSessions
+        | Bug::NoEphemeralBound
         | Bug::LoseWakeup
         | Bug::ForeignDeleteBreaksLock
         | Bug::ForeignNamesAllowed
@@ -158,6 +160,8 @@ fn finds(bug: Bug) -> &'static [&'static str] {
         | Bug::AbandonIgnoresVersions
         | Bug::ForeignDeleteBreaksLock
         | Bug::ForeignNamesAllowed
+        | Bug::LeaveNodesOfLargeSessions
+        | Bug::NoEphemeralBound
         | Bug::LoseWakeup => &[],
     }
 }

@@ -84,7 +84,11 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
         }
         table.add_row(row);
     }
-    print_table(&table)
+    print_table(&table)?;
+    for (endpoint, status) in answers.iter().filter_map(|(endpoint, answer)| Some((endpoint, answer.as_ref().ok()?))) {
+        status.alarms.iter().for_each(|alarm| eprintln!("alarm at {endpoint}: {alarm}"));
+    }
+    Ok(())
 }
 
 fn role(status: &NodeStatus) -> String {

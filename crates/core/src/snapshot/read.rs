@@ -251,6 +251,8 @@ impl Builder {
         if planted(Bug::ResetTokensAtRestore) {
             self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
         }
+        let sessions = self.state.sessions.values();
+        self.state.session_bytes = sessions.map(|session| session.bytes()).sum();
         Ok(self.state)
     }
 }

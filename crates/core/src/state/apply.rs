@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use lockkeeper_planted::{Bug, planted};
 
+use super::bounds::Adds;
 use super::session::{Session, fingerprint};
+use super::size;
 use super::transaction::Transaction;
 use super::{Applied, State};
 use crate::acl::Principals;
@@ -12,8 +14,8 @@ use crate::command::{Actor, Batch, Command, Op, Origin};
 use crate::event::{Event, SessionEnd};
 use crate::ids::{NodeId, SessionId, Term, Zxid};
 use crate::limits::{
-    MAX_ACL_ID_BYTES, MAX_BULK, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS,
-    MIN_SESSION_TIMEOUT_MS,
+    MAX_ACL_ID_BYTES, MAX_BULK, MAX_EXPIRED_EPHEMERALS, MAX_IDENTITIES, MAX_LABEL_BYTES, MAX_REMEMBERED_REPLIES,
+    MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
 };
 use crate::path::NodePath;
 use crate::reply::{Outcome, Refusal, Reply};
@@ -52,7 +54,7 @@ impl State {
     fn apply_command(&mut self, entry_term: Term, rules: &Rules, command: &Command) -> Outcome {
         match command {
             Command::OpenSession { secret_hash, timeout_ms, label } => {
-                self.transact(|t| open_session(t, *secret_hash, *timeout_ms, label))
+                self.transact_as(None, rules, |t| open_session(t, *secret_hash, *timeout_ms, label))
             }
             Command::CloseSession { session } => self.transact(|t| {
                 t.end_session(*session, SessionEnd::Closed)?;
@@ -74,9 +76,13 @@ impl State {
         }
         let mut ended = Vec::new();
         let mut events = Vec::new();
+        let mut removed = 0;
         for &session in silent.iter().filter(|_| term_is_current) {
-            if self.sessions.get(&session).is_some_and(|session| session.acted > seen) {
-                continue;
+            let Some(known) = self.sessions.get(&session).filter(|known| known.acted <= seen) else { continue };
+            removed += known.ephemerals.len();
+            if removed > MAX_EXPIRED_EPHEMERALS && !ended.is_empty() {
+                // Others wait for this entry: the rest is for the next.
+                break;
             }
             if planted(Bug::EphemeralsOneByOne) {
                 events.extend(self.remove_one_by_one(session));
@@ -173,9 +179,11 @@ impl State {
         }
         if let Some(session) = self.sessions.get_mut(&id) {
             let memory = &mut Arc::make_mut(session).memory;
+            let bytes_before = memory.bytes;
             memory.forget(&key.acknowledged);
             let answer = (outcome.zxid, outcome.reply.clone());
             memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, answer);
+            self.session_bytes = self.session_bytes + memory.bytes - bytes_before;
         }
         outcome
     }
@@ -206,7 +214,7 @@ fn open_session(
     check_label(label)?;
     let timeout_ms = timeout_ms.clamp(MIN_SESSION_TIMEOUT_MS, MAX_SESSION_TIMEOUT_MS);
     let opened_ms = transaction.clock_ms;
-    let session = transaction.open_session(Session {
+    let session = Session {
         timeout_ms,
         label: label.clone(),
         secret_hash,
@@ -215,7 +223,9 @@ fn open_session(
         attachment: transaction.zxid,
         ephemerals: Default::default(),
         memory: Default::default(),
-    });
+    };
+    transaction.check_room(size::of_session(&session), Adds::Lock)?;
+    let session = transaction.open_session(session);
     Ok(Reply::SessionOpened { session, timeout_ms })
 }
 

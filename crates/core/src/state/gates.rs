@@ -75,17 +75,15 @@ impl Transaction<'_> {
             self.check_access(&path, node, Permissions::READ)?;
         }
         let found = found.map(|(node, record)| (record.fingerprint.clone(), standing(node, record)));
-        match found {
-            Some((_, old)) if until_ms(&old) <= self.clock_ms => self.remove(&path),
+        let is_replaced = match found {
+            Some((_, old)) if until_ms(&old) <= self.clock_ms => true,
             Some((fingerprint, _)) if fingerprint != *work.fingerprint => {
                 return Err(Refusal::GateMismatch { key: key.clone() });
             }
-            Some((_, GateStanding::InProgress { .. })) if planted(Bug::GateLetsAllIn) => self.remove(&path),
+            Some((_, GateStanding::InProgress { .. })) if planted(Bug::GateLetsAllIn) => true,
             Some((_, current)) => return Ok(Reply::Gate(current)),
-            None => {}
-        }
-        let directory = path.parent().unwrap_or_else(NodePath::root);
-        self.make_directories(&directory)?;
+            None => false,
+        };
         let until_ms = self.clock_ms.saturating_add(work.pending_ms);
         let record = GateRecord {
             fingerprint: work.fingerprint.clone(),
@@ -98,8 +96,16 @@ impl Transaction<'_> {
             Some(_) => NodeKind::Ephemeral,
             None => NodeKind::Ttl { ttl_ms: work.pending_ms },
         };
-        let acl = self.inherited_acl(&directory);
-        self.create(&path, Node::new(record.encode(), acl, kind, session));
+        let acl = self.acl_above(&path);
+        let node = Node::new(record.encode(), acl, kind, session);
+        self.check_gate(&path, &node)?;
+        if is_replaced {
+            self.remove(&path);
+        }
+        if let Some(directory) = path.parent() {
+            self.make_directories(&directory)?;
+        }
+        self.create(&path, node);
         Ok(Reply::Gate(GateStanding::Proceed { token: self.zxid.into(), until_ms }))
     }
 
@@ -130,8 +136,10 @@ impl Transaction<'_> {
         let Some(acl) = self.tree.get(&path).map(|node| node.acl.clone()) else {
             return Err(Refusal::GateNotPending { key: key.clone(), token });
         };
+        let node = Node::new(record.encode(), acl, NodeKind::Ttl { ttl_ms: keep_ms }, None);
+        self.check_gate(&path, &node)?;
         self.remove(&path);
-        self.create(&path, Node::new(record.encode(), acl, NodeKind::Ttl { ttl_ms: keep_ms }, None));
+        self.create(&path, node);
         Ok(Reply::GateSettled)
     }
 

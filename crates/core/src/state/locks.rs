@@ -85,6 +85,7 @@ impl Transaction<'_> {
         for lock in request.locks {
             self.check_directory(lock, request.form.mode)?;
         }
+        self.check_lock_request(session, request)?;
         if let [lock] = request.locks {
             let path = self.enter(session, lock, request)?;
             return self.queued(vec![path]);

@@ -4,6 +4,7 @@
 //! is built from a clone while the original goes on changing. Nothing here may depend on anything but the log.
 
 mod apply;
+mod bounds;
 mod delays;
 mod gates;
 mod locks;
@@ -12,6 +13,7 @@ mod ownership;
 mod queue;
 mod read;
 mod session;
+mod size;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -38,6 +40,8 @@ pub struct State {
     pub(crate) clock_ms: u64,
     pub(crate) tree: Tree,
     pub(crate) sessions: OrdMap<SessionId, Arc<Session>>,
+    /// What the sessions and their remembered replies take in memory.
+    pub(crate) session_bytes: u64,
     pub(crate) origins: OrdMap<NodeId, Applied>,
 }
 
@@ -58,6 +62,13 @@ impl Default for State {
 impl State {
     /// A root without children, and nobody there.
     pub fn new() -> Self {
-        Self { zxid: Zxid(0), clock_ms: 0, tree: Tree::new(), sessions: OrdMap::new(), origins: OrdMap::new() }
+        Self {
+            zxid: Zxid(0),
+            clock_ms: 0,
+            tree: Tree::new(),
+            sessions: OrdMap::new(),
+            session_bytes: 0,
+            origins: OrdMap::new(),
+        }
     }
 }

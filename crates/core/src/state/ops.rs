@@ -3,9 +3,11 @@
 use lockkeeper_planted::{Bug, planted};
 
 use super::apply::bad;
+use super::bounds::Adds;
 use super::gates::Beginning;
 use super::locks::{Request, check_kind};
 use super::queue::Newcomer;
+use super::size;
 use super::transaction::Transaction;
 use super::tree::Node;
 use crate::acl::{AclEntry, Permissions};
@@ -129,10 +131,12 @@ impl Transaction<'_> {
             // It could never be reaped, and would keep everyone out for ever.
             return Err(bad(format!("{parent} keeps the place of a dead holder, and has no children")));
         }
+        let mut adds = Adds::Data;
         if let Some(lock) = LockName::of_directory(&parent) {
             if let Some(name) = parse_name(path.name()) {
                 check_request(&name, path.name(), sequential != Sequential::No, directory, self.zxid)?;
                 check_kind(&lock, directory, name.form.mode)?;
+                adds = Adds::Lock;
             }
             let queues = maker == Maker::Client && sequential != Sequential::No && node.is_ephemeral();
             if let Some(family) = family_of(path.name()).filter(|_| queues) {
@@ -141,6 +145,7 @@ impl Transaction<'_> {
         }
         if maker == Maker::Client {
             self.check_making(&path, &mut node)?;
+            self.check_new(&path, &node, adds)?;
         }
         self.create(&path, node);
         let stat = self.node(&path)?.stat();
@@ -174,6 +179,7 @@ impl Transaction<'_> {
         self.check_access(path, node, Permissions::WRITE)?;
         self.check_rewriting(path, node)?;
         check_version(path, version, node.version)?;
+        self.check_room(data.len().saturating_sub(node.data.len()) as u64, Adds::Data)?;
         let (zxid, clock_ms) = (self.zxid, self.clock_ms);
         self.change(path, |node| {
             node.data = data.clone();
@@ -191,6 +197,7 @@ impl Transaction<'_> {
         self.check_access(path, node, Permissions::ADMIN)?;
         self.check_relisting(path, node)?;
         check_version(path, version, node.aversion)?;
+        self.check_room(size::of_acl(acl).saturating_sub(size::of_acl(&node.acl)), Adds::Data)?;
         let acl = self.tree.share_acl(acl);
         self.change(path, |node| {
             node.acl = acl;

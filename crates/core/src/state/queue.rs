@@ -83,12 +83,15 @@ impl Queue {
     }
 
     /// Lets go of a child; says nothing if it was no request.
-    pub(crate) fn remove(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
+    pub(crate) fn remove(&mut self, name: &str, token: FencingToken, ephemeral: bool) {
         if let Some(count) = self.family_count(name, ephemeral) {
             *count = count.saturating_sub(1);
         }
-        let Some((place, mode)) = place_of(name) else { return };
-        self.barriers.remove(&place);
+        let Some((sequence, mode)) = parse_request(name) else { return };
+        let place = (sequence, Arc::from(name));
+        if mode != LockMode::Shared {
+            self.barriers.remove(&place);
+        }
         if let Some(count) = self.kinds.get_mut(&kind_of(mode)) {
             *count -= 1;
             if *count == 0 {

@@ -12,7 +12,7 @@ use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
 use crate::ids::{FencingToken, RequestId, SessionId, Zxid};
-use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name};
+use crate::lock::{LOCKS_ROOT, LockMode, LockName, RequestName, parse_name, parse_request};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 use crate::stat::Stat;
@@ -262,6 +262,18 @@ impl State {
     /// Where a lock request stands. O(log n).
     pub fn standing(&self, path: &NodePath) -> Standing {
         self.tree.standing(path)
+    }
+
+    /// Whether a lock request that has just gone had held: nobody stands up to its place, or fewer than there are permits. A lock delay
+    /// stands in the very place of the request that it follows: nothing was let go.
+    pub fn held_to_the_end(&self, gone: &NodePath) -> bool {
+        let Some((sequence, mode)) = parse_request(gone.name()) else { return false };
+        let Some(directory) = gone.parent().filter(|directory| LockName::of_directory(directory).is_some()) else {
+            return false;
+        };
+        let Some(directory) = self.tree.get(&directory) else { return true };
+        let room = usize::from(mode.permits().unwrap_or(1));
+        directory.queue.iter().take(room).take_while(|((place, _), _)| *place <= sequence).count() < room
     }
 
     /// Whether a lock is held with this token (Chubby's `CheckSequencer`).

@@ -6,6 +6,7 @@ use imbl::{OrdMap, OrdSet};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::size;
 use crate::command::Op;
 use crate::ids::{RequestId, Zxid};
 use crate::limits::MAX_REMEMBERED_REPLIES;
@@ -35,6 +36,11 @@ impl Session {
     /// The nodes that go when it goes, in order of their paths.
     pub fn ephemerals(&self) -> impl ExactSizeIterator<Item = &NodePath> {
         self.ephemerals.iter()
+    }
+
+    /// What it takes in memory, with what it remembers, without its nodes.
+    pub(crate) fn bytes(&self) -> u64 {
+        size::of_session(self) + self.memory.bytes
     }
 
     /// How many replies it remembers for retries.
@@ -68,6 +74,8 @@ pub(crate) struct Memory {
     pub(crate) by_age: OrdMap<(bool, u64), RequestId>,
     /// How many of them are for locks.
     pub(crate) of_locks: usize,
+    /// What they take in memory.
+    pub(crate) bytes: u64,
 }
 
 impl Memory {
@@ -77,6 +85,7 @@ impl Memory {
             if let Some(gone) = self.answers.remove(id) {
                 self.by_age.remove(&(gone.of_lock, gone.age));
                 self.of_locks -= usize::from(gone.of_lock);
+                self.bytes -= size::of_remembered(&gone);
             }
         }
     }
@@ -112,6 +121,7 @@ impl Memory {
         self.forget(&[id]);
         self.by_age.insert((entry.of_lock, entry.age), id);
         self.of_locks += usize::from(entry.of_lock);
+        self.bytes += size::of_remembered(&entry);
         self.answers.insert(id, Arc::new(entry));
     }
 }

@@ -144,10 +144,11 @@ fn sequences_rise_past_32_bits() {
 #[test]
 fn versions_wrap_and_skip_minus_one() {
     let mut bench = Bench::new();
-    let set = |version| Op::SetData { path: NodePath::root(), data: [].into(), version };
-    let set_acl = |version| Op::SetAcl { path: NodePath::root(), acl: vec![AclEntry::open()], version };
+    bench.ask(create("/n", false)).unwrap();
+    let set = |version| Op::SetData { path: path("/n"), data: [].into(), version };
+    let set_acl = |version| Op::SetAcl { path: path("/n"), acl: vec![AclEntry::open()], version };
     for (before, after) in [(i32::MAX, i32::MIN), (-2, 0), (0, 1), (i32::MIN, i32::MIN + 1)] {
-        bench.state.tree.update(&NodePath::root(), |node| (node.version, node.aversion) = (before, before));
+        bench.state.tree.update(&path("/n"), |node| (node.version, node.aversion) = (before, before));
         let reply = bench.ask(set(Some(before))).unwrap();
         assert!(matches!(reply, Reply::DataSet(stat) if stat.version == after), "{before}");
         let reply = bench.ask(set_acl(Some(before))).unwrap();
@@ -173,7 +174,8 @@ fn every_bound_is_kept() {
     assert!(is_bad(bench.ask(Op::Multi(vec![check.clone(); MAX_MULTI_OPS + 1]))));
     bench.ask_as(1, vec![RequestId(7); MAX_REMEMBERED_REPLIES], check.clone()).unwrap();
     assert!(is_bad(bench.ask_as(2, vec![RequestId(7); MAX_REMEMBERED_REPLIES + 1], check)));
-    let acl = |acl: Vec<AclEntry>| Op::SetAcl { path: NodePath::root(), acl, version: None };
+    bench.ask(create("/n", false)).unwrap();
+    let acl = |acl: Vec<AclEntry>| Op::SetAcl { path: path("/n"), acl, version: None };
     bench.ask(acl(vec![AclEntry::open(); MAX_ACL_ENTRIES])).unwrap();
     let long = AclEntry { id: "x".repeat(MAX_ACL_ID_BYTES + 1), ..AclEntry::open() };
     for wrong in [vec![AclEntry::open(); MAX_ACL_ENTRIES + 1], vec![long]] {
@@ -389,4 +391,78 @@ fn validate_finds_what_is_wrong() {
         damage(&mut damaged);
         assert!(damaged.validate().is_err(), "damage {at} went unnoticed");
     }
+}
+
+fn made(text: &str, kind: NodeKind) -> Op {
+    let acl = vec![AclEntry::open()];
+    Op::Create { path: path(text), data: [].into(), kind, sequential: Sequential::No, acl }
+}
+
+fn open_with(bench: &mut Bench, directory: &str, ephemerals: u32) -> SessionId {
+    let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "s".into() };
+    let Ok(Reply::SessionOpened { session, .. }) = bench.run(open) else { panic!("it opens") };
+    bench.ask(made(directory, NodeKind::Persistent)).unwrap();
+    for number in 0..ephemerals {
+        let op = made(&format!("{directory}/{number}"), NodeKind::Ephemeral);
+        bench.run(Command::Do { actor: Actor::of(session), op }).unwrap();
+    }
+    session
+}
+
+#[test]
+fn one_expiry_command_removes_so_many_ephemerals_and_leaves_the_rest_to_the_next() {
+    let mut bench = Bench::new();
+    let half = MAX_EXPIRED_EPHEMERALS as u32 / 2;
+    let sessions = [("/a", 2 * half + 1), ("/b", half), ("/c", half), ("/d", 1)];
+    let sessions = sessions.map(|(directory, count)| open_with(&mut bench, directory, count));
+    let mut expire = || {
+        let seen = bench.state.zxid();
+        let command = Command::ExpireSessions { term: Term(1), seen, sessions: sessions.to_vec() };
+        match bench.run(command) {
+            Ok(Reply::SessionsExpired(expired)) => expired,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(expire(), [sessions[0]], "one alone may own more");
+    assert_eq!(expire(), sessions[1..3]);
+    assert_eq!(expire(), sessions[3..]);
+    assert_eq!(bench.state.ephemeral_count(), 0);
+    bench.state.validate().unwrap();
+}
+
+#[test]
+fn what_a_session_owned_in_one_directory_goes_together_and_the_directory_is_told_of_once() {
+    let mut bench = Bench::new();
+    let session = open_with(&mut bench, "/a", 3);
+    bench.ask(made("/a/stays", NodeKind::Persistent)).unwrap();
+    // Stands between the nodes of the other directory, in order of the paths.
+    bench.ask(made("/a-b", NodeKind::Persistent)).unwrap();
+    let actor = Actor::of(session);
+    bench.run(Command::Do { actor, op: made("/a-b/e", NodeKind::Ephemeral) }).unwrap();
+    bench.sequence += 1;
+    let origin = Origin { node: NodeId(1), incarnation: 1, sequence: bench.sequence };
+    let commands = vec![Command::CloseSession { session }];
+    let outcomes = bench.state.apply(Term(1), &Batch { origin, clock_ms: 9, rules: Rules::default(), commands });
+    let told = outcomes[0].events.iter().map(|event| match event {
+        Event::Node { kind, path, .. } => format!("{kind:?} {path}"),
+        other => format!("{:?}", std::mem::discriminant(other)),
+    });
+    let told: Vec<String> = told.collect();
+    let expected = [
+        "Deleted /a-b/e",
+        "ChildrenChanged /a-b",
+        "Deleted /a/0",
+        "Deleted /a/1",
+        "Deleted /a/2",
+        "ChildrenChanged /a",
+    ];
+    assert_eq!(told[..6], expected);
+    assert_eq!(told.len(), 7);
+    bench.state.validate().unwrap();
+}
+
+#[test]
+fn no_configuration_lets_a_session_own_more_than_the_state_can_end() {
+    let rules = Rules { max_ephemerals_per_session: u32::MAX, ..Rules::default() };
+    assert_eq!(rules.ephemerals(), MAX_EPHEMERALS_PER_SESSION);
 }

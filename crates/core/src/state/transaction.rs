@@ -9,6 +9,7 @@ use lockkeeper_planted::{Bug, planted};
 
 use super::State;
 use super::session::Session;
+use super::size;
 use super::tree::{Node, Tree};
 use crate::acl::{AclEntry, Permissions};
 use crate::command::Actor;
@@ -24,6 +25,7 @@ pub(crate) struct Transaction<'a> {
     pub(crate) clock_ms: u64,
     pub(crate) tree: &'a mut Tree,
     pub(crate) sessions: &'a mut OrdMap<SessionId, Arc<Session>>,
+    pub(crate) session_bytes: &'a mut u64,
     pub(crate) events: Vec<Event>,
     /// Whether anything changed that takes a zxid.
     pub(crate) changed: bool,
@@ -59,6 +61,7 @@ impl State {
             clock_ms: self.clock_ms,
             tree: &mut self.tree,
             sessions: &mut self.sessions,
+            session_bytes: &mut self.session_bytes,
             events: Vec::new(),
             changed: false,
             who,
@@ -137,6 +140,20 @@ impl Transaction<'_> {
         self.tell_parent(path);
     }
 
+    /// Removes all that a session owned, which is no more. What stood in one directory goes together, and the directory changes once.
+    fn remove_all(&mut self, session: &Session) {
+        let left = if planted(Bug::LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
+        let owned: Vec<&NodePath> = session.ephemerals.iter().take(left).collect();
+        self.events.reserve(owned.len() + 1);
+        for siblings in owned.chunk_by(|a, b| a.directory() == b.directory()) {
+            let Some(gone) = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms) else { continue };
+            for (path, node) in siblings.iter().zip(gone.nodes) {
+                self.tell(NodeEventKind::Deleted, path, node.acl.clone());
+            }
+            self.tell(NodeEventKind::ChildrenChanged, &gone.directory, gone.acl);
+        }
+    }
+
     /// Gives a node another name in the same directory. It stays the same node: only its directory sees that something changed.
     pub(crate) fn rename(&mut self, from: &NodePath, to: &NodePath) {
         let Some(node) = self.tree.detach(from, self.zxid, self.clock_ms) else { return };
@@ -176,6 +193,7 @@ impl Transaction<'_> {
         self.changed = true;
         let id = SessionId(self.zxid.0);
         let timeout_ms = session.timeout_ms;
+        *self.session_bytes += size::of_session(&session);
         self.sessions.insert(id, Arc::new(session));
         self.events.push(Event::SessionOpened { zxid: self.zxid, session: id, timeout_ms });
         id
@@ -197,13 +215,12 @@ impl Transaction<'_> {
     pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
+        *self.session_bytes -= session.bytes();
         let delayed = match cause {
             SessionEnd::Expired if !planted(Bug::NoLockDelay) => self.to_be_delayed(&session),
             SessionEnd::Expired | SessionEnd::Closed => Vec::new(),
         };
-        for path in &session.ephemerals {
-            self.remove(path);
-        }
+        self.remove_all(&session);
         for held in delayed {
             self.delay(id, &held);
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use imbl::{OrdMap, OrdSet};
 
 use super::queue::Queue;
+use super::size;
 use crate::acl::AclEntry;
 use crate::command::NodeKind;
 use crate::data::NodeData;
@@ -112,6 +113,8 @@ pub(crate) struct Tree {
     /// Directories in which at least one lock request stands.
     pub(crate) queues: OrdSet<NodePath>,
     pub(crate) ephemeral_count: usize,
+    /// What the nodes take in memory.
+    pub(crate) bytes: u64,
     /// The ACL that nearly every node has, shared.
     open_acl: Arc<[AclEntry]>,
 }
@@ -122,6 +125,7 @@ impl Tree {
         let open_acl: Arc<[AclEntry]> = Arc::from([AclEntry::open()]);
         let root = Node::new([], open_acl.clone(), NodeKind::Persistent, None);
         Self {
+            bytes: size::of_node(&NodePath::root(), &root),
             nodes: OrdMap::unit(NodePath::root(), Arc::new(root)),
             deadlines: OrdSet::new(),
             delays: OrdSet::new(),
@@ -144,13 +148,14 @@ impl Tree {
         if acl == &*self.open_acl { self.open_acl.clone() } else { Arc::from(acl) }
     }
 
-    /// Changes a node and keeps the index of deadlines in step.
+    /// Changes a node and keeps what is derived from it in step: the index of deadlines, the size.
     pub(crate) fn update(&mut self, path: &NodePath, change: impl FnOnce(&mut Node)) {
         let Some(shared) = self.nodes.get_mut(path) else { return };
         let node = Arc::make_mut(shared);
-        let before = node.deadline_ms();
+        let (before, bytes_before) = (node.deadline_ms(), size::of_node(path, node));
         change(node);
         let after = node.deadline_ms();
+        self.bytes = self.bytes + size::of_node(path, node) - bytes_before;
         if before != after {
             self.move_deadline(path, before, after);
         }
@@ -189,8 +194,12 @@ impl Tree {
         let token = FencingToken::from(node.czxid);
         let ephemeral = node.is_ephemeral();
         self.ephemeral_count += usize::from(ephemeral);
+        self.bytes += size::of_node(path, &node);
         self.move_deadline(path, None, node.deadline_ms());
-        self.nodes.insert(path.clone(), Arc::new(node));
+        if let Some(root) = self.nodes.insert(path.clone(), Arc::new(node)) {
+            // Only a root is ever put in place of another.
+            self.bytes -= size::of_node(path, &root);
+        }
         let Some(parent) = path.parent() else { return };
         let name: Arc<str> = Arc::from(path.name());
         let mut queued = false;
@@ -206,22 +215,50 @@ impl Tree {
 
     /// Takes out a node that is known to have no children.
     pub(crate) fn detach(&mut self, path: &NodePath, zxid: Zxid, clock_ms: u64) -> Option<Arc<Node>> {
-        let node = self.nodes.remove(path)?;
-        self.ephemeral_count -= usize::from(node.is_ephemeral());
-        self.move_deadline(path, node.deadline_ms(), None);
-        let parent = path.parent()?;
-        let name: Arc<str> = Arc::from(path.name());
-        let mut queued = true;
-        self.update(&parent, |directory| {
-            directory.children.remove(&name);
-            directory.queue.remove(&name, node.czxid.into(), node.is_ephemeral());
-            directory.pzxid = zxid;
-            directory.empty_since_ms = directory.children.is_empty().then_some(clock_ms);
-            queued = !directory.queue.is_empty();
-        });
-        if !queued {
-            self.queues.remove(&parent);
-        }
-        Some(node)
+        self.detach_siblings(&[path], zxid, clock_ms)?.nodes.pop()
     }
+
+    /// Takes out nodes of one directory that are known to have no children. The directory is touched once, however many they are. None if
+    /// none of them was there.
+    pub(crate) fn detach_siblings(&mut self, paths: &[&NodePath], zxid: Zxid, clock_ms: u64) -> Option<Detached> {
+        let mut nodes = Vec::with_capacity(paths.len());
+        let mut names = Vec::with_capacity(paths.len());
+        for path in paths {
+            let Some(node) = self.nodes.remove(*path) else { continue };
+            self.ephemeral_count -= usize::from(node.is_ephemeral());
+            self.bytes -= size::of_node(path, &node);
+            self.move_deadline(path, node.deadline_ms(), None);
+            names.push((path.name(), FencingToken::from(node.czxid), node.is_ephemeral()));
+            nodes.push(node);
+        }
+        let directory = paths.first().filter(|_| !nodes.is_empty())?.parent()?;
+        let (mut emptied, mut acl) = (false, None);
+        self.update(&directory, |parent| {
+            emptied = !parent.queue.is_empty();
+            if names.len() == parent.children.len() {
+                (parent.children, parent.queue) = Default::default();
+            } else {
+                for (name, token, ephemeral) in names {
+                    parent.children.remove(name);
+                    parent.queue.remove(name, token, ephemeral);
+                }
+            }
+            parent.pzxid = zxid;
+            parent.empty_since_ms = parent.children.is_empty().then_some(clock_ms);
+            emptied &= parent.queue.is_empty();
+            acl = Some(parent.acl.clone());
+        });
+        if emptied {
+            self.queues.remove(&directory);
+        }
+        Some(Detached { nodes, directory, acl: acl? })
+    }
+}
+
+/// What was taken out of a directory.
+pub(crate) struct Detached {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) directory: NodePath,
+    /// The directory's.
+    pub(crate) acl: Arc<[AclEntry]>,
 }

@@ -8,6 +8,7 @@ use super::State;
 use super::ops::check_acl;
 use super::queue::Queue;
 use super::session::Session;
+use super::size;
 use super::tree::Node;
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
@@ -38,6 +39,10 @@ impl State {
             self.validate_children(path, node).map_err(|why| format!("{path}: {why}"))?;
             children += node.children.len();
         }
+        let bytes: u64 = self.tree.nodes.iter().map(|(path, node)| size::of_node(path, node)).sum();
+        ensure!(bytes == self.tree.bytes, "its nodes take {bytes} bytes, not {}", self.tree.bytes);
+        let bytes: u64 = self.sessions().map(|(_, session)| session.bytes()).sum();
+        ensure!(bytes == self.session_bytes, "its sessions take {bytes} bytes, not {}", self.session_bytes);
         ensure!(children + 1 == self.tree.nodes.len(), "{} nodes, but {children} children", self.tree.nodes.len());
         self.validate_indexes()?;
         for (id, session) in self.sessions() {
@@ -164,6 +169,8 @@ impl State {
             ensure!(owner == Some(id), "it lists {path}, which is owned by {owner:?}");
         }
         let memory = &session.memory;
+        let bytes: u64 = memory.answers.values().map(|answer| size::of_remembered(answer)).sum();
+        ensure!(bytes == memory.bytes, "its memory takes {bytes} bytes, not {}", memory.bytes);
         for of_lock in [false, true] {
             let count = memory.answers.values().filter(|answer| answer.of_lock == of_lock).count();
             ensure!(count == memory.count(of_lock), "it counts {} replies, not {count}", memory.count(of_lock));

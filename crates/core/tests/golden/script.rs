@@ -3,6 +3,7 @@
 //! ```text
 //! clock 5000                                   the wall clock of later batches
 //! foreign allow|refuse                         which names a queue takes from now on
+//! rules ephemerals=3 state=20000               the bounds of later batches            size
 //! open alice timeout=10000 label=worker-1      attach alice      close alice     expire alice bob term=3 entry=3 seen=7
 //! [@alice] [#7] [ack=5,6] [via=3] [as=digest:bob] [from=10.0.0.7] [forcing] create /a data=x kind=ephemeral|container|ttl:500 seq null
 //!     delete /a v=0     set /a data=y v=0     setacl /a acl=world:anyone:31,… v=0     check /a v=0
@@ -130,6 +131,14 @@ impl Stage {
                 self.rules.foreign_names = if allows { ForeignNames::Allow } else { ForeignNames::Refuse };
                 String::new()
             }
+            "rules" => {
+                let Rules { max_ephemerals_per_session, max_state_bytes, .. } = Rules::default();
+                let ephemerals = words.number("ephemerals").unwrap_or(max_ephemerals_per_session.into());
+                self.rules.max_ephemerals_per_session = u32::try_from(ephemerals).unwrap();
+                self.rules.max_state_bytes = words.number("state").unwrap_or(max_state_bytes);
+                String::new()
+            }
+            "size" => format!("  {} bytes\n", self.state.bytes()),
             "resend" => {
                 let (term, batch) = self.last.clone().unwrap();
                 self.apply(term, batch)

@@ -3,6 +3,7 @@
 use lockkeeper_core::*;
 
 use super::access;
+use super::bounds;
 use super::naive::Model;
 use super::names::{Wish, delay_asked, is_delay, read_name};
 
@@ -30,6 +31,7 @@ fn silence(refusal: &mut Refusal) {
 pub(crate) fn states(state: &State, model: &Model) {
     assert_eq!(state.zxid().0, model.zxid);
     assert_eq!(state.clock_ms(), model.clock);
+    assert_eq!(state.bytes(), bounds::size(model));
     assert_eq!(state.node_count(), model.nodes.len());
     assert_eq!(state.ephemeral_count(), model.nodes.values().filter(|n| n.owner.is_some()).count());
     for (path, node) in &model.nodes {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
 mod access;
+mod bounds;
 mod choose;
 mod compare;
 mod gates;
@@ -61,7 +62,7 @@ impl Pair {
         let origin = Origin { node: NodeId(node as u64), incarnation: 1, sequence };
         let commands = raws.iter().enumerate().map(|(i, raw)| choose::command(&self.model, *raw, &raws[i..])).collect();
         let foreign_names = if shape[5] % 4 < 3 { ForeignNames::Refuse } else { ForeignNames::Allow };
-        let rules = Rules { foreign_names, ..Rules::default() };
+        let rules = Rules { foreign_names, ..rules(shape) };
         let batch = Batch { origin, clock_ms: self.clock_ms, rules, commands };
         let term = Term(u64::from(shape[4] % 3));
         self.apply(term, &batch);
@@ -135,6 +136,18 @@ impl Pair {
         assert_eq!(snapshot(&again), snapshot(&self.state));
         assert_eq!(again.checksum(), self.state.checksum());
     }
+}
+
+/// Bounds that are far away, or near.
+fn rules(shape: Raw) -> Rules {
+    let mut rules = Rules::default();
+    match shape[4] / 3 % 16 {
+        0..=2 => rules.max_ephemerals_per_session = 3,
+        3 => rules.max_state_bytes = 12_000,
+        4 => rules.max_state_bytes = 20_000,
+        _ => {}
+    }
+    rules
 }
 
 fn snapshot(state: &State) -> Vec<u8> {
@@ -226,6 +239,8 @@ fn the_commands_meet_every_kind_of_answer() {
         "MultiFailed",
         "SessionAttached",
         "SessionMoved",
+        "TooManyEphemerals",
+        "StateFull",
         "not allowed to read",
         "not allowed to write",
         "not allowed to create",

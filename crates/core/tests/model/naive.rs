@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
+use super::bounds;
 use super::gates::Record;
 
 #[derive(Clone, PartialEq)]
@@ -58,6 +59,7 @@ pub(crate) struct Model {
     /// On whose behalf the command that runs is done.
     pub(crate) who: Principals,
     pub(crate) may_force: bool,
+    /// The bounds of the batch that is applied.
     pub(crate) rules: Rules,
 }
 
@@ -131,6 +133,7 @@ impl Model {
         if batch.clock_ms > self.clock {
             self.clock = batch.clock_ms;
         }
+        self.rules = batch.rules;
         let mut outcomes = Vec::new();
         for command in &batch.commands {
             self.events.clear();
@@ -171,7 +174,9 @@ impl Model {
                     let secret_hash = *secret_hash;
                     let (acted, attachment) = (zxid, zxid);
                     let session = MSession { timeout_ms, label, secret_hash, opened_ms, acted, attachment };
+                    let before = m.clone();
                     m.sessions.insert(zxid, session);
+                    bounds::check(&before, m, true)?;
                     let session = SessionId(zxid);
                     m.events.push(Event::SessionOpened { zxid: Zxid(zxid), session, timeout_ms });
                     Ok(Reply::SessionOpened { session, timeout_ms })
@@ -185,11 +190,15 @@ impl Model {
                 if sessions.len() > MAX_BULK {
                     return bad();
                 }
-                let mut ended = Vec::new();
+                let (mut ended, mut removed) = (Vec::new(), 0);
                 if term.0 == entry_term {
                     for id in sessions {
                         if self.sessions.get(&id.0).is_some_and(|session| session.acted > seen.0) {
                             continue;
+                        }
+                        removed += self.owned(id.0).len();
+                        if removed > MAX_EXPIRED_EPHEMERALS && !ended.is_empty() {
+                            break;
                         }
                         let end = self.attempt(|m, zxid| {
                             m.end(zxid, id.0, SessionEnd::Expired)?;
@@ -344,8 +353,12 @@ impl Model {
         }
         self.memory.remove(&session);
         let delayed = if cause == SessionEnd::Expired { self.to_be_delayed(session) } else { Vec::new() };
-        for own in self.owned(session) {
-            self.remove(zxid, &own).unwrap();
+        let owned = self.owned(session);
+        for (own, next) in owned.iter().zip(owned.iter().skip(1).map(Some).chain([None])) {
+            self.remove(zxid, own).unwrap();
+            if next.is_some_and(|next| split(next).unwrap().0 == split(own).unwrap().0) {
+                self.events.pop(); // their directory is told of after the last of them
+            }
         }
         for (token, at, data) in delayed {
             self.keep_free(zxid, session, token, &at, &data);
@@ -402,6 +415,15 @@ impl Model {
     }
 
     fn run(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
+        let before = self.clone();
+        let reply = self.run_unbounded(zxid, session, op, outermost)?;
+        if !matches!(op, Op::Multi(_)) {
+            bounds::check(&before, self, bounds::is_for_locks(op, &reply))?;
+        }
+        Ok(reply)
+    }
+
+    fn run_unbounded(&mut self, zxid: u64, session: Option<SessionId>, op: &Op, outermost: bool) -> Answer {
         match op {
             Op::CheckLock { lock, token } => self.holder(lock, *token, |_| true).map(|_| Reply::Checked),
             Op::Create { .. } | Op::Delete { .. } | Op::SetData { .. } | Op::SetAcl { .. } | Op::Check { .. } => {

@@ -83,6 +83,7 @@ pub(super) fn code(refusal: &Refusal) -> ErrorCode {
         Refusal::SessionExpired(_) => ErrorCode::SessionExpired,
         Refusal::SessionMoved(_) => ErrorCode::SessionMoved,
         Refusal::MultiFailed { cause, .. } => code(cause),
+        Refusal::TooManyEphemerals { .. } | Refusal::StateFull { .. } => ErrorCode::QuotaExceeded,
         Refusal::BadArguments(_)
         | Refusal::SessionRequired
         | Refusal::NotHeld { .. }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
 
 mod bad_input;
+mod bounds;
 mod browsers;
 mod cluster;
 mod config;

@@ -8,6 +8,7 @@ use lockkeeper_server::Config;
 use crate::harness::{Cluster, PATIENCE};
 
 mod access;
+mod bounds;
 mod client;
 mod data;
 mod input;

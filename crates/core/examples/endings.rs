@@ -1,0 +1,118 @@
+//! What the end of a large session costs the log: `cargo run --release -p lockkeeper-core --example endings`. Prints; asserts nothing.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
+
+use std::time::Duration;
+
+use lockkeeper_core::*;
+
+struct Bench {
+    state: State,
+    sequence: u64,
+}
+
+impl Bench {
+    fn apply(&mut self, commands: Vec<Command>) -> Vec<Outcome> {
+        self.sequence += 1;
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+        let rules = Rules { max_ephemerals_per_session: 100_000, ..Rules::default() };
+        self.state.apply(Term(1), &Batch { origin, clock_ms: self.sequence, rules, commands })
+    }
+
+    fn ask(&mut self, session: SessionId, op: Op) -> Outcome {
+        let outcome = self.apply(vec![Command::Do { actor: Actor::of(session), op }]).remove(0);
+        assert!(outcome.reply.is_ok(), "{:?}", outcome.reply);
+        outcome
+    }
+
+    fn open(&mut self) -> SessionId {
+        let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "bench".into() };
+        match self.apply(vec![open]).remove(0).reply {
+            Ok(Reply::SessionOpened { session, .. }) => session,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn create(path: &str, kind: NodeKind) -> Op {
+    Op::Create {
+        path: NodePath::parse(path).unwrap_or_else(|e| panic!("{e}")),
+        data: [b'x'; 32].into(),
+        kind,
+        sequential: Sequential::No,
+        acl: vec![AclEntry::open()],
+    }
+}
+
+fn acquire(lock: &str, uuid: u128) -> Op {
+    let lock = LockName::parse(lock).unwrap_or_else(|e| panic!("{e}"));
+    // Names in no order, as real ones are.
+    let uuid = RequestId(uuid.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+    Op::Acquire { locks: vec![lock], mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "worker".into() }
+}
+
+/// Time that this thread has had a processor: others use the machine too.
+fn on_cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or_default())
+}
+
+/// The shortest of a few: others use the machine too.
+fn measure(bench: &Bench, session: SessionId, beside_a_copy: bool) -> Duration {
+    let one = |_| {
+        let mut own = Bench { state: bench.state.clone(), sequence: bench.sequence };
+        if !beside_a_copy {
+            // Everything that the end will touch is made this copy's own first.
+            let mut bytes = Vec::new();
+            own.state.write_snapshot(&mut bytes).unwrap_or_else(|e| panic!("{e}"));
+            own.state = State::read_snapshot(&bytes[..]).unwrap_or_else(|e| panic!("{e}"));
+        }
+        let began = on_cpu();
+        let outcome = own.apply(vec![Command::CloseSession { session }]);
+        let took = on_cpu() - began;
+        assert!(!outcome[0].events.is_empty());
+        took
+    };
+    (0..8).map(one).min().unwrap_or_default()
+}
+
+fn op_of(shape: &str, n: u32) -> Op {
+    match shape {
+        "nodes of one directory" => create(&format!("/own/{n:08}"), NodeKind::Ephemeral),
+        "locks of its own" => acquire(&format!("own/{:08}", n.wrapping_mul(2_654_435_761)), n.into()),
+        _ => acquire("one", n.into()),
+    }
+}
+
+fn main() {
+    let others = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(200_000_u32);
+    let mut bench = Bench { state: State::new(), sequence: 0 };
+    bench.open();
+    for directory in 0..others / 1_000 {
+        bench.apply(vec![Command::Do {
+            actor: Actor::default(),
+            op: create(&format!("/d{directory}"), NodeKind::Persistent),
+        }]);
+        for node in 1..1_000 {
+            let op = create(&format!("/d{directory}/node-{node}"), NodeKind::Persistent);
+            bench.apply(vec![Command::Do { actor: Actor::default(), op }]);
+        }
+    }
+    let most = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(100_000_u32);
+    for count in [10_000_u32, 100_000].into_iter().filter(|count| *count <= most) {
+        for shape in ["nodes of one directory", "locks of its own", "places in one queue"] {
+            let mut own = Bench { state: bench.state.clone(), sequence: bench.sequence };
+            let session = own.open();
+            own.ask(session, create("/own", NodeKind::Persistent));
+            for n in 0..count {
+                own.ask(session, op_of(shape, n));
+            }
+            for beside_a_copy in [false, true] {
+                let took = measure(&own, session, beside_a_copy);
+                let each = took / count;
+                println!(
+                    "end of a session with {count} {shape}, a copy kept: {beside_a_copy}: {took:.2?}, {each:.2?} each"
+                );
+            }
+        }
+    }
+}

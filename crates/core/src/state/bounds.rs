@@ -1,0 +1,112 @@
+//! The configured bounds ([`Rules`](crate::Rules)), looked at before anything is changed: how many ephemeral nodes a session may own, and
+//! how large the state may grow.
+//!
+//! Nothing that gives something back is ever refused here: deletions, releases, the ends of sessions, and what follows from them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockkeeper_planted::{Bug, planted};
+
+use super::locks::Request;
+use super::size;
+use super::transaction::Transaction;
+use super::tree::Node;
+use crate::acl::AclEntry;
+use crate::ids::SessionId;
+use crate::lock::SEQUENCE_DIGITS;
+use crate::path::NodePath;
+use crate::reply::Refusal;
+
+/// Who adds to the state: those who lock may add a tenth more than others, so that a state that is full of data does not stop them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adds {
+    /// Anything else.
+    Data,
+    /// Sessions, lock requests and gates.
+    Lock,
+}
+
+impl Transaction<'_> {
+    /// Refuses to add so many bytes to a state that has as many as it may.
+    pub(crate) fn check_room(&self, added: u64, adds: Adds) -> Result<(), Refusal> {
+        let limit = self.rules.max_state_bytes;
+        let most = match adds {
+            Adds::Data => limit,
+            Adds::Lock => limit.saturating_add(limit / 10),
+        };
+        let bytes = self.tree.bytes.saturating_add(*self.session_bytes);
+        if added > 0 && bytes.saturating_add(added) > most {
+            return Err(Refusal::StateFull { bytes, limit });
+        }
+        Ok(())
+    }
+
+    /// Refuses a session more ephemeral nodes than it may own.
+    fn check_ephemerals(&self, session: SessionId, added: usize) -> Result<(), Refusal> {
+        let Some(known) = self.sessions.get(&session) else { return Ok(()) };
+        let (owned, limit) = (known.ephemerals.len(), self.rules.ephemerals());
+        if owned + added > limit as usize && !planted(Bug::NoEphemeralBound) {
+            return Err(Refusal::TooManyEphemerals { session, owned: owned as u32, limit });
+        }
+        Ok(())
+    }
+
+    /// Before a node is made in a directory that is there.
+    pub(crate) fn check_new(&self, path: &NodePath, node: &Node, adds: Adds) -> Result<(), Refusal> {
+        if let Some(owner) = node.owner {
+            self.check_ephemerals(owner, 1)?;
+        }
+        self.check_room(size::of_node(path, node), adds)
+    }
+
+    /// Before a gate's node is put in place of another, or of none; directories may be missing.
+    pub(crate) fn check_gate(&self, path: &NodePath, node: &Node) -> Result<(), Refusal> {
+        let old = self.tree.get(path);
+        if let Some(owner) = node.owner.filter(|owner| old.is_none_or(|old| old.owner != Some(*owner))) {
+            self.check_ephemerals(owner, 1)?;
+        }
+        let mut missing = BTreeMap::new();
+        self.add_missing(path.parent(), &mut missing);
+        let added = size::of_node(path, node) + missing.values().sum::<u64>();
+        self.check_room(added.saturating_sub(old.map_or(0, |old| size::of_node(path, old))), Adds::Lock)
+    }
+
+    /// Before the nodes of a lock request are made, with the directories that are missing.
+    pub(crate) fn check_lock_request(&self, session: SessionId, request: &Request<'_>) -> Result<(), Refusal> {
+        self.check_ephemerals(session, request.locks.len())?;
+        let name_bytes = request.form.prefix(request.uuid).len() + SEQUENCE_DIGITS;
+        let (mut missing, mut added) = (BTreeMap::new(), 0);
+        for lock in request.locks {
+            let directory = lock.directory();
+            added += size::of_new(directory.as_str().len() + 1 + name_bytes, name_bytes, request.label.len());
+            added += self.add_missing(Some(directory), &mut missing);
+        }
+        self.check_room(added + missing.values().sum::<u64>(), Adds::Lock)
+    }
+
+    /// Adds the directories that would have to be made, with what each takes. Gives what the list takes that a node below them inherits.
+    fn add_missing(&self, directory: Option<NodePath>, missing: &mut BTreeMap<NodePath, u64>) -> u64 {
+        let Some(directory) = directory else { return 0 };
+        let of_list = match self.tree.get(&directory) {
+            Some(_) => size::of_acl(&self.inherited_acl(&directory)),
+            None => size::of_acl(&self.acl_above(&directory)),
+        };
+        let mut above = Some(directory);
+        while let Some(path) = above.filter(|path| !self.tree.contains(path)) {
+            above = path.parent();
+            let bytes = size::of_new(path.as_str().len(), path.name().len(), 0) + of_list;
+            missing.insert(path, bytes);
+        }
+        of_list
+    }
+
+    /// The list that a node of the service's own inherits here, once the directories are made that are missing.
+    pub(crate) fn acl_above(&self, path: &NodePath) -> Arc<[AclEntry]> {
+        let mut above = path.parent();
+        while let Some(directory) = above.as_ref().filter(|directory| !self.tree.contains(directory)) {
+            above = directory.parent();
+        }
+        self.inherited_acl(&above.unwrap_or_else(NodePath::root))
+    }
+}
