@@ -75,6 +75,7 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
             (&[F::Snapshot, F::KillOne, F::PartitionOne], &[Work::Lock, Work::Data])
         }
         Bug::ApplyBatchTwice => (&[F::PartitionLeader, F::KillLeader, F::BadLinks], &[Work::Data]),
+        Bug::LeaveNodesOfLargeSessions | Bug::NoEphemeralBound => (&[], &[Work::Many]),
         Bug::EphemeralsOneByOne => (&[], &[Work::Ephemeral]),
         Bug::WakeAllWaiters | Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => {
             (&[], &[Work::Lock])
@@ -98,6 +99,11 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         (plan.world.links, plan.world.disk) = (quiet_links(), steady_disk());
         plan.faults.retain(|kind, _| *kind == F::KillLeader);
         (plan.fault_every_ms, plan.fault_lasts_ms, plan.session_timeout_ms) = (4_000, 1_000, 8_000);
+    }
+    match bug {
+        Bug::LeaveNodesOfLargeSessions => plan.own_many(100_000, 100_000),
+        Bug::NoEphemeralBound => plan.own_many(100_000, 10_000),
+        _ => {}
     }
     if bug == Bug::ForgetWatchesAtInstall {
         plan.watchers = plan.watchers.max(2);

@@ -233,6 +233,8 @@ impl Oracle {
             last = self.in_order(&change, last);
             self.check(&change);
         }
+        let checked = self.ephemerals.bounded(batch.rules.max_ephemerals_per_session);
+        self.hold(Check::Ephemerals, checked);
     }
 
     /// Zxids rise by one with every transaction, and an outcome names the last.

@@ -35,6 +35,8 @@ pub enum Work {
     Gate,
     /// Others' lock requests meddled with, and names of another recipe, by operations on nodes.
     ByHand,
+    /// Sessions that own a great many nodes.
+    Many,
 }
 
 /// All kinds of work that are drawn from one bag.
@@ -58,6 +60,8 @@ pub struct Plan {
     pub pause_ms: u64,
     /// From this to twice as much: timeouts of sessions.
     pub session_timeout_ms: u32,
+    /// How many ephemerals a session with a great many tries to own.
+    pub many: u32,
     /// How many locks of each kind there are: the fewer, the longer their queues.
     pub locks: u64,
     /// Faults by their shares.
@@ -94,6 +98,7 @@ impl Plan {
             work: draw_work(&mut rng),
             pause_ms: *[20, 100, 400, 1_500].choose(&mut rng).unwrap_or(&100),
             session_timeout_ms: *[600, 1_000, 2_000, 4_000].choose(&mut rng).unwrap_or(&2_000),
+            many: 0,
             locks: rng.random_range(1..=3),
             faults,
             fault_every_ms: *[500, 1_500, 4_000].choose(&mut rng).unwrap_or(&1_500),
@@ -105,7 +110,18 @@ impl Plan {
         if rng.random_bool(0.2) {
             plan.work.insert(Work::ByHand, 1);
         }
+        if rng.random_bool(0.1) {
+            let bound = *[700, 2_000, 10_000].choose(&mut rng).unwrap_or(&2_000);
+            plan.own_many(1_500, bound);
+        }
         plan
+    }
+
+    /// Has sessions that try to own so many ephemerals, of which they may own `bound`.
+    pub fn own_many(&mut self, many: u32, bound: u32) {
+        self.many = many;
+        self.work.insert(Work::Many, 1);
+        self.world.node.rules.max_ephemerals_per_session = bound;
     }
 
     /// A plan without any fault, for tests and measurements.
@@ -232,6 +248,6 @@ mod tests {
             faults.extend(plan.faults);
             work.extend(plan.work);
         }
-        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 1));
+        assert_eq!((faults.len(), work.len()), (FaultKind::ALL.len(), WORK.len() + 2));
     }
 }

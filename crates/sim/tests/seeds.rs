@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockkeeper_sim::clients::Outcome;
 use lockkeeper_sim::run::{Report, run};
 use lockkeeper_sim::swarm::Plan;
 
@@ -59,4 +60,18 @@ fn the_same_seed_gives_the_same_trace() {
     let (one, two) = (traced(), traced());
     assert!(one.trace.len() > 100);
     one.is_same_run_as(&two).unwrap();
+}
+
+/// Promise P6 has no exception for size: what a session owned goes at one point of the order, and the bound holds.
+#[test]
+fn sessions_of_a_hundred_thousand_ephemerals_go_at_one_point() {
+    let mut plan = Plan::calm(7);
+    (plan.clients, plan.watchers) = (1, 0);
+    plan.work.clear();
+    plan.own_many(100_000, 100_000);
+    plan.fault_phase = Duration::from_millis(100);
+    let report = run(&plan);
+    kept(&report);
+    let made = report.tally.counts.get(&("create many", Outcome::Ok)).copied().unwrap_or_default();
+    assert!(made >= 100, "{made} thousand were made");
 }

@@ -85,6 +85,19 @@ impl Ephemerals {
         }
     }
 
+    /// No session owns more than the configuration allows.
+    ///
+    /// # Errors
+    /// If one does.
+    pub fn bounded(&self, most: u32) -> Checked {
+        match self.owned.iter().find(|(_, owned)| owned.len() > most as usize) {
+            None => Ok(()),
+            Some((session, owned)) => {
+                Err(format!("session {session} owns {} ephemerals, and {most} are allowed", owned.len()))
+            }
+        }
+    }
+
     /// A client was told that this session is no more.
     ///
     /// # Errors
@@ -232,6 +245,13 @@ mod tests {
         let left = |event: &Event| !matches!(event, Event::Node { path, .. } if path.as_str() == "/e");
         let events = outcome.events.iter().filter(|event| left(event)).cloned().collect();
         ephemerals.change(&change(&command, &Outcome { events, ..outcome }, 9)).unwrap_err();
+    }
+
+    #[test]
+    fn more_than_may_be_is_refused() {
+        let (_, ephemerals, _) = with_three();
+        ephemerals.bounded(3).unwrap();
+        ephemerals.bounded(2).unwrap_err();
     }
 
     #[test]

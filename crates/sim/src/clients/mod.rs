@@ -8,6 +8,7 @@ mod asking;
 mod by_hand;
 mod gates;
 mod locking;
+mod many;
 mod nodes;
 mod session;
 mod watching;
@@ -173,6 +174,8 @@ pub(crate) struct Client {
     next_id: u64,
     /// Pieces of work that are left for this session.
     pieces: u32,
+    /// It has had a session with a great many ephemerals.
+    owned_many: bool,
 }
 
 impl Client {
@@ -182,7 +185,16 @@ impl Client {
         let drift = lab.plan.drift;
         let rate = 1.0 + if drift > 0.0 { rng.random_range(-drift..=drift) } else { 0.0 };
         let preferred = rng.random_range(0..64);
-        Self { lab: lab.clone(), number, rng, clock: LocalClock { rate }, preferred, next_id: 0, pieces: 0 }
+        Self {
+            lab: lab.clone(),
+            number,
+            rng,
+            clock: LocalClock { rate },
+            preferred,
+            next_id: 0,
+            pieces: 0,
+            owned_many: false,
+        }
     }
 
     /// Another task of the same client, with dice of its own.
@@ -195,6 +207,7 @@ impl Client {
             preferred: self.preferred,
             next_id: 0,
             pieces: 0,
+            owned_many: false,
         }
     }
 

@@ -136,6 +136,6 @@ impl Client {
     }
 }
 
-fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> Op {
+pub(super) fn create(path: NodePath, data: NodeData, kind: NodeKind, sequential: bool) -> Op {
     Op::Create { path, data, kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }

@@ -53,5 +53,6 @@ async fn piece(client: &mut Client, session: &Session) {
         Work::Ephemeral => client.use_ephemerals(session).await,
         Work::Gate => client.use_gate(session).await,
         Work::ByHand => client.act_by_hand(session).await,
+        Work::Many => client.own_many(session).await,
     }
 }
