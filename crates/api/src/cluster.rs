@@ -35,6 +35,9 @@ pub struct Member {
     /// On the leader: whether it has answered what was sent within the longest election timeout, and its log lacks 1,000 entries at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub synced: Option<bool>,
+    /// Why the node asked has turned it away: its data directory lacks what it once acknowledged, or two processes run on copies of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turned_away: Option<String>,
 }
 
 /// `GET /v1/cluster?checksum=`: the cluster as this node sees it.

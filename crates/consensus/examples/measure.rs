@@ -17,7 +17,8 @@ use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
     BlockingPool, ClockReport, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts,
-    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Timekeeper,
+    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, StartId,
+    Timekeeper,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
@@ -106,7 +107,13 @@ async fn node(
     let identity = Identity { cluster: "measure".into(), node, directory: u128::from(node) };
     let (store, opened) = Store::open(&dir, &identity, options.clone()).expect("a store");
     let snapshots = SnapshotStore::open(&dir, store.bounds(), &options).expect("snapshots");
-    let identity = PeerIdentity { cluster: "measure".into(), node, directory: opened.directory };
+    let boot = node;
+    let identity = PeerIdentity {
+        cluster: "measure".into(),
+        node,
+        directory: opened.directory,
+        start: StartId { number: opened.incarnation, boot },
+    };
     let book = PeerBook::open(&dir, identity, &peers).expect("a peer book");
     let consensus = Consensus::start(Parts {
         config: Config::new("measure", node, peers),
@@ -117,6 +124,8 @@ async fn node(
         machine: Arc::new(Counter(AtomicU64::new(0))),
         service: Arc::new(Silent),
         transport: Arc::new(HttpTransport::new(book.clone()).expect("a transport")),
+        memory: book.clone(),
+        boot,
         time: Arc::new(WallTime),
         fatal: Arc::new(|line| panic!("{line}")),
     })

@@ -9,12 +9,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_store::{LogPosition, LogStorage, Opened, SnapshotStorage};
 use openraft::SnapshotPolicy;
+use openraft::vote::RaftLeaderId;
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::Admission;
 use crate::blocking::{Blocking, blocking};
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
+use crate::gate::PeerCaller;
 use crate::inner::Inner;
 use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
@@ -23,13 +26,14 @@ use crate::peers::Peers;
 use crate::refusals::Refusals;
 use crate::replica::Replica;
 use crate::rounds::{Rounds, leader_round, read_round};
+use crate::starts::{Claim, PeerMemory, STARTS_KEPT, Start, StartId};
 use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
 use crate::time::Timekeeper;
 use crate::transport::{PeerKind, Transport, TransportError};
 use crate::types::Raft;
 use crate::watcher::Watcher;
 use crate::wire::Command;
-use crate::{formation, lifeline, membership, propose, serve};
+use crate::{admission, codec, lifeline, membership, propose, serve};
 
 /// Told once, in one line, when consensus cannot go on; the process must end.
 pub type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
@@ -52,6 +56,10 @@ pub struct Parts {
     pub service: Arc<dyn PeerService>,
     /// Calls to peers.
     pub transport: Arc<dyn Transport>,
+    /// What this node durably remembers of its own starts and of its peers.
+    pub memory: Arc<dyn PeerMemory>,
+    /// Drawn at random for this start; the same as in what the transport says of this node.
+    pub boot: u64,
     /// The replicated clock, for the stamps of proposals.
     pub time: Arc<dyn Timekeeper>,
     /// Told when the process must end.
@@ -67,8 +75,8 @@ pub struct Consensus {
 impl Consensus {
     /// Restores the state machine, starts the protocol, and at the first start of a cluster forms it.
     pub async fn start(parts: Parts) -> Result<Consensus, StartError> {
-        let Parts { config, store, opened, snapshots, blocking: place, machine, service, transport, time, fatal } =
-            parts;
+        let Parts { config, store, opened, snapshots, blocking: place, machine, service, transport, .. } = parts;
+        let (memory, time, fatal) = (parts.memory, parts.time, parts.fatal);
         config.validate().map_err(StartError::Config)?;
         let raft_config = Arc::new(raft_config(&config)?);
         let (applied_sender, applied) = watch::channel(0);
@@ -78,10 +86,21 @@ impl Consensus {
             blocking(&*place, restore).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
-        let peers = Peers::new(config.node, transport, fatal.clone());
+        let claim = claim(&opened, parts.boot, &*snapshots, &*memory)?;
+        let configured = config.peers.keys().copied().collect();
+        let (admission, wanted) = Admission::new((config.node, claim), memory, fatal.clone(), configured, fresh);
+        let peers = Peers::new(config.node, transport, admission);
+        let log = LogStore::new(store, fatal.clone());
         let refusals = Refusals::default();
-        let network = Network::new(peers.clone(), refusals.clone(), time.clone(), snapshots.clone(), place.clone());
-        let raft = Raft::new(config.node, raft_config, network, LogStore::new(store), replica)
+        let network = Network::new(
+            peers.clone(),
+            refusals.clone(),
+            time.clone(),
+            snapshots.clone(),
+            place.clone(),
+            log.durable(),
+        );
+        let raft = Raft::new(config.node, raft_config, network, log, replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
 
@@ -123,7 +142,7 @@ impl Consensus {
         };
         tokio::spawn(watcher.run());
         tokio::spawn(stop.clone().run_until_cancelled_owned(lifeline::keep(inner.clone())));
-        tokio::spawn(stop.run_until_cancelled_owned(formation::greet_and_form(inner.clone(), fresh)));
+        tokio::spawn(stop.run_until_cancelled_owned(admission::run(inner.clone(), wanted, fresh)));
         Ok(Consensus { inner })
     }
 
@@ -209,8 +228,8 @@ impl Consensus {
     }
 
     /// Answers a peer's call, which has passed the [`crate::PeerGate`].
-    pub async fn serve(&self, from: u64, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
-        serve::serve(&self.inner, from, kind, body).await
+    pub async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
+        serve::serve(&self.inner, caller, kind, body).await
     }
 
     /// Before going down: takes no leadership over any more, and hands its own over if this node leads, within `transfer_timeout_ms`.
@@ -231,10 +250,35 @@ impl Consensus {
         self.inner.closing.store(true, Ordering::Release);
         self.step_down().await;
         self.inner.stop.cancel();
+        admission::write_down(&self.inner).await;
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");
         }
     }
+}
+
+/// What this start says of its directory; remembered before anybody hears it.
+fn claim(
+    opened: &Opened,
+    boot: u64,
+    snapshots: &dyn SnapshotStorage,
+    memory: &dyn PeerMemory,
+) -> Result<Claim, StartError> {
+    let stored = |error: std::io::Error| StartError::Stored(error.to_string());
+    let vote = opened.vote.as_deref().map(codec::decode_vote).transpose().map_err(stored)?;
+    let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
+    let start = Start {
+        id: StartId { number: opened.incarnation, boot },
+        term: vote.map_or(0, |vote| vote.leader_id().term()),
+        last: opened.last.map_or(0, |last| last.index).max(covered),
+    };
+    // A crash between the count of a start and its remembrance leaves a gap; a number is never told twice.
+    let mut starts: Vec<Start> =
+        memory.starts().into_iter().filter(|before| before.id.number < start.id.number).collect();
+    memory.add_start(start).map_err(stored)?;
+    starts.drain(..starts.len().saturating_sub(STARTS_KEPT - 1));
+    starts.push(start);
+    Ok(Claim { directory: opened.directory, starts })
 }
 
 /// The two groups of read rounds. The second needs the shared part, which does not exist yet: it is filled in later.

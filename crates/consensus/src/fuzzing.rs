@@ -7,9 +7,10 @@ use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::bounds::{Known, check_clocks};
 use crate::replica::decode_meta;
+use crate::starts::Claim;
 use crate::types::{LogId, TypeConfig, Vote};
 use crate::wire::{
-    self, AppendReply, Command, Lifeline, LifelineReply, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
+    self, AdmissionReply, AppendReply, Command, Lifeline, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
     TransferReply,
 };
 
@@ -47,7 +48,8 @@ pub fn decode_any(bytes: &[u8]) {
         10 => drop(wire::decode::<MembersReply>(body)),
         11 => drop(wire::decode::<TransferReply>(body)),
         12 => drop(wire::decode::<ReadIndexReply>(body)),
-        13 => drop(wire::decode::<LifelineReply>(body)),
+        13 => drop(wire::decode::<AdmissionReply>(body)),
+        16 => drop(wire::decode::<Claim>(body).is_ok_and(|claim| claim.is_well_formed())),
         14 => drop(crate::codec::decode_vote(body)),
         _ => drop(crate::codec::decode_committed(body)),
     }
@@ -55,9 +57,11 @@ pub fn decode_any(bytes: &[u8]) {
 
 /// What is taken can be written into the log and sent on: its entries come back as they were.
 fn append(known: &Known, body: &[u8]) {
-    let Ok(wire::Append { mut request, clock_ms }) = wire::decode_append(Bytes::copy_from_slice(body)) else { return };
+    let Ok(wire::Append { mut request, clock_ms, durable }) = wire::decode_append(Bytes::copy_from_slice(body)) else {
+        return;
+    };
     if known.check_append(&mut request).is_ok() {
-        let Ok(again) = wire::encode_append(&request, clock_ms) else { return };
+        let Ok(again) = wire::encode_append(&request, clock_ms, durable) else { return };
         let back = wire::decode_append(again).map(|back| back.request.entries);
         assert!(back.is_ok_and(|back| back == request.entries), "an append does not come back as it was");
     }

@@ -9,6 +9,7 @@ use openraft::raft::AppendEntriesResponse;
 use openraft::{BasicNode, EntryPayload};
 
 use super::*;
+use crate::starts::{Start, StartId};
 use crate::time::ClockReport;
 use crate::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
 use crate::wire::PieceHead;
@@ -28,13 +29,18 @@ pub(super) fn append_body() -> Bytes {
     let entries = payloads.into_iter().zip(5..).map(|(payload, index)| Entry { log_id: id(3, index), payload });
     let vote = Vote::from_leader_id(RaftLeaderId::new(3, 2), true);
     let (prev_log_id, leader_commit) = (Some(id(2, 4)), Some(id(3, 6)));
-    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }, 7)
+    wire::encode_append(&AppendEntriesRequest { vote, prev_log_id, entries: entries.collect(), leader_commit }, 7, 5)
         .unwrap()
 }
 
 fn append_reply() -> AppendReply {
     let clocks = ClockReport { wall_ms: 1_000, clock_ms: Some(900) };
     AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))) }
+}
+
+fn claim() -> Claim {
+    let start = |number| Start { id: StartId { number, boot: 9 }, term: 2, last: 7 };
+    Claim { directory: 8, starts: vec![start(1), start(3)] }
 }
 
 /// A true message of each kind, with its choice in front.
@@ -57,7 +63,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode::<MembersReply>(&Ok(crate::status::Members::default())).unwrap(),
         wire::encode::<TransferReply>(&Ok(2)).unwrap(),
         wire::encode::<ReadIndexReply>(&Ok((3, 9))).unwrap(),
-        wire::encode(&LifelineReply { formed: true }).unwrap(),
+        wire::encode(&AdmissionReply { claim: claim(), formed: true, voters: Some((3, vec![1, 2])) }).unwrap(),
         crate::codec::encode_vote(&candidate),
         crate::codec::encode_committed(Some(&id(3, 9))),
     ];

@@ -1,9 +1,9 @@
-//! Who may speak to whom. Every peer call carries the cluster, the sender's node id and data-directory id, and the directory id that the
-//! sender expects of the receiver; the gate checks all four before Raft sees anything.
+//! Who may speak to whom. Every peer call carries the cluster, the sender's node id, data-directory id and start, and the directory id
+//! and start that the sender expects of the receiver; the gate checks who it is before Raft sees anything, and `admission` the starts.
 //!
 //! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its old identity:
 //! its peers remember the directory they first saw it with (durably), refuse its calls, and address theirs to the old directory, which
-//! the new one refuses.
+//! the new one refuses. What they remember of a directory put back from an older copy is in [`crate::starts`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+
+use crate::starts::{Acknowledged, KnownPeer, PeerMemory, STARTS_KEPT, Start, StartId};
 
 /// Names the cluster.
 pub const HEADER_CLUSTER: &str = "lockkeeper-cluster";
@@ -20,6 +22,10 @@ pub const HEADER_FROM: &str = "lockkeeper-from";
 pub const HEADER_DIRECTORY: &str = "lockkeeper-directory";
 /// Data-directory id that the sender expects of the receiver, hex; absent when it has not seen one yet.
 pub const HEADER_TO_DIRECTORY: &str = "lockkeeper-to-directory";
+/// Start of the sender's data directory: its number and its boot id in hex, with a dot between.
+pub const HEADER_START: &str = "lockkeeper-start";
+/// The latest start of the receiver's data directory that the sender has seen; absent when it has not seen one yet.
+pub const HEADER_TO_START: &str = "lockkeeper-to-start";
 
 /// The peer's directory id is not the one it was first seen with.
 pub const CODE_DIRECTORY_CHANGED: &str = "directory_changed";
@@ -41,6 +47,29 @@ pub struct PeerIdentity {
     pub node: u64,
     /// Data-directory id ([`lockkeeper_store::Opened::directory`]).
     pub directory: u128,
+    /// The present start of the directory.
+    pub start: StartId,
+}
+
+/// Who calls, as the gate lets it in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCaller {
+    /// Node id.
+    pub node: u64,
+    /// The present start of its data directory.
+    pub start: StartId,
+    /// The latest start of *this* node's directory that it has seen.
+    pub expects: Option<StartId>,
+}
+
+/// As in the headers.
+pub(crate) fn format_start(start: StartId) -> String {
+    format!("{}.{:016x}", start.number, start.boot)
+}
+
+fn parse_start(text: &str) -> Option<StartId> {
+    let (number, boot) = text.split_once('.')?;
+    Some(StartId { number: number.parse().ok()?, boot: u64::from_str_radix(boot, 16).ok()? })
 }
 
 /// The gate turned a call away.
@@ -57,12 +86,14 @@ fn reject<T>(code: &'static str, detail: impl Into<String>) -> Result<T, GateRej
     Err(GateRejection { code, detail: detail.into() })
 }
 
-/// Peers: where they are, and with which directory each was first seen (kept in a file of the data directory).
+/// Peers: where they are, and what is remembered of each (kept in files of the data directory: `peers`, and `starts` for this node's own).
 #[derive(Debug)]
 pub struct PeerBook {
     identity: PeerIdentity,
-    file: PathBuf,
+    directory: PathBuf,
     inner: Mutex<Book>,
+    /// Held while a file is written; `inner` is not, since every call to a peer looks into it.
+    writing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -70,31 +101,71 @@ struct Book {
     addresses: BTreeMap<u64, String>,
     /// Whose address stands in the configuration: it says where *this* node reaches them, and the membership cannot know better.
     configured: BTreeSet<u64>,
-    directories: BTreeMap<u64, u128>,
+    known: BTreeMap<u64, KnownPeer>,
+    starts: Vec<Start>,
+}
+
+/// The lines of a file; none if it is not there.
+fn read_lines<T>(file: &Path, parse: impl Fn(&[&str]) -> Option<T>) -> io::Result<Vec<T>> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error),
+    };
+    let unreadable =
+        |line| io::Error::new(io::ErrorKind::InvalidData, format!("{}: unreadable line {line:?}", file.display()));
+    text.lines().map(|line| parse(&line.split(' ').collect::<Vec<_>>()).ok_or_else(|| unreadable(line))).collect()
+}
+
+fn write_lines(file: &Path, lines: impl Iterator<Item = String>) -> io::Result<()> {
+    let temporary = file.with_extension("tmp");
+    let mut out = lockkeeper_store::create_private_file(&temporary)?;
+    for line in lines {
+        writeln!(out, "{line}")?;
+    }
+    out.sync_all()?;
+    std::fs::rename(&temporary, file)?;
+    match file.parent() {
+        Some(parent) => std::fs::File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// `node directory [start term index]`; the start is `-` when none was seen.
+fn parse_peer(fields: &[&str]) -> Option<(u64, KnownPeer)> {
+    let (node, directory) = (fields.first()?.parse().ok()?, u128::from_str_radix(fields.get(1)?, 16).ok()?);
+    let mut known = KnownPeer { directory, start: None, acknowledged: Acknowledged::default() };
+    match fields.get(2..)? {
+        [] => {}
+        [start, term, index] => {
+            known.start = if *start == "-" { None } else { Some(parse_start(start)?) };
+            known.acknowledged = Acknowledged { term: term.parse().ok()?, index: index.parse().ok()? };
+        }
+        _ => return None,
+    }
+    Some((node, known))
+}
+
+fn format_peer(node: u64, known: &KnownPeer) -> String {
+    let KnownPeer { directory, start, acknowledged } = known;
+    let start = start.map_or_else(|| "-".to_owned(), format_start);
+    format!("{node} {directory:032x} {start} {} {}", acknowledged.term, acknowledged.index)
+}
+
+/// `start term last`.
+fn parse_own_start(fields: &[&str]) -> Option<Start> {
+    let [start, term, last] = fields else { return None };
+    Some(Start { id: parse_start(start)?, term: term.parse().ok()?, last: last.parse().ok()? })
 }
 
 impl PeerBook {
-    /// Reads what `directory/peers` remembers; `peers` are the addresses of the configuration.
+    /// Reads what the files in `directory` remember; `peers` are the addresses of the configuration.
     pub fn open(directory: &Path, identity: PeerIdentity, peers: &BTreeMap<u64, String>) -> io::Result<Arc<PeerBook>> {
-        let file = directory.join("peers");
-        let text = match std::fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(error),
-        };
-        let mut directories = BTreeMap::new();
-        for line in text.lines() {
-            let parsed = line
-                .split_once(' ')
-                .and_then(|(node, id)| Some((node.parse().ok()?, u128::from_str_radix(id, 16).ok()?)));
-            let (node, id) = parsed.ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, format!("{}: unreadable line {line:?}", file.display()))
-            })?;
-            directories.insert(node, id);
-        }
+        let known = read_lines(&directory.join("peers"), parse_peer)?.into_iter().collect();
+        let starts = read_lines(&directory.join("starts"), parse_own_start)?;
         let configured = peers.keys().copied().collect();
-        let inner = Mutex::new(Book { addresses: peers.clone(), configured, directories });
-        Ok(Arc::new(PeerBook { identity, file, inner }))
+        let inner = Mutex::new(Book { addresses: peers.clone(), configured, known, starts });
+        Ok(Arc::new(PeerBook { identity, directory: directory.to_owned(), inner, writing: Mutex::new(()) }))
     }
 
     /// Who this node is.
@@ -107,11 +178,6 @@ impl PeerBook {
         self.inner.lock().addresses.get(&node).cloned()
     }
 
-    /// The directory a peer was first seen with.
-    pub fn directory(&self, node: u64) -> Option<u128> {
-        self.inner.lock().directories.get(&node).copied()
-    }
-
     /// The membership names a peer's address; the configuration's own, if it has one, stays.
     pub fn learn(&self, node: u64, address: &str) {
         let mut book = self.inner.lock();
@@ -122,41 +188,68 @@ impl PeerBook {
 
     /// A removed member; should its id ever return, it is a new node.
     pub fn forget(&self, node: u64) {
-        let mut book = self.inner.lock();
-        book.addresses.remove(&node);
-        book.configured.remove(&node);
-        if book.directories.remove(&node).is_some()
-            && let Err(error) = self.save(&book.directories)
         {
-            tracing::warn!(%error, node, "cannot write {} after the removal of a member", self.file.display());
+            let mut book = self.inner.lock();
+            book.addresses.remove(&node);
+            book.configured.remove(&node);
+        }
+        if let Err(error) = self.change(|known| {
+            known.remove(&node);
+        }) {
+            tracing::warn!(%error, node, "cannot write the file peers after the removal of a member");
         }
     }
 
     /// Remembers the directory of a peer seen for the first time; gives the one that counts.
     fn first_seen(&self, node: u64, directory: u128) -> io::Result<u128> {
-        let mut book = self.inner.lock();
-        if let Some(known) = book.directories.get(&node) {
-            return Ok(*known);
+        let known = self.peer(node);
+        if let Some(known) = known {
+            return Ok(known.directory);
         }
-        let mut directories = book.directories.clone();
-        directories.insert(node, directory);
-        self.save(&directories)?;
-        book.directories = directories;
-        Ok(directory)
+        let new = KnownPeer { directory, start: None, acknowledged: Acknowledged::default() };
+        self.change(|known| {
+            known.entry(node).or_insert(new);
+        })?;
+        Ok(self.peer(node).map_or(directory, |known| known.directory))
     }
 
-    fn save(&self, directories: &BTreeMap<u64, u128>) -> io::Result<()> {
-        let temporary = self.file.with_extension("tmp");
-        let mut file = lockkeeper_store::create_private_file(&temporary)?;
-        for (node, id) in directories {
-            writeln!(file, "{node} {id:032x}")?;
+    /// Changes what is known of peers; durable on return, and seen by nobody before.
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, KnownPeer>)) -> io::Result<()> {
+        let _one_at_a_time = self.writing.lock();
+        let before = self.inner.lock().known.clone();
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
         }
-        file.sync_all()?;
-        std::fs::rename(&temporary, &self.file)?;
-        match self.file.parent() {
-            Some(parent) => std::fs::File::open(parent)?.sync_all(),
-            None => Ok(()),
-        }
+        write_lines(&self.directory.join("peers"), after.iter().map(|(node, known)| format_peer(*node, known)))?;
+        self.inner.lock().known = after;
+        Ok(())
+    }
+}
+
+impl PeerMemory for PeerBook {
+    fn starts(&self) -> Vec<Start> {
+        self.inner.lock().starts.clone()
+    }
+
+    fn add_start(&self, start: Start) -> io::Result<()> {
+        let mut book = self.inner.lock();
+        book.starts.push(start);
+        let beyond = book.starts.len().saturating_sub(STARTS_KEPT);
+        book.starts.drain(..beyond);
+        let line = |start: &Start| format!("{} {} {}", format_start(start.id), start.term, start.last);
+        write_lines(&self.directory.join("starts"), book.starts.iter().map(line))
+    }
+
+    fn peer(&self, node: u64) -> Option<KnownPeer> {
+        self.inner.lock().known.get(&node).copied()
+    }
+
+    fn set_peer(&self, node: u64, known: KnownPeer) -> io::Result<()> {
+        self.change(|all| {
+            all.insert(node, known);
+        })
     }
 }
 
@@ -172,8 +265,8 @@ impl PeerGate {
         PeerGate { book }
     }
 
-    /// Checks a call by its headers (`header` looks one up by its lower-case name); gives the sender's node id.
-    pub fn admit<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<u64, GateRejection> {
+    /// Checks a call by its headers (`header` looks one up by its lower-case name); gives who calls.
+    pub fn admit<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<PeerCaller, GateRejection> {
         let own = self.book.identity();
         let Some(cluster) = header(HEADER_CLUSTER) else {
             return reject(CODE_BAD_IDENTITY, format!("not a peer call: header {HEADER_CLUSTER} is missing"));
@@ -210,8 +303,12 @@ impl PeerGate {
                 ),
             );
         }
+        let Some(start) = header(HEADER_START).and_then(parse_start) else {
+            return reject(CODE_BAD_IDENTITY, format!("header {HEADER_START} must be a start number and a boot id"));
+        };
+        let expects = header(HEADER_TO_START).and_then(parse_start);
         match self.book.first_seen(from, directory) {
-            Ok(known) if known == directory => Ok(from),
+            Ok(known) if known == directory => Ok(PeerCaller { node: from, start, expects }),
             Ok(known) => reject(
                 CODE_DIRECTORY_CHANGED,
                 format!("node {from} was known by data directory {known:032x}, now says {directory:032x}: {REMEDY}"),

@@ -16,7 +16,11 @@ use bytes::{Bytes, BytesMut};
 use reqwest::{Client, Response};
 
 use crate::error::StartError;
-use crate::gate::{HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_TO_DIRECTORY, PeerBook};
+use crate::gate::{
+    HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerBook,
+    format_start,
+};
+use crate::starts::PeerMemory;
 use crate::transport::{PeerKind, Transport, TransportError};
 
 /// Marks an answer as a peer's rejection and names its reason.
@@ -49,6 +53,7 @@ impl Channel {
             | PeerKind::Vote
             | PeerKind::PreVote
             | PeerKind::TransferLeader
+            | PeerKind::Admission
             | PeerKind::ReadIndex => Channel::Control,
             PeerKind::Append => Channel::Log,
             PeerKind::Snapshot => Channel::Snapshot,
@@ -101,10 +106,14 @@ impl Transport for HttpTransport {
             .header(HEADER_CLUSTER, &identity.cluster)
             .header(HEADER_FROM, identity.node.to_string())
             .header(HEADER_DIRECTORY, format!("{:032x}", identity.directory))
+            .header(HEADER_START, format_start(identity.start))
             .timeout(deadline)
             .body(body);
-        if let Some(expected) = self.book.directory(to) {
-            request = request.header(HEADER_TO_DIRECTORY, format!("{expected:032x}"));
+        if let Some(expected) = self.book.peer(to) {
+            request = request.header(HEADER_TO_DIRECTORY, format!("{:032x}", expected.directory));
+            if let Some(start) = expected.start {
+                request = request.header(HEADER_TO_START, format_start(start));
+            }
         }
         let response = request.send().await.map_err(|error| classify(&error))?;
         answer(response, kind.max_answer_bytes()).await

@@ -83,7 +83,15 @@ impl Inner {
 
     pub(crate) fn status(&self) -> ConsensusStatus {
         let lease = Duration::from_millis(self.config.election_timeout_max_ms);
-        watcher::status_of(self.config.node, &self.raft, lease)
+        let mut status = watcher::status_of(self.config.node, &self.raft, lease);
+        status.not_admitted_because = self.peers.admission.waits_because();
+        status.turned_away = self.peers.admission.turned_away();
+        for peer in status.turned_away.keys() {
+            if let Some(follower) = status.followers.get_mut(peer) {
+                follower.synced = false;
+            }
+        }
+        status
     }
 
     pub(crate) fn propose_timeout(&self) -> Duration {

@@ -4,6 +4,7 @@
 //! ([`Machine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
 //! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
+mod admission;
 mod blocking;
 mod bounds;
 mod codec;
@@ -29,6 +30,7 @@ mod replica;
 mod rounds;
 mod runtime;
 mod serve;
+mod starts;
 mod status;
 #[cfg(test)]
 mod suite_tests;
@@ -44,13 +46,14 @@ pub use consensus::{Consensus, FatalHook, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 pub use gate::{
     CODE_BAD_IDENTITY, CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY,
-    GateRejection, HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_TO_DIRECTORY, PeerBook, PeerGate,
-    PeerIdentity,
+    GateRejection, HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START,
+    PeerBook, PeerCaller, PeerGate, PeerIdentity,
 };
 pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, Restored, ServiceError, SnapshotEncoder};
 pub use runtime::seed_this_thread;
+pub use starts::{Acknowledged, CODE_CLONED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, Start, StartId};
 pub use status::{ConsensusStatus, Follower, Leadership, Members, ReadIndex};
 pub use time::{ClockReport, MAX_CLOCK_MS, Timekeeper};
 pub use transport::{PeerKind, Transport, TransportError};

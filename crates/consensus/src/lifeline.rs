@@ -18,7 +18,7 @@ use openraft::vote::RaftLeaderId;
 use crate::inner::Inner;
 use crate::status::Leadership;
 use crate::transport::{PeerKind, TransportError};
-use crate::wire::{self, Lifeline, LifelineReply};
+use crate::wire::{self, Lifeline};
 
 /// The leader holds a line this long at most.
 const HOLD: Duration = Duration::from_secs(20);
@@ -38,8 +38,8 @@ const RANK_STEP: Duration = Duration::from_millis(40);
 /// Rounds of pre-votes before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
 
-/// The leader's side: holds the line, and tells whether this node belongs to a formed cluster. None where it is going down.
-pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<LifelineReply> {
+/// The leader's side: holds the line. None where it is going down.
+pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<()> {
     if matches!(line, Lifeline::Probe) && inner.is_going_down() {
         return None;
     }
@@ -52,7 +52,7 @@ pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<LifelineR
             () = tokio::time::sleep(HOLD) => {}
         }
     }
-    Some(LifelineReply { formed: inner.raft.is_initialized().await.unwrap_or(true) })
+    Some(())
 }
 
 /// Whether a node runs, and means to go on. One that says nothing may.

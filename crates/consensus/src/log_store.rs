@@ -5,14 +5,16 @@ use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_planted::{Bug, planted};
-use lockkeeper_store::{Done, LogStorage, Record};
+use lockkeeper_store::{Done, LogStorage, Record, StoreError};
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
 
 use crate::codec;
+use crate::consensus::FatalHook;
 use crate::types::{Entry, LogId, TypeConfig, Vote, log_id_of, position_of};
 
 /// Bytes of entries handed to one append to a follower, beyond the first entry.
@@ -22,11 +24,39 @@ const READ_BYTES: usize = 2 * 1024 * 1024;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     store: Arc<dyn LogStorage>,
+    /// The entry up to which this node has applied the log, or is about to; an entry at index 0 counts as none.
+    committed: Arc<AtomicU64>,
+    /// The last entry that is durable.
+    durable: Arc<AtomicU64>,
+    fatal: FatalHook,
 }
 
 impl LogStore {
-    pub(crate) fn new(store: Arc<dyn LogStorage>) -> LogStore {
-        LogStore { store }
+    pub(crate) fn new(store: Arc<dyn LogStorage>, fatal: FatalHook) -> LogStore {
+        let durable = store.bounds().last.map_or(0, |last| last.index);
+        LogStore { store, committed: Arc::default(), durable: Arc::new(AtomicU64::new(durable)), fatal }
+    }
+
+    /// The last index of the log that is durable, as it moves.
+    pub(crate) fn durable(&self) -> Arc<AtomicU64> {
+        self.durable.clone()
+    }
+
+    /// What is applied stands in the state for good. A leader that would have it replaced lacks what a majority acknowledged: going on
+    /// would leave two replicas with different contents.
+    fn check_cut(&self, keep: Option<u64>) -> io::Result<()> {
+        let (applied, keep) = (self.committed.load(Ordering::Acquire), keep.unwrap_or(0));
+        if keep >= applied || planted(Bug::AcceptRolledBackDirectory) {
+            return Ok(());
+        }
+        let why = format!(
+            "the leader would have this node cut its log after index {keep}, and it has applied it up to index {applied}: a majority of \
+             the cluster has lost what it acknowledged, so their data directories were probably put back from older copies or wiped; \
+             this node stops to keep what it has; compare the nodes (lockkeeper status), put the newest directories back, or restore \
+             the cluster from this one"
+        );
+        (self.fatal)(why.clone());
+        Err(io::Error::other(why))
     }
 
     fn read(&self, from: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
@@ -100,6 +130,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        self.committed.fetch_max(committed.as_ref().map_or(0, LogId::index), Ordering::AcqRel);
         self.store.save_committed(codec::encode_committed(committed.as_ref()));
         Ok(())
     }
@@ -127,14 +158,26 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         let records = entries.into_iter().map(|entry| codec::record_of(&entry)).collect::<io::Result<Vec<Record>>>()?;
-        self.store.append(records, Box::new(move |result| callback.io_completed(result.map_err(io::Error::other))));
+        let (durable, last) = (self.durable.clone(), records.last().map_or(0, |last| last.position.index));
+        let complete = move |result: Result<(), StoreError>| {
+            if result.is_ok() {
+                durable.fetch_max(last, Ordering::AcqRel);
+            }
+            callback.io_completed(result.map_err(io::Error::other));
+        };
+        self.store.append(records, Box::new(complete));
         Ok(())
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
+        let keep = last_log_id.as_ref().map(LogId::index);
+        self.check_cut(keep)?;
         let (complete, wait) = completion();
-        self.store.truncate_after(last_log_id.map(|id| id.index()), complete);
-        wait.await
+        self.store.truncate_after(keep, complete);
+        wait.await?;
+        // What was appended before is durable by now, and gone.
+        self.durable.fetch_min(keep.unwrap_or(0), Ordering::AcqRel);
+        Ok(())
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
@@ -162,7 +205,24 @@ mod tests {
         let (complete, wait) = completion();
         store.append(terms.iter().enumerate().map(record).collect(), complete);
         wait.await.unwrap();
-        (directory, LogStore::new(Arc::new(store)))
+        (directory, LogStore::new(Arc::new(store), Arc::new(|_| {})))
+    }
+
+    #[tokio::test]
+    async fn the_log_is_not_cut_below_what_is_applied() {
+        let (_directory, mut log) = store_with(&[1, 1, 1, 1]).await;
+        let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+        let hook = told.clone();
+        log.fatal = Arc::new(move |why| hook.lock().push(why));
+        let at = |index| Some(log_id_of(LogPosition { term: 1, index }));
+        log.save_committed(at(1)).await.unwrap();
+        log.truncate_after(at(2)).await.unwrap();
+        log.truncate_after(at(1)).await.unwrap();
+        assert!(told.lock().is_empty());
+        assert!(log.truncate_after(at(0)).await.is_err());
+        let told = told.lock();
+        assert!(told.len() == 1 && told[0].contains("applied it up to index 1"), "{told:?}");
+        assert_eq!(log.store.bounds().last.map(|last| last.index), Some(1), "nothing was cut");
     }
 
     #[tokio::test]

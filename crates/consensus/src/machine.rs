@@ -28,6 +28,12 @@ pub trait Machine: Send + Sync + 'static {
         let _ = position;
     }
 
+    /// The highest start number of a node's data directory that the replicated state names.
+    fn start_seen(&self, node: u64) -> Option<u64> {
+        let _ = node;
+        None
+    }
+
     /// A cheap copy of the state now; the closure encodes it later on another thread.
     fn snapshot(&self) -> SnapshotEncoder;
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +30,7 @@ use crate::bounds::{Known, check_clocks};
 use crate::peers::Peers;
 use crate::refusals::Refusals;
 use crate::replica::{SnapshotData, encode_meta};
+use crate::starts::Acknowledged;
 use crate::time::Timekeeper;
 use crate::transport::{PeerKind, TransportError};
 use crate::types::{LogId, TypeConfig, Vote};
@@ -49,13 +51,15 @@ pub(crate) struct Network {
     refusals: Refusals,
     time: Arc<dyn Timekeeper>,
     /// What each peer has acknowledged last.
-    matched: Arc<Mutex<BTreeMap<u64, Acknowledged>>>,
+    matched: Arc<Mutex<BTreeMap<u64, Matched>>>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
+    /// See [`LogStore::durable`](crate::log_store::LogStore::durable).
+    durable: Arc<AtomicU64>,
 }
 
 #[derive(Clone, Copy)]
-struct Acknowledged {
+struct Matched {
     /// Under this vote of this node: under a later one nothing is known yet.
     vote: Vote,
     upto: Option<LogId>,
@@ -68,8 +72,9 @@ impl Network {
         time: Arc<dyn Timekeeper>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
+        durable: Arc<AtomicU64>,
     ) -> Network {
-        Network { peers, refusals, time, matched: Arc::default(), snapshots, blocking }
+        Network { peers, refusals, time, matched: Arc::default(), snapshots, blocking, durable }
     }
 
     fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
@@ -78,7 +83,9 @@ impl Network {
 
     fn acknowledged(&self, peer: u64, vote: &Vote, upto: Option<LogId>) {
         let upto = upto.max(self.matched(peer, vote));
-        self.matched.lock().insert(peer, Acknowledged { vote: *vote, upto });
+        self.matched.lock().insert(peer, Matched { vote: *vote, upto });
+        let index = upto.as_ref().map_or(0, LogId::index);
+        self.peers.admission.acknowledged(peer, Acknowledged { term: vote.leader_id().term(), index });
     }
 
     fn client(&self, target: u64, node: &BasicNode, append: PeerKind) -> PeerClient {
@@ -244,7 +251,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
             PeerKind::Heartbeat => option.hard_ttl().max(Duration::from_millis(200)),
             _ => option.hard_ttl().max(BULK_DEADLINE),
         };
-        let body = wire::encode_append(&rpc, self.network.time.tell());
+        let body = wire::encode_append(&rpc, self.network.time.tell(), self.network.durable.load(Ordering::Acquire));
         let AppendReply { clocks, answer } = self.call(self.append, RPCTypes::AppendEntries, body, deadline).await?;
         check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         self.network.time.reported(self.target, clocks);
@@ -270,7 +277,11 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let answer = self.call(PeerKind::Vote, RPCTypes::Vote, wire::encode(&rpc), option.hard_ttl()).await?;
-        self.check_vote(PeerKind::Vote, &rpc.vote, answer)
+        let answer = self.check_vote(PeerKind::Vote, &rpc.vote, answer)?;
+        if answer.vote_granted {
+            self.network.acknowledged(self.target, &rpc.vote, None);
+        }
+        Ok(answer)
     }
 
     async fn pre_vote(

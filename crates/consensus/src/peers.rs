@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::consensus::FatalHook;
-use crate::gate::CODE_DIRECTORY_CHANGED;
+use crate::admission::{Admission, CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED};
+use crate::starts::condemns;
 use crate::transport::{PeerKind, Transport, TransportError};
 
 /// The codes come from outside: no more than this many are remembered, or told.
@@ -19,7 +19,7 @@ const TOLD_MAX: usize = 256;
 pub(crate) struct Peers {
     pub(crate) node: u64,
     transport: Arc<dyn Transport>,
-    fatal: FatalHook,
+    pub(crate) admission: Arc<Admission>,
     /// Rejections already told, by peer and code: once each, not once per heartbeat.
     told: Arc<Mutex<BTreeSet<(u64, String)>>>,
 }
@@ -28,8 +28,8 @@ pub(crate) struct Peers {
 const PASSING: [&str; 4] = ["not_ready", "not_leading", crate::lifeline::GOING_DOWN, "stopped"];
 
 impl Peers {
-    pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, fatal: FatalHook) -> Peers {
-        Peers { node, transport, fatal, told: Arc::default() }
+    pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, admission: Arc<Admission>) -> Peers {
+        Peers { node, transport, admission, told: Arc::default() }
     }
 
     pub(crate) async fn call(
@@ -39,6 +39,10 @@ impl Peers {
         body: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, TransportError> {
+        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::Lifeline);
+        if is_raft && !self.admission.may_call(to) {
+            return Err(TransportError::Unreachable(format!("node {to} has not confirmed this node's start yet")));
+        }
         let result = self.transport.call(to, kind, body, deadline).await;
         if let Err(TransportError::Rejected { code, detail }) = &result {
             self.look_at(to, code, detail);
@@ -54,10 +58,16 @@ impl Peers {
 
     pub(crate) fn forget(&self, node: u64) {
         self.transport.forget(node);
+        self.admission.forget(node);
         self.told.lock().retain(|(peer, _)| *peer != node);
     }
 
     fn look_at(&self, to: u64, code: &str, detail: &str) {
+        match code {
+            CODE_NOT_ADMITTED => return,
+            CODE_START_UNCONFIRMED => return self.admission.renew(to),
+            _ => {}
+        }
         if PASSING.contains(&code) {
             return tracing::debug!(peer = to, code, detail, "a peer rejects calls of this node for now");
         }
@@ -67,9 +77,9 @@ impl Peers {
                 return;
             }
         }
-        if code == CODE_DIRECTORY_CHANGED {
-            // This node has forgotten what it voted for. It must not take part.
-            (self.fatal)(format!("node {to} does not accept this node: {detail}"));
+        if condemns(code) {
+            // This node has forgotten what it voted for, or acknowledged. It must not take part.
+            self.admission.condemn(&format!("node {to} does not accept this node: {detail}"));
         } else {
             tracing::warn!(peer = to, code, detail, "a peer rejects calls of this node");
         }

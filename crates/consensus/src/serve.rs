@@ -12,16 +12,18 @@ use openraft::vote::RaftLeaderId;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::bounds::check_clock;
+use crate::bounds::{MAX_INDEX, check_clock};
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
+use crate::gate::PeerCaller;
 use crate::incoming::take_piece;
 use crate::inner::Inner;
+use crate::starts::Acknowledged;
 use crate::transport::PeerKind;
 use crate::types::{TypeConfig, Vote};
 use crate::wire::{
     self, Append, AppendReply, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
 };
-use crate::{lifeline, membership, propose};
+use crate::{admission, lifeline, membership, propose};
 
 type Answer = Result<Bytes, ServeError>;
 
@@ -55,25 +57,39 @@ fn implausible(why: String) -> ServeError {
     ServeError::new("implausible", why)
 }
 
+/// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::starts`]).
+fn said(inner: &Inner, from: u64, vote: &Vote, index: u64) {
+    inner.peers.admission.acknowledged(from, Acknowledged { term: vote.leader_id().term(), index });
+}
+
 /// Dispatches a call.
-pub(crate) async fn serve(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) -> Answer {
-    let answer = dispatch(inner, from, kind, body).await;
+pub(crate) async fn serve(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Answer {
+    let answer = dispatch(inner, caller, kind, body).await;
     if let Err(refused) = &answer
         && matches!(refused.code.as_str(), "implausible" | "malformed" | "too_large" | "bad_identity")
     {
-        inner.refusals.note(from, kind, "request", &refused.detail);
+        inner.refusals.note(caller.node, kind, "request", &refused.detail);
     }
     answer
 }
 
-async fn dispatch(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) -> Answer {
+async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Answer {
+    let from = caller.node;
     if body.len() > kind.max_body_bytes() {
         return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
     }
+    if !matches!(kind, PeerKind::Admission | PeerKind::Lifeline) {
+        inner.peers.admission.check_caller(caller)?;
+    }
     match kind {
+        PeerKind::Admission => {
+            let claim = wire::decode(&body).map_err(malformed)?;
+            answer(&admission::hear(inner, caller, claim).await?)
+        }
         PeerKind::Append | PeerKind::Heartbeat => append(inner, from, body).await,
         PeerKind::Vote => {
             let request = vote_request(inner, from, &body)?;
+            said(inner, from, &request.vote, 0);
             answer(&inner.raft.vote(request).await.map_err(stopped)?)
         }
         PeerKind::PreVote => {
@@ -108,7 +124,7 @@ async fn dispatch(inner: &Arc<Inner>, from: u64, kind: PeerKind, body: Bytes) ->
 
 async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
     let arrived = Instant::now();
-    let Append { mut request, clock_ms } = wire::decode_append(body).map_err(malformed)?;
+    let Append { mut request, clock_ms, durable } = wire::decode_append(body).map_err(malformed)?;
     spoken_by(&request.vote, from)?;
     inner.known().check_append(&mut request).map_err(implausible)?;
     check_clock(clock_ms).map_err(implausible)?;
@@ -118,6 +134,10 @@ async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
             readable.map_err(|why| implausible(format!("entry {} cannot be read: {why}", entry.log_id())))?;
         }
     }
+    if durable > MAX_INDEX {
+        return Err(implausible(format!("no log is durable up to {durable}")));
+    }
+    said(inner, from, &request.vote, durable);
     let response = inner.raft.append_entries(request).await.map_err(stopped)?;
     // Only the leader that this node follows tells it the time.
     if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {

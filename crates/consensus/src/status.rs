@@ -70,6 +70,10 @@ pub struct ConsensusStatus {
     pub followers: BTreeMap<u64, Follower>,
     /// The members.
     pub members: Members,
+    /// Why this node does not take part yet: its data directory is not confirmed by its peers.
+    pub not_admitted_because: Option<String>,
+    /// Peers that this node has turned away because their data directories lack what they acknowledged, and why.
+    pub turned_away: BTreeMap<u64, String>,
 }
 
 impl ConsensusStatus {

@@ -33,11 +33,13 @@ pub enum PeerKind {
     Propose,
     /// A message of the layer above, not looked at here.
     Service,
+    /// A node says which start of which directory it is, and what that held; see [`crate::starts`].
+    Admission,
 }
 
 impl PeerKind {
     /// Every kind.
-    pub const ALL: [PeerKind; 10] = [
+    pub const ALL: [PeerKind; 11] = [
         PeerKind::Append,
         PeerKind::Heartbeat,
         PeerKind::Vote,
@@ -48,6 +50,7 @@ impl PeerKind {
         PeerKind::Lifeline,
         PeerKind::Propose,
         PeerKind::Service,
+        PeerKind::Admission,
     ];
 
     /// The last part of the route.
@@ -63,6 +66,7 @@ impl PeerKind {
             PeerKind::Lifeline => "lifeline",
             PeerKind::Propose => "propose",
             PeerKind::Service => "service",
+            PeerKind::Admission => "admission",
         }
     }
 

@@ -124,5 +124,6 @@ pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusSta
             .map(|(id, matched)| (*id, follower(id, matched)))
             .collect(),
         members: members_of(metrics.membership_config.membership()),
+        ..ConsensusStatus::default()
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{self, invalid};
 use crate::error::{BarrierError, ChangeError, ProposeError};
+use crate::starts::Claim;
 use crate::status::Members;
 use crate::time::ClockReport;
 use crate::types::{LogId, TypeConfig, Vote};
@@ -39,12 +40,16 @@ struct AppendHead {
     commit: Option<LogId>,
     entries: u32,
     clock_ms: u64,
+    /// Up to where the leader's own log is durable.
+    durable: u64,
 }
 
 /// An append, and what the leader's replicated clock showed when it was sent.
 pub(crate) struct Append {
     pub(crate) request: AppendEntriesRequest<TypeConfig>,
     pub(crate) clock_ms: u64,
+    /// Up to where its own log was durable.
+    pub(crate) durable: u64,
 }
 
 /// The answer to an append, and the follower's clocks.
@@ -55,7 +60,11 @@ pub(crate) struct AppendReply {
 }
 
 /// An append in which entries are copied once and shared after.
-pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>, clock_ms: u64) -> io::Result<Bytes> {
+pub(crate) fn encode_append(
+    request: &AppendEntriesRequest<TypeConfig>,
+    clock_ms: u64,
+    durable: u64,
+) -> io::Result<Bytes> {
     let records = request.entries.iter().map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
     let head = AppendHead {
         vote: request.vote,
@@ -63,6 +72,7 @@ pub(crate) fn encode_append(request: &AppendEntriesRequest<TypeConfig>, clock_ms
         commit: request.leader_commit,
         entries: u32::try_from(records.len()).map_err(io::Error::other)?,
         clock_ms,
+        durable,
     };
     let head = encode(&head)?;
     let bytes = records.iter().map(|record| 20 + record.payload.len()).sum::<usize>();
@@ -99,7 +109,7 @@ pub(crate) fn decode_append(mut body: Bytes) -> io::Result<Append> {
         return Err(short());
     }
     let request = AppendEntriesRequest { vote: head.vote, prev_log_id: head.prev, entries, leader_commit: head.commit };
-    Ok(Append { request, clock_ms: head.clock_ms })
+    Ok(Append { request, clock_ms: head.clock_ms, durable: head.durable })
 }
 
 /// A command for the leader.
@@ -128,11 +138,15 @@ pub(crate) enum Lifeline {
     Probe,
 }
 
-/// The answer to a lifeline call.
+/// The answer to a claim that is in order.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct LifelineReply {
-    /// True when this node is part of a formed cluster.
+pub(crate) struct AdmissionReply {
+    /// The answering node's own.
+    pub(crate) claim: Claim,
+    /// True when it is part of a formed cluster.
     pub(crate) formed: bool,
+    /// The voters that it knows of, and the log index of that membership.
+    pub(crate) voters: Option<(u64, Vec<u64>)>,
 }
 
 /// One piece of a snapshot; the piece's bytes follow the head.

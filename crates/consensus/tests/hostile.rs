@@ -15,7 +15,7 @@ const STEP: u64 = 1 << 32;
 
 /// What `from` sends to `to`, which must refuse it for being what it is.
 async fn refused(cluster: &Cluster, from: u64, to: u64, kind: PeerKind, body: Bytes) {
-    let answer = cluster.at(to).consensus.serve(from, kind, body).await;
+    let answer = cluster.at(to).consensus.serve(cluster.caller(from), kind, body).await;
     let code = answer.as_ref().map_err(|ServeError { code, .. }| code.as_str());
     assert!(matches!(code, Err("implausible" | "malformed")), "{kind}: {answer:?}");
 }
@@ -62,7 +62,11 @@ async fn an_unreadable_proposal_does_not_get_into_the_log() {
     let leader = cluster.leader().await;
     let follower = cluster.followers(leader)[0];
     let before = cluster.at(leader).consensus.status().last_log;
-    let answer = cluster.at(leader).consensus.serve(follower, PeerKind::Propose, forged::proposal(UNREADABLE)).await;
+    let answer = cluster
+        .at(leader)
+        .consensus
+        .serve(cluster.caller(follower), PeerKind::Propose, forged::proposal(UNREADABLE))
+        .await;
     assert!(String::from_utf8_lossy(&answer.unwrap()).contains("not an entry of this machine"));
     let error = cluster.at(follower).consensus.propose(Bytes::from_static(UNREADABLE)).await.unwrap_err();
     assert!(error.to_string().contains("cannot be read and was not taken"), "{error}");
@@ -227,7 +231,7 @@ async fn a_node_whose_term_was_driven_far_ahead_comes_together_with_the_others_a
     for _ in 0..4 {
         let vote = forged::leader(term(&cluster, to) + STEP, leader);
         let heartbeat = forged::append(vote, None, None, &[]);
-        cluster.at(to).consensus.serve(leader, PeerKind::Heartbeat, heartbeat).await.unwrap();
+        cluster.at(to).consensus.serve(cluster.caller(leader), PeerKind::Heartbeat, heartbeat).await.unwrap();
     }
     until("the others to follow", || (1..=3).all(|node| term(&cluster, node) > 3 * STEP).then_some(())).await;
     works_and_starts_again(cluster).await;

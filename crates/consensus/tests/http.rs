@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lockkeeper_consensus::{
     CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CODE, HttpTransport,
-    PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError,
+    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
 };
 
 const LONG: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ async fn door(State(gate): State<PeerGate>, Path(kind): Path<String>, headers: H
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
         Ok(_) if kind == "lifeline" => std::future::pending().await,
         Ok(_) if kind == "vote" => (StatusCode::INTERNAL_SERVER_ERROR, "panicked").into_response(),
-        Ok(from) => format!("{from} {kind} {}", body.len()).into_response(),
+        Ok(caller) => format!("{} {kind} {}", caller.node, body.len()).into_response(),
     }
 }
 
@@ -48,7 +48,7 @@ struct Node {
 
 fn node(cluster: &str, node: u64, directory: u128, peers: &BTreeMap<u64, String>) -> Node {
     let dir = tempfile::tempdir().unwrap();
-    let identity = PeerIdentity { cluster: cluster.into(), node, directory };
+    let identity = PeerIdentity { cluster: cluster.into(), node, directory, start: StartId { number: 1, boot: 0xb0 } };
     let book = PeerBook::open(dir.path(), identity, peers).unwrap();
     Node { _dir: dir, book }
 }
@@ -124,7 +124,7 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
     assert!(call(node("blue", 1, 11, &BTreeMap::new())).await.0.is_ok());
     // What was seen first outlasts the process.
     let again = PeerBook::open(server_side._dir.path(), server_side.book.identity().clone(), &peers).unwrap();
-    assert_eq!(again.directory(1), Some(11));
+    assert_eq!(again.peer(1).map(|known| known.directory), Some(11));
     // Node 2 comes back with an empty directory: node 1, which knows the old one, is refused by the new one.
     let knows = node("blue", 1, 11, &BTreeMap::new());
     knows.book.learn(2, "127.0.0.1:1");
@@ -133,6 +133,7 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
             "lockkeeper-cluster" => Some("blue"),
             "lockkeeper-from" => Some("2"),
             "lockkeeper-directory" => Some("99"),
+            "lockkeeper-start" => Some("1.b0"),
             _ => None,
         })
         .unwrap();
@@ -154,23 +155,29 @@ fn headers_that_make_no_sense_are_refused() {
     let peers = BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]);
     let own = node("blue", 2, 22, &peers);
     let gate = PeerGate::new(own.book.clone());
-    let admit = |cluster: Option<&'static str>, from: Option<&'static str>, directory: Option<&'static str>| {
+    type Field = Option<&'static str>;
+    let admit = |cluster: Field, from: Field, directory: Field, start: Field| {
         gate.admit(|name| match name {
             "lockkeeper-cluster" => cluster,
             "lockkeeper-from" => from,
             "lockkeeper-directory" => directory,
+            "lockkeeper-start" => start,
             _ => None,
         })
     };
-    for (cluster, from, directory) in [
-        (None, Some("1"), Some("a")),
-        (Some("blue"), None, Some("a")),
-        (Some("blue"), Some("x"), Some("a")),
-        (Some("blue"), Some("2"), Some("a")),
-        (Some("blue"), Some("1"), None),
-        (Some("blue"), Some("1"), Some("zz")),
+    for (cluster, from, directory, start) in [
+        (None, Some("1"), Some("a"), Some("1.b")),
+        (Some("blue"), None, Some("a"), Some("1.b")),
+        (Some("blue"), Some("x"), Some("a"), Some("1.b")),
+        (Some("blue"), Some("2"), Some("a"), Some("1.b")),
+        (Some("blue"), Some("1"), None, Some("1.b")),
+        (Some("blue"), Some("1"), Some("zz"), Some("1.b")),
+        (Some("blue"), Some("1"), Some("a"), None),
+        (Some("blue"), Some("1"), Some("a"), Some("1")),
+        (Some("blue"), Some("1"), Some("a"), Some("x.b")),
     ] {
-        assert_eq!(admit(cluster, from, directory).unwrap_err().code, "bad_identity");
+        assert_eq!(admit(cluster, from, directory, start).unwrap_err().code, "bad_identity");
     }
-    assert_eq!(admit(Some("blue"), Some("1"), Some("b")).unwrap(), 1);
+    let caller = admit(Some("blue"), Some("1"), Some("b"), Some("7.c0de")).unwrap();
+    assert_eq!((caller.node, caller.start, caller.expects), (1, StartId { number: 7, boot: 0xc0de }, None));
 }

@@ -32,7 +32,7 @@ pub struct Origin {
     pub node: NodeId,
     /// Counts the starts of that node, durably. A batch of an earlier incarnation than one already seen has no effect.
     pub incarnation: u64,
-    /// Counts the batches of that incarnation, from 1.
+    /// Counts the batches of that incarnation, from 1; an empty batch numbered 0 only says that the node has started.
     pub sequence: u64,
 }
 

@@ -78,7 +78,7 @@ const SILENT: u64 = 1_251;
 fn stage() -> Stage {
     let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
     let clock = Arc::new(Still(watch::Sender::new(Duration::from_secs(100))));
-    let replica = Replica::new(&config, clock.clone(), Arc::new(|why| panic!("{why}")));
+    let replica = Replica::new(&config, 1, clock.clone(), Arc::new(|why| panic!("{why}")));
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
     let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();

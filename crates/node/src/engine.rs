@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockkeeper_core::{Command, Op, Outcome, Reply, SessionId, State, Zxid};
+use bytes::Bytes;
+use lockkeeper_core::{Batch, Command, NodeId, Op, Origin, Outcome, Reply, Rules, SessionId, State, Zxid};
 use parking_lot::Mutex;
 use rand::RngCore;
 use tokio::sync::Semaphore;
@@ -22,6 +23,9 @@ use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::request::{At, Caller, Consistency};
 use crate::watches::{WatchRefused, WatchSpec, WatchStream, WatchTable};
+
+/// Between attempts to have the state name this start.
+const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 
 /// The source of session secrets.
 pub(crate) type Random = Mutex<Box<dyn RngCore + Send>>;
@@ -63,6 +67,8 @@ impl Engine {
         let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
         start_bookmarks(&config, replica.clone(), stop.clone());
         start_clock_watch(replica.clone(), stop.clone());
+        let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };
+        start_announcement((origin, config.rules), replica.clone(), replication.clone(), stop.clone());
         let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
         let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
         start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone(), stop.clone());
@@ -235,6 +241,31 @@ fn start_clock_watch(replica: Arc<Replica>, stop: CancellationToken) {
         }
     };
     vital.start_vital("comparison of clocks", stop, comparing);
+}
+
+/// Has the replicated state name this start: a replica that was away, or is made anew, then knows of it as well as those that were told.
+fn start_announcement(
+    (origin, rules): (Origin, Rules),
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    stop: CancellationToken,
+) {
+    let vital = replica.clone();
+    let mut leadership = replication.leadership();
+    let announcing = async move {
+        let payload = Bytes::from(Batch { origin, clock_ms: 0, rules, commands: Vec::new() }.encode());
+        let named =
+            || Replica::start_named(&replica.state.read(), origin.node).is_some_and(|it| it >= origin.incarnation);
+        while !named() {
+            if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
+                return;
+            }
+            // Whatever comes of it: if it is not in the state after a while, it is said again.
+            let _ = replication.propose(payload.clone()).await;
+            replica.clock.sleep_until(replica.clock.now() + ANNOUNCE_AGAIN).await;
+        }
+    };
+    vital.start_vital("announcement of its start", stop, announcing);
 }
 
 fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {

@@ -104,7 +104,7 @@ impl Cluster {
         let peers: BTreeMap<u64, String> = VOTERS.iter().map(|id| (*id, id.to_string())).collect();
         let config = NodeConfig::new(Config::new("test", id, peers.clone()));
         let clock = Arc::new(Skewed(self.time.clone(), Duration::from_secs(1_000 * id)));
-        let replica = Replica::new(&config, clock, Arc::new(|why| panic!("{why}")));
+        let replica = Replica::new(&config, 1, clock, Arc::new(|why| panic!("{why}")));
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "test".into() };
         let origin = Origin { node: NodeId(9), incarnation: 1, sequence: 1 };
         let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();

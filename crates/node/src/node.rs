@@ -4,7 +4,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use lockkeeper_consensus::{Blocking, Consensus, PeerKind, ServeError, StartError, Transport, blocking};
+use lockkeeper_consensus::{
+    Blocking, Consensus, PeerCaller, PeerKind, PeerMemory, ServeError, StartError, Transport, blocking,
+};
 use lockkeeper_core::{Actor, FencingToken, LockName, Op, Principals, Reply, SessionId, State, Zxid};
 use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
@@ -40,6 +42,10 @@ pub struct Parts {
     pub blocking: Arc<dyn Blocking>,
     /// Calls to peers.
     pub transport: Arc<dyn Transport>,
+    /// What this node durably remembers of its own starts and of its peers.
+    pub memory: Arc<dyn PeerMemory>,
+    /// Drawn at random for this start; the same as in what the transport says of this node.
+    pub boot: u64,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// For the secrets of sessions; must not be predictable.
@@ -63,9 +69,9 @@ impl Node {
     /// Says which setting is wrong, or what of the stored data cannot be used.
     pub async fn start(parts: Parts) -> Result<Self, StartError> {
         parts.config.validate().map_err(StartError::Config)?;
-        let replica = Replica::new(&parts.config, parts.clock.clone(), parts.fatal.clone());
-        let door = Arc::new(Door::default());
         let incarnation = parts.opened.incarnation;
+        let replica = Replica::new(&parts.config, incarnation, parts.clock.clone(), parts.fatal.clone());
+        let door = Arc::new(Door::default());
         let consensus = Consensus::start(lockkeeper_consensus::Parts {
             config: parts.config.consensus.clone(),
             store: parts.store,
@@ -75,6 +81,8 @@ impl Node {
             machine: replica.clone(),
             service: door.clone(),
             transport: parts.transport,
+            memory: parts.memory,
+            boot: parts.boot,
             time: replica.time.clone(),
             fatal: parts.fatal,
         })
@@ -319,8 +327,8 @@ impl Node {
     ///
     /// # Errors
     /// Says why it was turned down.
-    pub async fn serve_peer(&self, from: u64, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
-        self.consensus.serve(from, kind, body).await
+    pub async fn serve_peer(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
+        self.consensus.serve(caller, kind, body).await
     }
 
     /// Goes down in order: takes no new requests, hands leadership over, lets what is under way end (within a bound), stops.

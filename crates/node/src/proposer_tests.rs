@@ -90,7 +90,7 @@ impl Replication for Order {
 fn stage(script: Vec<Script>, after: fn() -> Script, change: fn(&mut NodeConfig)) -> (Arc<Order>, Proposer) {
     let mut config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
     change(&mut config);
-    let replica = Replica::new(&config, Arc::new(SystemClock::new()), Arc::new(|why| panic!("{why}")));
+    let replica = Replica::new(&config, 7, Arc::new(SystemClock::new()), Arc::new(|why| panic!("{why}")));
     let leadership = watch::Sender::new(Leadership { term: 1, leader: Some(2), leading: false });
     let (script, log) = (Mutex::new(script.into()), Mutex::default());
     let order = Arc::new(Order { script, after, attempts: Mutex::default(), log, replica, leadership });

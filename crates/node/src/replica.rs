@@ -52,6 +52,8 @@ pub(crate) struct Leading {
 /// See the module's text.
 pub(crate) struct Replica {
     node: NodeId,
+    /// The present start of this node's data directory.
+    start: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) time: Arc<Time>,
     fatal: FatalHook,
@@ -73,12 +75,13 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(config: &NodeConfig, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
+    pub(crate) fn new(config: &NodeConfig, start: u64, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
         let history = History::new(config.history_events, config.history_bytes);
         let watches = WatchTable::new(history, config.watch_queue_events, config.max_watches);
         Arc::new(Self {
             node: NodeId(config.consensus.node),
             time: Arc::new(Time::new(config.consensus.node, clock.clone())),
+            start,
             clock,
             fatal,
             state: RwLock::new(State::new()),
@@ -154,6 +157,9 @@ impl Replica {
         let mut state = self.state.write();
         let outcomes = state.apply(Term(entry.position.term), &batch);
         self.time.applied(state.clock_ms());
+        if batch.origin.node == self.node {
+            self.check_start(&state);
+        }
         self.follow(&state, &batch, outcomes);
         let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
         drop(state);
@@ -162,6 +168,26 @@ impl Replica {
         metrics::histogram!("lockkeeper_apply_seconds").record(took.as_secs_f64());
         self.slow_apply.look(&batch, took, self.clock.now());
         self.state_size.look(bytes);
+    }
+
+    /// The highest start of this node's data directory that the state names.
+    pub(crate) fn start_named(state: &State, node: NodeId) -> Option<u64> {
+        state.origin_applied(node).map(|(origin, _)| origin.incarnation)
+    }
+
+    /// The log may name earlier starts of this directory, and the present one. A later one was made by another process, or by this
+    /// directory before an older copy of it was put in its place.
+    fn check_start(&self, state: &State) {
+        if let Some(named) = Self::start_named(state, self.node).filter(|named| *named > self.start)
+            && !planted(Bug::AcceptRolledBackDirectory)
+        {
+            self.fail(format!(
+                "the log names start {named} of this node's data directory, and this is start {}: the directory was put back from an \
+                 older copy, or another process runs on a copy of it; put the newest directory back, or remove the node from the \
+                 membership and let the machine join again under a new node id with an empty directory",
+                self.start
+            ));
+        }
     }
 
     fn publish(&self, zxid: Zxid, delay_end_ms: Option<u64>) {
@@ -292,6 +318,7 @@ impl Replica {
         }
         self.custody.lock().keep_only(|session| state.session(session).is_some());
         self.last_heard.lock().skipped();
+        self.check_start(state);
         // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
         *self.leading.lock() = None;
         let mut slot = self.flight.lock();
@@ -315,6 +342,10 @@ impl Machine for Replica {
         for entry in entries {
             self.step(|| format!("the log entry at {} cannot be applied", entry.position), || self.apply_one(entry));
         }
+    }
+
+    fn start_seen(&self, node: u64) -> Option<u64> {
+        Self::start_named(&self.state.read(), NodeId(node))
     }
 
     fn snapshot(&self) -> Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send> {
@@ -459,7 +490,7 @@ mod tests {
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
         let (told, heard) = mpsc::unbounded_channel();
         let fatal = Arc::new(move |why| told.send(why).unwrap());
-        (Replica::new(&config, clock, fatal), heard)
+        (Replica::new(&config, 1, clock, fatal), heard)
     }
 
     #[tokio::test]

@@ -122,7 +122,7 @@ mod tests {
 
     fn replica(fatal: impl Fn(String) + Send + Sync + 'static) -> Arc<Replica> {
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, [(1, "here".to_owned())].into()));
-        Replica::new(&config, Arc::new(SystemClock::default()), Arc::new(fatal))
+        Replica::new(&config, 1, Arc::new(SystemClock::default()), Arc::new(fatal))
     }
 
     #[tokio::test]

@@ -44,6 +44,9 @@ pub(crate) fn not_ready_because(
     if closing {
         return Some("this node is shutting down".into());
     }
+    if let Some(why) = &consensus.not_admitted_because {
+        return Some(why.clone());
+    }
     if consensus.leader.is_none() {
         return Some("no leader is known".into());
     }
@@ -64,6 +67,9 @@ mod tests {
     fn ready_with_a_leader_and_caught_up() {
         let mut status = ConsensusStatus::default();
         assert!(not_ready_because(&status, Some(1), false).is_some_and(|why| why.contains("leader")));
+        status.not_admitted_because = Some("its data directory is not confirmed".into());
+        assert!(not_ready_because(&status, Some(1), false).is_some_and(|why| why.contains("not confirmed")));
+        status.not_admitted_because = None;
         status.leader = Some(2);
         assert_eq!(not_ready_because(&status, Some(1_200), false), None);
         assert!(not_ready_because(&status, Some(1), true).is_some());

@@ -33,6 +33,8 @@ bugs! {
     BareFlush = "bare-flush",
     /// A vote is kept in memory and never written.
     VoteNotPersisted = "vote-not-persisted",
+    /// A data directory that was put back from an older copy takes part as if nothing were missing.
+    AcceptRolledBackDirectory = "accept-rolled-back-directory",
     /// Linearizable reads are answered from the local replica at once.
     SkipReadIndex = "skip-read-index",
     /// The leader hands out a read index without asking a quorum whether it still leads.

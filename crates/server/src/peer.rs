@@ -78,7 +78,7 @@ impl PeerFront {
         }
         let headers = request.headers();
         let admitted = self.shared.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
-        let from = admitted.map_err(|rejection| {
+        let caller = admitted.map_err(|rejection| {
             metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
             tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer call was turned away");
             Rejection::new(StatusCode::MISDIRECTED_REQUEST, rejection.code, rejection.detail)
@@ -89,7 +89,7 @@ impl PeerFront {
             let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
             Rejection::new(status, &problem.code.to_string(), problem.detail)
         })?;
-        self.shared.node.serve_peer(from, kind, body).await.map_err(|refused| {
+        self.shared.node.serve_peer(caller, kind, body).await.map_err(|refused| {
             // The peer understood and said no: the caller must not take it for an outage.
             Rejection::new(StatusCode::CONFLICT, &refused.code, refused.detail)
         })

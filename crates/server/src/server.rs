@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerBook, PeerGate, PeerIdentity};
+use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerBook, PeerGate, PeerIdentity, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
-use rand::TryRngCore;
 use rand::rngs::OsRng;
+use rand::{RngCore, TryRngCore};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -280,8 +280,13 @@ async fn start_node(
     snapshots: SnapshotStore,
     fate: &Fate,
 ) -> Result<(Node, PeerGate), ServeError> {
-    let identity =
-        PeerIdentity { cluster: config.cluster.id.clone(), node: config.cluster.node, directory: opened.directory };
+    let start = StartId { number: opened.incarnation, boot: OsRng.unwrap_err().next_u64() };
+    let identity = PeerIdentity {
+        cluster: config.cluster.id.clone(),
+        node: config.cluster.node,
+        directory: opened.directory,
+        start,
+    };
     let book = PeerBook::open(&config.storage.directory, identity, &checked.peers).map_err(ServeError::Peers)?;
     let transport = HttpTransport::new(book.clone()).map_err(|error| ServeError::Start(error.to_string()))?;
     let sealing = fate.clone();
@@ -292,6 +297,8 @@ async fn start_node(
         snapshots: Arc::new(snapshots),
         blocking: Arc::new(BlockingPool),
         transport: Arc::new(transport),
+        memory: book.clone(),
+        boot: start.boot,
         clock: clock().map_err(|error| ServeError::Start(format!("the clock: {error}")))?,
         random: Box::new(OsRng.unwrap_err()),
         fatal: Arc::new(move |why| sealing.seal(why)),

@@ -240,6 +240,22 @@ fn describe_replication() {
         "At the leader: other voters that answer and whose log lacks little. Where they are half of lockkeeper_voters, rounded down, one \
          more loss is an outage. 0 at other nodes."
     );
+    describe_gauge!(
+        "lockkeeper_admitted",
+        Unit::Count,
+        "1 if a majority has found this node's data directory in order; before that it does not take part."
+    );
+    describe_gauge!(
+        "lockkeeper_peers_turned_away",
+        Unit::Count,
+        "Members that this node turns away because their data directory lacks what they acknowledged, or runs twice. GET /v1/cluster \
+         says why."
+    );
+    describe_counter!(
+        "lockkeeper_peers_turned_away_total",
+        Unit::Count,
+        "Data directories of peers that this node found to be older copies, clones or wiped, by code."
+    );
     describe_gauge!("lockkeeper_voters", Unit::Count, "Members that vote.");
     describe_gauge!("lockkeeper_applied_index", Unit::Count, "Last log index applied.");
     describe_gauge!(
@@ -298,6 +314,8 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     set("lockkeeper_zxid", status.zxid.0);
     set("lockkeeper_ready", u64::from(status.ready));
     set("lockkeeper_synced_followers", status.consensus.synced_voters() as u64);
+    set("lockkeeper_admitted", u64::from(status.consensus.not_admitted_because.is_none()));
+    set("lockkeeper_peers_turned_away", status.consensus.turned_away.len() as u64);
     set("lockkeeper_voters", status.consensus.members.voters.len() as u64);
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));

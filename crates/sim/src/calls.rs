@@ -8,11 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use lockkeeper_consensus::{PeerKind, Transport, TransportError};
+use lockkeeper_consensus::{PeerCaller, PeerKind, PeerMemory, StartId, Transport, TransportError};
 use lockkeeper_node::Node;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::disk::Disk;
 use crate::net::{CallError, Fail, Net, Serve};
 use crate::settings::{CLIENTS, HostId};
 
@@ -89,6 +90,9 @@ async fn outcome<T>(
 pub(crate) struct PeerLink {
     pub(crate) net: Net,
     pub(crate) from: HostId,
+    pub(crate) start: StartId,
+    /// For what this node expects of its peers.
+    pub(crate) disk: Disk,
 }
 
 #[async_trait]
@@ -96,10 +100,12 @@ impl Transport for PeerLink {
     async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
         let (net, from) = (&self.net, self.from);
         let (mut line, slot, receiver) = begin(net, from, to);
+        let expects = self.disk.peer(to).and_then(|known| known.start);
+        let caller = PeerCaller { node: from, start: self.start, expects };
         let serve = |body: Bytes| {
             let (net, call) = (net.clone(), line.call);
             serve_once(&self.net, call, from, to, &slot, move |node: Node| async move {
-                let answer = node.serve_peer(from, kind, body).await;
+                let answer = node.serve_peer(caller, kind, body).await;
                 net.with(|state| match &answer {
                     Ok(bytes) => {
                         let crc = crc32c::crc32c(bytes);

@@ -5,7 +5,7 @@
 //! durable, which may end in the middle of an append: some of its records are there, and the others are not. That a record which is there
 //! in part is found and cut off is the real store's own affair, and tested there. What is on the disk outlives the host's runtime.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Cursor, Read, Write};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lockkeeper_consensus::{Blocking, LogPosition, Work};
+use lockkeeper_consensus::{Blocking, KnownPeer, LogPosition, PeerMemory, Start, Work};
 use lockkeeper_planted::{Bug, planted};
 use lockkeeper_store::{
     Bounds, Done, Finished, LogStorage, Opened, Record, Snapshot, SnapshotError, SnapshotSink, SnapshotStorage,
@@ -136,6 +136,8 @@ struct State {
     snapshot: Option<(Snapshot, Bytes)>,
     incarnation: u64,
     directory: u128,
+    starts: Vec<Start>,
+    peers: BTreeMap<u64, KnownPeer>,
     torn: bool,
     /// The lowest index that was written, as the node sees its log, since this was last asked for.
     changed_from: Option<u64>,
@@ -186,6 +188,8 @@ impl Disk {
             snapshot: None,
             incarnation: 0,
             directory: dice.random(),
+            starts: Vec::new(),
+            peers: BTreeMap::new(),
             torn: false,
             changed_from: None,
             plan,
@@ -317,10 +321,6 @@ impl Disk {
         self.state.lock().plan = plan;
     }
 
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.state.lock().incarnation
-    }
-
     pub(crate) fn take_counts(&self) -> DiskCounts {
         std::mem::take(&mut self.state.lock().counts)
     }
@@ -405,6 +405,60 @@ impl LogStorage for Disk {
 
     fn committed(&self) -> Option<Bytes> {
         self.state.lock().seen.committed.clone()
+    }
+}
+
+/// A small file, written at once and whole.
+impl PeerMemory for Disk {
+    fn starts(&self) -> Vec<Start> {
+        self.state.lock().starts.clone()
+    }
+
+    fn add_start(&self, start: Start) -> io::Result<()> {
+        self.state.lock().starts.push(start);
+        Ok(())
+    }
+
+    fn peer(&self, node: u64) -> Option<KnownPeer> {
+        self.state.lock().peers.get(&node).copied()
+    }
+
+    fn set_peer(&self, node: u64, known: KnownPeer) -> io::Result<()> {
+        self.state.lock().peers.insert(node, known);
+        Ok(())
+    }
+}
+
+/// A disk as it was at some time, for a fault that puts it back.
+#[derive(Clone)]
+pub(crate) struct DiskCopy {
+    durable: Content,
+    snapshot: Option<(Snapshot, Bytes)>,
+    incarnation: u64,
+    starts: Vec<Start>,
+    peers: BTreeMap<u64, KnownPeer>,
+}
+
+impl Disk {
+    /// What is durable now.
+    pub(crate) fn copy(&self) -> DiskCopy {
+        let state = self.state.lock();
+        DiskCopy {
+            durable: state.durable.clone(),
+            snapshot: state.snapshot.clone(),
+            incarnation: state.incarnation,
+            starts: state.starts.clone(),
+            peers: state.peers.clone(),
+        }
+    }
+
+    /// Puts a copy back, while the node is down.
+    pub(crate) fn put_back(&self, copy: DiskCopy) {
+        let mut state = self.state.lock();
+        let DiskCopy { durable, snapshot, incarnation, starts, peers } = copy;
+        (state.seen, state.durable, state.snapshot) = (durable.clone(), durable, snapshot);
+        (state.incarnation, state.starts, state.peers) = (incarnation, starts, peers);
+        state.note_changed(0);
     }
 }
 

@@ -81,6 +81,9 @@ kinds! {
     ClockRate = "clock-rate",
     /// A node takes a snapshot now.
     Snapshot = "snapshot",
+    /// A node's disk is put back to what it was a while ago. Counted when it strikes: when nothing else has been wrong for a while, for
+    /// nobody can tell what is lost while those are away who know.
+    Rollback = "rollback",
     /// A node joins the cluster.
     AddNode = "add-node",
     /// A node leaves it.
@@ -106,6 +109,19 @@ enum Undo {
     Disk(HostId),
 }
 
+/// A disk that was copied, and is to be put back.
+#[derive(Clone, Copy, Debug)]
+struct Rollback {
+    node: HostId,
+    strike_at: Duration,
+    struck_at: Option<Duration>,
+}
+
+/// For so long everybody has been well when a disk is put back: peers write down within a second what a node has acknowledged to them.
+const QUIET_BEFORE: Duration = Duration::from_secs(3);
+/// For so long nothing else happens after that.
+const FOUND_OUT_WITHIN: Duration = Duration::from_secs(4);
+
 /// Deals out faults.
 #[derive(Debug)]
 pub struct Faults {
@@ -121,6 +137,9 @@ pub struct Faults {
     cut: BTreeMap<(HostId, HostId), u32>,
     counts: BTreeMap<FaultKind, u64>,
     nodes_wanted: usize,
+    rollback: Option<Rollback>,
+    /// Since when nothing but a rollback has been under way.
+    quiet_since: Option<Duration>,
     /// Until then, whoever appends several entries at once loses power.
     armed_until: Duration,
 }
@@ -143,6 +162,8 @@ impl Faults {
             cut: BTreeMap::new(),
             counts: BTreeMap::new(),
             nodes_wanted: usize::try_from(plan.world.nodes).unwrap_or(usize::MAX),
+            rollback: None,
+            quiet_since: None,
             armed_until: Duration::ZERO,
         }
     }
@@ -162,7 +183,9 @@ impl Faults {
         if now < self.armed_until {
             self.strike_mid_append(world);
         }
-        if now < self.next || self.kinds.is_empty() {
+        self.roll_back(world);
+        let holds = self.rollback.as_ref().is_some_and(|rollback| rollback.strike_at <= now);
+        if now < self.next || self.kinds.is_empty() || holds {
             return;
         }
         let gap = self.rng.random_range(1..=2 * self.every_ms);
@@ -178,12 +201,13 @@ impl Faults {
 
     /// Whether nothing is under way: everything that was begun has been undone.
     pub fn is_quiet(&self) -> bool {
-        self.ongoing.is_empty()
+        self.ongoing.is_empty() && self.rollback.as_ref().is_none_or(|rollback| rollback.struck_at.is_none())
     }
 
     /// Forgets what is under way: the world has been healed as a whole.
     pub fn healed(&mut self) {
         self.ongoing.clear();
+        self.rollback = None;
         self.armed_until = Duration::ZERO;
         self.cut.clear();
     }
@@ -260,6 +284,10 @@ impl Faults {
             K::PauseOne | K::PauseLeader | K::PauseAll | K::PauseClients => self.pause(world, kind),
             K::BadLinks | K::SlowDisk | K::ClockJump | K::ClockYears | K::ClockRate | K::Snapshot => {
                 self.trouble(world, kind)
+            }
+            K::Rollback => {
+                self.plan_rollback(world);
+                false
             }
             K::AddNode | K::RemoveNode => self.membership(world, kind),
         }
@@ -423,6 +451,42 @@ impl Faults {
                 None => false,
             },
             _ => false,
+        }
+    }
+
+    fn plan_rollback(&mut self, world: &mut World) {
+        let up: Vec<HostId> = world.nodes().into_iter().filter(|node| world.node(*node).is_some()).collect();
+        if self.rollback.is_some() {
+            return;
+        }
+        let Some(node) = leader(world).filter(|_| self.rng.random_bool(0.3)).or_else(|| self.any(&up)) else { return };
+        world.copy_disk(node);
+        let after = Duration::from_millis(self.rng.random_range(200..=2 * self.lasts_ms));
+        self.rollback = Some(Rollback { node, strike_at: world.now() + after, struck_at: None });
+    }
+
+    /// Puts a disk back when that is due and everybody else is well. Whoever is turned away for that stays down: the world has it removed
+    /// and another join in its place.
+    fn roll_back(&mut self, world: &mut World) {
+        let now = world.now();
+        let well = |node: HostId| world.node(node).is_some() && !world.is_paused(node);
+        let calm = self.ongoing.is_empty()
+            && now >= self.armed_until
+            && world.changes_under_way() == 0
+            && world.nodes().into_iter().all(well);
+        self.quiet_since = calm.then(|| self.quiet_since.unwrap_or(now));
+        let Some(Rollback { node, strike_at, struck_at }) = self.rollback else { return };
+        match struck_at {
+            None if !world.nodes().contains(&node) => self.rollback = None,
+            None if now >= strike_at && self.quiet_since.is_some_and(|since| now >= since + QUIET_BEFORE) => {
+                world.put_back(node);
+                world.note("fault rollback");
+                *self.counts.entry(FaultKind::Rollback).or_default() += 1;
+                self.rollback = Some(Rollback { node, strike_at, struck_at: Some(now) });
+            }
+            Some(_) if world.is_turned_away(node) => self.rollback = None,
+            Some(at) if now >= at + FOUND_OUT_WITHIN => self.rollback = None,
+            _ => {}
         }
     }
 

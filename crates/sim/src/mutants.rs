@@ -57,6 +57,7 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted => {
             (&[F::PowerAll, F::PowerMajority, F::PowerLeader, F::PartitionHalves], &[Work::Data])
         }
+        Bug::AcceptRolledBackDirectory => (&[F::Rollback, F::KillOne, F::KillLeader], &[Work::Data]),
         Bug::SkipReadIndex | Bug::ReadIndexWithoutQuorum => {
             (&[F::PartitionLeader, F::PartitionOne, F::PauseLeader], &[Work::Data])
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use lockkeeper_consensus::StartId;
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use parking_lot::Mutex;
 use rand::SeedableRng;
@@ -46,6 +47,7 @@ impl Boot {
             Err(why) => return complain(why),
         };
         self.disk.start();
+        let start = StartId { number: opened.incarnation, boot: self.seed };
         let mut config = self.config;
         config.consensus.cluster = "sim".into();
         config.consensus.node = self.host;
@@ -55,8 +57,10 @@ impl Boot {
             store: Arc::new(self.disk.clone()),
             opened,
             snapshots: Arc::new(self.disk.clone()),
-            blocking: Arc::new(self.disk),
-            transport: Arc::new(PeerLink { net: self.net, from: self.host }),
+            blocking: Arc::new(self.disk.clone()),
+            memory: Arc::new(self.disk.clone()),
+            boot: start.boot,
+            transport: Arc::new(PeerLink { net: self.net, from: self.host, start, disk: self.disk }),
             clock: Arc::new(self.clock),
             random: Box::new(StdRng::seed_from_u64(self.seed)),
             fatal: complain.clone(),

@@ -89,7 +89,7 @@ impl Report {
 /// What is known of a node between two steps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    incarnation: u64,
+    life: u64,
     applied: u64,
     /// It runs, or did when it was last looked at.
     up: bool,
@@ -288,7 +288,7 @@ impl Run {
         let now_us = crate::clients::micros(self.world.now());
         let mut oracle = self.oracle.lock();
         for (id, known) in &mut self.known {
-            if known.up && (!self.world.is_up(*id) || self.world.incarnation(*id) != known.incarnation) {
+            if known.up && (!self.world.is_up(*id) || self.world.lives(*id) != known.life) {
                 known.up = false;
                 oracle.node_died(*id, now_us);
             }
@@ -303,9 +303,9 @@ impl Run {
             }
             let Some(node) = self.world.node(id) else { continue };
             let known = self.known.entry(id).or_default();
-            let incarnation = self.world.incarnation(id);
-            if known.incarnation != incarnation {
-                *known = Known { incarnation, ..Known::default() };
+            let life = self.world.lives(id);
+            if known.life != life {
+                *known = Known { life, ..Known::default() };
             }
             known.up = true;
             let leadership = *node.consensus().leadership().borrow();

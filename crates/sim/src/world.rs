@@ -17,7 +17,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::calls::ClientNet;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskCopy};
 use crate::host::{Host, panics, watch_for_panics};
 use crate::members;
 use crate::net::{Event, Net, What};
@@ -36,6 +36,9 @@ pub struct Fatal {
     pub why: String,
 }
 
+/// What a node says that its peers, or the log, have found to be an older copy of itself.
+const TURNED_AWAY: [&str; 2] = ["does not accept this node", "the log names start"];
+
 /// The part of a node that its host's runtime does not hold.
 struct Resident {
     disk: Disk,
@@ -43,6 +46,12 @@ struct Resident {
     /// What [`World::node`] lends out; the same as in the slot.
     node: Option<Node>,
     removed: bool,
+    /// How often it has booted. Its own count of starts goes back with its disk.
+    lives: u64,
+    copy: Option<DiskCopy>,
+    /// Its disk was put back: its peers may turn it away, and then it stays down for good.
+    put_back: bool,
+    turned_away: bool,
 }
 
 /// A change of the membership that is under way.
@@ -181,6 +190,17 @@ impl World {
         heard.extend(panics().into_iter().map(|panic| (CLIENTS, format!("panicked: {panic}"))));
         for (host, why) in heard {
             self.trace(host, format_args!("cannot go on: {why}"));
+            if let Some(resident) = self.residents.get_mut(&host).filter(|resident| resident.put_back)
+                && TURNED_AWAY.iter().any(|said| why.contains(said))
+            {
+                resident.turned_away = true;
+                self.count("rolled back and turned away");
+                self.crash(host, Crash::Kill);
+                // As the remedy says.
+                self.remove_node(host);
+                self.add_node();
+                continue;
+            }
             self.fatals.push(Fatal { at: self.now(), host, why });
             if host != CLIENTS {
                 self.crash(host, Crash::Kill);
@@ -229,9 +249,14 @@ impl World {
         self.hosts.get(&host).is_some_and(Host::is_paused)
     }
 
-    /// Increases with each start of the node.
-    pub fn incarnation(&self, node: HostId) -> u64 {
-        self.residents.get(&node).map_or(0, |resident| resident.disk.incarnation())
+    /// Increases with each start of the node, whatever became of its disk.
+    pub fn lives(&self, node: HostId) -> u64 {
+        self.residents.get(&node).map_or(0, |resident| resident.lives)
+    }
+
+    /// Whether its peers have turned the node away because its disk was put back.
+    pub fn is_turned_away(&self, node: HostId) -> bool {
+        self.residents.get(&node).is_some_and(|resident| resident.turned_away)
     }
 
     /// The log as the node sees it (unsynced records included), or what is on its disk when it is down.
@@ -315,11 +340,31 @@ impl World {
 
     /// Starts a crashed node again, over what its disk has kept.
     pub fn restart(&mut self, node: HostId) {
-        let gone = self.residents.get(&node).is_none_or(|resident| resident.removed);
+        let gone = self.residents.get(&node).is_none_or(|resident| resident.removed || resident.turned_away);
         if !gone && !self.is_up(node) {
             self.count("restarts");
             self.boot_node(node);
         }
+    }
+
+    /// Copies what is durable on a node's disk, to be put back later.
+    pub fn copy_disk(&mut self, node: HostId) {
+        self.trace(node, format_args!("has its disk copied"));
+        if let Some(resident) = self.residents.get_mut(&node) {
+            resident.copy = Some(resident.disk.copy());
+        }
+    }
+
+    /// Kills a node, puts the copy of its disk back and starts it over that.
+    pub fn put_back(&mut self, node: HostId) {
+        self.crash(node, Crash::Kill);
+        let Some(resident) = self.residents.get_mut(&node) else { return };
+        let Some(copy) = resident.copy.take() else { return };
+        resident.disk.put_back(copy);
+        resident.put_back = true;
+        self.trace(node, format_args!("has its disk put back to what it was"));
+        self.count("disks put back");
+        self.restart(node);
     }
 
     /// Freezes a host ([`CLIENTS`] too) as SIGSTOP does.
@@ -513,7 +558,17 @@ impl World {
     fn settle(&mut self, node: HostId) {
         let disk = Disk::new(self.plan.disk, self.dice.random());
         self.hosts.insert(node, Host::new());
-        self.residents.insert(node, Resident { disk, slot: Arc::default(), node: None, removed: false });
+        let resident = Resident {
+            disk,
+            slot: Arc::default(),
+            node: None,
+            removed: false,
+            lives: 0,
+            copy: None,
+            put_back: false,
+            turned_away: false,
+        };
+        self.residents.insert(node, resident);
     }
 
     fn boot_host(&mut self, id: HostId) {
@@ -538,6 +593,7 @@ impl World {
         let peers = (1..=self.plan.nodes).chain([node]).map(|peer| (peer, address(peer))).collect();
         let (Some(host), Some(resident)) = (self.hosts.get(&node), self.residents.get_mut(&node)) else { return };
         resident.slot = Arc::default();
+        resident.lives += 1;
         let boot = Boot {
             host: node,
             config: self.plan.node.clone(),

@@ -62,6 +62,7 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
     match bug {
         Bug::AckBeforeBarrier | Bug::BareFlush => &[LOST_WRITES],
         Bug::VoteNotPersisted => &[KILL_ALL, LOST_WRITES],
+        Bug::AcceptRolledBackDirectory => const { &[prove(&["rollback"])] },
         Bug::SkipReadIndex => {
             const { &[run(&["--workload", "register", "--nemesis", "partition-leader", "--time", "20"]), MINORITY] }
         }
@@ -124,8 +125,14 @@ pub(super) fn is_of(bug: Bug, what: &str) -> bool {
 }
 
 /// Something acknowledged is gone, or was never agreed on.
-const GONE: &[&str] =
-    &["was acknowledged and is not on", "acknowledged was", "votes were forgotten", "token", "replicas"];
+const GONE: &[&str] = &[
+    "was acknowledged and is not on",
+    "acknowledged was",
+    "votes were forgotten",
+    "token",
+    "replicas",
+    "does not accept this node",
+];
 const EARLY: &[&str] = &["early", "expired"];
 const QUEUE: &[&str] =
     &["as a black box", "no more holders than allowed", "order of the log", "releases in the log", "no standstill"];
@@ -134,6 +141,7 @@ const QUEUE: &[&str] =
 fn finds(bug: Bug) -> &'static [&'static str] {
     match bug {
         Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted | Bug::ResetTokensAtRestore => GONE,
+        Bug::AcceptRolledBackDirectory => &["put back still run", "differ at zxid", "both run"],
         Bug::SkipReadIndex => &["linearizable", "replayed from the log", "agree with real time"],
         Bug::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
         Bug::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],

@@ -20,6 +20,7 @@ mod pair;
 mod paused_holder;
 mod queues;
 mod recovery;
+mod rollback;
 mod semaphore;
 mod sharing;
 mod synced;
@@ -140,6 +141,12 @@ pub const PROOFS: &[Proof] = &[
         about: "100 leaders killed, 100 stopped, 100 cut off, 200 holders killed: p50, p99 and max of the time to the next grant",
         limit: |context| minutes(5 + u64::from(context.rounds.unwrap_or(recovery::ROUNDS))),
         run: |context| Box::pin(recovery::run(context)),
+    },
+    Proof {
+        name: "rollback",
+        about: "directories put back from older copies, cloned, wiped: turned away, never ready beside another content (P12)",
+        limit: |context| minutes(2 + 4 * u64::from(context.rounds.unwrap_or(rollback::ROUNDS))),
+        run: |context| Box::pin(rollback::run(context)),
     },
     Proof {
         name: "group-commit",

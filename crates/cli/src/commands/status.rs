@@ -103,9 +103,13 @@ fn role(status: &NodeStatus) -> String {
 fn state(status: &NodeStatus) -> String {
     let out_of_step = status.members.iter().filter(|member| member.synced == Some(false));
     let without: Vec<String> = out_of_step.map(|member| member.node_id.to_string()).collect();
+    let mut notes = Vec::new();
+    if !without.is_empty() {
+        notes.push(format!("; not in step: {}", without.join(", ")));
+    }
+    notes.extend(status.members.iter().filter_map(|member| member.turned_away.as_ref()).map(|why| format!("; {why}")));
     match &status.not_ready_because {
-        _ if status.ready && without.is_empty() => "ready".into(),
-        _ if status.ready => format!("ready; not in step: {}", without.join(", ")),
+        _ if status.ready => format!("ready{}", notes.concat()),
         Some(because) => format!("not ready: {because}"),
         None => "not ready".into(),
     }
@@ -126,13 +130,17 @@ mod tests {
     use super::*;
 
     fn told(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> String {
+        state(&status_of(ready, because, synced))
+    }
+
+    fn status_of(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> NodeStatus {
         let member = |(number, synced): (usize, &Option<bool>)| json!({ "node_id": number + 1, "peer_address": "a:1", "role": "voter", "synced": synced });
         let members: Vec<_> = synced.iter().enumerate().map(member).collect();
         let status = json!({
             "cluster": "c", "node_id": 1, "version": "0", "term": 1, "leading": true, "ready": ready, "not_ready_because": because,
             "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0, "members": members,
         });
-        state(&serde_json::from_value(status).unwrap())
+        serde_json::from_value(status).unwrap()
     }
 
     #[test]
@@ -141,5 +149,12 @@ mod tests {
         assert_eq!(told(true, None, &[Some(true), Some(false), Some(false)]), "ready; not in step: 2, 3");
         assert_eq!(told(true, None, &[None, None, None]), "ready", "a follower does not know");
         assert_eq!(told(false, Some("no leader"), &[None]), "not ready: no leader");
+    }
+
+    #[test]
+    fn whoever_is_turned_away_is_named_with_the_reason() {
+        let mut status = status_of(true, None, &[Some(true), Some(false)]);
+        status.members[1].turned_away = Some("node 2 is turned away: an older copy".into());
+        assert_eq!(state(&status), "ready; not in step: 2; node 2 is turned away: an older copy");
     }
 }

@@ -70,7 +70,7 @@ pub fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, 
         rest.extend((payload.len() as u32).to_le_bytes());
         rest.extend(payload);
     }
-    framed(&(vote, prev, commit, entries.len() as u32, 1_000_u64), &rest)
+    framed(&(vote, prev, commit, entries.len() as u32, 1_000_u64, 0_u64), &rest)
 }
 
 /// A follower's clocks, before each answer to an append: wall clock and replicated clock.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerGate,
-    PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, Timekeeper, Transport,
-    TransportError,
+    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerCaller,
+    PeerGate, PeerIdentity, PeerKind, PeerMemory, PeerService, Restored, ServiceError, SnapshotEncoder, StartId,
+    Timekeeper, Transport, TransportError,
 };
 use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
@@ -179,12 +179,17 @@ impl Transport for Wire {
             // Between processes these are headers.
             let identity = book.identity();
             let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
-            let expected = book.directory(to).map(|directory| format!("{directory:x}"));
+            let known = book.peer(to);
+            let expected = known.map(|known| format!("{:x}", known.directory));
+            let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
+            let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
             let admitted = PeerGate::new(target_book).admit(|name| match name {
                 "lockkeeper-cluster" => Some(identity.cluster.as_str()),
                 "lockkeeper-from" => Some(sender.as_str()),
                 "lockkeeper-directory" => Some(directory.as_str()),
                 "lockkeeper-to-directory" => expected.as_deref(),
+                "lockkeeper-start" => Some(own_start.as_str()),
+                "lockkeeper-to-start" => to_start.as_deref(),
                 _ => None,
             });
             let caller =
@@ -225,6 +230,7 @@ pub struct Member {
     pub consensus: Consensus,
     pub machine: Arc<Recorder>,
     pub store: Store,
+    pub start: StartId,
     pub fatal: Arc<Mutex<Vec<String>>>,
     /// What the store takes for the free space of the disk.
     pub free_bytes: Arc<AtomicU64>,
@@ -316,7 +322,14 @@ impl Cluster {
         let directory = self.directory(node);
         let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
-        let identity = PeerIdentity { cluster: "test".into(), node, directory: opened.directory };
+        let boot = fresh_directory() as u64;
+        let identity = PeerIdentity {
+            cluster: "test".into(),
+            node,
+            directory: opened.directory,
+            start: StartId { number: opened.incarnation, boot },
+        };
+        let start = identity.start;
         let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
         let machine = Arc::new(Recorder::default());
         let consensus = Consensus::start(Parts {
@@ -328,13 +341,15 @@ impl Cluster {
             machine: machine.clone(),
             service: Arc::new(Echo),
             transport: Arc::new(Wire { net: self.net.clone(), from: node, book: book.clone() }),
+            memory: book.clone(),
+            boot,
             time: Arc::new(WallTime),
             fatal: hook,
         })
         .await
         .unwrap();
         self.net.0.lock().unwrap().running.insert(node, (consensus.clone(), book, CancellationToken::new()));
-        self.members.insert(node, Member { consensus, machine, store, fatal, free_bytes });
+        self.members.insert(node, Member { consensus, machine, store, start, fatal, free_bytes });
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
@@ -370,6 +385,11 @@ impl Cluster {
 
     pub fn at(&self, node: u64) -> &Member {
         &self.members[&node]
+    }
+
+    /// A node as the gate of another sees it.
+    pub fn caller(&self, node: u64) -> PeerCaller {
+        PeerCaller { node, start: self.at(node).start, expects: None }
     }
 
     pub fn followers(&self, leader: u64) -> Vec<u64> {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Config, PeerBook, PeerGate, PeerIdentity, PeerKind, Transport, TransportError,
+    BlockingPool, Config, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
 };
 use lockkeeper_core::{
     AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
@@ -77,12 +77,17 @@ impl Transport for Wire {
             };
             let identity = book.identity();
             let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
-            let expected = book.directory(to).map(|directory| format!("{directory:x}"));
+            let known = book.peer(to);
+            let expected = known.map(|known| format!("{:x}", known.directory));
+            let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
+            let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
             let admitted = PeerGate::new(target_book).admit(|name| match name {
                 "lockkeeper-cluster" => Some(identity.cluster.as_str()),
                 "lockkeeper-from" => Some(sender.as_str()),
                 "lockkeeper-directory" => Some(directory.as_str()),
                 "lockkeeper-to-directory" => expected.as_deref(),
+                "lockkeeper-start" => Some(own_start.as_str()),
+                "lockkeeper-to-start" => to_start.as_deref(),
                 _ => None,
             });
             let caller =
@@ -160,7 +165,13 @@ impl Cluster {
         let directory = self.directory(id);
         let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
-        let identity = PeerIdentity { cluster: "test".into(), node: id, directory: opened.directory };
+        let boot = next_number();
+        let identity = PeerIdentity {
+            cluster: "test".into(),
+            node: id,
+            directory: opened.directory,
+            start: StartId { number: opened.incarnation, boot },
+        };
         let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
         let node = Node::start(Parts {
             config,
@@ -169,6 +180,8 @@ impl Cluster {
             snapshots: Arc::new(snapshots),
             blocking: Arc::new(BlockingPool),
             transport: Arc::new(Wire { net: self.net.clone(), from: id, book: book.clone() }),
+            memory: book.clone(),
+            boot,
             clock: Arc::new(SystemClock::new()),
             random: Box::new(rand::rngs::StdRng::seed_from_u64(next_number())),
             fatal: hook,

@@ -45,6 +45,7 @@ fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>
                 matched_index: follower.and_then(|follower| follower.matched),
                 answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
                 synced: follower.map(|follower| follower.synced),
+                turned_away: status.and_then(|status| status.turned_away.get(node_id).cloned()),
             }
         })
         .collect()

@@ -41,7 +41,7 @@ fn forgeries(from: u64) -> Vec<(&'static str, Vec<u8>)> {
         let ask = [vote(term, from, false), vec![1], number(1), number(1 << 40), vec![0]].concat();
         all.push(("vote", ask.clone()));
         all.push(("pre-vote", ask));
-        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0, 9]].concat();
+        let heartbeat = [&vote(term, from, true)[..], &none, &none, &[0, 9, 0]].concat();
         all.push(("append", framed(heartbeat.clone(), &[])));
         all.push(("heartbeat", framed(heartbeat, &[])));
         all.push(("transfer-leader", [vote(term, from, true), number(from % 3 + 1), none.to_vec()].concat()));
@@ -57,9 +57,11 @@ async fn send(to: &Running, data: &Path, from: u64, kind: &str, body: Vec<u8>) -
     let own = if from == 1 { 2 } else { 1 };
     let book = std::fs::read_to_string(data.join(format!("node{own}/peers"))).unwrap();
     let known = book.lines().find_map(|line| line.strip_prefix(&format!("{from} "))).unwrap();
-    let directory = known.split(' ').next().unwrap().to_owned();
+    let fields: Vec<&str> = known.split(' ').collect();
+    let (directory, start) = (fields[0].to_owned(), fields[1].to_owned());
     let call = to.http.post(format!("http://{}/peer/v1/{kind}", to.peer)).body(body);
     let call = call.header("lockkeeper-cluster", "test").header("lockkeeper-from", from.to_string());
+    let call = call.header("lockkeeper-start", start);
     let answer = call.header("lockkeeper-directory", directory).send().await.unwrap();
     (answer.status(), answer.text().await.unwrap_or_default())
 }

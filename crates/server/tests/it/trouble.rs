@@ -81,7 +81,12 @@ async fn strangers_at_the_peer_door() {
     };
     let directory = "00000000000000000000000000000007";
     let of = |cluster: &'static str, from: &'static str| {
-        [("lockkeeper-cluster", cluster), ("lockkeeper-from", from), ("lockkeeper-directory", directory)]
+        [
+            ("lockkeeper-cluster", cluster),
+            ("lockkeeper-from", from),
+            ("lockkeeper-directory", directory),
+            ("lockkeeper-start", "1.7"),
+        ]
     };
     for kind in ["append", "vote", "pre-vote", "snapshot", "propose", "service", "transfer-leader"] {
         let path = format!("/peer/v1/{kind}");

@@ -1,0 +1,463 @@
+//! Admission: before a node takes part, and with each peer before the two speak Raft, both have found each other's starts in order.
+//!
+//! A node claims the starts of its directory at every peer (see [`crate::starts`]) and hears the peer's in the answer. Until a majority
+//! of the voters, itself included, has found its claim in order, and every other peer has answered or cannot be reached, it neither
+//! votes nor campaigns nor acknowledges anything. After that it does so with those peers alone which have found it in order and which it
+//! has found in order itself. A claim that a peer's memory contradicts ends the process: see `Peers::look_at`.
+//!
+//! Nodes that restart together let each other in: answering a claim takes no admission. This must never let a peer's old message undo
+//! what is known of its present start, and never refuse an intact directory: memories may be old, and only ever know less.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, mpsc};
+
+use crate::blocking::blocking;
+use crate::consensus::FatalHook;
+use crate::error::ServeError;
+use crate::formation;
+use crate::gate::{GateRejection, PeerCaller};
+use crate::inner::Inner;
+use crate::starts::{Acknowledged, Claim, KnownPeer, PeerMemory, StartId};
+use crate::transport::{PeerKind, TransportError};
+use crate::types::LogId;
+use crate::wire::{self, AdmissionReply};
+
+/// The receiver has not been let in itself yet.
+pub(crate) const CODE_NOT_ADMITTED: &str = "not_admitted";
+/// The two have not found each other's present starts in order yet: claim again.
+pub(crate) const CODE_START_UNCONFIRMED: &str = "start_unconfirmed";
+
+const CLAIM_DEADLINE: Duration = Duration::from_millis(500);
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+/// While this node is not let in.
+const PAUSE_WAITING: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A peer that has not answered so many claims counts as out of reach; one whose process is gone does at once.
+const SILENT_AFTER: u32 = 3;
+/// How often what peers have acknowledged is written down.
+const NOTE_EVERY: Duration = Duration::from_secs(1);
+const MAX_VOTERS: usize = 256;
+
+/// This node and one peer.
+#[derive(Default)]
+struct Pair {
+    /// The start of the peer which this node has found in order.
+    verified: Option<StartId>,
+    /// The start of the peer which has found this node's in order.
+    approved_by: Option<StartId>,
+    /// Whether the peer belongs to a formed cluster, as it said.
+    formed: Option<bool>,
+    /// Claims since the last answer.
+    unanswered: u32,
+    /// Nothing listens there.
+    gone: bool,
+    turned_away: Option<String>,
+    acknowledged: Acknowledged,
+    written: Acknowledged,
+    claim_now: Arc<Notify>,
+}
+
+impl Pair {
+    fn is_complete(&self) -> bool {
+        self.approved_by.is_some() && self.approved_by == self.verified
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    admitted: bool,
+    condemned: bool,
+    peers: BTreeMap<u64, Pair>,
+    /// The voters by the latest membership that this node or one of its peers knows, and the log index of that.
+    voters: Option<(u64, BTreeSet<u64>)>,
+}
+
+/// See the module's text.
+pub(crate) struct Admission {
+    node: u64,
+    claim: Claim,
+    memory: Arc<dyn PeerMemory>,
+    fatal: FatalHook,
+    configured: BTreeSet<u64>,
+    table: Mutex<Table>,
+    /// Peers for which a task is wanted.
+    wanted: mpsc::UnboundedSender<u64>,
+}
+
+impl Admission {
+    pub(crate) fn new(
+        (node, claim): (u64, Claim),
+        memory: Arc<dyn PeerMemory>,
+        fatal: FatalHook,
+        configured: BTreeSet<u64>,
+        fresh: bool,
+    ) -> (Arc<Admission>, mpsc::UnboundedReceiver<u64>) {
+        let (wanted, requests) = mpsc::unbounded_channel();
+        // A directory without a vote and a log has acknowledged nothing; that it is not a wiped one, its peers see by its id.
+        let table = Mutex::new(Table { admitted: fresh, ..Table::default() });
+        let admission = Admission { node, claim, memory, fatal, configured, table, wanted };
+        for peer in admission.configured.iter().filter(|peer| **peer != node) {
+            admission.pair(&mut admission.table.lock(), *peer);
+        }
+        (Arc::new(admission), requests)
+    }
+
+    /// The pair with a peer; the first mention of a peer starts its task.
+    fn pair<'t>(&self, table: &'t mut Table, peer: u64) -> &'t mut Pair {
+        table.peers.entry(peer).or_insert_with(|| {
+            // The receiver is gone only when consensus has stopped.
+            let _ = self.wanted.send(peer);
+            let acknowledged = self.memory.peer(peer).map(|known| known.acknowledged).unwrap_or_default();
+            Pair { acknowledged, written: acknowledged, ..Pair::default() }
+        })
+    }
+
+    /// Whether Raft messages may go to a peer.
+    pub(crate) fn may_call(&self, peer: u64) -> bool {
+        let mut table = self.table.lock();
+        let open = table.admitted && !table.condemned;
+        self.pair(&mut table, peer).approved_by.is_some() && open
+    }
+
+    /// Whether a Raft message of a peer may be acted on.
+    pub(crate) fn check_caller(&self, caller: PeerCaller) -> Result<(), ServeError> {
+        if let Some(expected) = caller.expects {
+            self.claim.agrees_with_start(self.node, expected).map_err(|no| {
+                self.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
+                ServeError::new(no.code, no.detail)
+            })?;
+        }
+        let mut table = self.table.lock();
+        let open = table.admitted && !table.condemned;
+        let pair = self.pair(&mut table, caller.node);
+        if !open {
+            pair.claim_now.notify_one();
+            return Err(ServeError::new(CODE_NOT_ADMITTED, format!("node {} is not let in yet", self.node)));
+        }
+        if pair.is_complete() && pair.verified == Some(caller.start) {
+            return Ok(());
+        }
+        if pair.approved_by != Some(caller.start) {
+            pair.approved_by = None;
+            pair.claim_now.notify_one();
+        }
+        let detail = format!("nodes {} and {} have not found each other's starts in order yet", self.node, caller.node);
+        Err(ServeError::new(CODE_START_UNCONFIRMED, detail))
+    }
+
+    /// A peer asks for a new claim.
+    pub(crate) fn renew(&self, peer: u64) {
+        if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
+            pair.approved_by = None;
+            pair.claim_now.notify_one();
+        }
+    }
+
+    /// A removed member.
+    pub(crate) fn forget(&self, peer: u64) {
+        if let Some(pair) = self.table.lock().peers.remove(&peer) {
+            pair.claim_now.notify_one();
+        }
+    }
+
+    /// This node's directory must not be used.
+    pub(crate) fn condemn(&self, why: &str) {
+        self.table.lock().condemned = true;
+        (self.fatal)(why.to_owned());
+    }
+
+    /// A peer has acknowledged a log index, or granted its vote, or has said as the leader of a term what of its log is durable.
+    pub(crate) fn acknowledged(&self, peer: u64, what: Acknowledged) {
+        if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
+            pair.acknowledged = pair.acknowledged.max(what);
+            // It takes part: whatever was turned away in its name is not the process that runs.
+            pair.turned_away = None;
+        }
+    }
+
+    /// Compares a peer's claim with what this node remembers of it, and remembers the claim if it is in order.
+    fn judge(&self, peer: u64, claim: &Claim, replicated: Option<u64>) -> Result<(), GateRejection> {
+        let acknowledged = {
+            let mut table = self.table.lock();
+            self.pair(&mut table, peer).acknowledged
+        };
+        let known = self.memory.peer(peer).unwrap_or(KnownPeer {
+            directory: claim.directory,
+            start: None,
+            acknowledged: Acknowledged::default(),
+        });
+        let known = KnownPeer { acknowledged: known.acknowledged.max(acknowledged), ..known };
+        let in_order = claim
+            .agrees_with(peer, &known)
+            .and_then(|()| replicated.map_or(Ok(()), |number| claim.agrees_with_replicated(peer, number)));
+        let remembered = match &in_order {
+            Ok(()) => KnownPeer { start: Some(claim.start()), ..known },
+            // What speaks against the directory must outlive this process.
+            Err(_) => known,
+        };
+        if self.memory.peer(peer) != Some(remembered)
+            && let Err(error) = self.memory.set_peer(peer, remembered)
+        {
+            let detail = format!("node {} cannot write down the start of node {peer}: {error}", self.node);
+            return Err(GateRejection { code: CODE_NOT_ADMITTED, detail });
+        }
+        self.settle(peer, claim, &in_order);
+        in_order
+    }
+
+    fn settle(&self, peer: u64, claim: &Claim, in_order: &Result<(), GateRejection>) {
+        let mut table = self.table.lock();
+        let pair = self.pair(&mut table, peer);
+        match in_order {
+            Ok(()) => {
+                pair.verified = Some(claim.start());
+                pair.turned_away = None;
+            }
+            Err(no) => {
+                tracing::error!(peer, code = no.code, "{}", no.detail);
+                metrics::counter!("lockkeeper_peers_turned_away_total", "code" => no.code).increment(1);
+                pair.turned_away = Some(no.detail.clone());
+                // An old message, or a copy, says nothing against the process that was found in order.
+                if pair.verified == Some(claim.start()) {
+                    pair.verified = None;
+                }
+            }
+        }
+    }
+
+    /// Lets this node in, if that is due.
+    fn review(&self) {
+        let mut table = self.table.lock();
+        if table.admitted || table.condemned {
+            return;
+        }
+        let voters = table.voters.as_ref().map_or(&self.configured, |(_, voters)| voters);
+        let others: Vec<u64> = voters.iter().copied().filter(|voter| *voter != self.node).collect();
+        let needed = (voters.len() / 2 + 1).saturating_sub(usize::from(voters.contains(&self.node)));
+        let pair = |peer: &u64| table.peers.get(peer);
+        let complete = others.iter().filter_map(pair).filter(|pair| pair.is_complete()).count();
+        let settled = |pair: &Pair| pair.is_complete() || pair.gone || pair.unanswered >= SILENT_AFTER;
+        let all_settled = others.iter().all(|peer| pair(peer).is_some_and(settled));
+        if complete >= needed && all_settled {
+            table.admitted = true;
+            tracing::info!(
+                start = self.claim.start().number,
+                peers = complete,
+                "this node's data directory is in order; taking part"
+            );
+        }
+    }
+
+    /// Why this node does not take part yet.
+    pub(crate) fn waits_because(&self) -> Option<String> {
+        let table = self.table.lock();
+        if table.admitted && !table.condemned {
+            return None;
+        }
+        if table.condemned {
+            return Some("its data directory was turned away by its peers; see the log".into());
+        }
+        let voters = table.voters.as_ref().map_or(&self.configured, |(_, voters)| voters);
+        let missing = voters.iter().filter(|peer| **peer != self.node);
+        let missing = missing.filter(|peer| !table.peers.get(peer).is_some_and(Pair::is_complete));
+        let missing: Vec<String> = missing.map(u64::to_string).collect();
+        Some(format!(
+            "its data directory is not confirmed yet: it takes a majority of the voters to compare it with what they remember, and \
+             nodes {} have not answered",
+            missing.join(", ")
+        ))
+    }
+
+    /// Peers whose data directories are not in order, and why.
+    pub(crate) fn turned_away(&self) -> BTreeMap<u64, String> {
+        let table = self.table.lock();
+        let away = |(peer, pair): (&u64, &Pair)| pair.turned_away.clone().map(|why| (*peer, why));
+        table.peers.iter().filter_map(away).collect()
+    }
+
+    /// On a directory without a cluster: none while a peer has not answered, then whether there is a formed cluster already.
+    pub(crate) fn is_formed(&self) -> Option<bool> {
+        let table = self.table.lock();
+        let mut formed = self
+            .configured
+            .iter()
+            .filter(|peer| **peer != self.node)
+            .map(|peer| table.peers.get(peer).filter(|pair| pair.is_complete()).and_then(|pair| pair.formed));
+        if formed.clone().flatten().any(|formed| formed) {
+            return Some(true);
+        }
+        formed.all(|formed| formed == Some(false)).then_some(false)
+    }
+
+    fn learn_voters(&self, voters: Option<(u64, Vec<u64>)>) {
+        let Some((index, voters)) = voters.filter(|(_, voters)| (1..=MAX_VOTERS).contains(&voters.len())) else {
+            return;
+        };
+        let mut table = self.table.lock();
+        if table.voters.as_ref().is_none_or(|(known, _)| *known < index) {
+            for peer in voters.iter().filter(|peer| **peer != self.node) {
+                self.pair(&mut table, *peer);
+            }
+            table.voters = Some((index, voters.into_iter().collect()));
+        }
+    }
+
+    /// Whether a peer has to be asked, and what says that it has to be asked at once.
+    fn to_ask(&self, peer: u64) -> Option<(bool, Arc<Notify>)> {
+        let table = self.table.lock();
+        let pair = table.peers.get(&peer)?;
+        let open = pair.approved_by.is_none() || (pair.verified.is_none() && pair.turned_away.is_none());
+        Some((open && !table.condemned, pair.claim_now.clone()))
+    }
+
+    /// The answer to a claim.
+    fn answered(&self, peer: u64, outcome: Result<AdmissionReply, TransportError>) {
+        match outcome {
+            Ok(reply) => {
+                let start = reply.claim.start();
+                let in_order = reply.claim.is_well_formed() && self.judge(peer, &reply.claim, None).is_ok();
+                {
+                    let mut table = self.table.lock();
+                    let pair = self.pair(&mut table, peer);
+                    (pair.unanswered, pair.gone, pair.formed) = (0, false, Some(reply.formed));
+                    pair.approved_by = in_order.then_some(start);
+                }
+                if in_order {
+                    self.learn_voters(reply.voters);
+                }
+            }
+            Err(error) => {
+                let mut table = self.table.lock();
+                let pair = self.pair(&mut table, peer);
+                pair.gone = error == TransportError::Refused;
+                pair.unanswered = pair.unanswered.saturating_add(1);
+            }
+        }
+        self.review();
+    }
+
+    /// What peers have acknowledged and is not written down.
+    fn to_write(&self) -> Vec<(u64, Acknowledged)> {
+        let mut table = self.table.lock();
+        let changed = table.peers.iter_mut().filter(|(_, pair)| pair.acknowledged != pair.written);
+        changed
+            .map(|(peer, pair)| {
+                pair.written = pair.acknowledged;
+                (*peer, pair.acknowledged)
+            })
+            .collect()
+    }
+
+    fn write(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
+        match self.memory.peer(peer) {
+            Some(known) if known.acknowledged < acknowledged => {
+                self.memory.set_peer(peer, KnownPeer { acknowledged, ..known })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
+pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<u64>, fresh: bool) {
+    let admission = inner.peers.admission.clone();
+    admission.learn_voters(voters(&inner));
+    admission.review();
+    let spawn = |task: futures::future::BoxFuture<'static, ()>| {
+        tokio::spawn(inner.stop.clone().run_until_cancelled_owned(task));
+    };
+    spawn(Box::pin(note(inner.clone())));
+    if fresh {
+        spawn(Box::pin(formation::form_when_due(inner.clone())));
+    }
+    while let Some(peer) = wanted.recv().await {
+        spawn(Box::pin(claim_at(inner.clone(), peer)));
+    }
+}
+
+fn voters(inner: &Inner) -> Option<(u64, Vec<u64>)> {
+    let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
+    let index = membership.log_id().as_ref().map(LogId::index)?;
+    Some((index, membership.membership().voter_ids().collect()))
+}
+
+/// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
+async fn claim_at(inner: Arc<Inner>, peer: u64) {
+    let admission = &inner.peers.admission;
+    let mut pause = PAUSE_MIN;
+    while let Some((open, now)) = admission.to_ask(peer) {
+        if !open {
+            pause = PAUSE_MIN;
+            now.notified().await;
+            continue;
+        }
+        let outcome = match wire::encode(&admission.claim) {
+            Ok(body) => inner.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
+            Err(error) => Err(TransportError::Unreachable(error.to_string())),
+        };
+        let outcome =
+            outcome.and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
+        let answered = outcome.is_ok();
+        admission.answered(peer, outcome);
+        if answered {
+            continue;
+        }
+        let most = if admission.waits_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
+        tokio::select! {
+            () = tokio::time::sleep(pause.min(most)) => pause = (pause * 2).min(most),
+            () = now.notified() => pause = PAUSE_MIN,
+        }
+    }
+}
+
+/// Answers a peer's claim.
+pub(crate) async fn hear(inner: &Arc<Inner>, caller: PeerCaller, claim: Claim) -> Result<AdmissionReply, ServeError> {
+    let admission = &inner.peers.admission;
+    if !claim.is_well_formed() || claim.start() != caller.start {
+        return Err(ServeError::new("malformed", "the claim does not name the starts of the caller's data directory"));
+    }
+    if let Some(expected) = caller.expects
+        && let Err(no) = admission.claim.agrees_with_start(admission.node, expected)
+    {
+        admission.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
+    }
+    let replicated = inner.machine.start_seen(caller.node);
+    admission.judge(caller.node, &claim, replicated).map_err(|no| ServeError::new(no.code, no.detail))?;
+    {
+        let mut table = admission.table.lock();
+        let pair = admission.pair(&mut table, caller.node);
+        if pair.approved_by != Some(caller.start) {
+            pair.approved_by = None;
+            pair.claim_now.notify_one();
+        }
+    }
+    let formed = inner.raft.is_initialized().await.unwrap_or(true);
+    Ok(AdmissionReply { claim: admission.claim.clone(), formed, voters: voters(inner) })
+}
+
+/// Writes down now and then what peers have acknowledged.
+async fn note(inner: Arc<Inner>) {
+    loop {
+        tokio::time::sleep(NOTE_EVERY).await;
+        write_down(&inner).await;
+    }
+}
+
+/// Writes down what peers have acknowledged.
+pub(crate) async fn write_down(inner: &Arc<Inner>) {
+    let changed = inner.peers.admission.to_write();
+    if changed.is_empty() {
+        return;
+    }
+    let admission = inner.peers.admission.clone();
+    let write = move || changed.into_iter().try_for_each(|(peer, what)| admission.write(peer, what));
+    if let Err(error) = blocking(&*inner.blocking, write).await {
+        tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
+    }
+}

@@ -1,0 +1,370 @@
+//! P12: a data directory that was put back from an older copy, cloned or wiped does not pass for what it was.
+//!
+//! Copies are taken of frozen processes, as a snapshot of the file system would. Each trial ends with everybody whose directory is not in
+//! order gone (with a sentence that says so in its log) or in step with the rest; at no time may two nodes that say they are ready hold
+//! different contents at one zxid. What nobody can notice is not tried: two of three, put back to one point while the third is down, are
+//! what they were then; so the trial begins when the third comes back.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lockkeeper_api::nodes::Create;
+use nix::sys::signal::Signal;
+
+use super::Context;
+use crate::cluster::{Cluster, Options};
+use crate::net::Door;
+use crate::ports;
+use crate::process::Process;
+use crate::stats::millis;
+use crate::verdict::{Failed, Outcome, broken};
+
+pub(super) const ROUNDS: u32 = 1;
+const WRITES: u32 = 30;
+/// Within this, whoever is to be turned away is, or whatever is to heal has.
+const FOUND_OUT_WITHIN: Duration = Duration::from_secs(20);
+/// For so long two nodes with empty directories try to form a cluster in vain.
+const ALONE_FOR: Duration = Duration::from_secs(4);
+const POLL: Duration = Duration::from_millis(50);
+/// What the log of a node says that was turned away.
+const SENTENCES: [&str; 2] = ["does not accept this node", "the log names start"];
+
+pub(super) async fn run(context: &Context) -> Outcome {
+    let rounds = context.rounds.unwrap_or(ROUNDS);
+    let mut slowest = Duration::ZERO;
+    for round in 1..=rounds {
+        let mut trials = Trials { context, round, slowest: &mut slowest };
+        trials.one_while_the_leader_runs(false).await?;
+        trials.one_while_the_leader_runs(true).await?;
+        trials.the_leader().await?;
+        trials.two_while_the_third_is_down().await?;
+        trials.clones().await?;
+        trials.wiped_majority().await?;
+        trials.intact().await?;
+    }
+    Ok(format!(
+        "{rounds} rounds of: a follower put back (over a later start, and within one), the leader put back, two put back while the third \
+         was down, two clones at once, a wiped majority, and intact restarts; the former all turned away, after at most {}, and the \
+         latter none; no two ready nodes differed at one zxid",
+        millis(slowest)
+    ))
+}
+
+struct Trials<'a> {
+    context: &'a Context,
+    round: u32,
+    slowest: &'a mut Duration,
+}
+
+impl Trials<'_> {
+    async fn cluster(&self, name: &str) -> Result<Cluster, Failed> {
+        self.context.story.say(format!("round {}: {name}", self.round));
+        let dir = self.context.dir.join(format!("{}-{name}", self.round));
+        let cluster = Cluster::start(&self.context.binary, &dir, Options::default()).await?;
+        let parent = cluster.api(1).create("/rollback", &Create::default(), None).await;
+        parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
+        write(&cluster, 1, "before").await?;
+        Ok(cluster)
+    }
+
+    fn copy_of(&self, name: &str) -> PathBuf {
+        self.context.dir.join(format!("{}-{name}-copy", self.round))
+    }
+
+    /// A follower comes back as it was before the last writes.
+    async fn one_while_the_leader_runs(&mut self, over_a_later_start: bool) -> Result<(), Failed> {
+        let name = if over_a_later_start { "one-over-a-later-start" } else { "one-within-a-start" };
+        let mut cluster = self.cluster(name).await?;
+        let (leader, _) = cluster.leader().await?;
+        let node = others(&cluster, &[leader])[0];
+        let copy = self.copy_of(name);
+        copy_frozen(&cluster, node, &copy)?;
+        if over_a_later_start {
+            cluster.kill(node).await?;
+            cluster.spawn(node)?;
+            cluster.ready(node).await?;
+        }
+        write(&cluster, leader, "after").await?;
+        cluster.agree(FOUND_OUT_WITHIN).await?;
+        cluster.kill(node).await?;
+        put_back(&cluster, node, &copy)?;
+        cluster.spawn(node)?;
+        self.all_turned_away(&mut cluster, &[node], name).await?;
+        said_by(&cluster, leader, node).await?;
+        rejoin(&mut cluster, leader, node).await
+    }
+
+    /// The leader does.
+    async fn the_leader(&mut self) -> Result<(), Failed> {
+        let mut cluster = self.cluster("leader").await?;
+        let (leader, _) = cluster.leader().await?;
+        let copy = self.copy_of("leader");
+        copy_frozen(&cluster, leader, &copy)?;
+        write(&cluster, leader, "after").await?;
+        cluster.agree(FOUND_OUT_WITHIN).await?;
+        // What a node has said is written down within a second by those who heard it.
+        cluster.kill(leader).await?;
+        put_back(&cluster, leader, &copy)?;
+        cluster.spawn(leader)?;
+        self.all_turned_away(&mut cluster, &[leader], "leader").await
+    }
+
+    /// Two of three come back as they were, go on from there, and then the third returns with what they have lost.
+    async fn two_while_the_third_is_down(&mut self) -> Result<(), Failed> {
+        let mut cluster = self.cluster("two").await?;
+        let copies: Vec<(u64, PathBuf)> =
+            [1, 2].into_iter().map(|node| (node, self.copy_of(&format!("two-{node}")))).collect();
+        for (node, copy) in &copies {
+            copy_frozen(&cluster, *node, copy)?;
+        }
+        let (leader, _) = cluster.leader().await?;
+        write(&cluster, leader, "after").await?;
+        cluster.agree(FOUND_OUT_WITHIN).await?;
+        for node in cluster.ids() {
+            cluster.kill(node).await?;
+        }
+        for (node, copy) in &copies {
+            put_back(&cluster, *node, copy)?;
+            cluster.spawn(*node)?;
+        }
+        let went_on = match write_when_led(&mut cluster, &[1, 2]).await? {
+            true => "went on by themselves until then",
+            false => "were not let in even so",
+        };
+        self.context.story.say(format!("the two {went_on}"));
+        cluster.spawn(3)?;
+        self.all_turned_away(&mut cluster, &[1, 2], "two").await
+    }
+
+    /// A copy runs beside its original, first one of an earlier start, then one with a start of the same number.
+    async fn clones(&mut self) -> Result<(), Failed> {
+        let mut cluster = self.cluster("clones").await?;
+        let (leader, _) = cluster.leader().await?;
+        let node = others(&cluster, &[leader])[0];
+        let copy = self.copy_of("clones");
+        cluster.kill(node).await?;
+        copy_directory(&cluster.data(node)?, &copy.join("data"))?;
+        cluster.spawn(node)?;
+        cluster.ready(node).await?;
+        let mut clone = spawn_clone(self.context, &cluster, node, &copy)?;
+        let begun = Instant::now();
+        loop {
+            no_ready_difference(&cluster).await?;
+            let original_gone = cluster.process(node).and_then(Process::ended).is_some();
+            if clone.ended().is_some() || original_gone {
+                break;
+            }
+            if begun.elapsed() > FOUND_OUT_WITHIN {
+                return broken(format!("node {node} and its clone both run after {FOUND_OUT_WITHIN:?}"));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        *self.slowest = (*self.slowest).max(begun.elapsed());
+        let logs = [copy.join("server.log"), cluster.directory(node).join("server.log")];
+        if !logs.iter().any(|log| says_why(log)) {
+            return broken(format!("neither node {node} nor its clone says why it was turned away"));
+        }
+        Ok(())
+    }
+
+    /// Two of three have lost everything.
+    async fn wiped_majority(&mut self) -> Result<(), Failed> {
+        let mut cluster = self.cluster("wiped").await?;
+        cluster.agree(FOUND_OUT_WITHIN).await?;
+        for node in cluster.ids() {
+            cluster.kill(node).await?;
+        }
+        for node in [1, 2] {
+            std::fs::remove_dir_all(cluster.data(node)?)?;
+            cluster.spawn(node)?;
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < ALONE_FOR {
+            for node in [1, 2] {
+                if cluster.api(node).ready().await {
+                    return broken(format!("node {node}, wiped, is ready with nothing in it"));
+                }
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        cluster.spawn(3)?;
+        self.all_turned_away(&mut cluster, &[1, 2], "wiped").await
+    }
+
+    /// Nobody is turned away who has lost nothing.
+    async fn intact(&mut self) -> Result<(), Failed> {
+        let mut cluster = self.cluster("intact").await?;
+        for node in cluster.ids() {
+            cluster.kill(node).await?;
+            cluster.spawn(node)?;
+            cluster.ready(node).await?;
+        }
+        for node in cluster.ids() {
+            cluster.kill(node).await?;
+        }
+        for node in [1, 2] {
+            cluster.spawn(node)?;
+        }
+        for node in [1, 2] {
+            cluster.ready(node).await?;
+        }
+        cluster.spawn(3)?;
+        cluster.all_ready().await?;
+        cluster.agree(FOUND_OUT_WITHIN).await.map(drop)
+    }
+
+    /// Waits until each of `nodes` has ended with a reason in its log.
+    async fn all_turned_away(&mut self, cluster: &mut Cluster, nodes: &[u64], name: &str) -> Result<(), Failed> {
+        let begun = Instant::now();
+        let mut left: Vec<u64> = nodes.to_vec();
+        while !left.is_empty() {
+            no_ready_difference(cluster).await?;
+            left.retain(|node| cluster.process(*node).is_some_and(|process| process.ended().is_none()));
+            if begun.elapsed() > FOUND_OUT_WITHIN {
+                let all = cluster.statuses(true).await;
+                let seen: Vec<_> = all.iter().map(|s| (s.node_id, s.ready, s.zxid)).collect();
+                return broken(format!(
+                    "{name}: {left:?} with directories put back still run after {FOUND_OUT_WITHIN:?}; (node, ready, zxid): {seen:?}"
+                ));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        *self.slowest = (*self.slowest).max(begun.elapsed());
+        for node in nodes {
+            if !says_why(&cluster.directory(*node).join("server.log")) {
+                return broken(format!("{name}: node {node} has ended and does not say that it was turned away"));
+            }
+        }
+        no_ready_difference(cluster).await
+    }
+}
+
+fn says_why(log: &Path) -> bool {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    SENTENCES.iter().any(|sentence| log.contains(sentence))
+}
+
+fn others(cluster: &Cluster, but: &[u64]) -> Vec<u64> {
+    cluster.ids().into_iter().filter(|id| !but.contains(id)).collect()
+}
+
+async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
+    for number in 0..WRITES {
+        let made = cluster.api(at).create(&format!("/rollback/{name}-{number}"), &Create::default(), None).await;
+        made.map_err(|failure| Failed::Broken(format!("a write while nothing is wrong: {failure}")))?;
+    }
+    Ok(())
+}
+
+/// Whether the nodes acknowledge a write of their own before one of them ends, or too much time has passed.
+async fn write_when_led(cluster: &mut Cluster, among: &[u64]) -> Result<bool, Failed> {
+    let begun = Instant::now();
+    while begun.elapsed() < FOUND_OUT_WITHIN / 2 {
+        for id in among {
+            if cluster.process(*id).and_then(Process::ended).is_some() {
+                return Ok(false);
+            }
+            if cluster.api(*id).create("/rollback/another-history", &Create::default(), None).await.is_ok() {
+                write(cluster, *id, "other").await?;
+                return Ok(true);
+            }
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(false)
+}
+
+/// Of the nodes that say they are ready, no two differ at one zxid.
+async fn no_ready_difference(cluster: &Cluster) -> Result<(), Failed> {
+    let mut seen: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+    for status in cluster.statuses(true).await.into_iter().filter(|status| status.ready) {
+        let Some(state) = status.state else { continue };
+        let (other, checksum) = seen.entry(state.zxid).or_insert_with(|| (status.node_id, state.checksum.clone()));
+        if *checksum != state.checksum {
+            let (zxid, node) = (state.zxid, status.node_id);
+            return broken(format!("nodes {other} and {node} are both ready and differ at zxid {zxid}"));
+        }
+    }
+    Ok(())
+}
+
+/// The others say who was turned away, and do not count it.
+async fn said_by(cluster: &Cluster, leader: u64, node: u64) -> Result<(), Failed> {
+    let Ok(answer) = cluster.api(leader).status(false).await else { return broken("the leader gives no status") };
+    let member = answer.value.members.into_iter().find(|member| member.node_id == node);
+    let metrics = cluster.api(leader).metrics().await.map_err(|failure| Failed::Broken(failure.to_string()))?;
+    match member {
+        Some(member) if member.synced == Some(true) => broken(format!("the leader counts node {node} as synced")),
+        Some(member) if member.turned_away.is_none() => {
+            broken(format!("the leader does not say that node {node} was turned away"))
+        }
+        Some(_) if !metrics.contains("lockkeeper_peers_turned_away 1") => {
+            broken("the leader's metrics do not say that a node was turned away")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The remedy: the node leaves, and its machine joins under a new id.
+async fn rejoin(cluster: &mut Cluster, leader: u64, node: u64) -> Result<(), Failed> {
+    let api = cluster.api(leader);
+    let failed = |failure: crate::http::Failure| Failed::Broken(format!("the remedy: {failure}"));
+    api.remove_member(node).await.map_err(failed)?;
+    let new = cluster.prepare_node(Some(node)).await?;
+    cluster.spawn(new)?;
+    let address = cluster.net().address(crate::net::Place::Node(leader), new, Door::Peer).to_string();
+    api.add_member(new, &address).await.map_err(failed)?;
+    let begun = Instant::now();
+    while let Err(failure) = api.promote_member(new).await {
+        if begun.elapsed() > FOUND_OUT_WITHIN {
+            return Err(failed(failure));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    cluster.ready(new).await?;
+    cluster.agree(FOUND_OUT_WITHIN).await.map(drop)
+}
+
+/// As a snapshot of the file system: everything of one moment.
+fn copy_frozen(cluster: &Cluster, node: u64, copy: &Path) -> Result<(), Failed> {
+    cluster.signal(node, Signal::SIGSTOP);
+    let copied = copy_directory(&cluster.data(node)?, copy);
+    cluster.signal(node, Signal::SIGCONT);
+    Ok(copied?)
+}
+
+fn put_back(cluster: &Cluster, node: u64, copy: &Path) -> Result<(), Failed> {
+    let data = cluster.data(node)?;
+    std::fs::remove_dir_all(&data)?;
+    Ok(copy_directory(copy, &data)?)
+}
+
+fn copy_directory(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_directory(&entry.path(), &target)?;
+        } else {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// A second process with the identity of `node` and a copy of its directory, at ports of its own.
+fn spawn_clone(context: &Context, cluster: &Cluster, node: u64, copy: &Path) -> Result<Process, Failed> {
+    let mut config = std::fs::read_to_string(cluster.directory(node).join("config.toml"))?;
+    let doors = [Door::Client, Door::Peer, Door::ZooKeeper];
+    for (door, port) in doors.into_iter().zip(ports::free(doors.len())?) {
+        config = config.replace(&cluster.net().listens(node, door).to_string(), &format!("127.0.0.1:{port}"));
+    }
+    let (data, own) = (cluster.data(node)?.display().to_string(), copy.join("data").display().to_string());
+    let config = config.replace(&cluster.directory(node).join("data").display().to_string(), &own).replace(&data, &own);
+    let file = copy.join("config.toml");
+    std::fs::write(&file, config)?;
+    let argv = [context.binary.display().to_string(), "serve".into(), "--config".into(), file.display().to_string()];
+    Ok(Process::start(&argv, &[], &copy.join("server.log"))?)
+}
