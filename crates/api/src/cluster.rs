@@ -21,9 +21,12 @@ pub struct Member {
     pub node_id: u64,
     /// Where its peers reach it.
     pub peer_address: String,
-    /// Where clients reach it, if the node asked knows.
+    /// Where clients reach it, if that was said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<String>,
+    /// Where ZooKeeper's clients reach it, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zookeeper_address: Option<String>,
     /// Voter or learner.
     pub role: Role,
     /// On the leader: the log index up to which it has the log.
@@ -57,6 +60,9 @@ pub struct Status {
     pub leader: Option<u64>,
     /// Whether this node leads.
     pub leading: bool,
+    /// What this node is to the cluster; left out where it is no member (yet, or any more).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<Role>,
     /// Whether it has a leader and is caught up.
     pub ready: bool,
     /// Why it is not ready.
@@ -117,6 +123,12 @@ pub struct AddMember {
     pub node_id: u64,
     /// Where its peers reach it.
     pub peer_address: String,
+    /// Where clients reach it. Every node tells it to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<String>,
+    /// Where ZooKeeper's clients reach it: `/zookeeper/config` is there only if that is known of every voter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zookeeper_address: Option<String>,
 }
 
 /// `POST /v1/cluster/transfer`: hands leadership over.

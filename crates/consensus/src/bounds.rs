@@ -234,7 +234,7 @@ fn check_membership(membership: &Membership) -> Checked {
     if membership.nodes().count() > 2 * MAX_MEMBERS {
         return Err(format!("a membership has at most {} nodes", 2 * MAX_MEMBERS));
     }
-    if membership.nodes().any(|(_, node)| node.addr.len() > 4 * MAX_ADDRESS_BYTES) {
+    if membership.nodes().any(|(_, node)| node.each().any(|address| address.len() > 4 * MAX_ADDRESS_BYTES)) {
         return Err(format!("an address has at most {} bytes", 4 * MAX_ADDRESS_BYTES));
     }
     Ok(())

@@ -13,7 +13,8 @@ use crate::types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_
 
 const KIND_BLANK: u8 = 0;
 const KIND_NORMAL: u8 = 1;
-const KIND_MEMBERSHIP: u8 = 2;
+/// 2 was a membership without the addresses for clients, which only unreleased programs wrote.
+const KIND_MEMBERSHIP: u8 = 3;
 const FORMAT_VOTE: u8 = 1;
 const FORMAT_COMMITTED: u8 = 1;
 
@@ -111,14 +112,15 @@ pub(crate) fn decode_committed(bytes: &[u8]) -> io::Result<Option<LogId>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::MemberAddresses;
 
-    fn entry(payload: EntryPayload<Stamped, u64, openraft::BasicNode>) -> Entry {
+    fn entry(payload: EntryPayload<Stamped, u64, MemberAddresses>) -> Entry {
         Entry::new(log_id_of(LogPosition { term: 3, index: 9 }), payload)
     }
 
     #[test]
     fn entries_survive_the_way_through_a_record() {
-        let membership = Membership::from(std::collections::BTreeMap::from([(1, openraft::BasicNode::new("a:1"))]));
+        let membership = Membership::from(std::collections::BTreeMap::from([(1, MemberAddresses::from("a:1"))]));
         for payload in [
             EntryPayload::Blank,
             EntryPayload::Normal(Stamped { clock_ms: 77, payload: Bytes::from_static(b"xyz") }),

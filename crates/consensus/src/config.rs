@@ -11,6 +11,10 @@ pub struct Config {
     pub node: u64,
     /// Peer addresses of the nodes that form the cluster at its first start, this one included.
     pub peers: BTreeMap<u64, String>,
+    /// Where clients reach those of them that say so: goes into the membership when the cluster is formed.
+    pub clients: BTreeMap<u64, String>,
+    /// Where ZooKeeper's clients do.
+    pub zookeeper: BTreeMap<u64, String>,
     /// How often a leader says that it lives.
     pub heartbeat_ms: u64,
     /// Shortest election timeout.
@@ -40,6 +44,8 @@ impl Config {
             cluster: cluster.to_owned(),
             node,
             peers,
+            clients: BTreeMap::new(),
+            zookeeper: BTreeMap::new(),
             heartbeat_ms: 100,
             election_timeout_min_ms: 300,
             election_timeout_max_ms: 600,

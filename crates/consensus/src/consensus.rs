@@ -27,7 +27,7 @@ use crate::refusals::Refusals;
 use crate::replica::Replica;
 use crate::rounds::{Rounds, leader_round, read_round};
 use crate::starts::{Claim, PeerMemory, STARTS_KEPT, Start, StartId};
-use crate::status::{ConsensusStatus, Leadership, Members, ReadIndex};
+use crate::status::{ConsensusStatus, Leadership, MemberAddresses, Members, ReadIndex};
 use crate::time::Timekeeper;
 use crate::transport::{PeerKind, Transport, TransportError};
 use crate::types::Raft;
@@ -202,9 +202,15 @@ impl Consensus {
         self.inner.raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 
-    /// Adds a node that receives the log but does not vote; on any node. Changes are made one after another.
-    pub async fn add_learner(&self, node: u64, address: &str) -> Result<Members, ChangeError> {
-        membership::change(&self.inner, Command::AddLearner { node, address: address.to_owned() }).await
+    /// Adds a node that receives the log but does not vote; on any node. Of a member that is there already at this peer address, sets where
+    /// clients reach it. Changes are made one after another.
+    pub async fn add_learner(
+        &self,
+        node: u64,
+        addresses: impl Into<MemberAddresses> + Send,
+    ) -> Result<Members, ChangeError> {
+        let addresses = addresses.into();
+        membership::change(&self.inner, Command::AddLearner { node, addresses }).await
     }
 
     /// Makes a learner that has caught up a voter; on any node.

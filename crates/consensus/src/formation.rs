@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::BasicNode;
-
+use crate::config::Config;
 use crate::inner::Inner;
+use crate::status::MemberAddresses;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often it says that it waits.
@@ -36,9 +36,17 @@ pub(crate) async fn form_when_due(inner: Arc<Inner>) {
     }
 }
 
+/// The founding members, with what this node's configuration says of each.
+fn founders(config: &Config) -> BTreeMap<u64, MemberAddresses> {
+    let addresses = |(node, peer): (&u64, &String)| {
+        let (client, zookeeper) = (config.clients.get(node).cloned(), config.zookeeper.get(node).cloned());
+        (*node, MemberAddresses { peer: peer.clone(), client, zookeeper })
+    };
+    config.peers.iter().map(addresses).collect()
+}
+
 async fn form(inner: &Inner) {
-    let members: BTreeMap<u64, BasicNode> =
-        inner.config.peers.iter().map(|(node, address)| (*node, BasicNode::new(address))).collect();
+    let members = founders(&inner.config);
     tracing::info!(nodes = members.len(), cluster = %inner.config.cluster, "forming the cluster");
     match inner.raft.initialize(members).await {
         Ok(()) => {}

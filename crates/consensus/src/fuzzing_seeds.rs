@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_store::LogPosition;
+use openraft::EntryPayload;
 use openraft::raft::AppendEntriesResponse;
-use openraft::{BasicNode, EntryPayload};
 
 use super::*;
 use crate::starts::{Start, StartId};
+use crate::status::MemberAddresses;
 use crate::time::ClockReport;
 use crate::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
 use crate::wire::PieceHead;
@@ -19,7 +20,7 @@ pub(super) fn id(term: u64, index: u64) -> LogId {
 }
 
 pub(super) fn append_body() -> Bytes {
-    let nodes = BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("b:1"))]);
+    let nodes = BTreeMap::from([(1, MemberAddresses::from("a:1")), (2, MemberAddresses::from("b:1"))]);
     let membership = Membership::new(vec![BTreeSet::from([1, 2])], nodes).unwrap();
     let payloads = [
         EntryPayload::Blank,
@@ -55,7 +56,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode_piece(&head, b"content").unwrap(),
         wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
         wire::encode(&Lifeline::Hold { term: 4 }).unwrap(),
-        wire::encode(&Command::AddLearner { node: 4, address: "d:1".into() }).unwrap(),
+        wire::encode(&Command::AddLearner { node: 4, addresses: MemberAddresses::from("d:1") }).unwrap(),
         wire::encode(&append_reply()).unwrap(),
         wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
         wire::encode(&PieceReply::HigherVote { vote: candidate }).unwrap(),

@@ -54,6 +54,6 @@ pub use lockkeeper_store::LogPosition;
 pub use machine::{Committed, Machine, PeerService, Restored, ServiceError, SnapshotEncoder};
 pub use runtime::seed_this_thread;
 pub use starts::{Acknowledged, CODE_CLONED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, Start, StartId};
-pub use status::{ConsensusStatus, Follower, Leadership, Members, ReadIndex};
+pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, Members, ReadIndex};
 pub use time::{ClockReport, MAX_CLOCK_MS, Timekeeper};
 pub use transport::{PeerKind, Transport, TransportError};

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{BasicNode, ChangeMembers};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{BarrierError, ChangeError};
 use crate::inner::Inner;
 use crate::lifeline;
-use crate::status::{Leadership, Members};
+use crate::status::{Leadership, MemberAddresses, Members};
 use crate::transport::PeerKind;
 use crate::types::{LogId, Membership, TypeConfig};
 use crate::wire::{self, Command, MembersReply, TransferReply};
@@ -23,14 +23,17 @@ const NEAR_ENTRIES: u64 = 1_000;
 pub(crate) const MAX_MEMBERS: usize = 32;
 pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a promotion waits for a learner to catch up: well within the time of a change.
+const PROMOTE_PATIENCE: Duration = Duration::from_secs(3);
+const PROMOTE_POLL: Duration = Duration::from_millis(20);
 
 type WriteError = RaftError<TypeConfig, ClientWriteError<TypeConfig>>;
 
 pub(crate) fn members_of(membership: &Membership) -> Members {
-    let address = |node: u64| membership.get_node(&node).map(|node| node.addr.clone()).unwrap_or_default();
+    let addresses = |node: u64| membership.get_node(&node).cloned().unwrap_or_default();
     Members {
-        voters: membership.voter_ids().map(|node| (node, address(node))).collect(),
-        learners: membership.learner_ids().map(|node| (node, address(node))).collect(),
+        voters: membership.voter_ids().map(|node| (node, addresses(node))).collect(),
+        learners: membership.learner_ids().map(|node| (node, addresses(node))).collect(),
     }
 }
 
@@ -81,7 +84,7 @@ pub(crate) async fn change_here(inner: &Arc<Inner>, command: Command) -> Result<
     let outcome = timeout(CHANGE_TIMEOUT, async {
         finish_interrupted(inner).await?;
         match command {
-            Command::AddLearner { node, address } => add_learner(inner, node, &address).await,
+            Command::AddLearner { node, addresses } => add_learner(inner, node, addresses).await,
             Command::Promote { node } => promote(inner, node).await,
             Command::Remove { node } => remove(inner, node).await,
             Command::Propose(_) | Command::Transfer { .. } => {
@@ -133,7 +136,11 @@ fn change_error(error: WriteError) -> ChangeError {
     }
 }
 
-async fn apply(inner: &Inner, change: ChangeMembers<u64, BasicNode>, retain: bool) -> Result<Members, ChangeError> {
+async fn apply(
+    inner: &Inner,
+    change: ChangeMembers<u64, MemberAddresses>,
+    retain: bool,
+) -> Result<Members, ChangeError> {
     let (started, term) = (Instant::now(), inner.leads().term);
     let response = loop {
         match inner.raft.change_membership(change.clone(), retain).await {
@@ -154,31 +161,41 @@ async fn finish_interrupted(inner: &Inner) -> Result<(), ChangeError> {
     Ok(())
 }
 
-async fn add_learner(inner: &Inner, node: u64, address: &str) -> Result<Members, ChangeError> {
+/// A new learner; or, of a member that is there at this peer address, where clients reach it.
+async fn add_learner(inner: &Inner, node: u64, addresses: MemberAddresses) -> Result<Members, ChangeError> {
     let membership = settled(inner).await?;
-    if node == 0 || address.is_empty() || address.len() > MAX_ADDRESS_BYTES {
+    if node == 0 || addresses.each().any(|address| address.is_empty() || address.len() > MAX_ADDRESS_BYTES) {
         return Err(ChangeError::Refused(format!(
-            "a node needs an id from 1 and an address of 1 to {MAX_ADDRESS_BYTES} bytes"
+            "a node needs an id from 1 and addresses of 1 to {MAX_ADDRESS_BYTES} bytes"
         )));
     }
     if let Some(known) = membership.get_node(&node) {
-        if known.addr == address {
+        if known.peer != addresses.peer {
+            let elsewhere = format!("node {node} is a member already, at {}: give the new node another id", known.peer);
+            return Err(ChangeError::Refused(elsewhere));
+        }
+        // What is not said stays as it is.
+        let told = MemberAddresses {
+            client: addresses.client.or_else(|| known.client.clone()),
+            zookeeper: addresses.zookeeper.or_else(|| known.zookeeper.clone()),
+            ..addresses
+        };
+        if *known == told {
             return Ok(members_of(&membership));
         }
-        return Err(ChangeError::Refused(format!(
-            "node {node} is a member already, at {}: give the new node another id",
-            known.addr
-        )));
+        // Its peers' way to it is the same, which is what makes setting it safe.
+        return apply(inner, ChangeMembers::SetNodes(BTreeMap::from([(node, told)])), true).await;
     }
-    if let Some((other, _)) = membership.nodes().find(|(_, node)| node.addr == address) {
-        return Err(ChangeError::Refused(format!("{address} is the address of node {other}")));
+    if let Some((other, _)) = membership.nodes().find(|(_, node)| node.peer == addresses.peer) {
+        return Err(ChangeError::Refused(format!("{} is the address of node {other}", addresses.peer)));
     }
     if membership.nodes().count() >= MAX_MEMBERS {
         return Err(ChangeError::Refused(format!("a cluster has at most {MAX_MEMBERS} members")));
     }
-    apply(inner, ChangeMembers::AddNodes(BTreeMap::from([(node, BasicNode::new(address))])), true).await
+    apply(inner, ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])), true).await
 }
 
+/// Waits a moment for a learner that has been added just now: it is an operator's next step, and a small log is there at once.
 async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
     let membership = settled(inner).await?;
     if membership.voter_ids().any(|voter| voter == node) {
@@ -187,17 +204,35 @@ async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
     if membership.get_node(&node).is_none() {
         return Err(ChangeError::Refused(format!("node {node} is not a member: add it as a learner first")));
     }
-    let status = inner.status();
-    let (matched, last) = (status.followers.get(&node).and_then(|known| known.matched), status.last_log.unwrap_or(0));
-    match matched {
-        Some(index) if is_near(index, last) => {}
-        _ => {
-            return Err(ChangeError::Refused(format!(
-                "node {node} has not caught up: its log is known up to {matched:?} of {last}; try again when it has"
-            )));
+    let began = Instant::now();
+    loop {
+        let status = inner.status();
+        if !status.leading {
+            return Err(ChangeError::NoLeader);
+        }
+        let last = status.last_log.unwrap_or(0);
+        match status.followers.get(&node).and_then(|known| known.matched) {
+            Some(index) if is_near(index, last) => break,
+            _ if began.elapsed() < PROMOTE_PATIENCE => tokio::time::sleep(PROMOTE_POLL).await,
+            matched => return Err(ChangeError::Refused(too_early(node, matched, last))),
         }
     }
     apply(inner, ChangeMembers::AddVoterIds(BTreeSet::from([node])), true).await
+}
+
+fn too_early(node: u64, matched: Option<u64>, last: u64) -> String {
+    let how_far = match matched {
+        None => format!(
+            "its log is not known yet, and the leader's has {last} entries; is it running, and does it reach its peers?"
+        ),
+        Some(matched) => {
+            format!("its log has come to {matched} of {last}, {} entries behind", last.saturating_sub(matched))
+        }
+    };
+    format!(
+        "node {node} is still a learner, because it has not caught up: {how_far}; try again once it lacks at most {NEAR_ENTRIES} entries, which \
+         GET /v1/cluster shows at the leader as 'synced'"
+    )
 }
 
 async fn remove(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
@@ -324,6 +359,13 @@ fn choose(inner: &Inner, to: Option<u64>) -> Result<Option<u64>, ChangeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_promotes_too_early_is_told_how_far_it_is() {
+        let text = too_early(4, Some(3_000), 9_000);
+        assert!(text.contains("still a learner") && text.contains("3000 of 9000, 6000 entries behind"), "{text}");
+        assert!(too_early(4, None, 9_000).contains("is it running"));
+    }
 
     #[test]
     fn a_log_is_near_up_to_a_thousand_entries() {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{Either, select};
 use lockkeeper_store::SnapshotStorage;
+use openraft::RPCTypes;
 use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -21,7 +22,6 @@ use openraft::raft::{
 };
 use openraft::type_config::alias::SnapshotOf;
 use openraft::vote::RaftLeaderId;
-use openraft::{BasicNode, RPCTypes};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
@@ -31,6 +31,7 @@ use crate::peers::Peers;
 use crate::refusals::Refusals;
 use crate::replica::{SnapshotData, encode_meta};
 use crate::starts::Acknowledged;
+use crate::status::MemberAddresses;
 use crate::time::Timekeeper;
 use crate::transport::{PeerKind, TransportError};
 use crate::types::{LogId, TypeConfig, Vote};
@@ -88,8 +89,8 @@ impl Network {
         self.peers.admission.acknowledged(peer, Acknowledged { term: vote.leader_id().term(), index });
     }
 
-    fn client(&self, target: u64, node: &BasicNode, append: PeerKind) -> PeerClient {
-        self.peers.learn(target, &node.addr);
+    fn client(&self, target: u64, node: &MemberAddresses, append: PeerKind) -> PeerClient {
+        self.peers.learn(target, &node.peer);
         PeerClient { network: self.clone(), target, append }
     }
 }
@@ -97,15 +98,15 @@ impl Network {
 impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = PeerClient;
 
-    async fn new_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+    async fn new_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
         self.client(target, node, PeerKind::Append)
     }
 
-    async fn new_heartbeat_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+    async fn new_heartbeat_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
         self.client(target, node, PeerKind::Heartbeat)
     }
 
-    async fn new_snapshot_client(&mut self, target: u64, node: &BasicNode) -> PeerClient {
+    async fn new_snapshot_client(&mut self, target: u64, node: &MemberAddresses) -> PeerClient {
         self.client(target, node, PeerKind::Snapshot)
     }
 }

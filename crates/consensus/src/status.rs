@@ -16,13 +16,38 @@ pub struct Leadership {
     pub leading: bool,
 }
 
-/// The membership: node ids and their peer addresses.
+/// Where a member is reached. Part of the membership, so every node knows it of every other, whenever that joined.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberAddresses {
+    /// By its peers.
+    pub peer: String,
+    /// By clients of the HTTP API, if it was said.
+    pub client: Option<String>,
+    /// By ZooKeeper's clients, if it was said.
+    pub zookeeper: Option<String>,
+}
+
+impl MemberAddresses {
+    /// All that there are.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &String> {
+        [&self.peer].into_iter().chain(&self.client).chain(&self.zookeeper)
+    }
+}
+
+/// Where its peers reach it, and nothing else.
+impl<T: Into<String>> From<T> for MemberAddresses {
+    fn from(peer: T) -> Self {
+        Self { peer: peer.into(), ..Self::default() }
+    }
+}
+
+/// The membership: node ids and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// Nodes that vote.
-    pub voters: BTreeMap<u64, String>,
+    pub voters: BTreeMap<u64, MemberAddresses>,
     /// Nodes that receive the log but do not vote.
-    pub learners: BTreeMap<u64, String>,
+    pub learners: BTreeMap<u64, MemberAddresses>,
 }
 
 /// A point up to which reads are linearizable once it is applied.

@@ -42,7 +42,7 @@ openraft::declare_raft_types!(
         D = Stamped,
         R = Applied,
         NodeId = u64,
-        Node = openraft::BasicNode,
+        Node = crate::status::MemberAddresses,
         Term = u64,
         LeaderId = leader_id_std::LeaderId<u64, u64>,
         AsyncRuntime = crate::runtime::Runtime,
@@ -52,7 +52,7 @@ pub(crate) type Raft = openraft::Raft<TypeConfig, crate::replica::Replica>;
 pub(crate) type Entry = openraft::type_config::alias::EntryOf<TypeConfig>;
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<TypeConfig>;
-pub(crate) type Membership = openraft::Membership<u64, openraft::BasicNode>;
+pub(crate) type Membership = openraft::Membership<u64, crate::status::MemberAddresses>;
 pub(crate) type StoredMembership = openraft::type_config::alias::StoredMembershipOf<TypeConfig>;
 pub(crate) type SnapshotMeta = openraft::type_config::alias::SnapshotMetaOf<TypeConfig>;
 

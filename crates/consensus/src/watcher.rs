@@ -75,7 +75,7 @@ impl Watcher {
             }
             self.time.set_voters(members.voters.keys().copied().collect());
             let all = |members: &Members| -> BTreeMap<u64, String> {
-                members.voters.iter().chain(&members.learners).map(|(node, at)| (*node, at.clone())).collect()
+                members.voters.iter().chain(&members.learners).map(|(node, at)| (*node, at.peer.clone())).collect()
             };
             let now = all(&members);
             for (node, address) in &now {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::codec::{self, invalid};
 use crate::error::{BarrierError, ChangeError, ProposeError};
 use crate::starts::Claim;
-use crate::status::Members;
+use crate::status::{MemberAddresses, Members};
 use crate::time::ClockReport;
 use crate::types::{LogId, TypeConfig, Vote};
 
@@ -116,7 +116,7 @@ pub(crate) fn decode_append(mut body: Bytes) -> io::Result<Append> {
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Command {
     Propose(Bytes),
-    AddLearner { node: u64, address: String },
+    AddLearner { node: u64, addresses: MemberAddresses },
     Promote { node: u64 },
     Remove { node: u64 },
     Transfer { to: Option<u64> },

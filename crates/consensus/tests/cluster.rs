@@ -304,7 +304,7 @@ async fn members_come_and_go() {
     let refused = cluster.at(other).consensus.promote(4).await;
     assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
     let members = cluster.at(other).consensus.add_learner(4, "memory:4").await.unwrap();
-    assert_eq!(members.learners.get(&4).map(String::as_str), Some("memory:4"));
+    assert_eq!(members.learners.get(&4).map(|known| known.peer.as_str()), Some("memory:4"));
     let refused = cluster.at(other).consensus.add_learner(5, "memory:4").await;
     assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
     until("the learner's replica", || cluster.at(4).machine.has(b"before").then_some(())).await;

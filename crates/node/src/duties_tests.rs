@@ -84,7 +84,7 @@ fn stage() -> Stage {
     let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();
     replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
     let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
-    let members = watch::Sender::new(Members { voters: [(1, "here".to_owned())].into(), ..Members::default() });
+    let members = watch::Sender::new(Members { voters: [(1, "here".into())].into(), ..Members::default() });
     let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership, members });
     let duties = Duties::new(&config, 1, replica.clone(), quorum.clone());
     Stage { clock, replica, quorum, duties }

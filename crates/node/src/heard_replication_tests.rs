@@ -102,7 +102,8 @@ impl Cluster {
     /// Starts a node with an empty memory; it applies its log again.
     fn start(&mut self, id: u64, incarnation: u64) {
         let peers: BTreeMap<u64, String> = VOTERS.iter().map(|id| (*id, id.to_string())).collect();
-        let config = NodeConfig::new(Config::new("test", id, peers.clone()));
+        let config = NodeConfig::new(Config::new("test", id, peers));
+        let voters = VOTERS.iter().map(|id| (*id, id.to_string().into())).collect();
         let clock = Arc::new(Skewed(self.time.clone(), Duration::from_secs(1_000 * id)));
         let replica = Replica::new(&config, 1, clock, Arc::new(|why| panic!("{why}")));
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "test".into() };
@@ -113,7 +114,7 @@ impl Cluster {
             node: id,
             net: self.net.clone(),
             leadership: watch::Sender::new(Leadership { term: self.term, leader: None, leading: false }),
-            members: watch::Sender::new(Members { voters: peers, ..Members::default() }),
+            members: watch::Sender::new(Members { voters, ..Members::default() }),
         });
         let duties = Duties::new(&config, incarnation, replica.clone(), wire.clone());
         self.net.nodes.lock().insert(id, duties.clone());

@@ -316,6 +316,8 @@ fn clock() -> std::io::Result<Arc<dyn lockkeeper_node::Clock>> {
 fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     let mut consensus =
         lockkeeper_consensus::Config::new(&config.cluster.id, config.cluster.node, checked.peers.clone());
+    consensus.clients = checked.clients.clone();
+    consensus.zookeeper = checked.zookeeper_clients.clone();
     consensus.heartbeat_ms = config.timing.heartbeat_ms;
     consensus.election_timeout_min_ms = config.timing.election_timeout_min_ms;
     consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// Adds a node that has been booted: first as a learner, then, once it has caught up, as a voter.
 pub(crate) async fn add(net: ClientNet, ask: Vec<HostId>, node: HostId) {
-    until_done(&net, &ask, move |at| async move { at.consensus().add_learner(node, &address(node)).await }).await;
+    until_done(&net, &ask, move |at| async move { at.consensus().add_learner(node, address(node)).await }).await;
     net.note(&format!("node {node} is a learner"));
     until_done(&net, &ask, move |at| async move { at.consensus().promote(node).await }).await;
     net.note(&format!("node {node} is a voter"));

@@ -1,6 +1,6 @@
 //! `lockkeeper status`: the cluster as each endpoint sees it.
 
-use lockkeeper_api::cluster::Status as NodeStatus;
+use lockkeeper_api::cluster::{Member, Role, Status as NodeStatus};
 use lockkeeper_client::{Endpoint, Error};
 use serde::Serialize;
 
@@ -94,6 +94,7 @@ fn print_people(answers: &[(Endpoint, Result<NodeStatus, Error>)], checksum: boo
 fn role(status: &NodeStatus) -> String {
     match status.leader {
         _ if status.leading => "leader".into(),
+        Some(leader) if status.role == Some(Role::Learner) => format!("learner of {leader}"),
         Some(leader) => format!("follows {leader}"),
         None => "no leader".into(),
     }
@@ -101,11 +102,16 @@ fn role(status: &NodeStatus) -> String {
 
 /// Whether it is ready, and at the leader who is not in step with it.
 fn state(status: &NodeStatus) -> String {
-    let out_of_step = status.members.iter().filter(|member| member.synced == Some(false));
-    let without: Vec<String> = out_of_step.map(|member| member.node_id.to_string()).collect();
     let mut notes = Vec::new();
-    if !without.is_empty() {
-        notes.push(format!("; not in step: {}", without.join(", ")));
+    if status.role == Some(Role::Learner) {
+        notes.push("; does not vote".to_owned());
+    }
+    let learners = numbers(status, |member| status.leading && member.role == Role::Learner);
+    for (what, who) in [("learners", learners), ("not in step", numbers(status, |member| member.synced == Some(false)))]
+    {
+        if !who.is_empty() {
+            notes.push(format!("; {what}: {}", who.join(", ")));
+        }
     }
     notes.extend(status.members.iter().filter_map(|member| member.turned_away.as_ref()).map(|why| format!("; {why}")));
     match &status.not_ready_because {
@@ -113,6 +119,10 @@ fn state(status: &NodeStatus) -> String {
         Some(because) => format!("not ready: {because}"),
         None => "not ready".into(),
     }
+}
+
+fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> {
+    status.members.iter().filter(|member| which(member)).map(|member| member.node_id.to_string()).collect()
 }
 
 /// Without the endpoint, which the line begins with.
@@ -141,6 +151,23 @@ mod tests {
             "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0, "members": members,
         });
         serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_learner_is_shown_as_one() {
+        let member = |id: u64, role: &str| json!({ "node_id": id, "peer_address": "a:1", "role": role });
+        let told = |own: u64, role_of_own: &str| -> NodeStatus {
+            let status = json!({
+                "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1, "role": role_of_own,
+                "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0,
+                "lock_waiters": 0, "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")],
+            });
+            serde_json::from_value(status).unwrap()
+        };
+        let (leader, follower, learner) = (told(1, "voter"), told(2, "voter"), told(4, "learner"));
+        assert_eq!((role(&learner), state(&learner)), ("learner of 1".into(), "ready; does not vote".into()));
+        assert_eq!((role(&follower), state(&follower)), ("follows 1".into(), "ready".into()));
+        assert_eq!((role(&leader), state(&leader)), ("leader".into(), "ready; learners: 4".into()));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use axum::extract::State as Extract;
 use lockkeeper_api::cluster::{AddMember, Member, Role, StateChecksum, Status, Transfer, Transferred};
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_consensus::{ConsensusStatus, Follower, Members};
+use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, Members};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -35,12 +35,14 @@ fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>
     let learners = members.learners.iter().map(|member| (member, Role::Learner));
     voters
         .chain(learners)
-        .map(|((node_id, address), role)| {
+        .map(|((node_id, addresses), role)| {
             let follower = follower(*node_id);
             Member {
                 node_id: *node_id,
-                peer_address: address.clone(),
-                client_address: app.clients.get(node_id).cloned(),
+                peer_address: addresses.peer.clone(),
+                // The membership knows it; the file is for members of whom nobody has said it.
+                client_address: addresses.client.as_ref().or_else(|| app.clients.get(node_id)).cloned(),
+                zookeeper_address: addresses.zookeeper.clone(),
                 role,
                 matched_index: follower.and_then(|follower| follower.matched),
                 answered_ms_ago: follower.and_then(|follower| follower.answered_ms_ago),
@@ -49,6 +51,11 @@ fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>
             }
         })
         .collect()
+}
+
+fn role(members: &Members, node: u64) -> Option<Role> {
+    let voter = members.voters.contains_key(&node).then_some(Role::Voter);
+    voter.or_else(|| members.learners.contains_key(&node).then_some(Role::Learner))
 }
 
 /// Shows the cluster as this node sees it; answered by every node, with or without a leader.
@@ -75,6 +82,7 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         term: consensus.term,
         leader: consensus.leader,
         leading: consensus.leading,
+        role: role(&consensus.members, consensus.node),
         ready: not_ready_because.is_none(),
         not_ready_because,
         last_log_index: consensus.last_log.unwrap_or_default(),
@@ -114,7 +122,8 @@ fn check_allowed(app: &Shared) -> Result<(), Failure> {
     Err(Failure::new(Code::Forbidden, detail))
 }
 
-/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before.
+/// Adds a learner: a member that receives the log and does not vote yet. Its id must never have been a member's before. Of a member that is
+/// there already with this `peer_address`, sets the other addresses.
 #[utoipa::path(post, path = "/v1/cluster/members", tag = "cluster", request_body = AddMember,
     responses((status = 200, description = "It was added", body = Membership),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
@@ -124,9 +133,14 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
         return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
     }
-    crate::config::host_and_port("peer_address", &ask.peer_address)
-        .map_err(|error| Failure::bad_request(error.to_string()))?;
-    Ok(changed(&app, &app.node.consensus().add_learner(ask.node_id, &ask.peer_address).await?))
+    let AddMember { node_id, peer_address: peer, client_address: client, zookeeper_address: zookeeper } = ask;
+    let addresses =
+        [("peer_address", Some(&peer)), ("client_address", client.as_ref()), ("zookeeper_address", zookeeper.as_ref())];
+    for (field, address) in addresses.into_iter().filter_map(|(field, address)| Some((field, address?))) {
+        crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
+    }
+    let addresses = MemberAddresses { peer, client, zookeeper };
+    Ok(changed(&app, &app.node.consensus().add_learner(node_id, addresses).await?))
 }
 
 /// Makes a learner a voter, once it has caught up.

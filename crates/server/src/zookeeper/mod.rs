@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper_consensus::MemberAddresses;
 use lockkeeper_node::Node;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -92,8 +93,12 @@ async fn tell_of_members(door: Arc<Door>, addresses: BTreeMap<u64, String>) {
     loop {
         door.leads(leadership.borrow_and_update().leading);
         let now = members.borrow_and_update().clone();
-        let each = now.voters.iter().map(|(id, peer)| (*id, (peer.clone(), addresses.get(id).cloned())));
-        door.show(Special::new(&each.collect()));
+        // The membership knows it; the file is for members of whom nobody has said it.
+        let of_member = |(id, known): (&u64, &MemberAddresses)| {
+            let reached = known.zookeeper.clone().or_else(|| addresses.get(id).cloned());
+            (*id, (known.peer.clone(), reached))
+        };
+        door.show(Special::new(&now.voters.iter().map(of_member).collect()));
         let changed = tokio::select! {
             changed = members.changed() => changed,
             changed = leadership.changed() => changed,

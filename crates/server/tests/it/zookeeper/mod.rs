@@ -12,6 +12,7 @@ mod bounds;
 mod client;
 mod data;
 mod input;
+mod members;
 mod order;
 mod ownership;
 mod queues;

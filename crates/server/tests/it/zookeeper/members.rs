@@ -1,0 +1,125 @@
+//! A member is replaced: where the new one is reached, and what it is, is known to every node and to ZooKeeper's clients.
+
+use lockkeeper_api::Code;
+use lockkeeper_api::cluster::{Member, Role, Status};
+use lockkeeper_server::{Config, Server};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::cluster_with;
+use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
+
+const MEMBERS: &str = "/v1/cluster/members";
+
+/// Three nodes whose file says where ZooKeeper's clients reach them.
+async fn three() -> Cluster {
+    cluster_with(3, |config| {
+        for id in 1..=3_u16 {
+            if let Some(peer) = config.peers.get_mut(&id.to_string()) {
+                peer.zookeeper = Some(format!("127.0.0.1:{}", 20_000 + id));
+            }
+        }
+    })
+    .await
+}
+
+/// A node that is to join. Where it is reached is said with the change of the membership, not by its file.
+fn joining(cluster: &Cluster, id: u64) -> Running {
+    let mut config = Config::new("test", id).with_peer(id, "127.0.0.1:1", "127.0.0.1:1");
+    for (node, number) in cluster.nodes.iter().zip(1..) {
+        config = config.with_peer(number, node.peer.to_string(), node.client.to_string());
+    }
+    config.listen.client = "127.0.0.1:0".into();
+    config.listen.peer = "127.0.0.1:0".into();
+    config.zookeeper.listen = "127.0.0.1:0".into();
+    config.storage.directory = cluster.directory.path().join(format!("node{id}"));
+    adjust_for_tests(&mut config);
+    spawn(Server::bind(config).unwrap())
+}
+
+async fn status(node: &Running) -> Status {
+    node.get("/v1/cluster").await.json()
+}
+
+async fn member(node: &Running, id: u64) -> Option<Member> {
+    status(node).await.members.into_iter().find(|member| member.node_id == id)
+}
+
+/// What ZooKeeper's clients are told of the members, one line each.
+async fn shown(node: &Running) -> Vec<String> {
+    let mut client = Client::open(node.zookeeper.unwrap()).await;
+    let data = client.data("/zookeeper/config").await.unwrap_or_default();
+    let lines = String::from_utf8(data.to_vec()).unwrap();
+    lines.lines().filter_map(|line| line.split_once(';')).map(|(_, address)| address.to_owned()).collect()
+}
+
+async fn change(node: &Running, method: Method, path: &str, body: Option<Value>) {
+    let got = node.call(method, path, None, body).await;
+    assert!(got.status.is_success(), "{path}: {}", got.text);
+}
+
+#[tokio::test]
+async fn a_new_member_is_reached_where_it_is_said_to_be_and_shown_as_what_it_is() {
+    let mut cluster = three().await;
+    let gone = cluster.nodes.pop().unwrap();
+    change(&cluster, Method::DELETE, "/v1/cluster/members/3", None).await;
+    gone.stop().await.unwrap();
+    let new = joining(&cluster, 4);
+    let (client, zookeeper) = ("d.example:7001", "d.example:2181");
+    let body = json!({
+        "node_id": 4, "peer_address": new.peer.to_string(), "client_address": client, "zookeeper_address": zookeeper,
+    });
+    change(&cluster, Method::POST, MEMBERS, Some(body.clone())).await;
+    new.ready().await;
+    assert_eq!(status(&new).await.role, Some(Role::Learner), "it serves, and does not vote");
+    assert_eq!(status(&cluster).await.role, Some(Role::Voter));
+    assert_eq!(shown(&cluster).await.len(), 2, "ZooKeeper's clients are told of voters");
+
+    // At once: it is waited for.
+    change(&cluster, Method::POST, "/v1/cluster/members/4/promote", None).await;
+    for node in cluster.nodes.iter().chain([&new]) {
+        eventually("every node knows it, and where it is reached", async || {
+            let known = member(node, 4).await;
+            known.is_some_and(|known| {
+                let reached = (known.client_address.as_deref(), known.zookeeper_address.as_deref());
+                known.role == Role::Voter && reached == (Some(client), Some(zookeeper))
+            }) && shown(node).await == ["127.0.0.1:20001", "127.0.0.1:20002", zookeeper]
+        })
+        .await;
+    }
+    assert_eq!(status(&new).await.role, Some(Role::Voter));
+    let first = member(&new, 1).await.unwrap();
+    assert_eq!(first.client_address, Some(cluster.nodes[0].client.to_string()), "the new one knows the old ones");
+
+    // Said anew: what is left out stays.
+    let moved = json!({ "node_id": 4, "peer_address": new.peer.to_string(), "client_address": "e.example:7001" });
+    change(&cluster, Method::POST, MEMBERS, Some(moved)).await;
+    let known = member(&cluster, 4).await.unwrap();
+    assert_eq!(known.client_address.as_deref(), Some("e.example:7001"));
+    assert_eq!((known.zookeeper_address.as_deref(), known.role), (Some(zookeeper), Role::Voter));
+    for field in ["client_address", "zookeeper_address"] {
+        let mut wrong = body.clone();
+        wrong[field] = json!("nowhere");
+        let problem = cluster.post(MEMBERS, None, wrong).await.problem(Code::BadRequest);
+        assert!(problem.detail.contains(field), "{problem}");
+    }
+}
+
+#[tokio::test]
+async fn who_is_promoted_too_early_stays_a_learner_and_it_is_said_why() {
+    let cluster = three().await;
+    // Nobody is there.
+    let body = json!({ "node_id": 9, "peer_address": "127.0.0.1:1" });
+    change(&cluster, Method::POST, MEMBERS, Some(body)).await;
+    let problem =
+        cluster.post("/v1/cluster/members/9/promote", None, json!(null)).await.problem(Code::MembershipConflict);
+    assert!(problem.detail.contains("still a learner") && problem.detail.contains("try again"), "{problem}");
+    for node in &cluster.nodes {
+        eventually("a learner, and not in step", async || {
+            let known = member(node, 9).await;
+            known.is_some_and(|known| known.role == Role::Learner && known.synced != Some(true))
+        })
+        .await;
+    }
+}
