@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
 
 /// Longest wait for a lock.
-const MAX_WAIT_MS: u64 = 600_000;
+pub(super) const MAX_WAIT_MS: u64 = 600_000;
 
 /// What is asked for, checked.
 struct Wanted {

@@ -1,6 +1,7 @@
 //! The resources of the HTTP API. A handler translates and decides nothing: the rules are the node's and the core's.
 
 mod cluster;
+mod description;
 mod gates;
 pub(crate) mod holding;
 mod locks;
@@ -111,9 +112,11 @@ struct Closed {
         title = "Lockkeeper",
         description = "Distributed locks with fencing tokens, sessions, and a tree of nodes under them, replicated by Raft. \
                        Errors are problem documents (RFC 9457) with a stable `code`; 4xx changed nothing, 429 and 503 may be tried \
-                       again, 504 is an unknown outcome. A name with slashes may be written as it is or with %2F.",
-        license(name = "Apache-2.0")
+                       again, 504 is an unknown outcome. A name with slashes may be written as it is or with %2F. Numbers of format uint64 (zxids, \
+                       tokens, ids of sessions) may exceed 2^53: read them without loss, in JavaScript as BigInt. Lengths are in bytes of UTF-8.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
+    components(schemas(Level)),
     modifiers(&Security),
     security((), ("basic" = [])),
     tags(
@@ -171,8 +174,9 @@ fn documented() -> OpenApiRouter<Shared> {
 }
 
 /// The description of the API.
-pub(crate) fn document() -> Document {
-    documented().into_openapi()
+pub(crate) fn document() -> serde_json::Value {
+    // A tree of strings: writing it does not fail.
+    description::complete(serde_json::to_value(documented().into_openapi()).unwrap_or_default())
 }
 
 /// The router of the client API.

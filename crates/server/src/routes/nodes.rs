@@ -19,7 +19,7 @@ use crate::reply::{Answer, Reply};
 use crate::zookeeper::Special;
 
 /// Most children in one reply.
-const MAX_CHILDREN: usize = 10_000;
+pub(super) const MAX_CHILDREN: usize = 10_000;
 
 /// The bookkeeping as JSON has it.
 pub(super) fn stat_out(stat: lockkeeper_core::Stat) -> Stat {

@@ -64,6 +64,62 @@ async fn every_documented_call_is_there_and_every_route_is_documented() {
     assert_eq!(counted, documented);
 }
 
+/// Every value in a document, with where it stands.
+fn each<'d>(value: &'d Value, at: &str, found: &mut Vec<(String, &'d Value)>) {
+    found.push((at.to_owned(), value));
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| each(value, &format!("{at}/{name}"), found)),
+        Value::Array(items) => {
+            items.iter().zip(0..).for_each(|(value, index)| each(value, &format!("{at}/{index}"), found))
+        }
+        _ => {}
+    }
+}
+
+/// What generators of clients stumble over. `scripts/check openapi` has another project's validator look at the same document.
+#[test]
+fn the_document_is_one_that_generators_take() {
+    let text = lockkeeper_server::openapi();
+    let document: Value = serde_json::from_str(&text).unwrap();
+    std::fs::write(concat!(env!("CARGO_TARGET_TMPDIR"), "/openapi.json"), &text).unwrap();
+    assert_eq!(document["openapi"], "3.1.0");
+    assert_eq!(document["info"]["license"]["identifier"], "Apache-2.0");
+    let mut all = Vec::new();
+    each(&document, "#", &mut all);
+    for (at, value) in &all {
+        assert!(!value.is_null(), "{at} is null, which is nothing in a description");
+        if let Some(target) = value.as_object().and_then(|fields| fields.get("$ref")).and_then(Value::as_str) {
+            assert!(document.pointer(&target[1..]).is_some(), "{at} refers to {target}, which is not there");
+        }
+        let holds_union = |part: &Value| resolve(&document, part)["oneOf"].is_array();
+        let parts = value["allOf"].as_array();
+        assert!(!parts.is_some_and(|parts| parts.iter().any(holds_union)), "{at}: a union within an allOf");
+        let unsigned = value["minimum"].as_f64().is_some_and(|minimum| minimum >= 0.0);
+        assert!(!unsigned || value["format"] != "int64", "{at}: a u64 is no int64");
+    }
+    let mut ids = BTreeSet::new();
+    for (method, path) in operations(&document) {
+        let operation = &document["paths"][&path][method.as_str().to_lowercase()];
+        let id = operation["operationId"].as_str().unwrap_or_default();
+        let is_name = id.chars().any(char::is_uppercase) && id.bytes().all(|b| b.is_ascii_alphabetic());
+        assert!(is_name && ids.insert(id.to_owned()), "{method} {path}: operationId {id:?} is none, or another's");
+        for class in ["4XX", "5XX"] {
+            let schema = &operation["responses"][class]["content"]["application/problem+json"]["schema"];
+            assert!(schema["$ref"] == "#/components/schemas/Problem", "{method} {path}: {class} is not described");
+        }
+    }
+    let required = |path: &str| document["paths"][path]["post"]["requestBody"]["required"].as_bool();
+    assert_eq!((required("/v1/sessions"), required("/v1/cluster/transfer")), (Some(false), Some(false)));
+    assert_eq!((required("/v1/locks/{name}/acquire"), required("/v1/txn")), (Some(false), Some(true)));
+    let field = |schema: &str, field: &str| document["components"]["schemas"][schema]["properties"][field].clone();
+    assert_eq!(field("Acquire", "label")["maxLength"], 256);
+    assert_eq!(
+        (&field("Begin", "fingerprint")["minLength"], &field("Acquired", "token")["format"]),
+        (&json!(1), &json!("uint64"))
+    );
+    assert_eq!(document["components"]["schemas"]["GateView"]["discriminator"]["propertyName"], "state");
+}
+
 /// Follows `$ref`.
 fn resolve<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     match schema["$ref"].as_str() {
