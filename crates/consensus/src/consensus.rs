@@ -10,7 +10,7 @@ use bytes::Bytes;
 use lockkeeper_store::{LogPosition, LogStorage, Opened, SnapshotStorage};
 use openraft::SnapshotPolicy;
 use openraft::vote::RaftLeaderId;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, RwLock, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::admission::Admission;
@@ -127,6 +127,7 @@ impl Consensus {
             change: Mutex::new(()),
             going_down: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            serving: RwLock::new(()),
             stop: stop.clone(),
         });
         // Set once, here.
@@ -257,11 +258,15 @@ impl Consensus {
         self.step_down().await;
         self.inner.stop.cancel();
         admission::write_down(&self.inner).await;
+        let _drained = tokio::time::timeout(DRAIN_TIMEOUT, self.inner.serving.write()).await;
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");
         }
     }
 }
+
+/// A stop waits no longer than this for peers' messages that are being acted on.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What this start says of its directory; remembered before anybody hears it.
 fn claim(

@@ -8,7 +8,7 @@ use lockkeeper_store::SnapshotStorage;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader};
 use openraft::vote::RaftLeaderId;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, RwLock, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +56,9 @@ pub(crate) struct Inner {
     pub(crate) going_down: AtomicBool,
     /// New work is refused.
     pub(crate) closing: AtomicBool,
+    /// Held by each Raft message of a peer while it is acted on; a stop waits for them, because openraft logs an error for a message that
+    /// comes after it.
+    pub(crate) serving: RwLock<()>,
     /// Tasks end.
     pub(crate) stop: CancellationToken,
 }

@@ -81,6 +81,10 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
     if !matches!(kind, PeerKind::Admission | PeerKind::Lifeline) {
         inner.peers.admission.check_caller(caller)?;
     }
+    let _serving = inner.serving.try_read().map_err(|_| going_down())?;
+    if inner.stop.is_cancelled() {
+        return Err(going_down());
+    }
     match kind {
         PeerKind::Admission => {
             let claim = wire::decode(&body).map_err(malformed)?;
