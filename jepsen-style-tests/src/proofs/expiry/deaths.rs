@@ -17,7 +17,8 @@ use super::kinds::{self, Death, Kind, Place};
 use super::{GRACE, SESSIONS, calm};
 use crate::cluster::Cluster;
 use crate::http::{Api, metric_sum};
-use crate::pulse::Pulse;
+use crate::pulse::{Pulse, Syncs};
+use crate::record::boot_us;
 use crate::sse::{self, Seen};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, broken};
@@ -41,11 +42,7 @@ pub(super) async fn calm_deaths(context: &Context, cluster: &Cluster, random: &m
     let begun = Instant::now();
     let deaths = stage.live(cluster, |_| begun + random.random_range(LIFE.0..LIFE.1)).await?;
     let ends = stage.ends(&deaths).await?;
-    let grace = GRACE + pulse.end()?.within(0, u64::MAX);
-    let mut lateness = Vec::new();
-    for death in &deaths {
-        lateness.push(judge(death, ends.get(&death.session), grace, true)?);
-    }
+    let lateness = judge_all(&deaths, &ends, GRACE, &pulse.end()?, |_| true)?;
     Ok(format!("{} sessions of all kinds, quiet: {}", deaths.len(), told(&lateness)?))
 }
 
@@ -65,12 +62,9 @@ pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster
         return Err(Failed::CannotRun(format!("{KILLS} kills took longer than {TIMEOUT_OF_KILLS:?}")));
     }
     let ends = stage.ends(&deaths).await?;
-    let grace = GRACE + leaderless + pulse.end()?.within(0, u64::MAX);
-    let mut lateness = Vec::new();
-    for death in &deaths {
-        // What a node has not passed on goes down with it, unless it has been acknowledged as a keepalive.
-        lateness.push(judge(death, ends.get(&death.session), grace, death.kind == Kind::Keep)?);
-    }
+    // What a node has not passed on goes down with it, unless it has been acknowledged as a keepalive.
+    let strictly = |death: &Death| death.kind == Kind::Keep;
+    let lateness = judge_all(&deaths, &ends, GRACE + leaderless, &pulse.end()?, strictly)?;
     Ok(format!(
         "{} before {KILLS} leader kills ({} without a leader): {}",
         deaths.len(),
@@ -195,6 +189,27 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.holder.abort();
     }
+}
+
+/// How late each was. Beside the grace it is granted the time in which the disk was busy while it was due.
+fn judge_all(
+    deaths: &[Death],
+    ends: &BTreeMap<u64, Instant>,
+    grace: Duration,
+    disk: &Syncs,
+    strictly: impl Fn(&Death) -> bool,
+) -> Result<Vec<Duration>, Failed> {
+    let (now, now_us) = (Instant::now(), boot_us());
+    let us = |at: Instant| {
+        let ago = now.saturating_duration_since(at).as_micros();
+        now_us.saturating_sub(u64::try_from(ago).unwrap_or(u64::MAX))
+    };
+    let judged = deaths.iter().map(|death| {
+        let end = ends.get(&death.session);
+        let busy = end.map_or(Duration::ZERO, |end| disk.within(us(death.last + death.timeout), us(*end)));
+        judge(death, end, grace + busy, strictly(death))
+    });
+    judged.collect()
 }
 
 /// How long after its timeout, counted from its last sign of life, the session ended.
