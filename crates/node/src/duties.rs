@@ -181,8 +181,9 @@ impl Duties {
             last_heard.lead(&collected.voters);
             tracker
         };
-        if !collected.from_all {
-            // Who has not answered may have heard of somebody, and will say so.
+        if collected.some_silent {
+            tracker.stalled(SILENT_GRACE_MS, now_ms);
+        } else if collected.some_gone {
             tracker.stalled(MISSING_GRACE_MS, now_ms);
         }
         let (term, sessions) = (leadership.term, tracker.len());
@@ -302,8 +303,10 @@ fn one_entry(silent: &[SessionId], owned: impl Fn(SessionId) -> usize) -> usize 
 const REAP_PAUSE: Duration = Duration::from_millis(10);
 /// Longest time that a sign of life takes from the node that heard it to the leader, beside the tick for which it waits at most.
 const ON_THE_WAY_MS: u64 = 150;
-/// A new leader that could not ask everybody expires nobody for this long.
+/// A new leader expires nobody for so long where a member's process is gone: its clients turn to others.
 const MISSING_GRACE_MS: u64 = 300;
+/// The same where a member does not answer and may run: the sessions that it heard of lately must not pay for its being slow.
+const SILENT_GRACE_MS: u64 = 2_000;
 /// A tick that comes later than this means that this process was not running.
 const LATE: Duration = Duration::from_secs(1);
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use lockkeeper_consensus::BarrierError;
+use lockkeeper_consensus::{BarrierError, TransportError};
 use lockkeeper_core::{SessionId, Zxid};
 use lockkeeper_planted::{Bug, planted};
 use parking_lot::Mutex;
@@ -78,9 +78,21 @@ const MAX_UNANSWERED: usize = 8;
 pub(crate) struct Collected {
     /// A majority has whole tables: nobody was acknowledged later than is known.
     pub(crate) whole: bool,
-    /// Every member has answered: nobody was heard of later than is known.
-    pub(crate) from_all: bool,
+    /// Members have not answered, and their processes are gone: what they heard, and nobody else knows, is lost.
+    pub(crate) some_gone: bool,
+    /// Members have not answered, and may run: they may have heard of somebody, and will say so.
+    pub(crate) some_silent: bool,
     pub(crate) voters: Vec<u64>,
+}
+
+/// What a member answers to a new leader that collects the tables.
+enum Table {
+    Whole,
+    /// The node has restarted, or skipped part of the log, and has not been given the whole.
+    Forgetful,
+    /// The node's process is gone.
+    Gone,
+    Silent,
 }
 
 /// See the module's text.
@@ -167,9 +179,14 @@ impl HeardReplication {
     }
 
     async fn call(&self, to: u64, call: TableCall, deadline: Duration) -> Option<TableAnswer> {
-        let body = Bytes::from(postcard::to_stdvec(&Message::Table(call)).ok()?);
-        let answer = self.replication.call_service(to, body, deadline).await.ok()?;
-        postcard::from_bytes(&answer).ok()
+        self.try_call(to, call, deadline).await.ok()
+    }
+
+    async fn try_call(&self, to: u64, call: TableCall, deadline: Duration) -> Result<TableAnswer, TransportError> {
+        let garbled = |error: postcard::Error| TransportError::Garbled(error.to_string());
+        let body = Bytes::from(postcard::to_stdvec(&Message::Table(call)).map_err(garbled)?);
+        let answer = self.replication.call_service(to, body, deadline).await?;
+        postcard::from_bytes(&answer).map_err(garbled)
     }
 
     /// Has a majority put the latest signs of life into its tables. Gives the term in which this node leads.
@@ -320,11 +337,14 @@ impl HeardReplication {
             .filter(|from| **from != self.node)
             .map(|from| self.collect_from(*from, term, &voters))
             .collect();
-        let mut from_all = true;
-        let collecting = others.for_each(|(from, answer)| {
-            from_all &= answer.is_some();
-            if answer == Some(true) || (answer.is_some() && planted(Bug::CountForgetfulTables)) {
-                whole.insert(from);
+        let (mut some_gone, mut some_silent) = (false, false);
+        let collecting = others.for_each(|(from, table)| {
+            match table {
+                Table::Whole => drop(whole.insert(from)),
+                Table::Forgetful if planted(Bug::CountForgetfulTables) => drop(whole.insert(from)),
+                Table::Forgetful => {}
+                Table::Gone => some_gone = true,
+                Table::Silent => some_silent = true,
             }
             std::future::ready(())
         });
@@ -335,29 +355,30 @@ impl HeardReplication {
         };
         // What this node applied itself it notes itself: without a whole table of its own it may lack that.
         let enough = own_whole && self.is_majority(&whole, &voters) && !planted(Bug::IgnoreReportedAges);
-        Collected { whole: enough, from_all: from_all && in_time, voters }
+        Collected { whole: enough, some_gone, some_silent: some_silent || !in_time, voters }
     }
 
-    /// Takes a node's table in; gives whether it was whole, or nothing where the node gave none.
-    async fn collect_from(&self, from: u64, term: u64, voters: &[u64]) -> (u64, Option<bool>) {
+    /// Takes a node's table in, and gives what it was.
+    async fn collect_from(&self, from: u64, term: u64, voters: &[u64]) -> (u64, Table) {
         let mut after = None;
         loop {
             let call = TableCall::Collect { term, voters: voters.to_vec(), after };
-            match self.call(from, call, COLLECT_WITHIN).await {
-                Some(TableAnswer::Page { whole, ages, more }) => {
+            match self.try_call(from, call, COLLECT_WITHIN).await {
+                Ok(TableAnswer::Page { whole, ages, more }) => {
                     let now_ms = self.replica.now_ms();
                     let heard = ages.iter().map(|(session, age)| (*session, now_ms.saturating_sub(u64::from(*age))));
                     note_all(&mut self.replica.last_heard.lock(), heard);
                     match ages.last().filter(|_| more) {
                         Some((last, _)) => after = Some(*last),
-                        None => return (from, Some(whole)),
+                        None => return (from, if whole { Table::Whole } else { Table::Forgetful }),
                     }
                 }
-                Some(TableAnswer::NotYet) => {
+                Ok(TableAnswer::NotYet) => {
                     let again = self.replica.clock.now() + ASK_AGAIN;
                     self.replica.clock.sleep_until(again).await;
                 }
-                _ => return (from, None),
+                Err(error) if error.process_gone() => return (from, Table::Gone),
+                _ => return (from, Table::Silent),
             }
         }
     }

@@ -37,6 +37,8 @@ impl Clock for Skewed {
 struct Net {
     nodes: Mutex<BTreeMap<u64, Arc<Duties>>>,
     cut: Mutex<BTreeSet<u64>>,
+    /// Nodes that run and do not answer.
+    slow: Mutex<BTreeSet<u64>>,
 }
 
 struct Wire {
@@ -71,6 +73,9 @@ impl Replication for Wire {
 
     async fn call_service(&self, to: u64, body: Bytes, _: Duration) -> Result<Bytes, TransportError> {
         let cut = [to, self.node].iter().any(|node| self.net.cut.lock().contains(node));
+        if self.net.slow.lock().contains(&to) {
+            return Err(TransportError::TimedOut);
+        }
         let duties = self.net.nodes.lock().get(&to).filter(|_| !cut).cloned().ok_or(TransportError::Refused)?;
         let Ok(Message::Table(call)) = postcard::from_bytes(&body) else { panic!("not for a table") };
         Ok(postcard::to_stdvec(&duties.heard.answer(call)).expect("encoded").into())
@@ -191,6 +196,32 @@ async fn what_a_node_heard_without_a_leader_counts_for_the_next() {
     cluster.pass(2_000);
     cluster.lead(2).await;
     assert!((8_000..=8_002).contains(&cluster.left_ms(2)), "{}", cluster.left_ms(2));
+}
+
+/// A node that runs says nothing in time, and may have heard of the session while there was no leader: it may still tell.
+#[tokio::test]
+async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
+    for (slow, spared_ms) in [(true, 2_000), (false, 300)] {
+        let mut cluster = Cluster::new();
+        cluster.lead(1).await;
+        cluster.complete(1).await;
+        // Far over its time by what the others know.
+        cluster.pass(11_000);
+        match slow {
+            true => drop(cluster.net.slow.lock().insert(1)),
+            false => cluster.cut(&[1]),
+        }
+        cluster.lead(2).await;
+        let silent = || {
+            let Node { replica, .. } = &cluster.nodes[&2];
+            let now_ms = replica.now_ms();
+            replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10)
+        };
+        cluster.pass(spared_ms - 1);
+        assert!(silent().is_empty());
+        cluster.pass(1);
+        assert_eq!(silent(), [MINE]);
+    }
 }
 
 #[tokio::test]
