@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn the_first_inputs_are_the_true_ones_and_the_rest_differ() {
-        let seeds = vec![b"one".to_vec(), b"two".to_vec()];
+        let seeds = vec![[b'1'; 64].to_vec(), [b'2'; 64].to_vec()];
         assert_eq!((input(&seeds, 7, 0), input(&seeds, 7, 1)), (seeds[0].clone(), seeds[1].clone()));
         let made: std::collections::BTreeSet<_> = (2..1_000).map(|number| input(&seeds, 7, number)).collect();
         assert!(made.len() > 700, "{}", made.len());
