@@ -4,6 +4,7 @@
 //! sessions starts with what `heard_replication` has collected, or else with every timer in full. It must never acknowledge a keepalive on its own word, nor one of a session that it has
 //! named in this term (promise P5). What it proposes carries its term, so that it has no effect in another.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -114,7 +115,7 @@ impl Duties {
             // A travelling sign only becomes younger: this is never before it was given.
             let heard_ms = now_ms.saturating_sub(age_ms);
             leading.tracker.heard(*session, heard_ms);
-            leading.news.push((*session, heard_ms));
+            leading.tell(*session, heard_ms);
         }
         Some(leading.term)
     }
@@ -191,7 +192,7 @@ impl Duties {
             true => tracing::info!(term, sessions, "leading: each session's timer begins at its last sign of life"),
             false => tracing::info!(term, sessions, "leading: every session's timer starts anew"),
         }
-        *self.replica.leading.lock() = Some(Leading { term, tracker, news: Vec::new() });
+        *self.replica.leading.lock() = Some(Leading { term, tracker, news: BTreeMap::new() });
         Some(term)
     }
 
@@ -316,7 +317,7 @@ pub(crate) struct Door(pub(crate) OnceLock<Arc<Duties>>);
 
 #[async_trait]
 impl PeerService for Door {
-    async fn serve(&self, _from: u64, body: Bytes) -> Result<Bytes, ServiceError> {
+    async fn serve(&self, from: u64, body: Bytes) -> Result<Bytes, ServiceError> {
         let refuse = |code: &str, detail: String| ServiceError { code: code.into(), detail };
         let duties = self.0.get().ok_or_else(|| refuse("not_ready", "this node is still starting".into()))?;
         // Checked before it is read: a session and its age take fifteen bytes at most.
@@ -330,7 +331,7 @@ impl PeerService for Door {
                 let heard = duties.hear(&group).await.map_err(|error| refuse("not_leading", error.to_string()))?;
                 postcard::to_stdvec(&heard)
             }
-            Message::Table(call) => postcard::to_stdvec(&duties.heard.answer(call)),
+            Message::Table(call) => postcard::to_stdvec(&duties.heard.answer_to(from, call)),
         };
         answer.map(Bytes::from).map_err(|error| refuse("internal", error.to_string()))
     }

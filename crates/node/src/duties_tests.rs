@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::Clock;
+use crate::heard_replication::{TableAnswer, TableCall};
 
 /// A clock that stands still until it is moved.
 struct Still(watch::Sender<Duration>);
@@ -242,6 +243,11 @@ async fn the_door_checks_what_comes_in() {
     stage.duties.take_up().await.expect("leads");
     let answer: GroupAnswer = postcard::from_bytes(&door.serve(2, group).await.expect("served")).expect("decoded");
     assert_eq!(answer.verdicts, [Verdict::Alive(1_000), Verdict::Gone]);
+    // Node 1 leads term 3.
+    let begin = TableCall::Begin { term: 3, number: 1, zxid: Zxid(0) };
+    let begin = Bytes::from(postcard::to_stdvec(&Message::Table(begin)).expect("encoded"));
+    let answer: TableAnswer = postcard::from_bytes(&door.serve(2, begin).await.expect("served")).expect("decoded");
+    assert_eq!(answer, TableAnswer::Fenced);
 }
 
 #[test]

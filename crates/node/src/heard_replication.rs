@@ -5,9 +5,10 @@
 //! the last sign of life that anybody knows of. If not, every timer starts in full (promise P5). A node that has restarted is given the
 //! leader's whole table, and counts from then on.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,8 +23,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::NodeConfig;
 use crate::keepalive::{MAX_GROUP, Message};
 use crate::last_heard::{Ages, Fenced, LastHeard, age_ms};
-use crate::replica::Replica;
+use crate::replica::{Leading, Replica};
 use crate::replication::Replication;
+use crate::tracker::Standing;
 
 /// What a leader asks of another node's table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +41,14 @@ pub(crate) enum TableCall {
 }
 
 impl TableCall {
+    fn term(&self) -> u64 {
+        let (Self::Accept { term, .. }
+        | Self::Begin { term, .. }
+        | Self::Finish { term, .. }
+        | Self::Collect { term, .. }) = self;
+        *term
+    }
+
     pub(crate) fn voters(&self) -> &[u64] {
         match self {
             Self::Accept { voters, .. } | Self::Finish { voters, .. } | Self::Collect { voters, .. } => voters,
@@ -54,7 +64,7 @@ pub(crate) enum TableAnswer {
     Accepted { whole: bool },
     /// The node is ready for the whole table.
     Ready { incarnation: u64 },
-    /// Not yet: this node has not heard of that term, or has not applied enough.
+    /// Not yet: this node has not heard of that term or of its leader, or has not applied enough.
     NotYet,
     /// A later leader has been here.
     Fenced,
@@ -136,16 +146,24 @@ impl HeardReplication {
         voters.iter().filter(|voter| some.contains(voter)).count() > voters.len() / 2
     }
 
-    /// Answers a leader, or this node itself.
-    pub(crate) fn answer(&self, call: TableCall) -> TableAnswer {
+    /// Answers another node, if it leads the term that it names. Who is not known to lead it yet asks again, as after every `NotYet`.
+    pub(crate) fn answer_to(&self, from: u64, call: TableCall) -> TableAnswer {
+        let known = *self.replication.leadership().borrow();
+        match (call.term().cmp(&known.term), known.leader) {
+            // Its leader has been voted for perhaps, and this node has not heard from it as the leader.
+            (Ordering::Greater, _) | (Ordering::Equal, None) => TableAnswer::NotYet,
+            (Ordering::Equal, Some(leader)) if leader == from => self.answer(call),
+            _ => TableAnswer::Fenced,
+        }
+    }
+
+    /// Answers the leader of that term.
+    fn answer(&self, call: TableCall) -> TableAnswer {
         self.try_answer(call).unwrap_or(TableAnswer::Fenced)
     }
 
     fn try_answer(&self, call: TableCall) -> Result<TableAnswer, Fenced> {
-        let (TableCall::Accept { term, .. }
-        | TableCall::Begin { term, .. }
-        | TableCall::Finish { term, .. }
-        | TableCall::Collect { term, .. }) = call;
+        let term = call.term();
         // A term that consensus knows nothing of fences nobody out.
         if term > self.replication.leadership().borrow().term {
             return Ok(TableAnswer::NotYet);
@@ -191,12 +209,32 @@ impl HeardReplication {
 
     /// Has a majority put the latest signs of life into its tables. Gives the term in which this node leads.
     pub(crate) async fn copy(self: &Arc<Self>) -> Result<u64, BarrierError> {
-        let voters = self.voters();
         let (term, news) = {
             let mut leading = self.replica.leading.lock();
             let leading = leading.as_mut().ok_or(BarrierError::NoLeader)?;
             (leading.term, std::mem::take(&mut leading.news))
         };
+        let copied = self.copy_news(term, &news).await;
+        if copied.is_err() {
+            self.put_back(term, news);
+        }
+        copied
+    }
+
+    /// What no majority has is copied with the next round: the groups that join that one may have noted some of it.
+    fn put_back(&self, term: u64, news: BTreeMap<SessionId, u64>) {
+        let mut leading = self.replica.leading.lock();
+        let Some(leading) = leading.as_mut().filter(|leading| leading.term == term) else { return };
+        news.into_iter().for_each(|(session, heard_ms)| leading.tell(session, heard_ms));
+        // While no majority answers, callers come with ever other sessions that have ended; nobody is told that those are alive.
+        if leading.news.len() > 2 * leading.tracker.len() + MAX_GROUP {
+            let Leading { news, tracker, .. } = leading;
+            news.retain(|session, _| tracker.standing(*session) != Standing::Unknown);
+        }
+    }
+
+    async fn copy_news(self: &Arc<Self>, term: u64, news: &BTreeMap<SessionId, u64>) -> Result<u64, BarrierError> {
+        let voters = self.voters();
         let now_ms = self.replica.now_ms();
         let ages: Ages = news.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
         let mut accepted = BTreeSet::new();
@@ -293,7 +331,7 @@ impl HeardReplication {
     where
         F: Future<Output = bool>,
     {
-        let number = self.syncs.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.syncs.fetch_add(1, Relaxed) + 1;
         let zxid = self.replica.state.read().zxid();
         let begin = TableCall::Begin { term, number, zxid };
         let TableAnswer::Ready { incarnation } = self.call(to, begin, COLLECT_WITHIN).await? else { return None };

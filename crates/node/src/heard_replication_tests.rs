@@ -78,7 +78,7 @@ impl Replication for Wire {
         }
         let duties = self.net.nodes.lock().get(&to).filter(|_| !cut).cloned().ok_or(TransportError::Refused)?;
         let Ok(Message::Table(call)) = postcard::from_bytes(&body) else { panic!("not for a table") };
-        Ok(postcard::to_stdvec(&duties.heard.answer(call)).expect("encoded").into())
+        Ok(postcard::to_stdvec(&duties.heard.answer_to(self.node, call)).expect("encoded").into())
     }
 }
 
@@ -258,6 +258,30 @@ async fn nothing_is_acknowledged_without_a_majority_of_tables_or_behind_the_next
     assert_eq!(cluster.keepalive(2).await, Some(Verdict::Alive(10_000)));
 }
 
+/// A group whose signs of life went with a round that failed joins the next round.
+#[tokio::test]
+async fn what_a_failed_copy_took_goes_with_the_next() {
+    let mut cluster = Cluster::new();
+    cluster.lead(1).await;
+    cluster.complete(1).await;
+    cluster.pass(6_000);
+    cluster.cut(&[2, 3]);
+    assert_eq!(cluster.keepalive(1).await, None);
+    let copy = || cluster.nodes[&1].duties.heard.copy();
+    assert_eq!(copy().await, Err(BarrierError::NoQuorum));
+    // Nor is it lost when this node's own table does not take it.
+    let wire = &cluster.nodes[&1].wire;
+    wire.leadership.send_modify(|leadership| leadership.term = 0);
+    assert_eq!(copy().await, Err(BarrierError::NoLeader));
+    wire.leadership.send_modify(|leadership| leadership.term = 1);
+    cluster.cut(&[]);
+    assert_eq!(copy().await, Ok(1));
+    cluster.pass(1_000);
+    cluster.cut(&[1]);
+    cluster.lead(2).await;
+    assert!((9_000..=9_002).contains(&cluster.left_ms(2)), "{}", cluster.left_ms(2));
+}
+
 #[tokio::test]
 async fn a_call_of_an_unknown_term_or_to_an_earlier_life_has_no_effect() {
     let mut cluster = Cluster::new();
@@ -265,12 +289,23 @@ async fn a_call_of_an_unknown_term_or_to_an_earlier_life_has_no_effect() {
     let heard = &cluster.nodes[&2].duties.heard;
     let voters = VOTERS.to_vec();
     let collect = |term| TableCall::Collect { term, voters: voters.clone(), after: None };
+    // Nor has a call of who does not lead that term: it would make tables whole that are not.
+    let finish = |incarnation| TableCall::Finish { term: 1, number: 1, incarnation, voters: voters.clone() };
+    for call in [finish(1), TableCall::Begin { term: 1, number: 1, zxid: Zxid(0) }, collect(1), collect(0)] {
+        assert_eq!(heard.answer_to(3, call), TableAnswer::Fenced);
+    }
+    assert_eq!(heard.answer_to(1, collect(2)), TableAnswer::NotYet);
+    // Of a term whose leader is not known here, everybody asks again.
+    let wire = &cluster.nodes[&2].wire;
+    wire.leadership.send_modify(|leadership| leadership.leader = None);
+    assert_eq!(heard.answer_to(1, collect(1)), TableAnswer::NotYet);
+    wire.leadership.send_modify(|leadership| leadership.leader = Some(1));
+    assert!(matches!(heard.answer_to(1, collect(1)), TableAnswer::Page { whole: false, .. }));
     assert_eq!(heard.answer(collect(u64::MAX)), TableAnswer::NotYet);
     let begin = TableCall::Begin { term: 1, number: 1, zxid: Zxid(1_000) };
     assert_eq!(heard.answer(begin), TableAnswer::NotYet, "it has not applied so much");
     let begin = TableCall::Begin { term: 1, number: 1, zxid: Zxid(0) };
     assert_eq!(heard.answer(begin), TableAnswer::Ready { incarnation: 1 });
-    let finish = |incarnation| TableCall::Finish { term: 1, number: 1, incarnation, voters: voters.clone() };
     assert_eq!(heard.answer(finish(7)), TableAnswer::NotYet, "that was another process");
     assert_eq!(heard.answer(finish(1)), TableAnswer::Accepted { whole: true });
     assert!(matches!(heard.answer(collect(1)), TableAnswer::Page { whole: true, .. }));

@@ -6,6 +6,7 @@
 //! Lock order: `state`, then any one of the others at a time. Nothing here waits.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
@@ -46,7 +47,15 @@ pub(crate) struct Leading {
     pub(crate) term: u64,
     pub(crate) tracker: SessionTracker,
     /// Signs of life that are to be copied to the other voters: when each was given.
-    pub(crate) news: Vec<(SessionId, u64)>,
+    pub(crate) news: BTreeMap<SessionId, u64>,
+}
+
+impl Leading {
+    /// This sign of life is to be copied to the other voters; the latest of a session counts.
+    pub(crate) fn tell(&mut self, session: SessionId, heard_ms: u64) {
+        let latest = self.news.entry(session).or_default();
+        *latest = heard_ms.max(*latest);
+    }
 }
 
 /// See the module's text.

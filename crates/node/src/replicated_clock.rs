@@ -17,6 +17,8 @@ pub(crate) const SLEW_DIVISOR: u64 = 100;
 pub(crate) const MAX_STEP_MS: u64 = 30 * 24 * 3_600_000;
 /// As much for a cluster of one, where no second clock confirms the first: a day.
 pub(crate) const MAX_STEP_ALONE_MS: u64 = 24 * 3_600_000;
+/// A follower's clock may be behind that of a leader that takes the longest step by this, since the two do not go alike.
+const FOLLOW_SLACK_MS: u64 = 3_600_000;
 /// A pull is worth the arithmetic after this.
 const SLEW_EVERY_MS: u64 = 100;
 /// How long after a step those who answer later may add to it.
@@ -76,13 +78,19 @@ impl ReplicatedClock {
         }
     }
 
-    /// The leader has said what it shows.
-    pub(crate) fn follow(&mut self, leader_ms: u64, now_ms: u64) {
+    /// The leader has said what it shows. False where that cannot be: it is further ahead than a restart of the whole cluster may set the
+    /// clock. Should entries show that time, it comes with them.
+    pub(crate) fn follow(&mut self, leader_ms: u64, now_ms: u64) -> bool {
+        let most_ms = self.shows(now_ms).saturating_add(MAX_STEP_MS + FOLLOW_SLACK_MS);
+        if self.told && leader_ms > most_ms {
+            return false;
+        }
         // Nothing before the first entry with a clock: then there is no time to keep.
         if leader_ms > 0 {
             self.seen = Some((leader_ms.max(self.applied_ms), now_ms));
             (self.told, self.stepped) = (true, None);
         }
+        true
     }
 
     /// What this node tells the leader.
@@ -123,13 +131,16 @@ impl ReplicatedClock {
     fn step(&mut self, wall_ms: u64, now_ms: u64) {
         let of = |report: &ClockReport| report.clock_ms.unwrap_or(report.wall_ms);
         let Some(agreed_ms) = self.agreed(wall_ms, now_ms, of) else { return };
-        let nobody_knows = self.reports.values().all(|(report, _)| report.clock_ms.is_none());
+        let told_ms =
+            self.fresh(now_ms).filter_map(|(report, since_ms)| Some(report.clock_ms?.saturating_add(since_ms)));
+        let told_ms = told_ms.max();
         let began_ms = self.seen.map_or(agreed_ms, |_| self.shows(now_ms));
-        self.stepped = Some(Step { at_ms: now_ms, from_ms: began_ms, over: !nobody_knows });
+        self.stepped = Some(Step { at_ms: now_ms, from_ms: began_ms, over: told_ms.is_some() });
         self.seen = Some((began_ms, now_ms));
         self.told = true;
         self.slewed_ms = now_ms;
-        self.step_to(agreed_ms, now_ms);
+        // Who was told knows better than any wall clock, and no node's clock is to go back.
+        self.step_to(told_ms.unwrap_or(agreed_ms), now_ms);
     }
 
     /// Whoever answers a little later is heard as well: the first two of three may be the one that is right and the one that is behind.
@@ -184,13 +195,20 @@ impl ReplicatedClock {
         self.seen = Some((pulled_ms, at_ms));
     }
 
+    /// What others have said lately, and how long ago.
+    fn fresh(&self, now_ms: u64) -> impl Iterator<Item = (&ClockReport, u64)> {
+        let others = self.reports.iter().filter(|(node, _)| **node != self.node);
+        others
+            .map(move |(_, (report, at_ms))| (report, now_ms.saturating_sub(*at_ms)))
+            .filter(|(_, since_ms)| *since_ms <= REPORT_LIVES_MS)
+    }
+
     /// The latest time that a majority of the voters' clocks has reached; none while a majority has not said.
     fn agreed(&self, wall_ms: u64, now_ms: u64, of: impl Fn(&ClockReport) -> u64) -> Option<u64> {
         let own = ClockReport { wall_ms, clock_ms: None };
-        let fresh = |at_ms: &u64| now_ms.saturating_sub(*at_ms) <= REPORT_LIVES_MS;
-        let others = self.reports.iter().filter(|(node, (_, at_ms))| **node != self.node && fresh(at_ms));
-        let mut clocks: Vec<u64> = others
-            .map(|(_, (report, at_ms))| of(report).saturating_add(now_ms.saturating_sub(*at_ms)))
+        let mut clocks: Vec<u64> = self
+            .fresh(now_ms)
+            .map(|(report, since_ms)| of(report).saturating_add(since_ms))
             .chain(self.voters.contains(&self.node).then(|| of(&own)))
             .collect();
         clocks.sort_unstable_by(|a, b| b.cmp(a));

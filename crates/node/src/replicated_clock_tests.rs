@@ -101,6 +101,48 @@ fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further
     assert!(clock.lead(WALL + YEAR, 2_000).abs_diff(WALL + MAX_STEP_ALONE_MS + 1_000) <= 10, "once");
 }
 
+/// Its own wall clock, or that of another that was not told, must not take it behind what the told one shows.
+#[test]
+fn a_restarted_leader_steps_to_what_the_told_ones_show() {
+    let restarted = |wall_ms, told_ms, said_ms| {
+        let mut clock = of_three(1);
+        clock.applied(WALL, 1_000);
+        clock.reported(3, report(WALL + YEAR, Some(told_ms)), said_ms);
+        clock.reported(2, report(wall_ms, None), 20_000);
+        clock.lead(wall_ms, 20_000)
+    };
+    assert_eq!(restarted(0, WALL + HOUR, 20_000), WALL + HOUR);
+    assert_eq!(restarted(WALL + 2 * HOUR, WALL + HOUR, 19_000), WALL + HOUR + 1_000, "wall clocks do not count then");
+    assert_eq!(restarted(0, WALL + YEAR, 20_000), WALL + 19_000 + MAX_STEP_MS, "bounded");
+    // What was said long ago counts for nothing, and does not keep those who answer later from being heard.
+    assert_eq!(restarted(WALL + 2 * HOUR, WALL + HOUR, 1_000), WALL + 2 * HOUR);
+    let mut clock = of_three(1);
+    clock.applied(WALL, 1_000);
+    clock.reported(3, report(0, Some(WALL)), 1_000);
+    clock.reported(2, report(0, None), 20_000);
+    assert_eq!(clock.lead(WALL + HOUR, 20_000), WALL + 19_000);
+    clock.reported(3, report(WALL + HOUR, None), 20_500);
+    assert_eq!(clock.lead(WALL + HOUR, 20_500), WALL + HOUR);
+}
+
+/// One message must not take the clock to the end of time.
+#[test]
+fn a_leader_that_is_impossibly_far_ahead_is_not_followed() {
+    let mut clock = of_three(1);
+    clock.applied(WALL, 0);
+    assert!(clock.follow(WALL + YEAR, 0), "it has not been told, and cannot judge");
+    let shows = clock.shows(1_000);
+    assert!(!clock.follow(1 << 48, 1_000));
+    assert!(!clock.follow(shows + MAX_STEP_MS + FOLLOW_SLACK_MS + 1, 1_000));
+    assert_eq!(clock.shows(1_000), shows);
+    assert!(clock.follow(shows + MAX_STEP_MS, 1_000), "a leader that has just started may step so far");
+    assert_eq!(clock.shows(1_000), shows + MAX_STEP_MS);
+    // What is committed counts, and with it what the leader says from then on.
+    clock.applied(WALL + 30 * YEAR, 2_000);
+    assert!(clock.follow(WALL + 30 * YEAR + 5, 2_000));
+    assert_eq!(clock.shows(2_000), WALL + 30 * YEAR + 5);
+}
+
 #[test]
 fn a_new_cluster_begins_with_its_wall_clocks() {
     let mut clock = of_three(1);

@@ -21,11 +21,13 @@ pub(crate) struct Time {
     clock: Arc<dyn Clock>,
     replicated: Mutex<ReplicatedClock>,
     said_ms: Mutex<Option<u64>>,
+    said_unbelievable_ms: Mutex<Option<u64>>,
 }
 
 impl Time {
     pub(crate) fn new(node: u64, clock: Arc<dyn Clock>) -> Self {
-        Self { clock, replicated: Mutex::new(ReplicatedClock::new(node)), said_ms: Mutex::new(None) }
+        let replicated = Mutex::new(ReplicatedClock::new(node));
+        Self { clock, replicated, said_ms: Mutex::new(None), said_unbelievable_ms: Mutex::new(None) }
     }
 
     /// What the replicated clock shows now, as far as this node knows.
@@ -69,6 +71,19 @@ impl Time {
             );
         }
     }
+
+    /// Says, now and then, that the leader's clock is not followed.
+    fn say_unbelievable(&self, leader_ms: u64) {
+        let (shows_ms, now_ms, mut said_ms) = (self.shows(), self.now_ms(), self.said_unbelievable_ms.lock());
+        if said_ms.is_none_or(|said_ms| now_ms.saturating_sub(said_ms) >= SAY_AGAIN_MS) {
+            *said_ms = Some(now_ms);
+            tracing::warn!(
+                ahead_ms = leader_ms.saturating_sub(shows_ms),
+                "the leader says a time that is further ahead than a restart may set the cluster's clock: this node goes on at its own \
+                 pace; check the leader's machine"
+            );
+        }
+    }
 }
 
 impl Timekeeper for Time {
@@ -85,7 +100,9 @@ impl Timekeeper for Time {
 
     fn follow(&self, leader_ms: u64, ago: Duration) {
         let at = self.clock.now().saturating_sub(ago);
-        self.replicated.lock().follow(leader_ms, whole_ms(at));
+        if !self.replicated.lock().follow(leader_ms, whole_ms(at)) {
+            self.say_unbelievable(leader_ms);
+        }
     }
 
     fn report(&self) -> ClockReport {
