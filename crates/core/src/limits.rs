@@ -19,6 +19,9 @@ pub const MAX_ACL_ID_BYTES: usize = 256;
 /// Replies that a session remembers for retries, those to requests for locks apart from the others; beyond it the oldest of
 /// its kind is forgotten.
 pub const MAX_REMEMBERED_REPLIES: usize = 256;
+/// What the replies take that a session remembers, of each kind, in bytes; beyond it the oldest of that kind are forgotten, but never the
+/// last one.
+pub const MAX_REMEMBERED_BYTES: u64 = 1024 * 1024;
 /// Most sessions in one expiry command and most paths in one reap command.
 pub const MAX_BULK: usize = 1024;
 /// Most ephemeral nodes of one session, whatever the configuration allows: all of them go with it, in one transaction.

@@ -18,7 +18,7 @@ use lockkeeper_api::Code;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
-use crate::admission::{self, Lane, has_own_lane};
+use crate::admission::{self, Lane, has_own_lane, is_health};
 use crate::app::Shared;
 use crate::budget::{Budget, Holder};
 use crate::failure::Failure;
@@ -52,8 +52,10 @@ impl Front for ClientFront {
         }
         let from = admission::address_of(request.extensions().get());
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+        let is_health = is_health(request.uri().path());
         let mut router = self.router.clone();
         match tower::Service::call(&mut router, request).await {
+            Ok(response) if is_health => response,
             Ok(response) => until_read(&self.shared.admission.reply_bytes, Holder::address(from), reads, response),
             Err(never) => match never {},
         }
@@ -94,6 +96,10 @@ impl ClientFront {
                 "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
             );
             return Err(Failure::new(Code::HeaderTooLarge, detail));
+        }
+        if is_health(request.uri().path()) {
+            // Probes send whatever they like as the name of the host.
+            return origin::check_host_count(request.version(), request.headers()).map(|()| None);
         }
         origin::check_host(request.version(), request.headers())?;
         self.shared.origins.check(request.method(), request.headers())?;

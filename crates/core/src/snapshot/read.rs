@@ -12,7 +12,7 @@ use crate::command::{NodeKind, Origin};
 use crate::ids::SessionId;
 use crate::path::NodePath;
 use crate::reply::Outcome;
-use crate::state::{Applied, Session, State};
+use crate::state::{Applied, Session, State, size};
 
 const BUFFER_BYTES: usize = 256 * 1024;
 
@@ -252,7 +252,10 @@ impl Builder {
             self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
         }
         let sessions = self.state.sessions.values();
-        self.state.session_bytes = sessions.map(|session| session.bytes()).sum();
+        (self.state.session_bytes, self.state.remembered_bytes) = sessions
+            .fold((0, 0), |(own, remembered), session| {
+                (own + size::of_session(session), remembered + session.memory.bytes())
+            });
         Ok(self.state)
     }
 }

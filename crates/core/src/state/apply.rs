@@ -142,7 +142,7 @@ impl State {
         Outcome { zxid: self.zxid, reply: Err(refusal), changed: false, events: Vec::new() }
     }
 
-    /// An operation of a client: once for each request id, whatever the answer was.
+    /// An operation of a client: once for each request id, whatever the answer was, but for want of room.
     fn perform(&mut self, actor: &Actor, rules: &Rules, op: &Op) -> Outcome {
         if let Err(refusal) = check_principals(&actor.principals) {
             return self.refused(refusal);
@@ -173,17 +173,19 @@ impl State {
             return Outcome { zxid: known.zxid, reply: known.answer.clone(), changed: false, events: Vec::new() };
         }
         let outcome = self.act(actor, rules, op);
-        if matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed {
-            // Nothing was done that could be done twice, and a stored result is too large to be kept with each who asked for it.
+        let standing = matches!(op, Op::GateBegin { .. }) && outcome.reply.is_ok() && !outcome.changed;
+        if standing || outcome.reply.as_ref().is_err_and(is_for_now) {
+            // Nothing was done that could be done twice. A stored result is too large to be kept with each who asked for it, and who was
+            // refused for want of room asks again.
             return outcome;
         }
         if let Some(session) = self.sessions.get_mut(&id) {
             let memory = &mut Arc::make_mut(session).memory;
-            let bytes_before = memory.bytes;
+            let bytes_before = memory.bytes();
             memory.forget(&key.acknowledged);
             let answer = (outcome.zxid, outcome.reply.clone());
             memory.remember(key.id, matches!(op, Op::Acquire { .. }), asked, answer);
-            self.session_bytes = self.session_bytes + memory.bytes - bytes_before;
+            self.remembered_bytes = self.remembered_bytes + memory.bytes() - bytes_before;
         }
         outcome
     }
@@ -197,6 +199,15 @@ impl State {
             Arc::make_mut(session).acted = outcome.zxid;
         }
         outcome
+    }
+}
+
+/// Whether a refusal says only that there is no room now.
+fn is_for_now(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. } => true,
+        Refusal::MultiFailed { cause, .. } => is_for_now(cause),
+        _ => false,
     }
 }
 

@@ -28,7 +28,8 @@ pub(crate) enum Adds {
 }
 
 impl Transaction<'_> {
-    /// Refuses to add so many bytes to a state that has as many as it may.
+    /// Refuses to add so many bytes to a state that has as many as it may. Remembered replies do not count: they have a bound of their own,
+    /// and requests that change nothing must not fill the state.
     pub(crate) fn check_room(&self, added: u64, adds: Adds) -> Result<(), Refusal> {
         let limit = self.rules.max_state_bytes;
         let most = match adds {

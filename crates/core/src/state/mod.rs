@@ -13,7 +13,7 @@ mod ownership;
 mod queue;
 mod read;
 mod session;
-mod size;
+pub(crate) mod size;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -40,8 +40,10 @@ pub struct State {
     pub(crate) clock_ms: u64,
     pub(crate) tree: Tree,
     pub(crate) sessions: OrdMap<SessionId, Arc<Session>>,
-    /// What the sessions and their remembered replies take in memory.
+    /// What the sessions take in memory, without what they remember.
     pub(crate) session_bytes: u64,
+    /// What their remembered replies take. They are bounded for each session, and keep nobody from adding to the state.
+    pub(crate) remembered_bytes: u64,
     pub(crate) origins: OrdMap<NodeId, Applied>,
 }
 
@@ -68,6 +70,7 @@ impl State {
             tree: Tree::new(),
             sessions: OrdMap::new(),
             session_bytes: 0,
+            remembered_bytes: 0,
             origins: OrdMap::new(),
         }
     }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::size;
 use crate::command::Op;
 use crate::ids::{RequestId, Zxid};
-use crate::limits::MAX_REMEMBERED_REPLIES;
+use crate::limits::{MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES};
 use crate::path::NodePath;
 use crate::reply::{Refusal, Reply};
 
@@ -36,11 +36,6 @@ impl Session {
     /// The nodes that go when it goes, in order of their paths.
     pub fn ephemerals(&self) -> impl ExactSizeIterator<Item = &NodePath> {
         self.ephemerals.iter()
-    }
-
-    /// What it takes in memory, with what it remembers, without its nodes.
-    pub(crate) fn bytes(&self) -> u64 {
-        size::of_session(self) + self.memory.bytes
     }
 
     /// How many replies it remembers for retries.
@@ -74,8 +69,8 @@ pub(crate) struct Memory {
     pub(crate) by_age: OrdMap<(bool, u64), RequestId>,
     /// How many of them are for locks.
     pub(crate) of_locks: usize,
-    /// What they take in memory.
-    pub(crate) bytes: u64,
+    /// What the others, and those for locks, take in memory.
+    bytes: [u64; 2],
 }
 
 impl Memory {
@@ -85,7 +80,7 @@ impl Memory {
             if let Some(gone) = self.answers.remove(id) {
                 self.by_age.remove(&(gone.of_lock, gone.age));
                 self.of_locks -= usize::from(gone.of_lock);
-                self.bytes -= size::of_remembered(&gone);
+                self.bytes[usize::from(gone.of_lock)] -= size::of_remembered(&gone);
             }
         }
     }
@@ -93,6 +88,22 @@ impl Memory {
     /// How many answers to requests for locks, or to others, are remembered.
     pub(crate) fn count(&self, of_lock: bool) -> usize {
         if of_lock { self.of_locks } else { self.answers.len() - self.of_locks }
+    }
+
+    /// What answers to requests for locks, or others, take in memory.
+    pub(crate) fn bytes_of(&self, of_lock: bool) -> u64 {
+        self.bytes[usize::from(of_lock)]
+    }
+
+    /// What all of them take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Whether the oldest of a kind has to go; the last one is what its client may still ask for.
+    fn is_too_much(&self, of_lock: bool) -> bool {
+        let count = self.count(of_lock);
+        count > MAX_REMEMBERED_REPLIES || (count > 1 && self.bytes_of(of_lock) > MAX_REMEMBERED_BYTES)
     }
 
     fn of_kind(&self, of_lock: bool) -> impl DoubleEndedIterator<Item = (&(bool, u64), &RequestId)> {
@@ -110,7 +121,7 @@ impl Memory {
         // Ages only have to be in order: one past the youngest will do, and a snapshot needs no counter.
         let age = self.of_kind(of_lock).next_back().map_or(0, |((_, age), _)| age + 1);
         self.restore(id, Remembered { of_lock, age, fingerprint, zxid, answer });
-        while self.count(of_lock) > MAX_REMEMBERED_REPLIES {
+        while self.is_too_much(of_lock) {
             let Some(oldest) = self.of_kind(of_lock).next().map(|(_, id)| *id) else { break };
             self.forget(&[oldest]);
         }
@@ -121,7 +132,7 @@ impl Memory {
         self.forget(&[id]);
         self.by_age.insert((entry.of_lock, entry.age), id);
         self.of_locks += usize::from(entry.of_lock);
-        self.bytes += size::of_remembered(&entry);
+        self.bytes[usize::from(entry.of_lock)] += size::of_remembered(&entry);
         self.answers.insert(id, Arc::new(entry));
     }
 }

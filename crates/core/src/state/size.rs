@@ -69,6 +69,6 @@ fn of_reply(reply: &Reply) -> usize {
 impl State {
     /// What the state takes in memory, in bytes: an estimate that is the same on every replica.
     pub fn bytes(&self) -> u64 {
-        self.tree.bytes.saturating_add(self.session_bytes)
+        self.tree.bytes.saturating_add(self.session_bytes).saturating_add(self.remembered_bytes)
     }
 }

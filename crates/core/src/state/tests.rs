@@ -9,11 +9,12 @@ struct Bench {
     state: State,
     session: SessionId,
     sequence: u64,
+    rules: Rules,
 }
 
 impl Bench {
     fn new() -> Self {
-        let mut bench = Self { state: State::new(), session: SessionId(1), sequence: 0 };
+        let mut bench = Self { state: State::new(), session: SessionId(1), sequence: 0, rules: Rules::default() };
         bench.run(Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1000, label: "s".into() }).unwrap();
         bench
     }
@@ -22,7 +23,7 @@ impl Bench {
         self.sequence += 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
         let mut outcomes =
-            self.state.apply(Term(1), &Batch { origin, clock_ms: 1, rules: Rules::default(), commands: vec![command] });
+            self.state.apply(Term(1), &Batch { origin, clock_ms: 1, rules: self.rules, commands: vec![command] });
         outcomes.remove(0).reply
     }
 
@@ -82,6 +83,46 @@ fn answers_to_requests_for_locks_do_not_push_out_others() {
     assert_eq!(bench.ask_as(unanswered, vec![], create("/n-", true)), Ok(first));
     assert_eq!(bench.state.session(bench.session).unwrap().remembered_count(), MAX_REMEMBERED_REPLIES + 1);
     bench.state.validate().unwrap();
+}
+
+/// Requests that change nothing must not fill the state for those who lock (promise P13).
+#[test]
+fn remembered_replies_are_bounded_and_take_no_room_from_others() {
+    let mut bench = Bench::new();
+    let check = Op::Check { path: NodePath::root(), version: None };
+    let first = bench.ask_as(10_000, vec![], acquire("l", 1, LockMode::Exclusive)).unwrap();
+    for id in 0..20 {
+        bench.ask_as(id, vec![], Op::Multi(vec![check.clone(); MAX_MULTI_OPS])).unwrap();
+        bench.state.validate().unwrap();
+    }
+    let kept = |bench: &Bench, id| bench.state.remembered_reply(bench.session, RequestId(id)).is_some();
+    assert!(!kept(&bench, 12) && kept(&bench, 13), "seven of 131,392 bytes each are within {MAX_REMEMBERED_BYTES}");
+    assert_eq!(bench.ask_as(10_000, vec![], acquire("l", 1, LockMode::Exclusive)), Ok(first), "of another kind");
+    // Far more is remembered than the state may have.
+    let most = bench.state.tree.bytes + bench.state.session_bytes + 4_096;
+    assert!(bench.state.bytes() > 2 * most);
+    bench.rules.max_state_bytes = most;
+    bench.ask(acquire("other", 2, LockMode::Exclusive)).unwrap();
+}
+
+/// Who was refused for want of room asks again under the same id, and is let in when there is some.
+#[test]
+fn refusals_for_want_of_room_are_not_remembered() {
+    let mut bench = Bench::new();
+    bench.rules.max_state_bytes = 1;
+    let multi = Op::Multi(vec![create("/b", false)]);
+    let refused = bench.ask_as(1, vec![], create("/a", false));
+    assert!(matches!(refused, Err(Refusal::StateFull { .. })), "{refused:?}");
+    let refused = bench.ask_as(2, vec![], multi.clone());
+    assert!(matches!(refused, Err(Refusal::MultiFailed { .. })), "{refused:?}");
+    bench.rules = Rules { max_ephemerals_per_session: 0, ..Rules::default() };
+    let refused = bench.ask_as(3, vec![], acquire("l", 1, LockMode::Exclusive));
+    assert!(matches!(refused, Err(Refusal::TooManyEphemerals { .. })), "{refused:?}");
+    assert_eq!(bench.state.session(bench.session).unwrap().remembered_count(), 0);
+    bench.rules = Rules::default();
+    bench.ask_as(1, vec![], create("/a", false)).unwrap();
+    bench.ask_as(2, vec![], multi).unwrap();
+    bench.ask_as(3, vec![], acquire("l", 1, LockMode::Exclusive)).unwrap();
 }
 
 #[test]

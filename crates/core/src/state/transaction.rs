@@ -26,6 +26,7 @@ pub(crate) struct Transaction<'a> {
     pub(crate) tree: &'a mut Tree,
     pub(crate) sessions: &'a mut OrdMap<SessionId, Arc<Session>>,
     pub(crate) session_bytes: &'a mut u64,
+    pub(crate) remembered_bytes: &'a mut u64,
     pub(crate) events: Vec<Event>,
     /// Whether anything changed that takes a zxid.
     pub(crate) changed: bool,
@@ -62,6 +63,7 @@ impl State {
             tree: &mut self.tree,
             sessions: &mut self.sessions,
             session_bytes: &mut self.session_bytes,
+            remembered_bytes: &mut self.remembered_bytes,
             events: Vec::new(),
             changed: false,
             who,
@@ -215,7 +217,8 @@ impl Transaction<'_> {
     pub(crate) fn end_session(&mut self, id: SessionId, cause: SessionEnd) -> Result<(), Refusal> {
         let session = self.sessions.remove(&id).ok_or(Refusal::SessionExpired(id))?;
         self.changed = true;
-        *self.session_bytes -= session.bytes();
+        *self.session_bytes -= size::of_session(&session);
+        *self.remembered_bytes -= session.memory.bytes();
         let delayed = match cause {
             SessionEnd::Expired if !planted(Bug::NoLockDelay) => self.to_be_delayed(&session),
             SessionEnd::Expired | SessionEnd::Closed => Vec::new(),

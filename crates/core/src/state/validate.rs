@@ -12,7 +12,9 @@ use super::size;
 use super::tree::Node;
 use crate::command::NodeKind;
 use crate::ids::{FencingToken, SessionId, Zxid};
-use crate::limits::{MAX_DATA_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS};
+use crate::limits::{
+    MAX_DATA_BYTES, MAX_REMEMBERED_BYTES, MAX_REMEMBERED_REPLIES, MAX_SESSION_TIMEOUT_MS, MIN_SESSION_TIMEOUT_MS,
+};
 use crate::lock::{LockName, is_delay, parse_name};
 use crate::path::NodePath;
 
@@ -41,8 +43,10 @@ impl State {
         }
         let bytes: u64 = self.tree.nodes.iter().map(|(path, node)| size::of_node(path, node)).sum();
         ensure!(bytes == self.tree.bytes, "its nodes take {bytes} bytes, not {}", self.tree.bytes);
-        let bytes: u64 = self.sessions().map(|(_, session)| session.bytes()).sum();
+        let bytes: u64 = self.sessions().map(|(_, session)| size::of_session(session)).sum();
         ensure!(bytes == self.session_bytes, "its sessions take {bytes} bytes, not {}", self.session_bytes);
+        let bytes: u64 = self.sessions().map(|(_, session)| session.memory.bytes()).sum();
+        ensure!(bytes == self.remembered_bytes, "its replies take {bytes} bytes, not {}", self.remembered_bytes);
         ensure!(children + 1 == self.tree.nodes.len(), "{} nodes, but {children} children", self.tree.nodes.len());
         self.validate_indexes()?;
         for (id, session) in self.sessions() {
@@ -169,10 +173,13 @@ impl State {
             ensure!(owner == Some(id), "it lists {path}, which is owned by {owner:?}");
         }
         let memory = &session.memory;
-        let bytes: u64 = memory.answers.values().map(|answer| size::of_remembered(answer)).sum();
-        ensure!(bytes == memory.bytes, "its memory takes {bytes} bytes, not {}", memory.bytes);
         for of_lock in [false, true] {
-            let count = memory.answers.values().filter(|answer| answer.of_lock == of_lock).count();
+            let of_kind = || memory.answers.values().filter(|answer| answer.of_lock == of_lock);
+            let (count, bytes): (_, u64) =
+                (of_kind().count(), of_kind().map(|answer| size::of_remembered(answer)).sum());
+            let counted = memory.bytes_of(of_lock);
+            ensure!(bytes == counted, "its memory takes {bytes} bytes, not {counted}");
+            ensure!(bytes <= MAX_REMEMBERED_BYTES || count == 1, "its {count} replies take {bytes} bytes");
             ensure!(count == memory.count(of_lock), "it counts {} replies, not {count}", memory.count(of_lock));
             ensure!(count <= MAX_REMEMBERED_REPLIES, "it remembers {count} replies");
         }

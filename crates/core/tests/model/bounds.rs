@@ -7,14 +7,24 @@ use super::names::{is_lock_directory, read_name};
 
 /// What the state takes in memory.
 pub(crate) fn size(model: &Model) -> u64 {
+    let replies = model.memory.values().flatten().map(|(_, _, answer)| remembered(answer));
+    counted(model) + replies.sum::<u64>()
+}
+
+/// What a remembered answer takes.
+pub(crate) fn remembered(answer: &Result<Reply, Refusal>) -> u64 {
+    320 + answer.as_ref().map_or(128, reply) as u64
+}
+
+/// What there must be room for.
+fn counted(model: &Model) -> u64 {
     let node = |(at, node): (&String, &super::naive::MNode)| {
         let name = split(at).map_or(0, |(_, name)| name.len());
         512 + at.len() + name + node.data.as_ref().map_or(0, Vec::len) + acl(&node.acl)
     };
     let nodes: usize = model.nodes.iter().map(node).sum();
     let sessions: usize = model.sessions.values().map(|session| 512 + session.label.len()).sum();
-    let replies = model.memory.values().flatten().map(|(_, _, answer)| 320 + answer.as_ref().map_or(128, reply));
-    (nodes + sessions + replies.sum::<usize>()) as u64
+    (nodes + sessions) as u64
 }
 
 fn acl(entries: &[AclEntry]) -> usize {
@@ -54,7 +64,7 @@ pub(crate) fn check(before: &Model, after: &Model, for_locks: bool) -> Result<()
             return Err(Refusal::TooManyEphemerals { session: SessionId(*id), owned: owned as u32, limit });
         }
     }
-    let (bytes, now) = (size(before), size(after));
+    let (bytes, now) = (counted(before), counted(after));
     let most = if for_locks { max_state_bytes + max_state_bytes / 10 } else { max_state_bytes };
     if now > bytes && now > most {
         return Err(Refusal::StateFull { bytes, limit: max_state_bytes });

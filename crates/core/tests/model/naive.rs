@@ -264,12 +264,27 @@ impl Model {
         if matches!(op, Op::GateBegin { .. }) && answer.is_ok() && self.zxid == before {
             return answer;
         }
+        let cause = match &answer {
+            Err(Refusal::MultiFailed { cause, .. }) => Some(&**cause),
+            other => other.as_ref().err(),
+        };
+        if matches!(
+            cause,
+            Some(Refusal::StateFull { .. } | Refusal::TooManyEphemerals { .. } | Refusal::ForeignNames { .. })
+        ) {
+            return answer;
+        }
         let memory = self.memory.entry(id.0).or_default();
         memory.retain(|(k, ..)| !key.acknowledged.contains(k));
         memory.push((key.id, op.clone(), answer.clone()));
         self.answered.insert((id.0, key.id), self.zxid);
         let of_lock = |asked: &Op| matches!(asked, Op::Acquire { .. });
-        if memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op)).count() > MAX_REMEMBERED_REPLIES {
+        loop {
+            let alike = || memory.iter().filter(|(_, asked, _)| of_lock(asked) == of_lock(op));
+            let bytes: u64 = alike().map(|(.., answer)| bounds::remembered(answer)).sum();
+            if alike().count() <= MAX_REMEMBERED_REPLIES && (alike().count() < 2 || bytes <= MAX_REMEMBERED_BYTES) {
+                break;
+            }
             let oldest = memory.iter().position(|(_, asked, _)| of_lock(asked) == of_lock(op)).unwrap();
             drop(memory.remove(oldest));
         }

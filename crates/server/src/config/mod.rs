@@ -137,9 +137,10 @@ pub struct Limits {
     /// Largest header of a request, all fields together.
     pub header_bytes: usize,
     /// Most connections of clients at a time. For one more an idle one is closed, of the address that has most of them; where none is idle, it
-    /// gets 503. `/healthz`, `/readyz` and `/metrics` are answered all the same.
+    /// gets 503. `/healthz`, `/readyz` and `/metrics`, keepalives, releases and the ends of sessions are answered all the same.
     pub connections: usize,
-    /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`.
+    /// Most of them from one address (one /64 of IPv6); 0 for half of `connections`. Once three quarters of all are taken, by several addresses, one
+    /// has at most as many as are free.
     pub connections_per_address: usize,
     /// Most connections of peers at a time; for one more an idle one is closed, of strangers first.
     pub peer_connections: usize,
@@ -251,13 +252,13 @@ pub struct ZooKeeper {
     pub outstanding_requests: usize,
     /// Most connections at a time; one more is closed.
     pub connections: usize,
-    /// ZooKeeper's `maxClientCnxns`: most connections from one address; 0 for no bound.
+    /// ZooKeeper's `maxClientCnxns`: most connections from one address (one /64 of IPv6); 0 for no bound.
     pub connections_per_address: usize,
     /// ZooKeeper's `jute.maxbuffer`: longest request.
     pub max_frame_bytes: usize,
     /// A client that has more than this to read is cut off.
     pub max_unread_bytes: usize,
-    /// Most watches of all clients of this node; who asks for one more is cut off.
+    /// Most watches of all clients of this node; one more is refused, and who sets watches anew and has no room for them is cut off.
     pub watches: usize,
     /// Most watches of one connection; the same.
     pub watches_per_connection: usize,

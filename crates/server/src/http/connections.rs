@@ -1,5 +1,6 @@
-//! The open connections of one listener: so many in all, so many from one address (promise P13). When there is no room for another, one
-//! that has no request makes way: of the address that has most of them, the one that has been idle for longest.
+//! The open connections of one listener: so many in all, so many from one address (promise P13). Once three quarters are taken, an address has
+//! at most as many as are free, so that a few greedy ones never fill it. When there is no room for another, one that has no request makes way: of
+//! the address that has most of them, the one that has been idle for longest.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +21,9 @@ const SLOW_HEADER: Duration = Duration::from_secs(1);
 const NOTED: usize = 64;
 /// When none was found, nobody looks again for so long.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// An address that has no more than this part of all is not greedy.
+const FEW: usize = 64;
 
 /// How many there may be.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +98,7 @@ impl Connections {
         let address = network_of(from);
         let mut open = self.open.lock();
         let of_address = open.by_address.get(&address).copied().unwrap_or(0);
-        if of_address >= self.most.of_address {
+        if of_address >= self.share(&open) {
             if !open.make_room(Some(address), self.most.young) {
                 return Err(Full::Address);
             }
@@ -107,6 +111,14 @@ impl Connections {
         open.all.insert(id, Connection { address, pace, make_way: make_way.clone() });
         *open.by_address.entry(address).or_default() += 1;
         Ok(Entered { connections: self.clone(), id, make_way })
+    }
+
+    /// How many one address may have now. One that is alone there, or has a few, is not asked to leave room for others.
+    fn share(&self, open: &Open) -> usize {
+        let Most { all, of_address, .. } = self.most;
+        let free = all.saturating_sub(open.all.len());
+        let is_scarce = open.by_address.len() > 1 && free <= all / 4;
+        if is_scarce { of_address.min(free.max(all / FEW).max(2)) } else { of_address }
     }
 }
 
@@ -194,6 +206,31 @@ mod tests {
         let _one_more = enter(3, busy()).unwrap();
         assert!(!honest.make_way.is_cancelled(), "it is older, but alone at its address");
         assert_eq!(greedy.iter().filter(|one| one.make_way.is_cancelled()).count(), 2);
+    }
+
+    /// Idle connections of others do not make way for those who have most, however many of their own are at work.
+    #[test]
+    fn two_addresses_do_not_fill_it() {
+        let connections = Connections::new(Most { all: 640, of_address: 320, young: YOUNG });
+        let honest: Vec<_> = (0..5).map(|_| connections.enter(from(9), Pace::new()).unwrap()).collect();
+        let mut greedy = Vec::new();
+        for _ in 0..640 {
+            greedy.extend([1, 2].into_iter().filter_map(|host| connections.enter(from(host), busy()).ok()));
+        }
+        assert!(honest.iter().all(|one| !one.make_way.is_cancelled()));
+        assert_eq!(connections.enter(from(1), busy()).unwrap_err(), Full::Address);
+        let newcomers: Vec<_> = (0..100).filter_map(|_| connections.enter(from(3), busy()).ok()).collect();
+        assert!(greedy.len() > 400 && newcomers.len() > 50, "{} and {}", greedy.len(), newcomers.len());
+        assert!(connections.enter(from(9), busy()).is_ok() && connections.enter(from(4), busy()).is_ok());
+        assert!(honest.iter().all(|one| !one.make_way.is_cancelled()), "there was room all the while");
+    }
+
+    #[test]
+    fn who_is_alone_there_has_the_whole_share() {
+        let connections = Connections::new(Most { all: 2_000, of_address: 1_000, young: YOUNG });
+        let open: Vec<_> = (0..1_000).map(|_| connections.enter(from(1), busy()).unwrap()).collect();
+        assert_eq!(connections.enter(from(1), busy()).unwrap_err(), Full::Address);
+        drop(open);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Accepting connections, up to a cap. Over the cap an idle one makes way; where there is none, a client is told so and let go, but for
-//! questions about the node's health. Accepting never stops for it.
+//! questions about the node's health and what keeps or gives back what somebody has. Accepting never stops for it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,11 +20,12 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{Bounds, Ends, Front, serve};
 use super::connections::{Connections, Full, Most};
 use super::pace::Pace;
+use crate::admission::{is_health, keeps_or_gives_back};
 use crate::failure::Failure;
 
 /// Connections that the system holds while they wait to be accepted: a cluster's worth of clients that reconnect at once.
 const BACKLOG: i32 = 4096;
-/// Connections over the cap at a time: they are answered about the node's health, and otherwise told that it is full.
+/// Connections over the cap at a time, of one request each: see [`Urgent`].
 const RESERVE: usize = 64;
 /// They say what they want within this.
 const RESERVE_WAITS: Duration = Duration::from_secs(2);
@@ -122,7 +123,7 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 metrics::counter!("lockkeeper_http_connections_refused_total", "listener" => policy.name).increment(1);
                 let Ok(entered) = reserve.enter(address.ip(), pace.clone()) else { continue };
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
-                let front = HealthOnly { front: front.clone(), full: Arc::new(policy.refusal(full)) };
+                let front = Urgent { front: front.clone(), full: Arc::new(policy.refusal(full)) };
                 let serving = serve((stream, address), pace, front, reserve_bounds.clone(), ends);
                 connections.spawn(async move {
                     // Whatever it does, its place is needed.
@@ -143,7 +144,7 @@ impl Policy {
                 self.keys.all
             ),
             Full::Address => format!(
-                "this node has {of_address} connections from this address, its share ({}), and none of them is idle",
+                "this address has its share of this node's {all} connections, {of_address} ({}) or as many as are free, and none of them is idle",
                 self.keys.of_address
             ),
         };
@@ -154,23 +155,22 @@ impl Policy {
     }
 }
 
-/// Answers questions about the node's health when there is room for nothing else.
+/// When there is room for nothing else, answers questions about the node's health, and what keeps or gives back what somebody has.
 #[derive(Clone)]
-struct HealthOnly<F> {
+struct Urgent<F> {
     front: F,
     full: Arc<Failure>,
 }
 
-impl<F: Front> Front for HealthOnly<F> {
+impl<F: Front> Front for Urgent<F> {
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        match request.uri().path() {
-            "/healthz" | "/readyz" | "/metrics" => self.front.answer(request).await,
-            _ => {
-                // Closing with its body unread would take the reply away from it again.
-                let _ = tokio::time::timeout(RESERVE_WAITS, discard(request)).await;
-                (*self.full).clone().into_response()
-            }
+        let path = request.uri().path();
+        if is_health(path) || keeps_or_gives_back(request.method(), path) {
+            return self.front.answer(request).await;
         }
+        // Closing with its body unread would take the reply away from it again.
+        let _ = tokio::time::timeout(RESERVE_WAITS, discard(request)).await;
+        (*self.full).clone().into_response()
     }
 }
 

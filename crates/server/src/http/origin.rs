@@ -97,21 +97,31 @@ pub(crate) fn is_origin(origin: &str) -> bool {
 /// # Errors
 /// Says what is wrong with its `Host`.
 pub(crate) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), Failure> {
-    let mut hosts = headers.get_all(header::HOST).iter();
-    let what = match (hosts.next(), hosts.next()) {
-        (None, _) if version < Version::HTTP_11 => return Ok(()),
-        (None, _) => "header Host is missing; HTTP/1.1 needs one",
-        (Some(_), Some(_)) => "header Host is there more than once; send one",
-        (Some(host), None) if authority(host).is_none() => {
-            "header Host is not host:port; send the address that you ask"
+    check_host_count(version, headers)?;
+    match headers.get(header::HOST) {
+        Some(host) if authority(host).is_none() => {
+            Err(Failure::bad_request("header Host is not host:port; send the address that you ask"))
         }
-        (Some(_), None) => return Ok(()),
-    };
-    Err(Failure::bad_request(what))
+        _ => Ok(()),
+    }
 }
 
+/// Refuses a request that does not say once to whom it is sent, whatever it says.
+///
+/// # Errors
+/// Says what is wrong with its `Host`.
+pub(crate) fn check_host_count(version: Version, headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get_all(header::HOST).iter().count() {
+        0 if version >= Version::HTTP_11 => Err(Failure::bad_request("header Host is missing; HTTP/1.1 needs one")),
+        0 | 1 => Ok(()),
+        _ => Err(Failure::bad_request("header Host is there more than once; send one")),
+    }
+}
+
+/// A port may be left out behind its colon (RFC 3986, section 3.2.3).
 fn authority(value: &HeaderValue) -> Option<Authority> {
-    value.to_str().ok()?.parse().ok().filter(is_plain)
+    let value = value.to_str().ok()?;
+    value.strip_suffix(':').unwrap_or(value).parse().ok().filter(is_plain)
 }
 
 /// A host and perhaps a port, without a user.
@@ -140,13 +150,17 @@ mod tests {
             let fields: Vec<_> = hosts.iter().map(|host| (header::HOST, *host)).collect();
             check_host(version, &headers(&fields)).is_ok()
         };
-        for host in ["a", "a:1", "127.0.0.1:7001", "[::1]:7001", "lock.example"] {
+        for host in ["a", "a:1", "a:", "127.0.0.1:7001", "[::1]:7001", "[::1]:", "lock.example"] {
             assert!(check(Version::HTTP_11, &[host]), "{host}");
         }
-        for hosts in [&[][..], &["a", "a"], &["a", "b"], &[""], &["a/b"], &["u@a"], &["a:b"], &["a:"], &["a b"]] {
+        for hosts in
+            [&[][..], &["a", "a"], &["a", "b"], &[""], &["a/b"], &["u@a"], &["a:b"], &["a::"], &[":"], &["a b"]]
+        {
             assert!(!check(Version::HTTP_11, hosts), "{hosts:?}");
         }
         assert!(check(Version::HTTP_10, &[]));
+        let sly = headers(&[(header::HOST, "a_b/c d")]);
+        assert!(check_host_count(Version::HTTP_11, &sly).is_ok() && check_host(Version::HTTP_11, &sly).is_err());
         assert!(!check(Version::HTTP_10, &["a", "a"]));
     }
 

@@ -83,7 +83,7 @@ pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStr
         .write_buffer_size(64 * 1024)
         .max_message_size(Some(message_bytes))
         .max_frame_size(Some(message_bytes));
-    let room = Room::new(&session.app.admission, address_of(Some(&session.from)));
+    let room = Room::of(&session.app.admission.request_bytes, session.holder());
     let socket = Socket::new(socket, room);
     let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
     let _counted = figures::Streams::enter();

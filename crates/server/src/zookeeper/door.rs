@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, Zxid};
-use lockkeeper_node::{Node, Observer};
+use lockkeeper_node::{Node, Observer, network_of};
 use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -20,7 +20,7 @@ use super::outbox::End;
 use super::special::{CONFIG, Special};
 use super::values::zxid;
 use super::watches::{Bounds, ConnectionId, Watches, event_type};
-use crate::budget::Budget;
+use crate::budget::{Budget, give_back};
 use crate::principals::SuperDigest;
 
 /// Bounds and choices, from the configuration.
@@ -81,6 +81,7 @@ pub(super) struct Door {
 struct Lines {
     all: HashMap<ConnectionId, Arc<Line>>,
     by_session: HashMap<SessionId, ConnectionId>,
+    /// By their networks, as everybody's shares.
     by_address: HashMap<IpAddr, usize>,
 }
 
@@ -143,9 +144,8 @@ impl Door {
 
     /// Lets a connection in; none if there are too many from its address.
     pub(super) fn enter(self: &Arc<Self>, from: SocketAddr) -> Option<Entered> {
-        let address = from.ip().to_canonical();
         let mut lines = self.lines.lock();
-        let from_there = lines.by_address.entry(address).or_default();
+        let from_there = lines.by_address.entry(network_of(from.ip())).or_default();
         let most = self.settings.connections_per_address;
         if most > 0 && *from_there >= most {
             Counts::add(&self.counts.rejected, 1);
@@ -204,12 +204,7 @@ impl Door {
         {
             lines.by_session.remove(&session.id);
         }
-        if let Some(count) = lines.by_address.get_mut(&line.address) {
-            *count -= 1;
-            if *count == 0 {
-                lines.by_address.remove(&line.address);
-            }
-        }
+        give_back(&mut lines.by_address, network_of(line.address), 1);
         metrics::gauge!("lockkeeper_zookeeper_connections").set(lines.all.len() as f64);
     }
 }

@@ -28,6 +28,10 @@ async fn a_request_says_once_to_whom_it_is_sent() {
     for hosts in [&[][..], &[("host", "a"), ("host", "a")], &[("host", "a"), ("Host", "b")], &[("host", "")]] {
         for (method, path) in [("GET", "/healthz"), ("POST", "/v1/sessions"), ("GET", "/nowhere")] {
             let (status, problem) = send(&node, "HTTP/1.1", method, path, hosts).await;
+            if path == "/healthz" && hosts.len() == 1 {
+                assert_eq!(status, 200, "probes may say whatever they like, once");
+                continue;
+            }
             assert_eq!(status, 400, "{method} {path} {hosts:?}");
             let problem = problem.unwrap();
             assert!(problem.code == Code::BadRequest && problem.detail.contains("Host"), "{problem}");

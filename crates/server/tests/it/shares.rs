@@ -244,10 +244,15 @@ async fn an_address_has_its_share_of_connections_and_health_is_told_in_any_case(
     let fresh = || Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
     let ask = async |http: &Client, path: &str| http.get(format!("{}{path}", node.base)).send().await.unwrap();
     let ours = fresh();
+    let opened = ours.post(format!("{}/v1/sessions", node.base)).json(&json!({ "timeout_ms": 60_000 })).send().await;
+    let session: SessionOpened = Got::of(opened.unwrap()).await.json();
     let mut watching = Vec::new();
-    for _ in 0..4 {
-        watching.push(ask(&ours, path).await);
-    }
+    eventually("four watch", async || {
+        let got = ask(&ours, path).await;
+        watching.extend(got.status().is_success().then_some(got));
+        watching.len() == 4
+    })
+    .await;
     let told = refused("the share is used up", async || Got::of(ask(&ours, "/v1/sessions").await).await).await;
     names(&told, &["limits.connections_per_address", "address"]);
     assert_eq!(told.status, 503);
@@ -267,6 +272,9 @@ async fn an_address_has_its_share_of_connections_and_health_is_told_in_any_case(
         let got = ask(&ours, path).await;
         assert_eq!(got.status(), StatusCode::OK, "{path}");
     }
+    let end = ours.delete(format!("{}/v1/sessions/{}", node.base, session.session_id));
+    let got = end.header("Lockkeeper-Session", &session.credential).send().await.unwrap();
+    assert_eq!(got.status(), StatusCode::OK, "what gives back is done all the same");
     drop(watching);
     eventually("room again", async || ask(&ours, "/v1/sessions").await.status().is_success()).await;
 }
