@@ -90,7 +90,8 @@ impl Consensus {
         let configured = config.peers.keys().copied().collect();
         let (admission, wanted) = Admission::new((config.node, claim), memory, fatal.clone(), configured, fresh);
         let peers = Peers::new(config.node, transport, admission);
-        let log = LogStore::new(store, fatal.clone());
+        let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
+        let log = LogStore::new(store, covered, fatal.clone());
         let refusals = Refusals::default();
         let network = Network::new(
             peers.clone(),

@@ -32,14 +32,37 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    pub(crate) fn new(store: Arc<dyn LogStorage>, fatal: FatalHook) -> LogStore {
-        let durable = store.bounds().last.map_or(0, |last| last.index);
-        LogStore { store, committed: Arc::default(), durable: Arc::new(AtomicU64::new(durable)), fatal }
+    /// `covered` is the index up to which a snapshot holds what was applied.
+    pub(crate) fn new(store: Arc<dyn LogStorage>, covered: u64, fatal: FatalHook) -> LogStore {
+        let bounds = store.bounds();
+        let durable = bounds.last.map_or(0, |last| last.index);
+        let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
+        LogStore { store, committed: Arc::new(committed.into()), durable: Arc::new(durable.into()), fatal }
     }
 
     /// The last index of the log that is durable, as it moves.
     pub(crate) fn durable(&self) -> Arc<AtomicU64> {
         self.durable.clone()
+    }
+
+    fn raise_committed(&self, committed: Option<&LogId>) {
+        self.committed.fetch_max(committed.map_or(0, LogId::index), Ordering::AcqRel);
+    }
+
+    /// The mark that was written last, where it counts.
+    fn stored_committed(&self) -> io::Result<Option<LogId>> {
+        let Some(bytes) = self.store.committed() else { return Ok(None) };
+        let Some(committed) = codec::decode_committed(&bytes)? else { return Ok(None) };
+        let named = position_of(&committed);
+        let bounds = self.store.bounds();
+        if bounds.purged.is_some_and(|purged| named.index <= purged.index) {
+            return Ok(Some(committed));
+        }
+        if bounds.last.is_none_or(|last| named.index > last.index) {
+            return Ok(None);
+        }
+        let held = self.store.read(named.index..named.index + 1, READ_BYTES).map_err(io::Error::other)?;
+        Ok(held.first().is_some_and(|record| record.position == named).then_some(committed))
     }
 
     /// What is applied stands in the state for good. A leader that would have it replaced lacks what a majority acknowledged: going on
@@ -130,26 +153,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        self.committed.fetch_max(committed.as_ref().map_or(0, LogId::index), Ordering::AcqRel);
+        self.raise_committed(committed.as_ref());
         self.store.save_committed(codec::encode_committed(committed.as_ref()));
         Ok(())
     }
 
     /// The mark is written without a sync, so after a power cut it may be ahead of the log, or speak of entries that the log never made
     /// durable. It counts only where the log holds the very entry it names (Raft, Log Matching); it is a head start and nothing more.
+    ///
+    /// openraft applies the log again up to what this gives, without telling [`Self::save_committed`].
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
-        let Some(bytes) = self.store.committed() else { return Ok(None) };
-        let Some(committed) = codec::decode_committed(&bytes)? else { return Ok(None) };
-        let named = position_of(&committed);
-        let bounds = self.store.bounds();
-        if bounds.purged.is_some_and(|purged| named.index <= purged.index) {
-            return Ok(Some(committed));
-        }
-        if bounds.last.is_none_or(|last| named.index > last.index) {
-            return Ok(None);
-        }
-        let held = self.store.read(named.index..named.index + 1, READ_BYTES).map_err(io::Error::other)?;
-        Ok(held.first().is_some_and(|record| record.position == named).then_some(committed))
+        let committed = self.stored_committed()?;
+        self.raise_committed(committed.as_ref());
+        Ok(committed)
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> Result<(), io::Error>
@@ -205,7 +221,7 @@ mod tests {
         let (complete, wait) = completion();
         store.append(terms.iter().enumerate().map(record).collect(), complete);
         wait.await.unwrap();
-        (directory, LogStore::new(Arc::new(store), Arc::new(|_| {})))
+        (directory, LogStore::new(Arc::new(store), 0, Arc::new(|_| {})))
     }
 
     #[tokio::test]
@@ -223,6 +239,31 @@ mod tests {
         let told = told.lock();
         assert!(told.len() == 1 && told[0].contains("applied it up to index 1"), "{told:?}");
         assert_eq!(log.store.bounds().last.map(|last| last.index), Some(1), "nothing was cut");
+    }
+
+    #[tokio::test]
+    async fn what_a_start_applies_again_is_not_cut() {
+        let (_directory, mut before) = store_with(&[1, 1, 1, 1]).await;
+        let at = |index| Some(log_id_of(LogPosition { term: 1, index }));
+        before.save_committed(at(2)).await.unwrap();
+        let mut again = LogStore::new(before.store.clone(), 0, Arc::new(|_| {}));
+        assert_eq!(again.read_committed().await.unwrap(), at(2));
+        assert!(again.truncate_after(at(1)).await.is_err());
+        again.truncate_after(at(2)).await.unwrap();
+        assert_eq!(again.store.bounds().last.map(|last| last.index), Some(2));
+    }
+
+    #[tokio::test]
+    async fn what_a_snapshot_or_a_purge_covers_is_not_cut() {
+        let (_directory, mut log) = store_with(&[1, 1, 1, 1]).await;
+        let at = |index| log_id_of(LogPosition { term: 1, index });
+        let mut covered = LogStore::new(log.store.clone(), 3, Arc::new(|_| {}));
+        assert!(covered.truncate_after(Some(at(2))).await.is_err());
+        covered.truncate_after(Some(at(3))).await.unwrap();
+        log.purge(at(1)).await.unwrap();
+        let mut purged = LogStore::new(log.store.clone(), 0, Arc::new(|_| {}));
+        assert!(purged.truncate_after(Some(at(0))).await.is_err());
+        purged.truncate_after(Some(at(1))).await.unwrap();
     }
 
     #[tokio::test]

@@ -62,7 +62,11 @@ impl StoreBuilder<TypeConfig, LogStore, Replica, Guard> for Builder {
         let replica =
             Replica::restore(Arc::new(Nothing), Arc::new(snapshots), Arc::new(BlockingPool), watch::channel(0).0)
                 .unwrap();
-        Ok((Guard { store: Some(store.clone()), _dir: dir }, LogStore::new(Arc::new(store), Arc::new(|_| {})), replica))
+        Ok((
+            Guard { store: Some(store.clone()), _dir: dir },
+            LogStore::new(Arc::new(store), 0, Arc::new(|_| {})),
+            replica,
+        ))
     }
 }
 
