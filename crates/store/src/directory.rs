@@ -31,6 +31,12 @@ impl Layout {
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
+    /// Every name below the root that is ours; consensus keeps what it knows of peers and of its own starts there.
+    pub(crate) fn names(&self) -> Vec<PathBuf> {
+        let of_consensus = ["peers", "peers.tmp", "starts", "starts.tmp"].map(|name| self.root.join(name));
+        let ours = [self.lock(), self.log(), self.unfinished_log(), self.snapshots()];
+        ours.into_iter().chain(of_consensus).collect()
+    }
     pub(crate) fn lock(&self) -> PathBuf {
         self.root.join("lock")
     }

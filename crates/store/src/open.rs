@@ -42,15 +42,7 @@ pub(crate) struct Ready {
 pub(crate) fn open(dir: &Path, identity: &Identity, options: &Options) -> Result<Ready, OpenError> {
     validate(identity, options)?;
     let layout = Layout::new(dir);
-    if dir.is_dir() {
-        let changed = private::tighten(dir, &[layout.log(), layout.unfinished_log(), layout.snapshots()]);
-        if changed > 0 {
-            tracing::warn!(
-                directory = %dir.display(), changed,
-                "the data directory was open to other users of this machine; files have mode 0600 and directories 0700 now"
-            );
-        }
-    } else {
+    if !dir.is_dir() {
         directory::create_directory(dir).map_err(OpenError::io("create", dir))?;
     }
     let lock = DirectoryLock::take(&layout)?;
@@ -193,6 +185,7 @@ fn open_existing(
 
     // sled creates its files as the process's mask has it.
     private::tighten_all(&sled);
+    tighten(layout, fresh);
 
     // What a killed process left in the page cache becomes durable here, before anyone counts on it; so does the new start.
     let incarnation = meta.incarnation + 1;
@@ -216,6 +209,27 @@ fn open_existing(
         torn_tail_cut: scanned.torn.is_some(),
     };
     Ok(Ready { lock, log, barrier, floor: floor_file, recent, first_index: scanned.first, opened })
+}
+
+/// Closes the directory to other users of the machine, now that it is known to be this node's: locked, and with its log in it.
+fn tighten(layout: &Layout, fresh: bool) {
+    let (root, ours) = (&layout.root, layout.names());
+    // A log that was made just now does not make ours what was there before.
+    if fresh && private::holds_others(root, &ours) {
+        tracing::warn!(
+            directory = %root.display(),
+            "there are other files in the data directory, whose modes stay as they are, as does its own; \
+             give the node a directory of its own (storage.directory)"
+        );
+        return;
+    }
+    let changed = private::tighten(root, &ours);
+    if changed > 0 {
+        tracing::warn!(
+            directory = %root.display(), changed,
+            "the data directory was open to other users of this machine; files have mode 0600 and directories 0700 now"
+        );
+    }
 }
 
 /// A failed write at open is a refusal like any other: nothing was acknowledged yet.

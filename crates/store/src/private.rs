@@ -1,7 +1,7 @@
 //! What a node stores is nobody else's: data of every client, and secrets' hashes. Files have mode 0600, directories 0700.
 //!
 //! sled creates its files by itself, as the process's file mode creation mask has it, and directories may come from an older build or an
-//! operator's hand: so opening a data directory also tightens what is there.
+//! operator's hand: so opening a data directory also tightens what is there and is a node's.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -37,9 +37,10 @@ pub(crate) fn create_directories(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Takes from group and others whatever they may do with the data directory, the files in it and `subdirectories` with all they hold;
-/// gives how many modes changed. What cannot be changed is logged with the remedy; it does not stop the node.
-pub(crate) fn tighten(root: &Path, subdirectories: &[PathBuf]) -> u64 {
+/// Takes from group and others whatever they may do with the data directory and with `ours`, paths in it, and all they hold; gives how
+/// many modes changed. What else lies there is somebody's, and stays as it is. What cannot be changed is logged with the remedy; it does
+/// not stop the node.
+pub(crate) fn tighten(root: &Path, ours: &[PathBuf]) -> u64 {
     if fs::metadata(root).is_ok_and(|found| found.mode() & STICKY != 0) {
         tracing::warn!(
             directory = %root.display(),
@@ -47,9 +48,12 @@ pub(crate) fn tighten(root: &Path, subdirectories: &[PathBuf]) -> u64 {
         );
         return 0;
     }
-    let files = entries(root).into_iter().filter(|path| !path.is_dir());
-    let below: u64 = files.map(|path| tighten_one(&path)).sum();
-    tighten_one(root) + below + subdirectories.iter().map(|path| tighten_all(path)).sum::<u64>()
+    tighten_one(root) + ours.iter().map(|path| tighten_all(path)).sum::<u64>()
+}
+
+/// Whether anything but `ours` is in the directory.
+pub(crate) fn holds_others(root: &Path, ours: &[PathBuf]) -> bool {
+    entries(root).iter().any(|path| !ours.contains(path))
 }
 
 /// One path and everything below it.
@@ -116,16 +120,21 @@ mod tests {
         std::os::unix::fs::symlink(&outside, root.join("link")).unwrap();
         fs::create_dir_all(root.join("somebodys")).unwrap();
         fs::set_permissions(root.join("somebodys"), Permissions::from_mode(0o755)).unwrap();
-        let changed = tighten(&root, &[root.join("log"), root.join("missing")]);
+        let strange = root.join("strange");
+        fs::write(&strange, "").unwrap();
+        fs::set_permissions(&strange, Permissions::from_mode(0o644)).unwrap();
+        let ours = [root.join("log"), root.join("lock"), root.join("link"), root.join("missing")];
+        let changed = tighten(&root, &ours);
         assert!(changed >= 2, "{changed}");
+        assert!(holds_others(&root, &ours) && !holds_others(&root.join("log"), &[root.join("log/sled")]));
         for dir in [&root, &root.join("log/sled")] {
             assert_eq!(mode(dir) & 0o077, 0);
         }
         for file in ["lock", "log/sled/db"] {
             assert_eq!(mode(&root.join(file)), 0o600);
         }
-        assert_eq!(mode(&root.join("somebodys")), 0o755);
-        assert_eq!(tighten(&root, &[root.join("log")]), 0);
+        assert_eq!((mode(&root.join("somebodys")), mode(&strange)), (0o755, 0o644));
+        assert_eq!(tighten(&root, &ours), 0);
         assert_eq!(mode(&outside), 0o664, "it is none of ours");
     }
 

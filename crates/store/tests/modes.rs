@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use lockkeeper_store::{LogPosition, SnapshotStore};
+use lockkeeper_store::{Identity, LogPosition, OpenError, SnapshotStore, Store};
 
 /// Everything below a directory with its mode, itself included.
 fn modes(path: &Path) -> Vec<(PathBuf, bool, u32)> {
@@ -52,4 +52,54 @@ fn files_and_directories_are_for_their_owner_alone() {
     }
     fill(&root);
     assert_private(&root);
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// A directory that is open to all, with a file of somebody else's.
+fn strangers(root: &Path) -> PathBuf {
+    fs::create_dir(root).unwrap();
+    let file = root.join("somebodys");
+    fs::write(&file, "").unwrap();
+    for (path, mode) in [(root, 0o755), (&file, 0o644)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    file
+}
+
+#[test]
+fn a_strangers_file_beside_ours_keeps_its_mode() {
+    let base = tempfile::tempdir().unwrap();
+    let root = base.path().join("data");
+    let file = strangers(&root);
+    for _ in 0..2 {
+        fill(&root);
+        assert_eq!(mode(&file), 0o644);
+        for ours in ["log/floor", "log/sled/db", "lock"] {
+            assert_eq!(mode(&root.join(ours)), 0o600, "{ours}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_is_refused_keeps_its_modes() {
+    let base = tempfile::tempdir().unwrap();
+    let root = base.path().join("data");
+    let file = strangers(&root);
+    fs::create_dir(root.join("snapshots")).unwrap();
+    let snapshot = root.join("snapshots/0.snap");
+    fs::write(&snapshot, "").unwrap();
+    fs::set_permissions(&snapshot, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(Store::open(&root, &common::identity(), common::options()).is_err());
+    assert_eq!((mode(&root), mode(&file), mode(&snapshot)), (0o755, 0o644, 0o644));
+
+    let other = base.path().join("other");
+    fill(&other);
+    let before = modes(&other);
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    let identity = Identity { node: common::identity().node + 1, ..common::identity() };
+    assert!(matches!(Store::open(&other, &identity, common::options()), Err(OpenError::Foreign { .. })));
+    assert_eq!((mode(&other), modes(&other).len()), (0o755, before.len()));
 }
