@@ -60,7 +60,10 @@ type Ends = BTreeMap<u64, Vec<(Instant, u64)>>;
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let mut random = context.random(1);
-    let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
+    // Over ZooKeeper's protocol sessions have timeouts of 2 to 20 ticks; here it is to give those of `deaths`, of 6 s and of 40 s.
+    let environment = vec![("LOCKKEEPER_ZOOKEEPER__TICK_MS".into(), "2000".into())];
+    let options = Options { environment, ..Options::default() };
+    let mut cluster = Cluster::start(&context.binary, &context.dir, options).await?;
     let parent = cluster.api(1).create("/expiry", &Create::default(), None).await.map_err(calm)?;
     let watches: Vec<_> = cluster
         .apis()

@@ -123,7 +123,7 @@ pub const PROOFS: &[Proof] = &[
     Proof {
         name: "expiry",
         about: "1,000 sessions through leader kills and a pause: none expires early, each is gone in time, with its ephemerals (P5, P6)",
-        limit: |context| minutes(4) + Duration::from_secs(context.seconds.unwrap_or(expiry::SECONDS)),
+        limit: |context| minutes(6) + Duration::from_secs(context.seconds.unwrap_or(expiry::SECONDS)),
         run: |context| Box::pin(expiry::run(context)),
     },
     Proof {

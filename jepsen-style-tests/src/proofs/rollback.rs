@@ -91,7 +91,7 @@ impl Trials<'_> {
         put_back(&cluster, node, &copy)?;
         cluster.spawn(node)?;
         self.all_turned_away(&mut cluster, &[node], name).await?;
-        said_by(&cluster, leader, node).await?;
+        said_by_a_peer(&cluster, leader, node).await?;
         rejoin(&mut cluster, leader, node).await
     }
 
@@ -289,20 +289,31 @@ async fn no_ready_difference(cluster: &Cluster) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The others say who was turned away, and do not count it.
-async fn said_by(cluster: &Cluster, leader: u64, node: u64) -> Result<(), Failed> {
-    let Ok(answer) = cluster.api(leader).status(false).await else { return broken("the leader gives no status") };
-    let member = answer.value.members.into_iter().find(|member| member.node_id == node);
-    let metrics = cluster.api(leader).metrics().await.map_err(|failure| Failed::Broken(failure.to_string()))?;
-    match member {
-        Some(member) if member.synced == Some(true) => broken(format!("the leader counts node {node} as synced")),
-        Some(member) if member.turned_away.is_none() => {
-            broken(format!("the leader does not say that node {node} was turned away"))
+/// Who turned the node away says so, and the leader does not count it. It ends at the first refusal, which any of the others may have
+/// given, and the leader finds out by its next message that it is gone.
+async fn said_by_a_peer(cluster: &Cluster, leader: u64, node: u64) -> Result<(), Failed> {
+    let begun = Instant::now();
+    loop {
+        let (mut said, mut counted) = (false, true);
+        for peer in others(cluster, &[node]) {
+            let Ok(status) = cluster.api(peer).status(false).await else { continue };
+            let Some(member) = status.value.members.into_iter().find(|member| member.node_id == node) else { continue };
+            if peer == leader {
+                counted = member.synced == Some(true);
+            }
+            let metrics = cluster.api(peer).metrics().await.unwrap_or_default();
+            said |= member.turned_away.is_some() && metrics.contains("lockkeeper_peers_turned_away 1");
         }
-        Some(_) if !metrics.contains("lockkeeper_peers_turned_away 1") => {
-            broken("the leader's metrics do not say that a node was turned away")
+        match (said, counted) {
+            (true, false) => return Ok(()),
+            _ if begun.elapsed() < FOUND_OUT_WITHIN => tokio::time::sleep(POLL).await,
+            (_, true) => return broken(format!("the leader counts node {node} as synced, or gives no status")),
+            (false, _) => {
+                return broken(format!(
+                    "no peer says, in its status and its metrics, that node {node} was turned away"
+                ));
+            }
         }
-        _ => Ok(()),
     }
 }
 

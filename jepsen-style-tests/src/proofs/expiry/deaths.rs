@@ -25,10 +25,10 @@ use crate::verdict::{Failed, broken};
 
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// Three leaders are killed and restarted within it.
-const TIMEOUT_OF_KILLS: Duration = Duration::from_secs(20);
+const TIMEOUT_OF_KILLS: Duration = Duration::from_secs(40);
 /// For an end that is late, so that it can be said how late.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long the clients live.
+/// How long the clients live once they have their ephemeral.
 const LIFE: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(8));
 const KILLS: usize = 3;
 
@@ -39,8 +39,7 @@ pub(super) async fn calm_deaths(context: &Context, cluster: &Cluster, random: &m
         .story
         .say(format!("{SESSIONS} sessions of {TIMEOUT:?} keep alive, read, write, wait and watch, and die one by one"));
     let pulse = Pulse::begin(&context.dir)?;
-    let begun = Instant::now();
-    let deaths = stage.live(cluster, |_| begun + random.random_range(LIFE.0..LIFE.1)).await?;
+    let deaths = stage.live(cluster, || random.random_range(LIFE.0..LIFE.1)).await?;
     let ends = stage.ends(&deaths).await?;
     let lateness = judge_all(&deaths, &ends, GRACE, &pulse.end()?, |_| true)?;
     Ok(format!("{} sessions of all kinds, quiet: {}", deaths.len(), told(&lateness)?))
@@ -49,9 +48,8 @@ pub(super) async fn calm_deaths(context: &Context, cluster: &Cluster, random: &m
 /// All die, and then three leaders, one after the other, each as soon as the one before is back and knows what the others know.
 pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster) -> Result<String, Failed> {
     let mut stage = Stage::set(cluster, "/deaths-and-kills", "deaths-and-kills", TIMEOUT_OF_KILLS).await?;
-    let until = Instant::now() + LIFE.0;
-    let deaths = stage.live(cluster, |_| until).await?;
-    let first = deaths.iter().map(|death| death.sent).min().unwrap_or(until);
+    let deaths = stage.live(cluster, || LIFE.0).await?;
+    let first = deaths.iter().map(|death| death.sent).min().unwrap_or_else(Instant::now);
     context.story.say(format!("{} clients are dead; now {KILLS} leaders are killed", deaths.len()));
     let pulse = Pulse::begin(&context.dir)?;
     let mut leaderless = Duration::ZERO;
@@ -149,7 +147,7 @@ impl Stage {
     }
 
     /// All clients live until they die.
-    async fn live(&self, cluster: &Cluster, mut until: impl FnMut(usize) -> Instant) -> Result<Vec<Death>, Failed> {
+    async fn live(&self, cluster: &Cluster, mut life: impl FnMut() -> Duration) -> Result<Vec<Death>, Failed> {
         let (apis, zookeepers) = (cluster.apis(), cluster.zookeepers());
         let living: Vec<_> = (0..SESSIONS)
             .map(|number| {
@@ -162,7 +160,7 @@ impl Stage {
                     timeout: self.timeout,
                 };
                 let kind = Kind::ALL[number / apis.len() % Kind::ALL.len()];
-                tokio::spawn(kinds::live(kind, place, until(number)))
+                tokio::spawn(kinds::live(kind, place, life()))
             })
             .collect();
         let mut deaths = Vec::new();

@@ -58,8 +58,8 @@ pub(super) struct Place {
     pub(super) timeout: Duration,
 }
 
-/// Opens a session with an ephemeral, lives until then, and dies.
-pub(super) async fn live(kind: Kind, place: Place, until: Instant) -> Result<Death, Failed> {
+/// Opens a session with an ephemeral, lives for so long after that, and dies.
+pub(super) async fn live(kind: Kind, place: Place, life: Duration) -> Result<Death, Failed> {
     let timeout_ms = u32::try_from(place.timeout.as_millis()).unwrap_or(u32::MAX);
     let (credential, timeout, reader) = if kind == Kind::Read {
         let (reader, credential, timeout) = Reader::connect(&place.zookeeper, timeout_ms).await?;
@@ -72,15 +72,16 @@ pub(super) async fn live(kind: Kind, place: Place, until: Instant) -> Result<Dea
     let ephemeral = format!("{}/{session}-e", place.parent);
     let body = Create { kind: NodeKind::Ephemeral, ..Create::default() };
     let created = place.api.create(&ephemeral, &body, Some(&credential)).await.map_err(calm)?;
+    let (until, signs) = (created.received + life, (created.sent, created.received));
     let (sent, last) = match kind {
-        Kind::Keep => keep(&place.api, &credential, until, (created.sent, created.received)).await?,
+        Kind::Keep => keep(&place.api, &credential, until, signs).await?,
         Kind::Read => match reader {
             Some(reader) => reader.read_until(until).await?,
-            None => (created.sent, created.received),
+            None => signs,
         },
         Kind::Write => write(&place, &credential, session, until).await?,
         Kind::Wait => wait(&place, &credential, until).await,
-        Kind::Watch => watch(&place, &credential, until).await?,
+        Kind::Watch => watch(&place, &credential, until, signs).await?,
     };
     Ok(Death { session, kind, timeout, sent, last })
 }
@@ -123,7 +124,12 @@ async fn wait(place: &Place, credential: &str, until: Instant) -> (Instant, Inst
     (now, now)
 }
 
-async fn watch(place: &Place, credential: &str, until: Instant) -> Result<(Instant, Instant), Failed> {
+async fn watch(
+    place: &Place,
+    credential: &str,
+    until: Instant,
+    mut signs: (Instant, Instant),
+) -> Result<(Instant, Instant), Failed> {
     let authority = place.api.base().trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&authority).await?;
     let handshake = format!(
@@ -142,15 +148,18 @@ async fn watch(place: &Place, credential: &str, until: Instant) -> Result<(Insta
     let mut frame = vec![0x81, 0x80 | u8::try_from(text.len()).unwrap_or(0), 0, 0, 0, 0];
     frame.extend_from_slice(text);
     stream.write_all(&frame).await?;
-    let mut signs = (Instant::now(), Instant::now());
-    while Instant::now() < until {
-        // The ping before this one has arrived; this one may go down with the connection.
-        signs.0 = signs.1;
+    let mut before = None;
+    loop {
+        let sent = Instant::now();
         stream.write_all(&[0x89, 0x80, 0, 0, 0, 0]).await?;
-        signs.1 = Instant::now();
+        // The ping before this one has arrived; this one may go down with the connection.
+        signs = (before.unwrap_or(signs.0), Instant::now());
+        before = Some(sent);
         sleep(EVERY).await;
+        if Instant::now() >= until {
+            return Ok(signs);
+        }
     }
-    Ok(signs)
 }
 
 /// A client of ZooKeeper's protocol that reads.
