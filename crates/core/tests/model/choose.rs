@@ -338,7 +338,7 @@ pub(crate) fn command(model: &Model, raw: Raw, spare: &[Raw]) -> Command {
 fn perform(chooser: &Chooser<'_>, session: Option<SessionId>, op: Op) -> Command {
     let raw = chooser.raw;
     let (attachment, principals) = (chooser.attachment(session), chooser.caller());
-    let may_force = (raw[0] / 100 ^ raw[3]) % 2 == 0;
+    let may_force = ((raw[0] / 100) ^ raw[3]).is_multiple_of(2);
     let actor = Actor { attachment, principals, may_force, ..Actor::maybe(session) };
     if !raw[5].is_multiple_of(3) {
         return Command::Do { actor, op };
