@@ -178,7 +178,7 @@ impl Duties {
             let began = |session| collected.whole.then(|| last_heard.get(session)).flatten().unwrap_or(now_ms);
             let sessions = state.sessions().map(|(id, session)| (id, session.timeout_ms, began(id)));
             let tracker = SessionTracker::restart(sessions, self.grace_ms);
-            tracker.all_heard().for_each(|(session, heard_ms)| last_heard.note(session, heard_ms));
+            tracker.all_heard().into_iter().for_each(|(session, heard_ms)| last_heard.note(session, heard_ms));
             last_heard.lead(&collected.voters);
             tracker
         };

@@ -338,7 +338,7 @@ impl HeardReplication {
         // Only what was acknowledged after this moment is passed on to that node beside the table.
         let all: Vec<(SessionId, u64)> = {
             let leading = self.replica.leading.lock();
-            leading.as_ref().filter(|leading| leading.term == term)?.tracker.all_heard().collect()
+            leading.as_ref().filter(|leading| leading.term == term)?.tracker.all_heard().into_iter().collect()
         };
         for part in all.chunks(MAX_GROUP) {
             let now_ms = self.replica.now_ms();

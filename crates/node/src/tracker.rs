@@ -7,7 +7,7 @@
 //! A sign of life only notes a time. Each session stands under one deadline in an ordered set, and is moved there only when that
 //! deadline comes up and turns out to be stale: about once per timeout, however often the session is heard from.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lockkeeper_core::SessionId;
 use lockkeeper_planted::{Bug, planted};
@@ -88,9 +88,9 @@ impl SessionTracker {
         }
     }
 
-    /// When each session was last heard of.
-    pub(crate) fn all_heard(&self) -> impl Iterator<Item = (SessionId, u64)> {
-        self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms))
+    /// When each session was last heard of, by session: what is sent must be the same for the same seed.
+    pub(crate) fn all_heard(&self) -> BTreeMap<SessionId, u64> {
+        self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms)).collect()
     }
 
     /// Whether a keepalive of this session may be acknowledged now.

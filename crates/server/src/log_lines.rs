@@ -163,7 +163,8 @@ impl<W> Line<W> {
         if line.len() <= LINE_BYTES {
             return line;
         }
-        let (begin, bytes) = (&line[..line.floor_char_boundary(LINE_BYTES)], line.len());
+        let end = (0..=LINE_BYTES).rev().find(|end| line.is_char_boundary(*end)).unwrap_or_default();
+        let (begin, bytes) = (&line[..end], line.len());
         match self.form {
             // A part of an object is none.
             Form::Json => self.json(&format!("a line of {bytes} bytes is cut"), Some(begin)),

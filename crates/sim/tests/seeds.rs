@@ -64,14 +64,15 @@ fn the_same_seed_gives_the_same_trace() {
 
 /// Promise P6 has no exception for size: what a session owned goes at one point of the order, and the bound holds.
 #[test]
-fn sessions_of_a_hundred_thousand_ephemerals_go_at_one_point() {
+fn sessions_of_a_great_many_ephemerals_go_at_one_point() {
     let mut plan = Plan::calm(7);
     (plan.clients, plan.watchers) = (1, 0);
     plan.work.clear();
-    plan.own_many(100_000, 100_000);
+    // The hunts for planted bugs, in a release build, have 100,000.
+    plan.own_many(6_000, 6_000);
     plan.fault_phase = Duration::from_millis(100);
     let report = run(&plan);
     kept(&report);
     let made = report.tally.counts.get(&("create many", Outcome::Ok)).copied().unwrap_or_default();
-    assert!(made >= 100, "{made} thousand were made");
+    assert!(made >= 6, "{made} thousand were made");
 }

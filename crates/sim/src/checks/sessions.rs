@@ -315,7 +315,7 @@ mod tests {
     fn a_dead_session_that_stays_is_noticed() {
         let mut history = History::default();
         let session = history.open();
-        let timeout_us = match &history.last().1.events[..] {
+        let timeout_us = match &history.pending[0].1.events[..] {
             [Event::SessionOpened { timeout_ms, .. }] => u64::from(*timeout_ms) * 1_000,
             other => panic!("{other:?}"),
         };

@@ -138,7 +138,7 @@ fn a_skewed_clock_goes_at_its_rate_and_a_wall_clock_jumps_alone() {
     let rate = local.as_secs_f64() / truly.as_secs_f64();
     assert!((1.49..1.51).contains(&rate), "{rate}: {local:?} {truly:?}");
 
-    // The leader's wall clock becomes the state's clock; nothing else moves.
+    // The state's clock goes by the leader's monotonic clock: a wall clock that jumps moves nothing.
     let written = writer(&mut world, Duration::from_millis(50));
     world.run_for(SECOND);
     let node = leader(&world).unwrap();
@@ -146,7 +146,7 @@ fn a_skewed_clock_goes_at_its_rate_and_a_wall_clock_jumps_alone() {
     world.jump_wall(node, 3_600_000);
     world.run_for(SECOND);
     let after = world.node(node).unwrap().state().clock_ms();
-    assert!(after - before > 3_600_000 && after - before < 3_603_000, "{before} {after}");
+    assert!((900..1_100).contains(&(after - before)), "{before} {after}");
     assert_eq!(leader(&world), Some(node));
     assert!(written.load(Ordering::SeqCst) > 0);
 }

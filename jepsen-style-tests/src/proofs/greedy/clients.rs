@@ -133,7 +133,7 @@ async fn wait(target: &Target) -> std::io::Result<()> {
 
 /// Every third watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
 async fn watch(target: &Target, number: usize) -> std::io::Result<()> {
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         let mut stream = connect(target.client, None).await?;
         stream.write_all(request("GET", "/v1/watch?path=/&recursive=true", None, 0).as_bytes()).await?;
         return until_closed(&mut stream).await;

@@ -145,10 +145,10 @@ impl Worker {
         let taken = done(self.kept.acquire(&self.credential, own, &Acquire::default(), WITHIN).await);
         if let Some(held) = seen.note("acquire", began, taken) {
             let began = Instant::now();
-            let api = if round % 2 == 0 { &self.kept } else { &self.fresh };
+            let api = if round.is_multiple_of(2) { &self.kept } else { &self.fresh };
             seen.note("release", began, done(api.release(&self.credential, own, held.token).await));
         }
-        if round % 10 == 0 {
+        if round.is_multiple_of(10) {
             for api in std::iter::once(&self.fresh).chain(&self.others) {
                 if !api.ready().await {
                     seen.failures.push(format!("{} is not ready", api.base()));
