@@ -1,4 +1,5 @@
 //! What a node stores is for its own user alone.
+#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
 
 mod common;
 
