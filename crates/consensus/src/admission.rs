@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
@@ -43,6 +44,10 @@ const SILENT_AFTER: u32 = 3;
 /// How often what peers have acknowledged is written down.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 const MAX_VOTERS: usize = 256;
+const MALFORMED: &str = "does not name the starts of the caller's data directory, in order and within bounds";
+
+/// A peer that is mentioned for the first time, or again after it was forgotten, and what its task is woken by.
+type Wanted = (u64, Arc<Notify>);
 
 /// This node and one peer.
 #[derive(Default)]
@@ -87,7 +92,7 @@ pub(crate) struct Admission {
     configured: BTreeSet<u64>,
     table: Mutex<Table>,
     /// Peers for which a task is wanted.
-    wanted: mpsc::UnboundedSender<u64>,
+    wanted: mpsc::UnboundedSender<Wanted>,
 }
 
 impl Admission {
@@ -97,7 +102,7 @@ impl Admission {
         fatal: FatalHook,
         configured: BTreeSet<u64>,
         fresh: bool,
-    ) -> (Arc<Admission>, mpsc::UnboundedReceiver<u64>) {
+    ) -> (Arc<Admission>, mpsc::UnboundedReceiver<Wanted>) {
         let (wanted, requests) = mpsc::unbounded_channel();
         // A directory without a vote and a log has acknowledged nothing; that it is not a wiped one, its peers see by its id.
         let table = Mutex::new(Table { admitted: fresh, ..Table::default() });
@@ -111,10 +116,11 @@ impl Admission {
     /// The pair with a peer; the first mention of a peer starts its task.
     fn pair<'t>(&self, table: &'t mut Table, peer: u64) -> &'t mut Pair {
         table.peers.entry(peer).or_insert_with(|| {
-            // The receiver is gone only when consensus has stopped.
-            let _ = self.wanted.send(peer);
             let acknowledged = self.memory.peer(peer).map(|known| known.acknowledged).unwrap_or_default();
-            Pair { acknowledged, written: acknowledged, ..Pair::default() }
+            let pair = Pair { acknowledged, written: acknowledged, ..Pair::default() };
+            // The receiver is gone only when consensus has stopped.
+            let _ = self.wanted.send((peer, pair.claim_now.clone()));
+            pair
         })
     }
 
@@ -127,15 +133,22 @@ impl Admission {
 
     /// Whether a Raft message of a peer may be acted on.
     pub(crate) fn check_caller(&self, caller: PeerCaller) -> Result<(), ServeError> {
-        if let Some(expected) = caller.expects {
-            self.claim.agrees_with_start(self.node, expected).map_err(|no| {
-                self.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
-                ServeError::new(no.code, no.detail)
-            })?;
-        }
+        let expected = caller.expects.map_or(Ok(()), |start| self.claim.agrees_with_start(self.node, start));
         let mut table = self.table.lock();
         let open = table.admitted && !table.condemned;
         let pair = self.pair(&mut table, caller.node);
+        if let Err(no) = expected {
+            if pair.verified == Some(caller.start) {
+                drop(table);
+                self.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
+            } else {
+                // Anybody can say so. If it is true, the peer's answer to a claim will say it too.
+                pair.approved_by = None;
+                pair.claim_now.notify_one();
+            }
+            // The caller's own directory is not what is wrong here.
+            return Err(ServeError::new(CODE_NOT_ADMITTED, no.detail));
+        }
         if !open {
             pair.claim_now.notify_one();
             return Err(ServeError::new(CODE_NOT_ADMITTED, format!("node {} is not let in yet", self.node)));
@@ -168,8 +181,9 @@ impl Admission {
 
     /// This node's directory must not be used.
     pub(crate) fn condemn(&self, why: &str) {
-        self.table.lock().condemned = true;
-        (self.fatal)(why.to_owned());
+        if !std::mem::replace(&mut self.table.lock().condemned, true) {
+            (self.fatal)(why.to_owned());
+        }
     }
 
     /// A peer has acknowledged a log index, or granted its vote, or has said as the leader of a term what of its log is durable.
@@ -187,23 +201,20 @@ impl Admission {
             let mut table = self.table.lock();
             self.pair(&mut table, peer).acknowledged
         };
-        let known = self.memory.peer(peer).unwrap_or(KnownPeer {
-            directory: claim.directory,
-            start: None,
-            acknowledged: Acknowledged::default(),
+        let new = KnownPeer { directory: claim.directory, start: None, acknowledged };
+        let mut in_order = Ok(());
+        let updated = self.memory.update(peer, &mut |known| {
+            let known = known.get_or_insert(new);
+            // What speaks against the directory must outlive this process, whatever comes of the claim.
+            known.acknowledged = known.acknowledged.max(acknowledged);
+            in_order = claim
+                .agrees_with(peer, known)
+                .and_then(|()| replicated.map_or(Ok(()), |number| claim.agrees_with_replicated(peer, number)));
+            if in_order.is_ok() && known.start.is_none_or(|start| start.number <= claim.start().number) {
+                known.start = Some(claim.start());
+            }
         });
-        let known = KnownPeer { acknowledged: known.acknowledged.max(acknowledged), ..known };
-        let in_order = claim
-            .agrees_with(peer, &known)
-            .and_then(|()| replicated.map_or(Ok(()), |number| claim.agrees_with_replicated(peer, number)));
-        let remembered = match &in_order {
-            Ok(()) => KnownPeer { start: Some(claim.start()), ..known },
-            // What speaks against the directory must outlive this process.
-            Err(_) => known,
-        };
-        if self.memory.peer(peer) != Some(remembered)
-            && let Err(error) = self.memory.set_peer(peer, remembered)
-        {
+        if let Err(error) = updated {
             let detail = format!("node {} cannot write down the start of node {peer}: {error}", self.node);
             return Err(GateRejection { code: CODE_NOT_ADMITTED, detail });
         }
@@ -242,7 +253,9 @@ impl Admission {
         let needed = (voters.len() / 2 + 1).saturating_sub(usize::from(voters.contains(&self.node)));
         let pair = |peer: &u64| table.peers.get(peer);
         let complete = others.iter().filter_map(pair).filter(|pair| pair.is_complete()).count();
-        let settled = |pair: &Pair| pair.is_complete() || pair.gone || pair.unanswered >= SILENT_AFTER;
+        let settled = |pair: &Pair| {
+            pair.is_complete() || pair.turned_away.is_some() || pair.gone || pair.unanswered >= SILENT_AFTER
+        };
         let all_settled = others.iter().all(|peer| pair(peer).is_some_and(settled));
         if complete >= needed && all_settled {
             table.admitted = true;
@@ -308,65 +321,76 @@ impl Admission {
         }
     }
 
-    /// Whether a peer has to be asked, and what says that it has to be asked at once.
-    fn to_ask(&self, peer: u64) -> Option<(bool, Arc<Notify>)> {
+    /// Whether a peer has to be asked; none when it was forgotten since the task that `now` wakes was started.
+    fn to_ask(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
         let table = self.table.lock();
-        let pair = table.peers.get(&peer)?;
+        let pair = table.peers.get(&peer).filter(|pair| Arc::ptr_eq(&pair.claim_now, now))?;
         let open = pair.approved_by.is_none() || (pair.verified.is_none() && pair.turned_away.is_none());
-        Some((open && !table.condemned, pair.claim_now.clone()))
+        Some(open && !table.condemned)
     }
 
-    /// The answer to a claim.
-    fn answered(&self, peer: u64, outcome: Result<AdmissionReply, TransportError>) {
-        match outcome {
-            Ok(reply) => {
-                let start = reply.claim.start();
-                let in_order = reply.claim.is_well_formed() && self.judge(peer, &reply.claim, None).is_ok();
-                {
-                    let mut table = self.table.lock();
-                    let pair = self.pair(&mut table, peer);
-                    (pair.unanswered, pair.gone, pair.formed) = (0, false, Some(reply.formed));
-                    pair.approved_by = in_order.then_some(start);
-                }
-                if in_order {
-                    self.learn_voters(reply.voters);
-                }
-            }
+    /// The answer to a claim; gives whether the two have found each other in order now.
+    fn answered(&self, peer: u64, outcome: Result<AdmissionReply, TransportError>) -> bool {
+        let complete = match outcome {
+            Ok(reply) => self.answered_with(peer, reply),
             Err(error) => {
-                let mut table = self.table.lock();
-                let pair = self.pair(&mut table, peer);
-                pair.gone = error == TransportError::Refused;
-                pair.unanswered = pair.unanswered.saturating_add(1);
+                if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
+                    pair.gone = error == TransportError::Refused;
+                    pair.unanswered = pair.unanswered.saturating_add(1);
+                }
+                false
             }
-        }
+        };
         self.review();
+        complete
+    }
+
+    fn answered_with(&self, peer: u64, reply: AdmissionReply) -> bool {
+        let start = reply.claim.start();
+        let well_formed = reply.claim.is_well_formed();
+        let in_order = well_formed && self.judge(peer, &reply.claim, None).is_ok();
+        let complete = {
+            let mut table = self.table.lock();
+            let pair = self.pair(&mut table, peer);
+            (pair.unanswered, pair.gone, pair.formed) = (0, false, Some(reply.formed));
+            pair.approved_by = in_order.then_some(start);
+            if !well_formed {
+                pair.turned_away = Some(format!("node {peer} is turned away: it {MALFORMED}"));
+            }
+            pair.is_complete()
+        };
+        if in_order {
+            self.learn_voters(reply.voters);
+        }
+        complete
     }
 
     /// What peers have acknowledged and is not written down.
     fn to_write(&self) -> Vec<(u64, Acknowledged)> {
-        let mut table = self.table.lock();
-        let changed = table.peers.iter_mut().filter(|(_, pair)| pair.acknowledged != pair.written);
-        changed
-            .map(|(peer, pair)| {
-                pair.written = pair.acknowledged;
-                (*peer, pair.acknowledged)
-            })
-            .collect()
+        let table = self.table.lock();
+        let changed = table.peers.iter().filter(|(_, pair)| pair.acknowledged != pair.written);
+        changed.map(|(peer, pair)| (*peer, pair.acknowledged)).collect()
     }
 
     fn write(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
-        match self.memory.peer(peer) {
-            Some(known) if known.acknowledged < acknowledged => {
-                self.memory.set_peer(peer, KnownPeer { acknowledged, ..known })
+        self.memory.update(peer, &mut |known| {
+            if let Some(known) = known {
+                known.acknowledged = known.acknowledged.max(acknowledged);
             }
-            _ => Ok(()),
+        })?;
+        if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
+            pair.written = acknowledged;
         }
+        Ok(())
     }
 }
 
 /// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
-pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<u64>, fresh: bool) {
+pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<Wanted>, fresh: bool) {
     let admission = inner.peers.admission.clone();
+    if !fresh {
+        membership_published(&inner).await;
+    }
     admission.learn_voters(voters(&inner));
     admission.review();
     let spawn = |task: futures::future::BoxFuture<'static, ()>| {
@@ -376,8 +400,23 @@ pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<u
     if fresh {
         spawn(Box::pin(formation::form_when_due(inner.clone())));
     }
-    while let Some(peer) = wanted.recv().await {
-        spawn(Box::pin(claim_at(inner.clone(), peer)));
+    while let Some((peer, now)) = wanted.recv().await {
+        spawn(Box::pin(claim_at(inner.clone(), peer, now)));
+    }
+}
+
+/// Waits until Raft has said what the directory of this node, which has a vote or a log, holds. A majority of the configured peers may
+/// be none of the voters.
+async fn membership_published(inner: &Inner) {
+    let mut metrics = inner.raft.server_metrics();
+    loop {
+        let published = {
+            let metrics = metrics.borrow_watched();
+            metrics.vote.leader_id().term() > 0 || metrics.membership_config.log_id().is_some()
+        };
+        if published || metrics.changed().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -388,10 +427,10 @@ fn voters(inner: &Inner) -> Option<(u64, Vec<u64>)> {
 }
 
 /// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
-async fn claim_at(inner: Arc<Inner>, peer: u64) {
+async fn claim_at(inner: Arc<Inner>, peer: u64, now: Arc<Notify>) {
     let admission = &inner.peers.admission;
     let mut pause = PAUSE_MIN;
-    while let Some((open, now)) = admission.to_ask(peer) {
+    while let Some(open) = admission.to_ask(peer, &now) {
         if !open {
             pause = PAUSE_MIN;
             now.notified().await;
@@ -403,9 +442,8 @@ async fn claim_at(inner: Arc<Inner>, peer: u64) {
         };
         let outcome =
             outcome.and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
-        let answered = outcome.is_ok();
-        admission.answered(peer, outcome);
-        if answered {
+        if admission.answered(peer, outcome) {
+            pause = PAUSE_MIN;
             continue;
         }
         let most = if admission.waits_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
@@ -420,15 +458,16 @@ async fn claim_at(inner: Arc<Inner>, peer: u64) {
 pub(crate) async fn hear(inner: &Arc<Inner>, caller: PeerCaller, claim: Claim) -> Result<AdmissionReply, ServeError> {
     let admission = &inner.peers.admission;
     if !claim.is_well_formed() || claim.start() != caller.start {
-        return Err(ServeError::new("malformed", "the claim does not name the starts of the caller's data directory"));
+        return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
     }
+    let replicated = inner.machine.start_seen(caller.node);
+    admission.judge(caller.node, &claim, replicated).map_err(|no| ServeError::new(no.code, no.detail))?;
+    // Only the word of one that is in order itself counts against this node.
     if let Some(expected) = caller.expects
         && let Err(no) = admission.claim.agrees_with_start(admission.node, expected)
     {
         admission.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
     }
-    let replicated = inner.machine.start_seen(caller.node);
-    admission.judge(caller.node, &claim, replicated).map_err(|no| ServeError::new(no.code, no.detail))?;
     {
         let mut table = admission.table.lock();
         let pair = admission.pair(&mut table, caller.node);
@@ -461,3 +500,7 @@ pub(crate) async fn write_down(inner: &Arc<Inner>) {
         tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
     }
 }
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -246,9 +246,11 @@ impl PeerMemory for PeerBook {
         self.inner.lock().known.get(&node).copied()
     }
 
-    fn set_peer(&self, node: u64, known: KnownPeer) -> io::Result<()> {
+    fn update(&self, node: u64, change: &mut dyn FnMut(&mut Option<KnownPeer>)) -> io::Result<()> {
         self.change(|all| {
-            all.insert(node, known);
+            let mut known = all.remove(&node);
+            change(&mut known);
+            all.extend(known.map(|known| (node, known)));
         })
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::admission::{Admission, CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED};
+use crate::gate::CODE_DIRECTORY_CHANGED;
 use crate::starts::condemns;
 use crate::transport::{PeerKind, Transport, TransportError};
 
@@ -45,7 +46,7 @@ impl Peers {
         }
         let result = self.transport.call(to, kind, body, deadline).await;
         if let Err(TransportError::Rejected { code, detail }) = &result {
-            self.look_at(to, code, detail);
+            self.look_at(to, kind, code, detail);
         }
         result
     }
@@ -62,7 +63,7 @@ impl Peers {
         self.told.lock().retain(|(peer, _)| *peer != node);
     }
 
-    fn look_at(&self, to: u64, code: &str, detail: &str) {
+    fn look_at(&self, to: u64, kind: PeerKind, code: &str, detail: &str) {
         match code {
             CODE_NOT_ADMITTED => return,
             CODE_START_UNCONFIRMED => return self.admission.renew(to),
@@ -71,16 +72,13 @@ impl Peers {
         if PASSING.contains(&code) {
             return tracing::debug!(peer = to, code, detail, "a peer rejects calls of this node for now");
         }
-        {
-            let mut told = self.told.lock();
-            if told.len() >= TOLD_MAX || !told.insert((to, code.to_owned())) {
-                return;
-            }
-        }
-        if condemns(code) {
+        // Starts are compared in the answers to claims alone; the directory's id is, by the gate, for every call.
+        if condemns(code) && (kind == PeerKind::Admission || code == CODE_DIRECTORY_CHANGED) {
             // This node has forgotten what it voted for, or acknowledged. It must not take part.
-            self.admission.condemn(&format!("node {to} does not accept this node: {detail}"));
-        } else {
+            return self.admission.condemn(&format!("node {to} does not accept this node: {detail}"));
+        }
+        let mut told = self.told.lock();
+        if told.len() < TOLD_MAX && told.insert((to, code.to_owned())) {
             tracing::warn!(peer = to, code, detail, "a peer rejects calls of this node");
         }
     }

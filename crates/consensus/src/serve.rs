@@ -19,7 +19,7 @@ use crate::incoming::take_piece;
 use crate::inner::Inner;
 use crate::starts::Acknowledged;
 use crate::transport::PeerKind;
-use crate::types::{TypeConfig, Vote};
+use crate::types::{Entry, TypeConfig, Vote};
 use crate::wire::{
     self, Append, AppendReply, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
 };
@@ -57,7 +57,8 @@ fn implausible(why: String) -> ServeError {
     ServeError::new("implausible", why)
 }
 
-/// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::starts`]).
+/// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::starts`]). Only for messages that
+/// Raft has taken: a stray one must not raise what an intact directory is measured by.
 fn said(inner: &Inner, from: u64, vote: &Vote, index: u64) {
     inner.peers.admission.acknowledged(from, Acknowledged { term: vote.leader_id().term(), index });
 }
@@ -93,8 +94,10 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
         PeerKind::Append | PeerKind::Heartbeat => append(inner, from, body).await,
         PeerKind::Vote => {
             let request = vote_request(inner, from, &body)?;
-            said(inner, from, &request.vote, 0);
-            answer(&inner.raft.vote(request).await.map_err(stopped)?)
+            let vote = request.vote;
+            let reply = inner.raft.vote(request).await.map_err(stopped)?;
+            said(inner, from, &vote, 0);
+            answer(&reply)
         }
         PeerKind::PreVote => {
             let request = vote_request(inner, from, &body)?;
@@ -141,8 +144,12 @@ async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
     if durable > MAX_INDEX {
         return Err(implausible(format!("no log is durable up to {durable}")));
     }
-    said(inner, from, &request.vote, durable);
+    let vote = request.vote;
+    let last = request.entries.last().map(Entry::log_id).or(request.prev_log_id).map_or(0, |last| last.index());
     let response = inner.raft.append_entries(request).await.map_err(stopped)?;
+    if matches!(response, AppendEntriesResponse::Success) {
+        said(inner, from, &vote, durable.min(last));
+    }
     // Only the leader that this node follows tells it the time.
     if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {
         inner.time.follow(clock_ms, arrived.elapsed());

@@ -11,6 +11,7 @@ use std::io;
 use lockkeeper_planted::{Bug, planted};
 use serde::{Deserialize, Serialize};
 
+use crate::bounds::MAX_INDEX;
 use crate::gate::{CODE_DIRECTORY_CHANGED, GateRejection};
 
 /// The data directory was put back from an older copy.
@@ -20,6 +21,12 @@ pub const CODE_CLONED: &str = "directory_cloned";
 
 /// Starts that a directory remembers, and tells.
 pub(crate) const STARTS_KEPT: usize = 64;
+/// The most starts that a directory can have had unseen: a thousand a day for forty years.
+const MAX_START_STEP: u64 = 1 << 24;
+/// The highest start number: what is remembered of a start can never be lowered again.
+const MAX_START: u64 = 1 << 40;
+/// The highest term of a directory: well above what a node without a vote takes from one message (see [`crate::bounds`]).
+const MAX_TERM: u64 = 1 << 63;
 
 const REMEDY: &str = "stop the process; put the newest directory back if there is one, else keep this one for examination, remove the \
                       node from the membership, and let the machine join again under a new node id with an empty directory";
@@ -75,8 +82,8 @@ pub trait PeerMemory: Send + Sync + 'static {
     /// What is remembered of a peer.
     fn peer(&self, node: u64) -> Option<KnownPeer>;
 
-    /// Remembers it; durable on return.
-    fn set_peer(&self, node: u64, known: KnownPeer) -> io::Result<()>;
+    /// Changes what is remembered of a peer, and nothing else does meanwhile; durable on return.
+    fn update(&self, node: u64, change: &mut dyn FnMut(&mut Option<KnownPeer>)) -> io::Result<()>;
 }
 
 /// What a node says of itself to a peer.
@@ -97,11 +104,15 @@ impl Claim {
         self.starts.last().map(|start| start.id).unwrap_or_default()
     }
 
-    /// Whether the starts are told in order, and not too many.
+    /// Whether the starts are told in order, not too many, and within bounds.
     pub(crate) fn is_well_formed(&self) -> bool {
         !self.starts.is_empty()
             && self.starts.len() <= STARTS_KEPT
             && self.starts.windows(2).all(|pair| pair[0].id.number < pair[1].id.number)
+            && self
+                .starts
+                .iter()
+                .all(|start| start.id.number <= MAX_START && start.term <= MAX_TERM && start.last <= MAX_INDEX)
     }
 
     /// Whether the directory can have had this start. `applied` is the highest start number that the replicated state has seen.
@@ -139,6 +150,13 @@ impl Claim {
         }
         if let Some(start) = known.start {
             self.agrees_with_start(node, start)?;
+            let (own, most) = (self.start().number, start.number.saturating_add(MAX_START_STEP));
+            if own > most {
+                let detail = format!(
+                    "node {node} is turned away: it claims start {own} of its data directory, and {most} is the most that can be"
+                );
+                return Err(GateRejection { code: "implausible", detail });
+            }
         }
         if planted(Bug::AcceptRolledBackDirectory) {
             return Ok(());
@@ -257,5 +275,17 @@ mod tests {
         assert!(!claim(&[start(2, 1, 0, 0), start(2, 1, 0, 0)]).is_well_formed());
         let many: Vec<Start> = (0..65).map(|number| start(number, 1, 0, 0)).collect();
         assert!(!claim(&many).is_well_formed());
+    }
+
+    #[test]
+    fn starts_that_no_directory_can_have_are_refused() {
+        for beyond in [start(MAX_START + 1, 1, 0, 0), start(1, 1, MAX_TERM + 1, 0), start(1, 1, 0, MAX_INDEX + 1)] {
+            assert!(!claim(&[beyond]).is_well_formed(), "{beyond:?}");
+        }
+        assert!(claim(&[start(MAX_START, 1, MAX_TERM, MAX_INDEX)]).is_well_formed());
+        let memory = known(5, 11, 0, 0);
+        assert_eq!(code(&claim(&[start(5 + MAX_START_STEP, 1, 1, 0)]), &memory), None);
+        let beyond = code(&claim(&[start(6 + MAX_START_STEP, 1, 1, 0)]), &memory);
+        assert!(beyond.is_some_and(|code| !condemns(code)), "refused, and nobody has to end for it");
     }
 }

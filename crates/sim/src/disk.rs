@@ -423,8 +423,11 @@ impl PeerMemory for Disk {
         self.state.lock().peers.get(&node).copied()
     }
 
-    fn set_peer(&self, node: u64, known: KnownPeer) -> io::Result<()> {
-        self.state.lock().peers.insert(node, known);
+    fn update(&self, node: u64, change: &mut dyn FnMut(&mut Option<KnownPeer>)) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let mut known = state.peers.remove(&node);
+        change(&mut known);
+        state.peers.extend(known.map(|known| (node, known)));
         Ok(())
     }
 }
