@@ -101,26 +101,33 @@ impl Trials<'_> {
         let (leader, _) = cluster.leader().await?;
         let copy = self.copy_of("leader");
         copy_frozen(&cluster, leader, &copy)?;
+        let copied = last_index(&cluster, leader).await?;
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
-        // What a node has said is written down within a second by those who heard it.
+        for node in others(&cluster, &[leader]) {
+            written_down(&cluster, node, &[leader], copied).await?;
+        }
         cluster.kill(leader).await?;
         put_back(&cluster, leader, &copy)?;
         cluster.spawn(leader)?;
         self.all_turned_away(&mut cluster, &[leader], "leader").await
     }
 
-    /// Two of three come back as they were, go on from there, and then the third returns with what they have lost.
+    /// Two of three come back as they were, go on from there, and then the third returns with what they have lost. It was their leader:
+    /// a follower knows nothing of what another has acknowledged.
     async fn two_while_the_third_is_down(&mut self) -> Result<(), Failed> {
         let mut cluster = self.cluster("two").await?;
+        let (leader, _) = cluster.leader().await?;
+        let two = others(&cluster, &[leader]);
         let copies: Vec<(u64, PathBuf)> =
-            [1, 2].into_iter().map(|node| (node, self.copy_of(&format!("two-{node}")))).collect();
+            two.iter().map(|node| (*node, self.copy_of(&format!("two-{node}")))).collect();
         for (node, copy) in &copies {
             copy_frozen(&cluster, *node, copy)?;
         }
-        let (leader, _) = cluster.leader().await?;
+        let copied = last_index(&cluster, leader).await?;
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
+        written_down(&cluster, leader, &two, copied).await?;
         for node in cluster.ids() {
             cluster.kill(node).await?;
         }
@@ -128,13 +135,13 @@ impl Trials<'_> {
             put_back(&cluster, *node, copy)?;
             cluster.spawn(*node)?;
         }
-        let went_on = match write_when_led(&mut cluster, &[1, 2]).await? {
+        let went_on = match write_when_led(&mut cluster, &two).await? {
             true => "went on by themselves until then",
             false => "were not let in even so",
         };
         self.context.story.say(format!("the two {went_on}"));
-        cluster.spawn(3)?;
-        self.all_turned_away(&mut cluster, &[1, 2], "two").await
+        cluster.spawn(leader)?;
+        self.all_turned_away(&mut cluster, &two, "two").await
     }
 
     /// A copy runs beside its original, first one of an earlier start, then one with a start of the same number.
@@ -247,6 +254,32 @@ fn says_why(log: &Path) -> bool {
 
 fn others(cluster: &Cluster, but: &[u64]) -> Vec<u64> {
     cluster.ids().into_iter().filter(|id| !but.contains(id)).collect()
+}
+
+async fn last_index(cluster: &Cluster, node: u64) -> Result<u64, Failed> {
+    let status = cluster.api(node).status(false).await;
+    Ok(status.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?.value.last_log_index)
+}
+
+/// Waits until a node has written down (file `peers`: node, directory, start, term, index) that the peers have more than this.
+async fn written_down(cluster: &Cluster, node: u64, peers: &[u64], copied: u64) -> Result<(), Failed> {
+    let (file, begun) = (cluster.data(node)?.join("peers"), Instant::now());
+    loop {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let knows = |peer: &u64| {
+            text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|fields| {
+                fields.first().is_some_and(|id| *id == peer.to_string())
+                    && fields.last().and_then(|index| index.parse::<u64>().ok()).is_some_and(|index| index > copied)
+            })
+        };
+        if peers.iter().all(knows) {
+            return Ok(());
+        }
+        if begun.elapsed() > FOUND_OUT_WITHIN {
+            return broken(format!("node {node} does not write down what nodes {peers:?} have acknowledged: {text:?}"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
