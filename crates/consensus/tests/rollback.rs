@@ -87,7 +87,8 @@ async fn a_follower_put_back_over_a_later_start_is_turned_away() {
     stop(&mut cluster, node).await;
     cluster.boot(node).await;
     refusal(&cluster, node).await;
-    assert_eq!(cluster.at(node).machine.count(), 0, "it applied nothing of what it was not let in to");
+    // Its own log may say that what the copy holds is committed; what came after, nobody has given it.
+    assert!(!cluster.at(node).machine.has(b"after"), "it applied nothing of what it was not let in to");
     cluster.stop().await;
 }
 
