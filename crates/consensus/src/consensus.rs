@@ -101,7 +101,7 @@ impl Consensus {
             place.clone(),
             log.durable(),
         );
-        let raft = Raft::new(config.node, raft_config, network, log, replica)
+        let raft = Raft::new(config.node, raft_config, network, log.clone(), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
 
@@ -117,6 +117,7 @@ impl Consensus {
             service,
             refusals,
             time: time.clone(),
+            log,
             snapshots,
             blocking: place,
             leadership,

@@ -17,6 +17,7 @@ use crate::bounds::Known;
 use crate::config::Config;
 use crate::error::BarrierError;
 use crate::incoming::Incoming;
+use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
 use crate::peers::Peers;
 use crate::refusals::Refusals;
@@ -39,6 +40,7 @@ pub(crate) struct Inner {
     pub(crate) service: Arc<dyn PeerService>,
     pub(crate) refusals: Refusals,
     pub(crate) time: Arc<dyn Timekeeper>,
+    pub(crate) log: LogStore,
     pub(crate) snapshots: Arc<dyn SnapshotStorage>,
     pub(crate) blocking: Arc<dyn Blocking>,
     pub(crate) leadership: watch::Receiver<Leadership>,

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lockkeeper_planted::{Bug, planted};
-use lockkeeper_store::{Done, LogStorage, Record, StoreError};
+use lockkeeper_store::{Done, LogPosition, LogStorage, Record, StoreError};
+use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
 use tokio::sync::oneshot;
@@ -72,11 +73,66 @@ impl LogStore {
         if keep >= applied || planted(Bug::AcceptRolledBackDirectory) {
             return Ok(());
         }
+        let would = format!(
+            "the leader would have this node cut its log after index {keep}, and it has applied it up to index {applied}"
+        );
+        self.stop_for(&would)
+    }
+
+    /// Whether an append leaves what is applied here as it is. openraft takes whatever a leader says of an index up to the committed one
+    /// for what it has there (`has_log_id`), so it would acknowledge another history, and put the rest of it behind its own.
+    pub(crate) fn check_append(&self, request: &AppendEntriesRequest<TypeConfig>) -> io::Result<()> {
+        let applied = self.committed.load(Ordering::Acquire);
+        let first = request.prev_log_id.as_ref().or(request.entries.first().map(|entry| &entry.log_id));
+        // A leader whose term is over may say what was never committed; Raft turns it down. The vote is read after the index: it is at
+        // least the one under which that was committed.
+        if first.is_none_or(|first| first.index() > applied)
+            || !self.is_current(&request.vote)?
+            || planted(Bug::AcceptRolledBackDirectory)
+        {
+            return Ok(());
+        }
+        if let Some(prev) = request.prev_log_id.as_ref().map(position_of)
+            && let Some(held) = self.position_at(prev.index, applied)?
+            && held != prev
+        {
+            return self.stop_for(&contradiction(prev, held));
+        }
+        // An index of 0 counts as nothing applied.
+        let repeated = |entry: &&Entry| (1..=applied).contains(&entry.log_id.index());
+        for entry in request.entries.iter().filter(repeated) {
+            let told = codec::record_of(entry)?;
+            let index = told.position.index;
+            let stored = self.store.read(index..index + 1, READ_BYTES).map_err(io::Error::other)?;
+            if let Some(held) = stored.first().filter(|held| **held != told) {
+                return self.stop_for(&contradiction(told.position, held.position));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, vote: &Vote) -> io::Result<bool> {
+        let own = self.store.vote().map(|bytes| codec::decode_vote(&bytes)).transpose()?;
+        Ok(own.is_none_or(|own| *vote >= own))
+    }
+
+    /// The position of what is applied at an index, if that is still known.
+    fn position_at(&self, index: u64, applied: u64) -> io::Result<Option<LogPosition>> {
+        if index > applied {
+            return Ok(None);
+        }
+        if let Some(purged) = self.store.bounds().purged.filter(|purged| index <= purged.index) {
+            return Ok((index == purged.index).then_some(purged));
+        }
+        let held = self.store.read(index..index + 1, READ_BYTES).map_err(io::Error::other)?;
+        Ok(held.first().map(|record| record.position))
+    }
+
+    fn stop_for(&self, would: &str) -> io::Result<()> {
         let why = format!(
-            "the leader would have this node cut its log after index {keep}, and it has applied it up to index {applied}: a majority of \
-             the cluster has lost what it acknowledged, so their data directories were probably put back from older copies or wiped; \
-             this node stops to keep what it has; compare the nodes (lockkeeper status), put the newest directories back, or restore \
-             the cluster from this one"
+            "{would}: a majority of the cluster has lost what it acknowledged, so their data directories were probably put back from \
+             older copies or wiped; this node stops to keep what it has; compare the nodes (lockkeeper status), put the newest \
+             directories back, or restore the cluster from this one"
         );
         (self.fatal)(why.clone());
         Err(io::Error::other(why))
@@ -86,6 +142,15 @@ impl LogStore {
         let records = self.store.read(from..end, max_bytes).map_err(io::Error::other)?;
         records.iter().map(|record| codec::entry_of(record.position, &record.payload)).collect()
     }
+}
+
+fn contradiction(told: LogPosition, held: LogPosition) -> String {
+    let other =
+        if told == held { "another entry of that term".to_owned() } else { format!("one of term {}", held.term) };
+    format!(
+        "the leader names an entry of term {} at index {}, and this node has applied {other} there",
+        told.term, told.index
+    )
 }
 
 /// A completion for the store, and the future of its outcome.
@@ -205,7 +270,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_store::{Identity, LogPosition, Options, Store};
+    use lockkeeper_store::{Identity, Options, Store};
     use openraft::storage::RaftLogStorage;
 
     use super::*;
@@ -239,6 +304,69 @@ mod tests {
         let told = told.lock();
         assert!(told.len() == 1 && told[0].contains("applied it up to index 1"), "{told:?}");
         assert_eq!(log.store.bounds().last.map(|last| last.index), Some(1), "nothing was cut");
+    }
+
+    fn blank(term: u64, index: u64) -> Entry {
+        Entry { log_id: log_id_of(LogPosition { term, index }), payload: openraft::EntryPayload::Blank }
+    }
+
+    fn append(term: u64, prev: Option<(u64, u64)>, entries: Vec<Entry>) -> AppendEntriesRequest<TypeConfig> {
+        let vote = openraft::vote::RaftVote::from_leader_id(openraft::vote::RaftLeaderId::new(term, 2), true);
+        let prev_log_id = prev.map(|(term, index)| log_id_of(LogPosition { term, index }));
+        AppendEntriesRequest { vote, prev_log_id, leader_commit: None, entries }
+    }
+
+    #[tokio::test]
+    async fn an_append_that_contradicts_what_is_applied_stops_the_node() {
+        let (_directory, mut log) = store_with(&[1, 1, 3, 3, 3]).await;
+        log.save_committed(Some(log_id_of(LogPosition { term: 3, index: 3 }))).await.unwrap();
+        let written = Entry {
+            payload: openraft::EntryPayload::Normal(crate::types::Stamped { clock_ms: 1, payload: "another".into() }),
+            ..blank(3, 3)
+        };
+        for (request, stops) in [
+            (append(3, None, vec![blank(1, 0)]), false),
+            (append(3, Some((3, 3)), vec![]), false),
+            (append(3, Some((1, 1)), vec![blank(3, 2), blank(3, 3), blank(3, 4)]), false),
+            // Beyond what is applied, a later leader may replace it.
+            (append(5, Some((3, 3)), vec![blank(5, 4)]), false),
+            (append(5, Some((5, 4)), vec![]), false),
+            (append(5, Some((2, 3)), vec![]), true),
+            (append(5, Some((5, 3)), vec![]), true),
+            (append(5, Some((1, 1)), vec![blank(3, 2), blank(4, 3)]), true),
+            // The same term, elected twice by those who forgot it.
+            (append(5, Some((3, 2)), vec![written]), true),
+            (append(5, None, vec![blank(1, 0), blank(2, 1)]), true),
+        ] {
+            let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
+            let hook = told.clone();
+            log.fatal = Arc::new(move |why| hook.lock().push(why));
+            assert_eq!(log.check_append(&request).is_err(), stops, "{request:?}");
+            assert_eq!(told.lock().len(), usize::from(stops), "{request:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_leader_whose_term_is_over_says_nothing_of_what_is_applied() {
+        let (_directory, mut log) = store_with(&[1, 1, 3]).await;
+        log.save_committed(Some(log_id_of(LogPosition { term: 3, index: 2 }))).await.unwrap();
+        let later: Vote = append(6, None, vec![]).vote;
+        log.save_vote(&later).await.unwrap();
+        // It was elected without the entry that term 6 made committed.
+        log.check_append(&append(5, Some((5, 2)), vec![])).unwrap();
+        assert!(log.check_append(&append(6, Some((5, 2)), vec![])).is_err());
+    }
+
+    #[tokio::test]
+    async fn where_the_log_is_cut_off_at_a_snapshot_an_append_is_compared_with_the_cut() {
+        let (_directory, mut log) = store_with(&[1, 1, 3, 3]).await;
+        let at = |term, index| log_id_of(LogPosition { term, index });
+        log.save_committed(Some(at(3, 3))).await.unwrap();
+        log.purge(at(3, 2)).await.unwrap();
+        log.check_append(&append(4, Some((1, 1)), vec![blank(3, 2), blank(3, 3)])).unwrap();
+        log.check_append(&append(4, Some((3, 2)), vec![blank(3, 3)])).unwrap();
+        assert!(log.check_append(&append(4, Some((2, 2)), vec![])).is_err());
+        assert!(log.check_append(&append(4, Some((1, 1)), vec![blank(2, 2), blank(2, 3)])).is_err());
     }
 
     #[tokio::test]

@@ -28,7 +28,8 @@ const FOUND_OUT_WITHIN: Duration = Duration::from_secs(20);
 const ALONE_FOR: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(50);
 /// What the log of a node says that was turned away.
-const SENTENCES: [&str; 2] = ["does not accept this node", "the log names start"];
+const SENTENCES: [&str; 3] =
+    ["does not accept this node", "the log names start", "a majority of the cluster has lost what it acknowledged"];
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
@@ -39,13 +40,14 @@ pub(super) async fn run(context: &Context) -> Outcome {
         trials.one_while_the_leader_runs(true).await?;
         trials.the_leader().await?;
         trials.two_while_the_third_is_down().await?;
+        trials.two_while_the_third_has_seen_nothing_of_it().await?;
         trials.clones().await?;
         trials.wiped_majority().await?;
         trials.intact().await?;
     }
     Ok(format!(
         "{rounds} rounds of: a follower put back (over a later start, and within one), the leader put back, two put back while the third \
-         was down, two clones at once, a wiped majority, and intact restarts; the former all turned away, after at most {}, and the \
+         was down (the one that had led, and one that had not), two clones at once, a wiped majority, and intact restarts; the former all turned away, after at most {}, and the \
          latter none; no two ready nodes differed at one zxid",
         millis(slowest)
     ))
@@ -142,6 +144,48 @@ impl Trials<'_> {
         self.context.story.say(format!("the two {went_on}"));
         cluster.spawn(leader)?;
         self.all_turned_away(&mut cluster, &two, "two").await
+    }
+
+    /// The same where the third was a follower. It may know too little to turn both away; then it stops before it takes another history
+    /// for its own, and says so.
+    async fn two_while_the_third_has_seen_nothing_of_it(&mut self) -> Result<(), Failed> {
+        let name = "two-of-a-follower";
+        let mut cluster = self.cluster(name).await?;
+        let (leader, _) = cluster.leader().await?;
+        let third = others(&cluster, &[leader])[0];
+        let two = others(&cluster, &[third]);
+        let copies: Vec<(u64, PathBuf)> =
+            two.iter().map(|node| (*node, self.copy_of(&format!("{name}-{node}")))).collect();
+        for (node, copy) in &copies {
+            copy_frozen(&cluster, *node, copy)?;
+        }
+        write(&cluster, leader, "after").await?;
+        cluster.agree(FOUND_OUT_WITHIN).await?;
+        for node in cluster.ids() {
+            cluster.kill(node).await?;
+        }
+        for (node, copy) in &copies {
+            put_back(&cluster, *node, copy)?;
+            cluster.spawn(*node)?;
+        }
+        write_when_led(&mut cluster, &two).await?;
+        cluster.spawn(third)?;
+        let begun = Instant::now();
+        let mut gone = |id: u64| cluster.process(id).is_some_and(|process| process.ended().is_some());
+        while !gone(third) && !two.iter().all(|id| gone(*id)) {
+            if begun.elapsed() > FOUND_OUT_WITHIN {
+                return broken(format!(
+                    "{name}: nodes {two:?}, put back, and node {third} all run after {FOUND_OUT_WITHIN:?}"
+                ));
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        no_ready_difference(&cluster).await?;
+        let logs: Vec<PathBuf> = cluster.ids().iter().map(|id| cluster.directory(*id).join("server.log")).collect();
+        if !logs.iter().any(|log| says_why(log)) {
+            return broken(format!("{name}: no node says why it has ended"));
+        }
+        Ok(())
     }
 
     /// A copy runs beside its original, first one of an earlier start, then one with a start of the same number.
