@@ -110,6 +110,25 @@ async fn entries_that_no_leader_has_are_refused_by_a_follower() {
     works_and_starts_again(cluster).await;
 }
 
+/// openraft would answer that it has the entry, and put the rest of the other history behind its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_contradicts_what_is_applied_ends_the_node_and_changes_nothing() {
+    let (cluster, leader) = at_work().await;
+    let to = cluster.followers(leader)[0];
+    let at = cluster.at(to);
+    let (now, applied) = (term(&cluster, to), at.consensus.status().applied.unwrap());
+    let before = at.machine.payloads();
+    let entry = ((now, applied.index + 1), forged::normal(1, b"another history"));
+    let other = Some((applied.term - 1, applied.index));
+    let append = forged::append(forged::leader(now, leader), other, None, &[entry]);
+    let answer = at.consensus.serve(cluster.caller(leader), PeerKind::Append, append).await;
+    assert_eq!(answer.unwrap_err().code, "contradicts_applied");
+    let fatal = at.fatal.lock().unwrap().join("\n");
+    assert!(fatal.contains("a majority of the cluster has lost what it acknowledged"), "{fatal}");
+    assert_eq!(at.machine.payloads(), before);
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_that_cannot_be_are_refused_in_every_request() {
     let cluster = Cluster::start(3, |_| {}).await;

@@ -82,6 +82,7 @@ impl Trials<'_> {
         let node = others(&cluster, &[leader])[0];
         let copy = self.copy_of(name);
         copy_frozen(&cluster, node, &copy)?;
+        let copied = last_index(&cluster, leader).await?;
         if over_a_later_start {
             cluster.kill(node).await?;
             cluster.spawn(node)?;
@@ -89,6 +90,7 @@ impl Trials<'_> {
         }
         write(&cluster, leader, "after").await?;
         cluster.agree(FOUND_OUT_WITHIN).await?;
+        written_down(&cluster, leader, &[node], copied).await?;
         cluster.kill(node).await?;
         put_back(&cluster, node, &copy)?;
         cluster.spawn(node)?;
