@@ -442,7 +442,11 @@ async fn claim_at(inner: Arc<Inner>, peer: u64, now: Arc<Notify>) {
         };
         let outcome =
             outcome.and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
-        if admission.answered(peer, outcome) {
+        let judged = {
+            let admission = admission.clone();
+            blocking(&*inner.blocking, move || Ok(admission.answered(peer, outcome))).await
+        };
+        if judged.unwrap_or(false) {
             pause = PAUSE_MIN;
             continue;
         }
@@ -461,7 +465,14 @@ pub(crate) async fn hear(inner: &Arc<Inner>, caller: PeerCaller, claim: Claim) -
         return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
     }
     let replicated = inner.machine.start_seen(caller.node);
-    admission.judge(caller.node, &claim, replicated).map_err(|no| ServeError::new(no.code, no.detail))?;
+    // What is remembered of the caller is durable before it is answered; that waits for the disk.
+    let judged = {
+        let admission = admission.clone();
+        blocking(&*inner.blocking, move || Ok(admission.judge(caller.node, &claim, replicated))).await
+    };
+    judged
+        .map_err(|error| ServeError::new(CODE_NOT_ADMITTED, error.to_string()))?
+        .map_err(|no| ServeError::new(no.code, no.detail))?;
     // Only the word of one that is in order itself counts against this node.
     if let Some(expected) = caller.expects
         && let Err(no) = admission.claim.agrees_with_start(admission.node, expected)
