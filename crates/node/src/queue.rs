@@ -1,5 +1,5 @@
-//! Commands that wait for their turn (promise P13): a queue for each session, served in turn, so that a client that asks for much waits
-//! behind itself. The total is bounded, and one client has at most its share of it.
+//! Commands that wait for their turn (promise P13): addresses take turns, and the sessions of an address among themselves, so that whoever asks
+//! for much waits behind itself, with however many sessions. The total is bounded, and one address has at most its share of it.
 //!
 //! Within a session the order of arrival is kept. A command that gives something back is never refused for the sake of others: it makes
 //! room, and its callers are bounded by their connections.
@@ -50,10 +50,15 @@ impl Size {
     }
 }
 
+/// Lines of one address, or of nobody that is known.
+type Whose = Option<IpAddr>;
+
 #[derive(Debug, Default)]
 struct Waiting {
     lines: HashMap<Line, VecDeque<Pending>>,
-    turn: VecDeque<Line>,
+    /// The lines that have commands, each with the address that its first command came from.
+    turn_of_line: HashMap<Whose, VecDeque<Line>>,
+    turn_of_address: VecDeque<Whose>,
     size: Size,
     by_address: HashMap<IpAddr, Size>,
     closed: bool,
@@ -88,13 +93,7 @@ impl Queue {
                 waiting.by_address.entry(address).or_default().add(size);
             }
         }
-        let line = line_of(&pending.command);
-        let waiting = &mut *waiting;
-        let commands = waiting.lines.entry(line.clone()).or_default();
-        if commands.is_empty() {
-            waiting.turn.push_back(line);
-        }
-        commands.push_back(pending);
+        waiting.append(pending, address);
         self.arrived.notify_one();
         Ok(())
     }
@@ -144,23 +143,61 @@ impl Queue {
 pub(crate) const MAX_BATCH_NODES: usize = 5_000;
 
 impl Waiting {
+    fn append(&mut self, pending: Pending, whose: Whose) {
+        let line = line_of(&pending.command);
+        let commands = self.lines.entry(line.clone()).or_default();
+        let is_new = commands.is_empty();
+        commands.push_back(pending);
+        if is_new {
+            self.line_up(whose, line);
+        }
+    }
+
+    fn line_up(&mut self, whose: Whose, line: Line) {
+        let lines = self.turn_of_line.entry(whose).or_default();
+        if lines.is_empty() {
+            self.turn_of_address.push_back(whose);
+        }
+        lines.push_back(line);
+    }
+
+    /// The line whose turn it is.
+    fn front(&self) -> Option<(Whose, &Line)> {
+        let whose = *self.turn_of_address.front()?;
+        Some((whose, self.turn_of_line.get(&whose)?.front()?))
+    }
+
+    /// The line that has had its turn, and its address, stand behind the others.
+    fn had_its_turn(&mut self, whose: Whose) {
+        self.turn_of_address.pop_front();
+        let Some(mut lines) = self.turn_of_line.remove(&whose) else { return };
+        let Some(line) = lines.pop_front() else { return };
+        let is_empty = self.lines.get(&line).is_none_or(VecDeque::is_empty);
+        if is_empty {
+            self.lines.remove(&line);
+        } else {
+            lines.push_back(line);
+        }
+        if !lines.is_empty() {
+            self.turn_of_line.insert(whose, lines);
+            self.turn_of_address.push_back(whose);
+        }
+    }
+
     fn take(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
         let mut taken = Vec::new();
         let (mut bytes, mut nodes) = (0, 0);
         while taken.len() < max_commands {
-            let Some(line) = self.turn.front() else { break };
-            let Some(commands) = self.lines.get_mut(line) else { break };
+            let Some((whose, line)) = self.front() else { break };
+            let line = line.clone();
+            let Some(commands) = self.lines.get_mut(&line) else { break };
             // A batch has one command at least, however large.
             let is_over = |next: &Pending| bytes + next.bytes > max_bytes || nodes + next.nodes > MAX_BATCH_NODES;
             if !taken.is_empty() && commands.front().is_some_and(is_over) {
                 break;
             }
-            let (Some(pending), Some(line)) = (commands.pop_front(), self.turn.pop_front()) else { break };
-            if commands.is_empty() {
-                self.lines.remove(&line);
-            } else {
-                self.turn.push_back(line);
-            }
+            let Some(pending) = commands.pop_front() else { break };
+            self.had_its_turn(whose);
             bytes += pending.bytes;
             nodes += pending.nodes;
             self.forget(&pending);

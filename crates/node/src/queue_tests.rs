@@ -41,6 +41,22 @@ async fn sessions_take_turns_and_each_keeps_its_order() {
 }
 
 #[tokio::test]
+async fn an_address_takes_its_turn_however_many_sessions_another_has() {
+    let queue = Queue::new(100, 1_000_000);
+    for session in 1..=20 {
+        queue.push(pending(actor(session, [10, 0, 0, 1]), write(0))).unwrap();
+    }
+    for number in 0..3 {
+        queue.push(pending(actor(99, [10, 0, 0, 2]), write(number))).unwrap();
+    }
+    assert_eq!(taken(&queue, 4).await, [(1, 0), (99, 0), (2, 0), (99, 1)]);
+    assert_eq!(taken(&queue, 3).await, [(3, 0), (99, 2), (4, 0)]);
+    assert_eq!(taken(&queue, 100).await.len(), 16);
+    let waiting = queue.waiting.lock();
+    assert!(waiting.lines.is_empty() && waiting.turn_of_line.is_empty() && waiting.turn_of_address.is_empty());
+}
+
+#[tokio::test]
 async fn a_session_closes_behind_what_it_asked_for() {
     let queue = Queue::new(100, 1_000_000);
     queue.push(pending(actor(1, [10, 0, 0, 1]), write(0))).unwrap();

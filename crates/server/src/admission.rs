@@ -21,6 +21,17 @@ use crate::http::connection::ClientAddress;
 /// Requests of one stream at a time that need no place among those at work.
 const OWN_LANE: usize = 64;
 
+/// Replies of so many bytes need no room of the budget: the system's buffers hold as much for each connection anyway.
+pub(crate) const SMALL_REPLY_BYTES: usize = 64 * 1024;
+
+/// Whether there is room for a reply of so many bytes, before it is built.
+///
+/// # Errors
+/// There is none, or the holder has its share.
+pub(crate) fn check_reply(replies: &Arc<Budget>, holder: Holder, bytes: usize) -> Result<(), Exceeded> {
+    if bytes > SMALL_REPLY_BYTES { replies.check(holder, bytes) } else { Ok(()) }
+}
+
 /// Whether requests for this route have a lane of their own.
 pub(crate) fn has_own_lane(method: &Method, route: &str) -> bool {
     match route {
@@ -171,9 +182,22 @@ impl AtWork {
     /// # Errors
     /// Too many wait, or the caller's address or session has its share; its place is kept then.
     pub(crate) fn wait(&self, admission: &Admission, session: Option<u64>) -> Result<Taken, Failure> {
-        let waiting = admission.waiting.take(self.holder(session), 1)?;
+        let waiting = self.take_waiting(admission, self.holder(session))?;
         self.leave();
         Ok(waiting)
+    }
+
+    /// Takes the room of one that waits, and keeps its place among those at work until it [leaves](Self::leave).
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(crate) fn take_waiting(&self, admission: &Admission, holder: Holder) -> Result<Taken, Failure> {
+        Ok(admission.waiting.take(holder, 1)?)
+    }
+
+    /// A session that is made for this request.
+    pub(crate) fn holder_to_come(&self) -> Holder {
+        Holder::new_session(self.from)
     }
 
     pub(crate) fn holder(&self, session: Option<u64>) -> Holder {
@@ -230,6 +254,21 @@ mod tests {
         {
             assert!(!keeps_or_gives_back(&Method::POST, path), "{path}");
         }
+    }
+
+    #[test]
+    fn a_large_reply_is_refused_before_it_is_built() {
+        let limits = Limits { reply_bytes_in_flight: 4 * SMALL_REPLY_BYTES, ..Limits::default() };
+        let replies = Admission::new(&limits).reply_bytes;
+        let holder = Holder::address(IpAddr::from([10, 0, 0, 1]));
+        let large = 2 * SMALL_REPLY_BYTES;
+        assert_eq!(check_reply(&replies, holder, large), Ok(()));
+        let unread = replies.take(holder, large).unwrap();
+        let why = check_reply(&replies, holder, large).unwrap_err();
+        assert!(why.to_string().contains("limits.reply_bytes_in_flight"), "{why}");
+        assert_eq!(check_reply(&replies, holder, SMALL_REPLY_BYTES), Ok(()), "the system's buffers hold that");
+        drop(unread);
+        assert_eq!((check_reply(&replies, holder, large), replies.used()), (Ok(()), 0));
     }
 
     #[test]

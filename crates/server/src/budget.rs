@@ -23,11 +23,18 @@ const RETRY_AFTER_MS: u64 = 100;
 pub(crate) struct Holder {
     address: IpAddr,
     session: Option<u64>,
+    /// A session that is not there yet, so it has nothing.
+    is_new: bool,
 }
 
 impl Holder {
     pub(crate) fn address(address: IpAddr) -> Self {
-        Self { address: network_of(address), session: None }
+        Self { address: network_of(address), session: None, is_new: false }
+    }
+
+    /// A session that is about to be made, for this alone.
+    pub(crate) fn new_session(address: IpAddr) -> Self {
+        Self { is_new: true, ..Self::address(address) }
     }
 
     pub(crate) fn session(address: IpAddr, session: u64) -> Self {
@@ -136,6 +143,19 @@ impl Budget {
         Ok(taken)
     }
 
+    /// Whether there is room, for who would have to do much before it can be taken.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn check(self: &Arc<Self>, holder: Holder, amount: usize) -> Result<(), Exceeded> {
+        self.admit(&self.used.lock(), holder, amount).inspect_err(|exceeded| self.count(exceeded))
+    }
+
+    fn count(&self, exceeded: &Exceeded) {
+        let (budget, share) = (self.name, exceeded.share.as_str());
+        metrics::counter!("lockkeeper_budget_refusals_total", "budget" => budget, "share" => share).increment(1);
+    }
+
     fn admit(&self, used: &Used, holder: Holder, amount: usize) -> Result<(), Exceeded> {
         let free = self.limit.saturating_sub(used.all);
         let exceeded = |share, held| Exceeded { share, held, limit: self.limit, things: self.things, key: self.key };
@@ -148,7 +168,7 @@ impl Budget {
         {
             return Err(exceeded(Share::Session, held));
         }
-        let weight = if own == Some(0) { OF_ADDRESS_FOR_NEWCOMERS } else { OF_ADDRESS };
+        let weight = if holder.is_new || own == Some(0) { OF_ADDRESS_FOR_NEWCOMERS } else { OF_ADDRESS };
         let held = used.addresses.get(&holder.address).copied().unwrap_or(0);
         if within_share(held, amount, free, weight) { Ok(()) } else { Err(exceeded(Share::Address, held)) }
     }
@@ -182,8 +202,7 @@ impl Taken {
         let mut used = self.budget.used.lock();
         if let Err(exceeded) = self.budget.admit(&used, self.holder, amount) {
             drop(used);
-            let (budget, share) = (self.budget.name, exceeded.share.as_str());
-            metrics::counter!("lockkeeper_budget_refusals_total", "budget" => budget, "share" => share).increment(1);
+            self.budget.count(&exceeded);
             return Err(exceeded);
         }
         used.all += amount;
@@ -290,6 +309,16 @@ mod tests {
         let (honest, _) = fill(&budget, |_| session(2, 9));
         assert!(!honest.is_empty());
         assert!(budget.used.lock().sessions.contains_key(&9));
+    }
+
+    #[test]
+    fn a_session_to_come_counts_as_a_newcomer() {
+        let budget = Budget::new("test", "things", "limits.things", 1_000);
+        let to_come = Holder::new_session(IpAddr::from([10, 0, 0, 1]));
+        let (taken, why) = fill(&budget, |_| to_come);
+        assert_eq!((taken.len(), why.share), (750, Share::Address));
+        assert_eq!(budget.check(to_come, 1), Err(why));
+        assert_eq!((budget.check(at(2), 1), budget.used()), (Ok(()), 750), "nothing is taken");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use lockkeeper_core::limits::MAX_REMEMBERED_REPLIES;
 use lockkeeper_core::{GateKey, LockName, NodePath, RequestId, RequestKey, SessionId};
 use lockkeeper_node::{Caller, Credential, Presence};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::admission::{self, Admission, AtWork};
 use crate::app::Shared;
@@ -26,6 +27,9 @@ use crate::principals::{Unproved, from_address, prove_basic};
 
 /// How much of a body that is too large is read and thrown away, so that the client gets to read why instead of a broken pipe.
 const DISCARD_BYTES: usize = 32 * 1024 * 1024;
+
+/// For so long a body for which there is no room is read and thrown away, for the same reason.
+const DISCARD_WITHIN: Duration = Duration::from_secs(2);
 
 /// Bounds of a body.
 #[derive(Clone, Copy, Debug)]
@@ -160,7 +164,16 @@ async fn collect(
     let mut first = Bytes::new();
     let mut more: Vec<u8> = Vec::new();
     let mut seen = 0usize;
-    while let Some(chunk) = stream.next().await {
+    let mut give_up_at = None;
+    loop {
+        let next = match give_up_at {
+            None if fits.is_ok() => stream.next().await,
+            at => {
+                let at = *give_up_at.insert(at.unwrap_or_else(|| Instant::now() + DISCARD_WITHIN));
+                tokio::time::timeout_at(at, stream.next()).await.unwrap_or_default()
+            }
+        };
+        let Some(chunk) = next else { break };
         let chunk = chunk.map_err(|error| Failure::bad_request(format!("the body broke off: {error}")))?;
         seen = seen.saturating_add(chunk.len());
         if seen > DISCARD_BYTES {

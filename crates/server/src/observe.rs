@@ -18,7 +18,7 @@ use lockkeeper_api::Code;
 use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
-use crate::admission::{self, Lane, has_own_lane, is_health};
+use crate::admission::{self, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
 use crate::app::Shared;
 use crate::budget::{Budget, Holder};
 use crate::failure::Failure;
@@ -62,12 +62,11 @@ impl Front for ClientFront {
     }
 }
 
-/// Replies of so many bytes need no room of the budget: the system's buffers hold as much for each connection anyway.
-const SMALL_BYTES: u64 = 64 * 1024;
-
 /// Has a large reply take room until it is read. What only reads is refused where there is none; what has been done is told in any case.
 fn until_read(budget: &Arc<Budget>, holder: Holder, reads: bool, response: Response) -> Response {
-    let Some(size) = response.body().size_hint().exact().filter(|size| *size > SMALL_BYTES) else { return response };
+    let Some(size) = response.body().size_hint().exact().filter(|size| *size > SMALL_REPLY_BYTES as u64) else {
+        return response;
+    };
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let taken = match budget.take(holder, size) {
         Ok(taken) => taken,

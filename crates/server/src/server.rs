@@ -37,6 +37,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A connection that has been idle for less does not make way for another: its request may be on its way.
 const YOUNG: Duration = Duration::from_millis(100);
+/// Nor does one for another of its own address that has been idle for less.
+const YOUNG_OF_OWN: Duration = Duration::from_secs(1);
 /// How often recorded latencies are put into their buckets.
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 
@@ -356,7 +358,7 @@ fn client_policy(config: &Config, connections: usize, finish: CancellationToken)
         0 => connections.div_ceil(2),
         most => most,
     };
-    let most = Most { all: connections, of_address, young: YOUNG };
+    let most = Most { all: connections, of_address, young: YOUNG, young_of_own: YOUNG_OF_OWN };
     let keys = Keys { all: "limits.connections", of_address: "limits.connections_per_address" };
     Policy { name: "client", most, keys, bounds: Arc::new(bounds), finish }
 }
@@ -372,7 +374,8 @@ fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
     };
     let all = config.limits.peer_connections;
     let keys = Keys { all: "limits.peer_connections", of_address: "limits.peer_connections" };
-    Policy { name: "peer", most: Most { all, of_address: all, young: YOUNG }, keys, bounds: Arc::new(bounds), finish }
+    let most = Most { all, of_address: all, young: YOUNG, young_of_own: YOUNG_OF_OWN };
+    Policy { name: "peer", most, keys, bounds: Arc::new(bounds), finish }
 }
 
 type Accepting = tokio::task::JoinHandle<JoinSet<()>>;

@@ -144,6 +144,11 @@ fn describe_requests() {
         "Connections over the cap, by listener."
     );
     describe_counter!(
+        "lockkeeper_http_connections_made_way_total",
+        Unit::Count,
+        "Idle connections that were closed for others, by listener."
+    );
+    describe_counter!(
         "lockkeeper_http_connections_cut_total",
         Unit::Count,
         "Connections cut off for silence, by reason."

@@ -32,6 +32,9 @@ pub(crate) struct Most {
     pub(crate) of_address: usize,
     /// One that has been idle for less is left alone: its request may be on its way.
     pub(crate) young: Duration,
+    /// The same where another of its own address is to have its room: an address with more than its share must not keep the node busy
+    /// with replacing its connections.
+    pub(crate) young_of_own: Duration,
 }
 
 /// Why there is no room.
@@ -53,8 +56,14 @@ struct Open {
     next_id: u64,
     all: HashMap<u64, Connection>,
     by_address: HashMap<IpAddr, usize>,
-    /// Those that may make way, the first of them first, and of which address.
-    noted: (Option<IpAddr>, VecDeque<u64>),
+    /// Those that may make way, of one address or of any.
+    noted: HashMap<Option<IpAddr>, Noted>,
+}
+
+#[derive(Debug, Default)]
+struct Noted {
+    /// The first to make way first.
+    ids: VecDeque<u64>,
     look_again_at: Option<Instant>,
 }
 
@@ -83,6 +92,8 @@ pub(crate) struct Entered {
     id: u64,
     /// Cancelled when it is to make way.
     pub(crate) make_way: CancellationToken,
+    /// Whether another has made way for it.
+    pub(crate) displaced: bool,
 }
 
 impl Connections {
@@ -98,19 +109,24 @@ impl Connections {
         let address = network_of(from);
         let mut open = self.open.lock();
         let of_address = open.by_address.get(&address).copied().unwrap_or(0);
+        let mut displaced = false;
         if of_address >= self.share(&open) {
-            if !open.make_room(Some(address), self.most.young) {
+            displaced = open.make_room(Some(address), self.most.young_of_own);
+            if !displaced {
                 return Err(Full::Address);
             }
-        } else if open.all.len() >= self.most.all && !open.make_room(None, self.most.young) {
-            return Err(Full::All);
+        } else if open.all.len() >= self.most.all {
+            displaced = open.make_room(None, self.most.young);
+            if !displaced {
+                return Err(Full::All);
+            }
         }
         let id = open.next_id;
         open.next_id += 1;
         let make_way = CancellationToken::new();
         open.all.insert(id, Connection { address, pace, make_way: make_way.clone() });
         *open.by_address.entry(address).or_default() += 1;
-        Ok(Entered { connections: self.clone(), id, make_way })
+        Ok(Entered { connections: self.clone(), id, make_way, displaced })
     }
 
     /// How many one address may have now. One that is alone there, or has a few, is not asked to leave room for others.
@@ -125,27 +141,25 @@ impl Connections {
 impl Open {
     /// Has an idle connection make way, of one address or of any.
     fn make_room(&mut self, of: Option<IpAddr>, young: Duration) -> bool {
-        if self.noted.0 != of {
-            self.noted = (of, VecDeque::new());
-            self.look_again_at = None;
-        }
         for looked in [false, true] {
-            while let Some(id) = self.noted.1.pop_front() {
+            while let Some(id) = self.noted.entry(of).or_default().ids.pop_front() {
                 let still = self.all.get(&id).is_some_and(|connection| connection.idle_for(young).is_some());
                 if still && let Some(connection) = self.remove(id) {
                     connection.make_way.cancel();
                     return true;
                 }
             }
-            if looked || self.look_again_at.is_some_and(|at| Instant::now() < at) {
+            let look_again_at = self.noted.get(&of).and_then(|noted| noted.look_again_at);
+            if looked || look_again_at.is_some_and(|at| Instant::now() < at) {
                 break;
             }
-            self.note(of, young);
+            let noted = self.note(of, young);
+            self.noted.insert(of, noted);
         }
         false
     }
 
-    fn note(&mut self, of: Option<IpAddr>, young: Duration) {
+    fn note(&self, of: Option<IpAddr>, young: Duration) -> Noted {
         let candidates = self.all.iter().filter(|(_, connection)| of.is_none_or(|of| connection.address == of));
         let mut idle: Vec<_> = candidates
             .filter_map(|(id, connection)| {
@@ -159,13 +173,16 @@ impl Open {
             idle.truncate(NOTED);
         }
         idle.sort_unstable();
-        self.look_again_at = idle.is_empty().then(|| Instant::now() + PAUSE);
-        self.noted.1 = idle.into_iter().map(|(.., id)| id).collect();
+        let look_again_at = idle.is_empty().then(|| Instant::now() + PAUSE);
+        Noted { ids: idle.into_iter().map(|(.., id)| id).collect(), look_again_at }
     }
 
     fn remove(&mut self, id: u64) -> Option<Connection> {
         let connection = self.all.remove(&id)?;
         give_back(&mut self.by_address, connection.address, 1);
+        if !self.by_address.contains_key(&connection.address) {
+            self.noted.remove(&Some(connection.address));
+        }
         Some(connection)
     }
 }
@@ -195,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_idle_make_way_oldest_first_at_the_greediest_address() {
-        let connections = Connections::new(Most { all: 6, of_address: 4, young: YOUNG });
+        let connections = Connections::new(Most { all: 6, of_address: 4, young: YOUNG, young_of_own: YOUNG });
         let enter = |host, pace| connections.enter(from(host), pace);
         let honest = enter(2, Pace::new()).unwrap();
         std::thread::sleep(Duration::from_millis(2));
@@ -211,7 +228,7 @@ mod tests {
     /// Idle connections of others do not make way for those who have most, however many of their own are at work.
     #[test]
     fn two_addresses_do_not_fill_it() {
-        let connections = Connections::new(Most { all: 640, of_address: 320, young: YOUNG });
+        let connections = Connections::new(Most { all: 640, of_address: 320, young: YOUNG, young_of_own: YOUNG });
         let honest: Vec<_> = (0..5).map(|_| connections.enter(from(9), Pace::new()).unwrap()).collect();
         let mut greedy = Vec::new();
         for _ in 0..640 {
@@ -225,9 +242,32 @@ mod tests {
         assert!(honest.iter().all(|one| !one.make_way.is_cancelled()), "there was room all the while");
     }
 
+    /// It keeps its share, and the node is not kept busy with replacing one by the other.
+    #[test]
+    fn an_address_beyond_its_share_replaces_its_own_in_its_own_time() {
+        let young_of_own = Duration::from_millis(50);
+        let connections = Connections::new(Most { all: 8, of_address: 4, young: YOUNG, young_of_own });
+        let enter = |host| connections.enter(from(host), Pace::new());
+        let began = Instant::now();
+        let mut open: Vec<_> = (0..4).map(|_| enter(1).unwrap()).collect();
+        // Another address comes meanwhile: what is known of the one is not forgotten for it.
+        let (mut refused, mut others) = (0, Vec::new());
+        while began.elapsed() < young_of_own {
+            refused += usize::from(enter(1).is_err());
+            others.extend(enter(2));
+            others.truncate(4);
+        }
+        assert!(refused > 10 && open.iter().all(|one| !one.make_way.is_cancelled()));
+        std::thread::sleep(PAUSE);
+        open.push(enter(1).expect("those are old enough now"));
+        assert!(open.pop().is_some_and(|one| one.displaced));
+        drop((open, others));
+        assert!(connections.open.lock().noted.keys().all(Option::is_none), "who has gone is forgotten");
+    }
+
     #[test]
     fn who_is_alone_there_has_the_whole_share() {
-        let connections = Connections::new(Most { all: 2_000, of_address: 1_000, young: YOUNG });
+        let connections = Connections::new(Most { all: 2_000, of_address: 1_000, young: YOUNG, young_of_own: YOUNG });
         let open: Vec<_> = (0..1_000).map(|_| connections.enter(from(1), busy()).unwrap()).collect();
         assert_eq!(connections.enter(from(1), busy()).unwrap_err(), Full::Address);
         drop(open);
@@ -235,7 +275,7 @@ mod tests {
 
     #[test]
     fn nobody_at_work_makes_way() {
-        let connections = Connections::new(Most { all: 3, of_address: 2, young: YOUNG });
+        let connections = Connections::new(Most { all: 3, of_address: 2, young: YOUNG, young_of_own: YOUNG });
         let enter = |host| connections.enter(from(host), busy());
         let (one, _two) = (enter(1).unwrap(), enter(1).unwrap());
         assert_eq!(enter(1).unwrap_err(), Full::Address);
@@ -248,7 +288,7 @@ mod tests {
 
     #[test]
     fn who_has_proved_to_be_a_member_makes_way_last() {
-        let connections = Connections::new(Most { all: 2, of_address: 2, young: YOUNG });
+        let connections = Connections::new(Most { all: 2, of_address: 2, young: YOUNG, young_of_own: YOUNG });
         let pace = Pace::new();
         pace.prove();
         let member = connections.enter(from(1), pace).unwrap();

@@ -86,7 +86,8 @@ pub(crate) struct Keys {
 /// Accepts until `finish` is cancelled, then gives the connections that are left. Dropping them cuts them off.
 pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Policy) -> JoinSet<()> {
     let open = Connections::new(policy.most);
-    let reserve = Connections::new(Most { all: RESERVE, of_address: RESERVE / 8, young: Duration::ZERO });
+    let young = Duration::ZERO;
+    let reserve = Connections::new(Most { all: RESERVE, of_address: RESERVE / 8, young, young_of_own: young });
     let reserve_bounds = Arc::new(Bounds {
         header_read_timeout: policy.bounds.header_read_timeout.min(RESERVE_WAITS),
         idle_timeout: policy.bounds.idle_timeout.min(RESERVE_WAITS),
@@ -94,6 +95,8 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
         ..(*policy.bounds).clone()
     });
     let gauge = metrics::gauge!("lockkeeper_http_connections", "listener" => policy.name);
+    let made_way = metrics::counter!("lockkeeper_http_connections_made_way_total", "listener" => policy.name);
+    let refused = metrics::counter!("lockkeeper_http_connections_refused_total", "listener" => policy.name);
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -112,6 +115,9 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
         let finish = policy.finish.clone();
         match open.enter(address.ip(), pace.clone()) {
             Ok(entered) => {
+                if entered.displaced {
+                    made_way.increment(1);
+                }
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let (front, bounds, counted) = (front.clone(), policy.bounds.clone(), Gauged::new(&gauge));
                 connections.spawn(async move {
@@ -120,7 +126,7 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 });
             }
             Err(full) => {
-                metrics::counter!("lockkeeper_http_connections_refused_total", "listener" => policy.name).increment(1);
+                refused.increment(1);
                 let Ok(entered) = reserve.enter(address.ip(), pace.clone()) else { continue };
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let front = Urgent { front: front.clone(), full: Arc::new(policy.refusal(full)) };

@@ -212,11 +212,20 @@ pub(crate) async fn take(
     last_word: Option<oneshot::Sender<Undecided>>,
 ) -> Result<(Reply<Acquired>, Grant), Failure> {
     let wanted = wanted(lock, &asking, &ask, draw())?;
+    // Before a session is made: one that would be ended at once costs others more than it is worth.
+    let waiting = (ask.wait_ms > 0).then(|| {
+        let session = asking.0.credential.map(|credential| credential.session.0);
+        let holder = session.map_or_else(|| at_work.holder_to_come(), |session| at_work.holder(Some(session)));
+        at_work.take_waiting(&app.admission, holder)
+    });
+    let waiting = waiting.transpose()?;
     let mut owner = owner(app, asking, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
-        let waits = ask.wait_ms > 0;
-        let _waiting = waits.then(|| at_work.wait(&app.admission, Some(owner.session))).transpose()?;
+        if waiting.is_some() {
+            at_work.leave();
+        }
+        let _waiting = waiting;
         match last_word {
             Some(last_word) => app.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
             None => app.node.acquire(owner.caller.clone(), request).await?,

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::unexpected;
+use crate::admission::{AtWork, check_reply};
 use crate::app::Shared;
 use crate::extract::{Asking, Json, Node, Query, Who};
 use crate::failure::Failure;
@@ -124,6 +125,7 @@ impl Reading {
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(
     Extract(app): Extract<Shared>,
+    at_work: AtWork,
     Node(path): Node,
     Who(principals): Who,
     Query(how): Query<Reading>,
@@ -131,14 +133,17 @@ pub(super) async fn get(
     let limit = how.children_limit()?;
     let after = how.children_after;
     let wanted = path.clone();
+    let (replies, holder) = (app.admission.reply_bytes.clone(), at_work.holder(None));
     let read = app
         .node
         .read(super::level(how.consistency), move |state: &State| {
             may_read(&principals, state, &wanted)?;
-            Ok(view(state, &principals, &wanted, limit, after.as_deref()))
+            // Data are copied several times on their way into a reply: not for one that is thrown away.
+            let has_room = check_reply(&replies, holder, state.get(&wanted).map_or(0, |node| node.data.len()));
+            Ok(has_room.map(|()| view(state, &principals, &wanted, limit, after.as_deref())))
         })
         .await?;
-    match read.value.map_err(NodeError::Refused)? {
+    match read.value.map_err(NodeError::Refused)?? {
         Some(mut node) => {
             node.zxid = read.zxid.0;
             Ok(Reply::ok(read.zxid, node))

@@ -10,7 +10,7 @@ use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use crate::harness::{Cluster, Got, PATIENCE, Running, eventually};
@@ -147,6 +147,26 @@ async fn waiters_keep_nobody_from_work() {
         assert!(metrics.contains(&format!("lockkeeper_budget_used{{budget=\"{budget}\"}}")), "{budget}: {metrics}");
     }
     holder.keeps_and_gives_back(&node, "a").await;
+}
+
+/// One that may not wait has no session made and ended for it: whoever comes back again and again would have each of them replicated.
+#[tokio::test]
+async fn a_refused_waiter_changes_nothing() {
+    let node = Cluster::start_with(1, |config| config.limits.waiting_requests = 4).await;
+    let _holder = Holder::of(&node, "a").await;
+    let ask = json!({ "wait_ms": 600_000, "ttl_ms": 60_000 });
+    let mut waiting = JoinSet::new();
+    for count in 1..=3 {
+        let (http, url, body) = (node.http.clone(), format!("{}/v1/locks/a/acquire", node.base), ask.clone());
+        waiting.spawn(async move { http.post(url).json(&body).send().await });
+        eventually("it waits", async || node.get("/v1/locks/a").await.json::<Lock>().waiting == count).await;
+    }
+    let before = node.zxid().await;
+    for _ in 0..10 {
+        let told = node.post("/v1/locks/a/acquire", None, ask.clone()).await.problem(Code::Overloaded);
+        names(&told, &["limits.waiting_requests", "address"]);
+    }
+    assert_eq!(node.zxid().await, before);
 }
 
 #[tokio::test]
@@ -296,6 +316,28 @@ async fn idle_connections_at_the_peer_listener_keep_no_member_out() {
         let made = cluster.nodes[round % 3].post(&format!("/v1/nodes/n{round}"), None, json!({})).await;
         assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
     }
+}
+
+/// A body for which there is no room, and that does not come, is no longer waited for than it takes to say so.
+#[tokio::test]
+async fn a_stalled_body_without_room_is_told_why_and_soon() {
+    let node = Cluster::start_with(1, |config| {
+        config.limits.body_bytes = 1 << 20;
+        config.limits.request_bytes_in_flight = 1 << 20;
+    })
+    .await;
+    let _has_all = stalled(&node, 1 << 20).await;
+    eventually("the room is taken", async || {
+        node.get("/metrics").await.text.contains("lockkeeper_budget_used{budget=\"request_bytes_in_flight\"} 10")
+    })
+    .await;
+    let began = std::time::Instant::now();
+    let mut second = stalled(&node, 1 << 20).await;
+    let mut reply = [0; 4096];
+    let bytes = timeout(PATIENCE, second.read(&mut reply)).await.unwrap().unwrap();
+    let reply = String::from_utf8_lossy(&reply[..bytes]);
+    assert!(reply.starts_with("HTTP/1.1 429 ") && reply.contains("limits.request_bytes_in_flight"), "{reply}");
+    assert!(began.elapsed().as_secs() < 15, "limits.body_read_timeout_ms is 30 s");
 }
 
 #[tokio::test]
