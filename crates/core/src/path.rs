@@ -67,12 +67,15 @@ impl NodePath {
 
     /// The path without its last part; none for the root.
     pub fn parent(&self) -> Option<Self> {
-        if self.is_root() {
-            return None;
-        }
-        match self.0.rfind('/') {
-            Some(0) | None => Some(Self::root()),
-            Some(at) => Some(Self(Arc::from(&self.0[..at]))),
+        self.parent_str().map(|parent| Self(Arc::from(parent)))
+    }
+
+    /// The same as text.
+    pub(crate) fn parent_str(&self) -> Option<&str> {
+        match self.directory() {
+            _ if self.is_root() => None,
+            "" => Some("/"),
+            directory => Some(directory),
         }
     }
 

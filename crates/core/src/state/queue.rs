@@ -2,6 +2,7 @@
 //!
 //! It knows names and tokens, never sessions, and is never scanned to answer for one request.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -55,25 +56,42 @@ impl fmt::Display for Newcomer {
 /// The requests among a directory's children.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Queue {
+    requests: Requests,
+    /// How many nodes there are with names of each family, of others than requests only the ephemeral ones.
+    families: [u32; NameFamily::COUNT],
+}
+
+/// Most queues are those of locks with a holder and nobody behind it: kept without a map, one takes an eighth of the memory, and is
+/// made and taken apart without an allocation.
+#[derive(Clone, Debug)]
+enum Requests {
+    One(Option<Request>),
+    /// A queue that has had more than one stays with its maps until it is empty.
+    Many(Arc<Index>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Request {
+    place: Place,
+    mode: LockMode,
+    token: FencingToken,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Index {
     /// Every request, in queue order.
     places: OrdMap<Place, LockMode>,
     /// Those that are not shared: what a shared request looks back for.
     barriers: OrdSet<Place>,
     /// How many requests there are of each kind: locks (0), and semaphores by their permits.
     kinds: OrdMap<u16, usize>,
-    /// How many nodes there are with names of each family, of others than requests only the ephemeral ones.
-    families: [u32; NameFamily::COUNT],
     /// By token. A multi can make two requests under one zxid, so a token alone does not always name one.
     tokens: OrdSet<(FencingToken, Place)>,
 }
 
-impl Queue {
-    /// Takes in a child, if its name is a request's.
-    pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
-        if let Some(count) = self.family_count(name, ephemeral) {
-            *count = count.saturating_add(1);
-        }
-        let Some((place, mode)) = place_of(name) else { return };
+impl Index {
+    fn insert(&mut self, request: Request) {
+        let Request { place, mode, token } = request;
         if mode != LockMode::Shared {
             self.barriers.insert(place.clone());
         }
@@ -82,13 +100,8 @@ impl Queue {
         self.places.insert(place, mode);
     }
 
-    /// Lets go of a child; says nothing if it was no request.
-    pub(crate) fn remove(&mut self, name: &str, token: FencingToken, ephemeral: bool) {
-        if let Some(count) = self.family_count(name, ephemeral) {
-            *count = count.saturating_sub(1);
-        }
-        let Some((sequence, mode)) = parse_request(name) else { return };
-        let place = (sequence, Arc::from(name));
+    fn remove(&mut self, request: Request) {
+        let Request { place, mode, token } = request;
         if mode != LockMode::Shared {
             self.barriers.remove(&place);
         }
@@ -101,6 +114,77 @@ impl Queue {
         self.places.remove(&place);
         self.tokens.remove(&(token, place));
     }
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self::One(None)
+    }
+}
+
+impl Requests {
+    fn index(&self) -> Cow<'_, Index> {
+        match self {
+            Self::Many(index) => Cow::Borrowed(index),
+            Self::One(request) => {
+                let mut index = Index::default();
+                request.iter().cloned().for_each(|request| index.insert(request));
+                Cow::Owned(index)
+            }
+        }
+    }
+}
+
+/// By what they hold, however they keep it.
+impl PartialEq for Requests {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::One(own), Self::One(others)) => own == others,
+            _ => self.index() == other.index(),
+        }
+    }
+}
+
+impl Queue {
+    /// Takes in a child, if its name is a request's.
+    pub(crate) fn insert(&mut self, name: &Arc<str>, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(name, ephemeral) {
+            *count = count.saturating_add(1);
+        }
+        let Some((place, mode)) = place_of(name) else { return };
+        let request = Request { place, mode, token };
+        match &mut self.requests {
+            Requests::One(slot @ None) => *slot = Some(request),
+            Requests::One(Some(first)) => {
+                let mut index = Index::default();
+                index.insert(first.clone());
+                index.insert(request);
+                self.requests = Requests::Many(Arc::new(index));
+            }
+            Requests::Many(index) => Arc::make_mut(index).insert(request),
+        }
+    }
+
+    /// Lets go of a child; says nothing if it was no request.
+    pub(crate) fn remove(&mut self, name: &str, token: FencingToken, ephemeral: bool) {
+        if let Some(count) = self.family_count(name, ephemeral) {
+            *count = count.saturating_sub(1);
+        }
+        let Some((sequence, mode)) = parse_request(name) else { return };
+        let is_empty = match &mut self.requests {
+            Requests::One(request) => {
+                request.as_ref().is_some_and(|one| one.place.0 == sequence && *one.place.1 == *name)
+            }
+            Requests::Many(index) => {
+                let index = Arc::make_mut(index);
+                index.remove(Request { place: (sequence, Arc::from(name)), mode, token });
+                index.places.is_empty()
+            }
+        };
+        if is_empty {
+            self.requests = Requests::default();
+        }
+    }
 
     fn family_count(&mut self, name: &str, ephemeral: bool) -> Option<&mut u32> {
         let family = family_of(name)?;
@@ -112,42 +196,85 @@ impl Queue {
         NameFamily::ALL.into_iter().find(|family| self.families[*family as usize] > 0 && !newcomer.sees(*family))
     }
 
+    fn one(&self) -> Option<&Request> {
+        match &self.requests {
+            Requests::One(request) => request.as_ref(),
+            Requests::Many(_) => None,
+        }
+    }
+
+    fn many(&self) -> Option<&Index> {
+        match &self.requests {
+            Requests::One(_) => None,
+            Requests::Many(index) => Some(index),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.many().map_or(usize::from(self.one().is_some()), |index| index.places.len())
     }
 
     /// All places in queue order, with their modes.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Place, LockMode)> {
-        self.places.iter().map(|(place, mode)| (place, *mode))
+        let one = self.one().map(|one| (&one.place, one.mode));
+        let many = self.many().into_iter().flat_map(|index| index.places.iter().map(|(place, mode)| (place, *mode)));
+        one.into_iter().chain(many)
+    }
+
+    /// Those before a place, in queue order.
+    fn before(&self, place: &Place) -> impl DoubleEndedIterator<Item = (&Place, LockMode)> {
+        let one = self.one().filter(|one| one.place < *place).map(|one| (&one.place, one.mode));
+        let until = (Bound::Unbounded, Bound::Excluded(place));
+        let many = self.many().map(|index| index.places.range::<_, Place>(until));
+        one.into_iter().chain(many.into_iter().flatten().map(|(place, mode)| (place, *mode)))
+    }
+
+    /// The nearest before a place that is not shared.
+    fn barrier_before(&self, place: &Place) -> Option<&Place> {
+        let one = self.one().filter(|one| one.place < *place && one.mode != LockMode::Shared).map(|one| &one.place);
+        let until = (Bound::Unbounded, Bound::Excluded(place));
+        one.or_else(|| self.many()?.barriers.range::<_, Place>(until).next_back())
+    }
+
+    /// The first that is not shared.
+    fn first_barrier(&self) -> Option<&Place> {
+        let one = self.one().filter(|one| one.mode != LockMode::Shared).map(|one| &one.place);
+        one.or_else(|| self.many()?.barriers.get_min())
+    }
+
+    /// The kinds of its requests.
+    fn kinds(&self) -> impl Iterator<Item = u16> {
+        let many = self.many().into_iter().flat_map(|index| index.kinds.keys().copied());
+        self.one().map(|one| kind_of(one.mode)).into_iter().chain(many)
     }
 
     pub(crate) fn contains(&self, place: &Place) -> bool {
-        self.places.contains_key(place)
+        self.one().is_some_and(|one| one.place == *place)
+            || self.many().is_some_and(|index| index.places.contains_key(place))
     }
 
     /// Who stands in the way of a request: its nearest predecessor; for a shared one its nearest predecessor that is not shared;
     /// for a permit as many predecessors as there are permits. None means that it holds.
     pub(crate) fn blocker(&self, place: &Place, mode: LockMode) -> Option<Blocker<'_>> {
-        let before = (Bound::Unbounded, Bound::Excluded(place));
         match mode {
             LockMode::Exclusive | LockMode::Write => {
                 let overlooked = usize::from(planted(Bug::TwoHolders));
-                self.places.range::<_, Place>(before).rev().nth(overlooked).map(|(place, _)| Blocker::Request(place))
+                self.before(place).rev().nth(overlooked).map(|(place, _)| Blocker::Request(place))
             }
-            LockMode::Shared => self.barriers.range::<_, Place>(before).next_back().map(Blocker::Request),
+            LockMode::Shared => self.barrier_before(place).map(Blocker::Request),
             LockMode::Permit(permits) => {
-                if self.kinds.contains_key(&LOCK_KIND) {
+                if self.kinds().any(|kind| kind == LOCK_KIND) {
                     // Only hand-made requests outside of lock directories mix.
-                    let mut predecessors = self.places.range::<_, Place>(before).rev();
+                    let mut predecessors = self.before(place).rev();
                     if let Some((foreign, _)) = predecessors.find(|(_, mode)| mode.permits().is_none()) {
                         return Some(Blocker::Request(foreign));
                     }
                 }
-                let ahead = self.places.range::<_, Place>(before).take(permits.into()).count();
+                let ahead = self.before(place).take(permits.into()).count();
                 (ahead >= permits.into()).then_some(Blocker::AnyHolder)
             }
         }
@@ -156,7 +283,7 @@ impl Queue {
     /// Why a request of this mode cannot stand here: a semaphore's queue is one of permits of the same number, and of nothing else.
     pub(crate) fn mismatch(&self, mode: LockMode) -> Option<String> {
         let kind = kind_of(mode);
-        let other = self.kinds.keys().copied().find(|other| *other != kind)?;
+        let other = self.kinds().find(|other| *other != kind)?;
         let say = |kind| match kind {
             LOCK_KIND => "a lock".to_owned(),
             permits => format!("a semaphore of size {permits}"),
@@ -166,24 +293,25 @@ impl Queue {
 
     /// The requests that carry this token; hardly ever more than one.
     pub(crate) fn with_token(&self, token: FencingToken) -> impl Iterator<Item = (&Place, LockMode)> {
-        let from: (FencingToken, Place) = (token, (0, Arc::from("")));
-        self.tokens
-            .range::<_, (FencingToken, Place)>((Bound::Included(&from), Bound::Unbounded))
-            .take_while(move |(other, _)| *other == token)
-            .filter_map(|(_, place)| Some((place, *self.places.get(place)?)))
+        let one = self.one().filter(|one| one.token == token).map(|one| (&one.place, one.mode));
+        one.into_iter().chain(self.many().into_iter().flat_map(move |index| {
+            let from: (FencingToken, Place) = (token, (0, Arc::from("")));
+            let with = index.tokens.range::<_, (FencingToken, Place)>((Bound::Included(&from), Bound::Unbounded));
+            with.take_while(move |(other, _)| *other == token)
+                .filter_map(|(_, place)| Some((place, *index.places.get(place)?)))
+        }))
     }
 
     /// How many hold now: the run at the front that holds together.
     pub(crate) fn holders(&self) -> usize {
-        match self.places.get_min() {
+        match self.iter().next() {
             None => 0,
             Some((_, LockMode::Exclusive | LockMode::Write)) => 1,
-            Some((_, LockMode::Shared)) => match self.barriers.get_min() {
-                None => self.places.len(),
-                Some(first) => self.places.range::<_, Place>((Bound::Unbounded, Bound::Excluded(first))).count(),
-            },
+            Some((_, LockMode::Shared)) => {
+                self.first_barrier().map_or_else(|| self.len(), |first| self.before(first).count())
+            }
             Some((_, LockMode::Permit(_))) => {
-                let front = self.places.values().take(MAX_PERMITS.into()).map_while(|mode| mode.permits());
+                let front = self.iter().take(MAX_PERMITS.into()).map_while(|(_, mode)| mode.permits());
                 front.zip(0..).filter(|(permits, place)| place < permits).count()
             }
         }
@@ -191,12 +319,11 @@ impl Queue {
 
     /// The last of the readers that hold together.
     pub(crate) fn last_reader_holding(&self) -> Option<&Place> {
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        let run = match self.barriers.get_min() {
-            None => all,
-            Some(first) => (Bound::Unbounded, Bound::Excluded(first)),
+        let last = match self.first_barrier() {
+            None => self.iter().next_back(),
+            Some(first) => self.before(first).next_back(),
         };
-        self.places.range::<_, Place>(run).next_back().map(|(place, _)| place)
+        last.map(|(place, _)| place)
     }
 }
 

@@ -143,10 +143,17 @@ impl Transaction<'_> {
     }
 
     /// Removes all that a session owned, which is no more. What stood in one directory goes together, and the directory changes once.
+    ///
+    /// All of it at once, not marked as gone now and removed little by little: a marked node would have to be absent for every read, list
+    /// and count of children, for the sequence index and blockers of its queue, for the bounds, for snapshots and checksums (which must
+    /// agree between a replica that has removed it and one that has not), while each watch of it fires now; that is a second kind of
+    /// absence in all of the state. The events, half of the work beside the removal, would come at this point all the same (promise P6).
+    /// With `limits.ephemerals_per_session` at 10,000 there is too little to gain: see `examples/endings.rs` for the time.
     fn remove_all(&mut self, session: &Session) {
         let left = if planted(Bug::LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
         let owned: Vec<&NodePath> = session.ephemerals.iter().take(left).collect();
-        self.events.reserve(owned.len() + 1);
+        // Where each stands in a directory of its own, there are two of each.
+        self.events.reserve(2 * owned.len() + 1);
         for siblings in owned.chunk_by(|a, b| a.directory() == b.directory()) {
             let Some(gone) = self.tree.detach_siblings(siblings, self.zxid, self.clock_ms) else { continue };
             for (path, node) in siblings.iter().zip(gone.nodes) {

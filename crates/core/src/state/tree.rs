@@ -220,38 +220,43 @@ impl Tree {
 
     /// Takes out nodes of one directory that are known to have no children. The directory is touched once, however many they are. None if
     /// none of them was there.
+    ///
+    /// A session may own thousands of locks, and all wait while they go: no node is looked up twice here, nothing that is there already is
+    /// made anew (the directory's path is its own), and a directory that is empty after it lets go of its indexes whole.
     pub(crate) fn detach_siblings(&mut self, paths: &[&NodePath], zxid: Zxid, clock_ms: u64) -> Option<Detached> {
         let mut nodes = Vec::with_capacity(paths.len());
-        let mut names = Vec::with_capacity(paths.len());
         for path in paths {
             let Some(node) = self.nodes.remove(*path) else { continue };
             self.ephemeral_count -= usize::from(node.is_ephemeral());
             self.bytes -= size::of_node(path, &node);
             self.move_deadline(path, node.deadline_ms(), None);
-            names.push((path.name(), FencingToken::from(node.czxid), node.is_ephemeral()));
             nodes.push(node);
         }
-        let directory = paths.first().filter(|_| !nodes.is_empty())?.parent()?;
-        let (mut emptied, mut acl) = (false, None);
-        self.update(&directory, |parent| {
-            emptied = !parent.queue.is_empty();
-            if names.len() == parent.children.len() {
-                (parent.children, parent.queue) = Default::default();
-            } else {
-                for (name, token, ephemeral) in names {
-                    parent.children.remove(name);
-                    parent.queue.remove(name, token, ephemeral);
-                }
+        debug_assert!(nodes.is_empty() || nodes.len() == paths.len(), "one of {paths:?} is not there");
+        let of = paths.first().filter(|_| !nodes.is_empty())?.parent_str()?;
+        let (directory, parent) = self.nodes.get_key_value_mut(of)?;
+        let (directory, parent) = (directory.clone(), Arc::make_mut(parent));
+        let before = parent.deadline_ms();
+        let mut emptied = !parent.queue.is_empty();
+        if nodes.len() == parent.children.len() {
+            (parent.children, parent.queue) = Default::default();
+        } else {
+            for (path, node) in paths.iter().zip(&nodes) {
+                parent.children.remove(path.name());
+                parent.queue.remove(path.name(), FencingToken::from(node.czxid), node.is_ephemeral());
             }
-            parent.pzxid = zxid;
-            parent.empty_since_ms = parent.children.is_empty().then_some(clock_ms);
-            emptied &= parent.queue.is_empty();
-            acl = Some(parent.acl.clone());
-        });
+        }
+        parent.pzxid = zxid;
+        parent.empty_since_ms = parent.children.is_empty().then_some(clock_ms);
+        emptied &= parent.queue.is_empty();
+        let (acl, after) = (parent.acl.clone(), parent.deadline_ms());
+        if before != after {
+            self.move_deadline(&directory, before, after);
+        }
         if emptied {
             self.queues.remove(&directory);
         }
-        Some(Detached { nodes, directory, acl: acl? })
+        Some(Detached { nodes, directory, acl })
     }
 }
 

@@ -100,6 +100,17 @@ fn errors_name_key_value_and_rule() {
 }
 
 #[test]
+fn a_bound_that_lets_one_session_stop_all_is_warned_of() {
+    let warnings = |text: &str| Config::from_text(text, "test.toml").unwrap().warnings();
+    assert!(warnings(GOOD).is_empty());
+    assert!(warnings(&format!("{GOOD}[limits]\nephemerals_per_session = 10000\n")).is_empty());
+    let warned = warnings(&format!("{GOOD}[limits]\nephemerals_per_session = 10001\n")).join("\n");
+    for word in ["limits.ephemerals_per_session = 10001", "longer than 20 ms", "keep it at 10000"] {
+        assert!(warned.contains(word), "{warned}");
+    }
+}
+
+#[test]
 fn an_unreadable_file_is_one_line() {
     let error = Config::load(Path::new("/does/not/exist.toml")).unwrap_err();
     assert!(matches!(error, ConfigError::Unreadable { .. }));

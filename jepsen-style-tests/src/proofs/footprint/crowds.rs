@@ -1,0 +1,109 @@
+//! A great many watches, and a great many ephemeral nodes.
+
+use std::net::SocketAddr;
+
+use futures::future::try_join_all;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+
+use crate::cluster::Cluster;
+use crate::http::{Api, Failure};
+use crate::net::{Door, Place};
+use crate::proofs::greedy::zookeeper;
+use crate::verdict::{Failed, broken};
+
+const WATCHES: i32 = 1_000_000;
+/// Of ZooKeeper's clients; one may have a hundred thousand.
+const WATCHERS: i32 = 12;
+/// Requests that are written at a time.
+const WRITTEN: i32 = 1_000;
+/// What the server says of a node that is not there.
+const NO_NODE: i32 = -101;
+
+const SESSIONS: usize = 50;
+const OWNED: usize = 10_000;
+/// Nodes made in one transaction.
+const AT_ONCE: usize = 1_000;
+const SESSION_MS: u32 = 600_000;
+
+/// Sets a million watches over ZooKeeper's protocol, at all nodes. Dropping the connections drops them.
+pub(super) async fn watch(cluster: &Cluster) -> Result<Vec<TcpStream>, Failed> {
+    let ids = cluster.ids();
+    let watchers = (0..WATCHERS).zip(ids.iter().cycle()).map(|(number, id)| {
+        let address = cluster.net().address(Place::Clients, *id, Door::ZooKeeper);
+        let count = WATCHES / WATCHERS + i32::from(number < WATCHES % WATCHERS);
+        set_watches(address, number, count)
+    });
+    try_join_all(watchers).await
+}
+
+async fn set_watches(address: SocketAddr, watcher: i32, count: i32) -> Result<TcpStream, Failed> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(&zookeeper::hello()).await?;
+    let (reading, mut writing) = stream.into_split();
+    let mut reading = BufReader::new(reading);
+    read_frame(&mut reading).await?;
+    let write = async {
+        for from in (0..count).step_by(WRITTEN as usize) {
+            let asked = (from..count.min(from + WRITTEN))
+                .flat_map(|xid| zookeeper::exists(xid, &format!("/watched-{watcher}-{xid}"), true));
+            writing.write_all(&asked.collect::<Vec<u8>>()).await?;
+        }
+        Ok::<_, Failed>(())
+    };
+    let answered = async {
+        for xid in 0..count {
+            let reply = read_frame(&mut reading).await?;
+            let code = reply.get(12..16).and_then(|code| Some(i32::from_be_bytes(code.try_into().ok()?)));
+            if code != Some(NO_NODE) {
+                return broken(format!("watch {xid} of {count} is answered with {code:?}"));
+            }
+        }
+        Ok(())
+    };
+    tokio::try_join!(write, answered)?;
+    reading.into_inner().reunite(writing).map_err(|error| Failed::CannotRun(error.to_string()))
+}
+
+async fn read_frame(from: &mut BufReader<OwnedReadHalf>) -> Result<Vec<u8>, Failed> {
+    let length = from.read_u32().await?;
+    let mut frame = vec![0; length as usize];
+    from.read_exact(&mut frame).await?;
+    Ok(frame)
+}
+
+/// Opens sessions and has each own as many nodes as one may; gives their credentials.
+pub(super) async fn own(cluster: &Cluster) -> Result<Vec<String>, Failed> {
+    let apis = cluster.apis();
+    let mut credentials = Vec::new();
+    // Some at a time: each transaction is some 70 KB of log.
+    for group in (0..SESSIONS).collect::<Vec<_>>().chunks(apis.len()) {
+        let made = group.iter().zip(&apis).map(|(number, (_, api))| own_nodes(api, *number));
+        credentials.extend(try_join_all(made).await?);
+    }
+    Ok(credentials)
+}
+
+async fn own_nodes(api: &Api, number: usize) -> Result<String, Failed> {
+    let session = api.open_session(SESSION_MS, "owner").await.map_err(setup)?.value;
+    for from in (0..OWNED).step_by(AT_ONCE) {
+        let create = |node: usize| serde_json::json!({ "op": "create", "path": format!("/owned-{number}-{node}"), "kind": "ephemeral" });
+        let operations: Vec<_> = (from..from + AT_ONCE).map(create).collect();
+        api.transact(&session.credential, &serde_json::json!({ "operations": operations })).await.map_err(setup)?;
+    }
+    Ok(session.credential)
+}
+
+/// Ends sessions, one after the other.
+pub(super) async fn end(cluster: &Cluster, credentials: Vec<String>) -> Result<(), Failed> {
+    let apis = cluster.apis();
+    for (credential, (_, api)) in credentials.iter().zip(apis.iter().cycle()) {
+        api.close_session(credential).await.map_err(setup)?;
+    }
+    Ok(())
+}
+
+fn setup(failure: Failure) -> Failed {
+    Failed::Broken(format!("with no fault about: {failure}"))
+}
