@@ -299,6 +299,11 @@ impl Api {
         self.send(Call { session: credential, ..call }, Some(body)).await
     }
 
+    /// Carries out a transaction.
+    pub async fn transact(&self, credential: &str, body: &serde_json::Value) -> Called<serde_json::Value> {
+        self.send(call(Method::POST, "/v1/txn".into()).by(credential), Some(body)).await
+    }
+
     /// Reads a node, linearizable.
     pub async fn get(&self, path: &str, within: Duration) -> Called<Node> {
         self.send(call(Method::GET, format!("/v1/nodes{path}")).within(within), NO_BODY).await

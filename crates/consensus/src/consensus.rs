@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 use crate::gate::PeerCaller;
 use crate::inner::Inner;
+use crate::log_bounds::LogBounds;
 use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
 use crate::network::Network;
@@ -91,7 +92,17 @@ impl Consensus {
         let (admission, wanted) = Admission::new((config.node, claim), memory, fatal.clone(), configured, fresh);
         let peers = Peers::new(config.node, transport, admission);
         let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
-        let log = LogStore::new(store, covered, fatal.clone());
+        let log = {
+            let fatal = fatal.clone();
+            let opened = blocking(&*place, move || LogStore::new(store, covered, fatal).map_err(std::io::Error::other));
+            opened.await.map_err(|error| StartError::Stored(error.to_string()))?
+        };
+        let bounds = LogBounds {
+            size: log.size(),
+            snapshots: snapshots.clone(),
+            snapshot_every_bytes: config.snapshot_every_bytes,
+            keep_bytes: config.keep_bytes,
+        };
         let refusals = Refusals::default();
         let network = Network::new(
             peers.clone(),
@@ -136,6 +147,7 @@ impl Consensus {
         let _ = shared.set(Arc::downgrade(&inner));
         let watcher = Watcher {
             raft,
+            bounds,
             peers,
             time,
             leadership: leadership_sender,

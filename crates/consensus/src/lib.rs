@@ -19,6 +19,8 @@ mod http;
 mod incoming;
 mod inner;
 mod lifeline;
+mod log_bounds;
+mod log_size;
 mod log_store;
 mod machine;
 mod membership;

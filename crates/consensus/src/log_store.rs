@@ -12,10 +12,12 @@ use lockkeeper_store::{Done, LogPosition, LogStorage, Record, StoreError};
 use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
 use openraft::{OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::codec;
 use crate::consensus::FatalHook;
+use crate::log_size::LogSize;
 use crate::types::{Entry, LogId, TypeConfig, Vote, log_id_of, position_of};
 
 /// Bytes of entries handed to one append to a follower, beyond the first entry.
@@ -25,6 +27,7 @@ const READ_BYTES: usize = 2 * 1024 * 1024;
 #[derive(Clone)]
 pub(crate) struct LogStore {
     store: Arc<dyn LogStorage>,
+    size: Arc<Mutex<LogSize>>,
     /// The entry up to which this node has applied the log, or is about to; an entry at index 0 counts as none.
     committed: Arc<AtomicU64>,
     /// The last entry that is durable.
@@ -33,12 +36,21 @@ pub(crate) struct LogStore {
 }
 
 impl LogStore {
-    /// `covered` is the index up to which a snapshot holds what was applied.
-    pub(crate) fn new(store: Arc<dyn LogStorage>, covered: u64, fatal: FatalHook) -> LogStore {
+    /// `covered` is the index up to which a snapshot holds what was applied. Reads the log once, to know its size: blocks.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(crate) fn new(store: Arc<dyn LogStorage>, covered: u64, fatal: FatalHook) -> Result<LogStore, StoreError> {
+        let size = Arc::new(Mutex::new(LogSize::of(&*store)?));
         let bounds = store.bounds();
         let durable = bounds.last.map_or(0, |last| last.index);
         let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
-        LogStore { store, committed: Arc::new(committed.into()), durable: Arc::new(durable.into()), fatal }
+        Ok(LogStore { store, size, committed: Arc::new(committed.into()), durable: Arc::new(durable.into()), fatal })
+    }
+
+    /// How many bytes of the log lie where, as it grows and is cut.
+    pub(crate) fn size(&self) -> Arc<Mutex<LogSize>> {
+        self.size.clone()
     }
 
     /// The last index of the log that is durable, as it moves.
@@ -240,6 +252,10 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let records = entries.into_iter().map(|entry| codec::record_of(&entry)).collect::<io::Result<Vec<Record>>>()?;
         let (durable, last) = (self.durable.clone(), records.last().map_or(0, |last| last.position.index));
+        {
+            let mut size = self.size.lock();
+            records.iter().for_each(|record| size.push(record.position.index, record.payload.len()));
+        }
         let complete = move |result: Result<(), StoreError>| {
             if result.is_ok() {
                 durable.fetch_max(last, Ordering::AcqRel);
@@ -253,6 +269,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
         let keep = last_log_id.as_ref().map(LogId::index);
         self.check_cut(keep)?;
+        self.size.lock().truncate_after(keep);
         let (complete, wait) = completion();
         self.store.truncate_after(keep, complete);
         wait.await?;
@@ -262,6 +279,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
+        self.size.lock().purge_to(log_id.index());
         let (complete, wait) = completion();
         self.store.purge_to(position_of(&log_id), complete);
         wait.await
@@ -286,7 +304,7 @@ mod tests {
         let (complete, wait) = completion();
         store.append(terms.iter().enumerate().map(record).collect(), complete);
         wait.await.unwrap();
-        (directory, LogStore::new(Arc::new(store), 0, Arc::new(|_| {})))
+        (directory, LogStore::new(Arc::new(store), 0, Arc::new(|_| {})).unwrap())
     }
 
     #[tokio::test]
@@ -374,7 +392,7 @@ mod tests {
         let (_directory, mut before) = store_with(&[1, 1, 1, 1]).await;
         let at = |index| Some(log_id_of(LogPosition { term: 1, index }));
         before.save_committed(at(2)).await.unwrap();
-        let mut again = LogStore::new(before.store.clone(), 0, Arc::new(|_| {}));
+        let mut again = LogStore::new(before.store.clone(), 0, Arc::new(|_| {})).unwrap();
         assert_eq!(again.read_committed().await.unwrap(), at(2));
         assert!(again.truncate_after(at(1)).await.is_err());
         again.truncate_after(at(2)).await.unwrap();
@@ -385,11 +403,11 @@ mod tests {
     async fn what_a_snapshot_or_a_purge_covers_is_not_cut() {
         let (_directory, mut log) = store_with(&[1, 1, 1, 1]).await;
         let at = |index| log_id_of(LogPosition { term: 1, index });
-        let mut covered = LogStore::new(log.store.clone(), 3, Arc::new(|_| {}));
+        let mut covered = LogStore::new(log.store.clone(), 3, Arc::new(|_| {})).unwrap();
         assert!(covered.truncate_after(Some(at(2))).await.is_err());
         covered.truncate_after(Some(at(3))).await.unwrap();
         log.purge(at(1)).await.unwrap();
-        let mut purged = LogStore::new(log.store.clone(), 0, Arc::new(|_| {}));
+        let mut purged = LogStore::new(log.store.clone(), 0, Arc::new(|_| {})).unwrap();
         assert!(purged.truncate_after(Some(at(0))).await.is_err());
         purged.truncate_after(Some(at(1))).await.unwrap();
     }

@@ -64,7 +64,7 @@ impl StoreBuilder<TypeConfig, LogStore, Replica, Guard> for Builder {
                 .unwrap();
         Ok((
             Guard { store: Some(store.clone()), _dir: dir },
-            LogStore::new(Arc::new(store), 0, Arc::new(|_| {})),
+            LogStore::new(Arc::new(store), 0, Arc::new(|_| {})).unwrap(),
             replica,
         ))
     }

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::consensus::FatalHook;
+use crate::log_bounds::LogBounds;
 use crate::membership::{is_near, members_of};
 use crate::peers::Peers;
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
@@ -22,6 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Watcher {
     pub(crate) raft: Raft,
+    pub(crate) bounds: LogBounds,
     pub(crate) peers: Peers,
     pub(crate) time: Arc<dyn Timekeeper>,
     pub(crate) leadership: watch::Sender<Leadership>,
@@ -36,6 +38,8 @@ impl Watcher {
         let mut metrics = self.raft.server_metrics();
         loop {
             self.publish();
+            // Why consensus has stopped is told below.
+            let _ = self.bounds.keep(&self.raft).await;
             let changed = tokio::select! {
                 () = self.stop.cancelled() => break,
                 changed = metrics.changed() => changed.is_ok(),

@@ -264,6 +264,30 @@ async fn everything_restarts_with_what_it_had() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_is_cut_by_its_size_where_its_entries_are_few() {
+    let cluster = Cluster::start(3, |config| {
+        config.snapshot_every_bytes = 1024 * 1024;
+        config.keep_bytes = 256 * 1024;
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let large = Bytes::from(vec![7; 100_000]);
+    for _ in 0..60 {
+        cluster.at(leader).consensus.propose(large.clone()).await.unwrap();
+    }
+    for (node, member) in &cluster.members {
+        let what = format!("a purge at node {node}");
+        until(&what, || {
+            let status = member.consensus.status();
+            status.purged.filter(|purged| Some(*purged) <= status.snapshot)
+        })
+        .await;
+        until("the replica", || (member.machine.count() == 60).then_some(())).await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lagging_follower_gets_a_snapshot() {
     let mut cluster = Cluster::start(3, |config| {
         config.snapshot_every_entries = 50;

@@ -164,6 +164,7 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
         let Self { config, checked, client, peer, zookeeper } = self;
         let (client_address, peer_address) = (client.address(), peer.address());
+        config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         let for_zookeeper = if zookeeper.is_some() { config.zookeeper.connections } else { 0 };
         let (limits, its) = (Limits::default(), ZooKeeper::default());
         let by_default =
@@ -325,6 +326,8 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
     consensus.election_timeout_max_ms = config.timing.election_timeout_max_ms;
     consensus.snapshot_every_entries = config.storage.snapshot_every_entries;
     consensus.keep_entries = config.storage.keep_entries;
+    consensus.snapshot_every_bytes = config.storage.snapshot_every_mib << 20;
+    consensus.keep_bytes = config.storage.keep_mib << 20;
     let mut node = NodeConfig::new(consensus);
     node.reap_every_ms = config.timing.reap_interval_ms;
     node.max_sessions = config.limits.sessions;

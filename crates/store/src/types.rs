@@ -133,8 +133,8 @@ impl Options {
     /// The options of a server, with its way to end the process.
     pub fn new(fatal: FatalHook) -> Self {
         Self {
-            cache_bytes: 32 * 1024 * 1024,
-            recent_bytes: 32 * 1024 * 1024,
+            cache_bytes: 8 * 1024 * 1024,
+            recent_bytes: 4 * 1024 * 1024,
             free_floor_bytes: 256 * 1024 * 1024,
             sync_watchdog: Duration::from_secs(10),
             barrier: Barrier::Full,

@@ -5,7 +5,7 @@
 
 mod clients;
 mod honest;
-mod zookeeper;
+pub(super) mod zookeeper;
 
 use std::time::{Duration, Instant};
 
@@ -213,7 +213,7 @@ async fn recover(pid: i32, calm_mib: u64) -> Result<Option<String>, Failed> {
     }
 }
 
-fn rss_mib(pid: i32) -> Result<u64, Failed> {
+pub(super) fn rss_mib(pid: i32) -> Result<u64, Failed> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|error| Failed::Broken(format!("the node is gone ({error})")))?;
     let kib =

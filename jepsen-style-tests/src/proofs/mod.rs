@@ -4,6 +4,7 @@
 mod crowd;
 mod expiry;
 mod failover;
+mod footprint;
 mod gate;
 mod greedy;
 mod group_commit;
@@ -204,6 +205,12 @@ pub const PROOFS: &[Proof] = &[
             minutes(4) + Duration::from_secs(7 * class)
         },
         run: |context| Box::pin(greedy::run(context)),
+    },
+    Proof {
+        name: "footprint",
+        about: "memory and disk of a node, idle and after lock cycles, a million watches, half a million ephemerals: small, and back",
+        limit: |context| minutes(10) + Duration::from_secs(context.seconds.unwrap_or(footprint::SECONDS)),
+        run: |context| Box::pin(footprint::run(context)),
     },
     Proof {
         name: "one-queue",

@@ -10,7 +10,7 @@ use lockkeeper_core::limits::{
 
 use lockkeeper_zookeeper::FourLetterWord;
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, Limits};
 use crate::http::origin::is_origin;
 use crate::principals::is_digest;
 
@@ -153,6 +153,19 @@ impl Config {
         Ok(())
     }
 
+    /// What is allowed and costs more than its reader may expect: one sentence each, naming the key and the consequence.
+    pub fn warnings(&self) -> Vec<String> {
+        let (owned, most) = (self.limits.ephemerals_per_session, Limits::default().ephemerals_per_session);
+        let large_sessions = (owned > most).then(|| {
+            format!(
+                "limits.ephemerals_per_session = {owned} is more than {most}: all that a session owns goes at one point of the log, so the \
+                 end of one that owns so many stops every other request of the cluster for longer than 20 ms; keep it at {most}, and \
+                 spread what belongs together over several sessions"
+            )
+        });
+        large_sessions.into_iter().collect()
+    }
+
     fn check_zookeeper_clients(&self) -> Result<Addresses, ConfigError> {
         let mut clients = BTreeMap::new();
         for (id, peer) in &self.peers {
@@ -173,6 +186,8 @@ impl Config {
         within("storage.free_floor_mib", storage.free_floor_mib, 1, 1 << 30)?;
         within("storage.snapshot_every_entries", storage.snapshot_every_entries, 100, 10_000_000)?;
         within("storage.keep_entries", storage.keep_entries, 0, 10_000_000)?;
+        within("storage.snapshot_every_mib", storage.snapshot_every_mib, 1, 65_536)?;
+        within("storage.keep_mib", storage.keep_mib, 0, 65_536)?;
         within("storage.sync_watchdog_ms", storage.sync_watchdog_ms, 1_000, 600_000)
     }
 

@@ -104,6 +104,10 @@ pub struct Storage {
     pub snapshot_every_entries: u64,
     /// So many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
     pub keep_entries: u64,
+    /// A snapshot is taken after so many MiB of log as well, or after as many as the last snapshot has, if that is more.
+    pub snapshot_every_mib: u64,
+    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more.
+    pub keep_mib: u64,
     /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,
 }
@@ -289,10 +293,12 @@ impl Default for Storage {
     fn default() -> Self {
         Self {
             directory: "data".into(),
-            cache_mib: 32,
+            cache_mib: 8,
             free_floor_mib: 256,
             snapshot_every_entries: 50_000,
             keep_entries: 10_000,
+            snapshot_every_mib: 8,
+            keep_mib: 4,
             sync_watchdog_ms: 10_000,
         }
     }

@@ -108,6 +108,9 @@ impl TooMany {
 /// A connection with fewer watches than this is a newcomer, whatever others at its address have.
 const FEW: usize = 64;
 
+/// The table of paths keeps room for so many when they are gone.
+const KEPT_PATHS: usize = 4096;
+
 impl Watches {
     /// Sets a watch; setting it again changes nothing. Kinds live side by side on one node (as since 3.9, ZOOKEEPER-4466).
     ///
@@ -197,7 +200,15 @@ impl Watches {
             }
             if there.is_empty() {
                 self.by_path.remove(path);
+                self.give_room_back();
             }
+        }
+    }
+
+    /// A table that held a million paths does not keep their room.
+    fn give_room_back(&mut self) {
+        if self.by_path.capacity() > KEPT_PATHS && self.by_path.len() < self.by_path.capacity() / 8 {
+            self.by_path.shrink_to(2 * self.by_path.len());
         }
     }
 
@@ -307,6 +318,19 @@ mod tests {
             watches.add(*connection, path(at), *kind).unwrap();
         }
         watches
+    }
+
+    #[test]
+    fn the_room_of_a_great_many_is_given_back() {
+        let mut watches = Watches::default();
+        let paths: Vec<NodePath> = (0..50_000).map(|number| path(&format!("/{number}"))).collect();
+        paths.iter().for_each(|path| watches.add(1, path.clone(), Kind::Data).unwrap());
+        assert!(watches.by_path.capacity() >= 50_000);
+        for path in &paths {
+            watches.take(1, path, WatcherType::Any);
+        }
+        assert_eq!(watches.counts(), (0, 0, 0));
+        assert!(watches.by_path.capacity() <= 2 * KEPT_PATHS, "room for {}", watches.by_path.capacity());
     }
 
     #[test]

@@ -6,7 +6,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 /// Opens a session of ten seconds.
-pub(super) fn hello() -> Vec<u8> {
+pub(in crate::proofs) fn hello() -> Vec<u8> {
     let mut body = Vec::new();
     body.extend_from_slice(&0_i32.to_be_bytes());
     body.extend_from_slice(&0_i64.to_be_bytes());
@@ -18,7 +18,7 @@ pub(super) fn hello() -> Vec<u8> {
 }
 
 /// Asks whether a node exists, and to be told when that changes.
-pub(super) fn exists(xid: i32, path: &str, watch: bool) -> Vec<u8> {
+pub(in crate::proofs) fn exists(xid: i32, path: &str, watch: bool) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend_from_slice(&xid.to_be_bytes());
     body.extend_from_slice(&3_i32.to_be_bytes());
