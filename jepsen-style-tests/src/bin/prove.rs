@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use jepsen_style_tests::proofs::{Context, PROOFS, Proof};
+use jepsen_style_tests::proofs::{Context, PROOFS, Proof, be_greedy};
 use jepsen_style_tests::story::Story;
 use jepsen_style_tests::verdict::{Failed, Outcome};
 
@@ -15,7 +15,7 @@ use jepsen_style_tests::verdict::{Failed, Outcome};
 #[command(version, about)]
 struct Arguments {
     /// Which proof; see --list.
-    #[arg(required_unless_present = "list")]
+    #[arg(required_unless_present_any = ["list", "be_greedy"])]
     name: Option<String>,
     /// Explain each proof in a line.
     #[arg(long)]
@@ -32,6 +32,12 @@ struct Arguments {
     /// Seconds of each of the two calm phases of `failover` (0 leaves them out).
     #[arg(long, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     calm_seconds: Option<u64>,
+    /// Only these classes of `greedy`, one or several separated by commas; all where it is left out.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// What this process is to do for `greedy`, which starts it.
+    #[arg(long, hide = true)]
+    be_greedy: Option<String>,
     /// Keep data and logs even if the promise holds.
     #[arg(long)]
     keep: bool,
@@ -50,6 +56,9 @@ fn main() -> ExitCode {
             println!("{:<13} {}", proof.name, proof.about);
         }
         return ExitCode::SUCCESS;
+    }
+    if let Some(task) = &arguments.be_greedy {
+        return be_greedy(task);
     }
     let name = arguments.name.clone().unwrap_or_default();
     let Some(proof) = PROOFS.iter().find(|proof| proof.name == name) else {
@@ -82,6 +91,7 @@ fn prove(proof: &Proof, arguments: &Arguments) -> std::io::Result<ExitCode> {
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         calm_seconds: arguments.calm_seconds,
+        only: arguments.only.clone(),
     };
     context.story.say(format!("{}: {}", proof.name, proof.about));
     context.story.say(format!("seed {seed}, data and logs in {}", context.dir.display()));

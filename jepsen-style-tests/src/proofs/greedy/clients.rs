@@ -4,9 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
+
+use super::refusals::Told;
 
 /// Where the greedy come from.
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
@@ -14,7 +17,7 @@ const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
 const COME_BACK: Duration = Duration::from_millis(250);
 
 /// Where they go.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Target {
     /// The node's listener for clients.
     pub(super) client: SocketAddr,
@@ -22,12 +25,13 @@ pub(super) struct Target {
     pub(super) zookeeper: SocketAddr,
     /// The listeners of all nodes for their peers.
     pub(super) peers: Vec<SocketAddr>,
-    /// A session of theirs.
+    /// A session of theirs, and a lock that it holds.
     pub(super) credential: String,
+    pub(super) lock: String,
 }
 
 /// A class of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Class {
     Waiters,
     Watches,
@@ -61,23 +65,41 @@ impl Class {
         }
     }
 
+    /// As it is chosen by.
+    pub(super) fn chosen_by(self) -> String {
+        self.name().trim_start_matches("a ").replace(' ', "-")
+    }
+
+    /// The keys of the configuration whose share they meet.
+    pub(super) fn shares(self) -> &'static [&'static str] {
+        match self {
+            Self::Waiters => &["limits.waiting_requests"],
+            Self::Watches => &["limits.watches", "zookeeper.watches"],
+            Self::StalledBodies => &["limits.request_bytes_in_flight"],
+            Self::SilentReaders => &["limits.reply_bytes_in_flight"],
+            Self::LargeNodes => &["limits.state_mib"],
+            Self::HugeSession => &["limits.ephemerals_per_session"],
+            Self::IdleConnections => &["limits.connections_per_address", "limits.peer_connections"],
+        }
+    }
+
     /// Begins; dropping what is given ends it.
-    pub(super) fn begin(self, target: &Target) -> JoinSet<()> {
+    pub(super) fn begin(self, target: &Target, told: &Told) -> JoinSet<()> {
         let mut greedy = JoinSet::new();
         let count = match self {
             Self::Waiters => 1_000,
-            Self::Watches => 30,
+            Self::Watches => 60,
             Self::StalledBodies | Self::SilentReaders => 300,
             Self::LargeNodes => 8,
             Self::HugeSession => 1,
             Self::IdleConnections => 2_500,
         };
         for number in 0..count {
-            let target = target.clone();
+            let (target, told) = (target.clone(), told.clone());
             greedy.spawn(async move {
                 loop {
                     // Turned away, or cut off.
-                    let _ = self.once(&target, number).await;
+                    let _ = self.once(&target, &told, number).await;
                     tokio::time::sleep(COME_BACK).await;
                 }
             });
@@ -85,15 +107,15 @@ impl Class {
         greedy
     }
 
-    async fn once(self, target: &Target, number: usize) -> std::io::Result<()> {
+    async fn once(self, target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
         match self {
-            Self::Waiters => wait(target).await,
-            Self::Watches => watch(target, number).await,
-            Self::StalledBodies => stall(target).await,
+            Self::Waiters => wait(target, told).await,
+            Self::Watches => watch(target, told, number).await,
+            Self::StalledBodies => stall(target, told).await,
             Self::SilentReaders => read_nothing(target).await,
-            Self::LargeNodes => create(target, number).await,
-            Self::HugeSession => own(target).await,
-            Self::IdleConnections => idle(target, number).await,
+            Self::LargeNodes => create(target, told, number).await,
+            Self::HugeSession => own(target, told).await,
+            Self::IdleConnections => idle(target, told, number).await,
         }
     }
 }
@@ -114,29 +136,36 @@ fn request(method: &str, path: &str, credential: Option<&str>, length: usize) ->
     )
 }
 
-/// Reads and throws away until the other side ends it.
-async fn until_closed(stream: &mut TcpStream) -> std::io::Result<()> {
+/// Reads until the other side ends it, and notes why it does.
+async fn until_closed(stream: &mut TcpStream, told: &Told) -> std::io::Result<()> {
     let mut some = vec![0; 16 * 1024];
-    while stream.read(&mut some).await? > 0 {}
-    Ok(())
+    loop {
+        match stream.read(&mut some).await? {
+            0 => return Ok(()),
+            bytes => told.read(&some[..bytes]),
+        }
+    }
 }
 
 /// Waits for a lock that the greedy's own session holds.
-async fn wait(target: &Target) -> std::io::Result<()> {
+async fn wait(target: &Target, told: &Told) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
-    let body = r#"{"wait_ms":600000,"ttl_ms":600000}"#;
-    let head = request("POST", "/v1/locks/greedy/acquire", None, body.len());
+    let body = r#"{"wait_ms":600000,"ttl_ms":60000}"#;
+    let head = request("POST", &format!("/v1/locks/{}/acquire", target.lock), None, body.len());
     stream.write_all(format!("{head}{body}").as_bytes()).await?;
     // An answer is a refusal.
-    stream.read_u8().await.map(drop)
+    let mut reply = [0; 4096];
+    let bytes = stream.read(&mut reply).await?;
+    told.read(&reply[..bytes]);
+    Ok(())
 }
 
-/// Every third watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
-async fn watch(target: &Target, number: usize) -> std::io::Result<()> {
-    if number.is_multiple_of(3) {
+/// Every second watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
+async fn watch(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
+    if number.is_multiple_of(2) {
         let mut stream = connect(target.client, None).await?;
         stream.write_all(request("GET", "/v1/watch?path=/&recursive=true", None, 0).as_bytes()).await?;
-        return until_closed(&mut stream).await;
+        return until_closed(&mut stream, told).await;
     }
     let stream = connect(target.zookeeper, None).await?;
     let (mut reading, mut writing) = stream.into_split();
@@ -153,12 +182,12 @@ async fn watch(target: &Target, number: usize) -> std::io::Result<()> {
 }
 
 /// Sends half of a large body.
-async fn stall(target: &Target) -> std::io::Result<()> {
+async fn stall(target: &Target, told: &Told) -> std::io::Result<()> {
     const BYTES: usize = 3_000_000;
     let mut stream = connect(target.client, None).await?;
     stream.write_all(request("POST", "/v1/nodes/stalled", None, BYTES).as_bytes()).await?;
     stream.write_all(&vec![b' '; BYTES / 2]).await?;
-    until_closed(&mut stream).await
+    until_closed(&mut stream, told).await
 }
 
 /// Asks for a large node a few times, and takes nothing of it.
@@ -171,7 +200,7 @@ async fn read_nothing(target: &Target) -> std::io::Result<()> {
 }
 
 /// Makes nodes of a megabyte, one after the other.
-async fn create(target: &Target, number: usize) -> std::io::Result<()> {
+async fn create(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     let body = format!(r#"{{"kind":"ephemeral","data":{{"text":"{}"}}}}"#, "x".repeat(1_000_000));
     for count in 0_u64.. {
@@ -182,6 +211,7 @@ async fn create(target: &Target, number: usize) -> std::io::Result<()> {
         let mut reply = [0; 4096];
         let bytes = stream.read(&mut reply).await?;
         if !reply[..bytes].starts_with(b"HTTP/1.1 201") {
+            told.read(&reply[..bytes]);
             return Ok(());
         }
     }
@@ -189,7 +219,7 @@ async fn create(target: &Target, number: usize) -> std::io::Result<()> {
 }
 
 /// Has its session own as many nodes as it may.
-async fn own(target: &Target) -> std::io::Result<()> {
+async fn own(target: &Target, told: &Told) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     for count in 0_u64.. {
         let create =
@@ -201,6 +231,7 @@ async fn own(target: &Target) -> std::io::Result<()> {
         let mut reply = vec![0; 1024 * 1024];
         let bytes = stream.read(&mut reply).await?;
         if !reply[..bytes].starts_with(b"HTTP/1.1 200") {
+            told.read(&reply[..bytes]);
             return Ok(());
         }
         // The rest of a long answer.
@@ -210,10 +241,10 @@ async fn own(target: &Target) -> std::io::Result<()> {
 }
 
 /// Opens a connection and says nothing: every fifth to a peer listener.
-async fn idle(target: &Target, number: usize) -> std::io::Result<()> {
+async fn idle(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
     let to = match number % 5 {
         0 => target.peers[number / 5 % target.peers.len()],
         _ => target.client,
     };
-    until_closed(&mut connect(to, None).await?).await
+    until_closed(&mut connect(to, None).await?, told).await
 }

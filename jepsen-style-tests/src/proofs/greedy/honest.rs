@@ -157,7 +157,17 @@ impl Worker {
             if let Err(why) = self.watch().await {
                 seen.failures.push(format!("a watch through ZooKeeper's protocol: {why}"));
             }
+            if let Err(why) = self.watch_over_http().await {
+                seen.failures.push(format!("a watch over HTTP: {why}"));
+            }
         }
+    }
+
+    /// Begins to watch over HTTP, and leaves.
+    async fn watch_over_http(&self) -> Result<(), String> {
+        let asked = self.fresh.client().get(format!("{}/v1/watch?path=/honest-watch", self.fresh.base()));
+        let response = asked.send().await.map_err(|error| error.to_string())?;
+        if response.status().is_success() { Ok(()) } else { Err(format!("status {}", response.status())) }
     }
 
     /// Sets a watch through ZooKeeper's protocol, and sees it set.
