@@ -41,8 +41,11 @@ pub(crate) struct Submission {
 }
 
 impl Submission {
-    /// The outcome, however long it takes.
+    /// The outcome, however long it takes. It is told once: whoever was told an error and asks again learns no more.
     pub(crate) async fn outcome(&mut self) -> Completion {
+        if self.reply.is_terminated() {
+            return Err(NodeError::UnknownOutcome("the outcome was told before".into()));
+        }
         (&mut self.reply).await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
     }
 }

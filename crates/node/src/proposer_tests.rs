@@ -169,6 +169,7 @@ async fn another_leader_is_asked_at_once_when_the_first_says_nothing() {
     until(|| order.attempts.lock().len() == 1).await;
     order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
     assert!(submission.outcome().await.is_ok());
+    assert!(matches!(submission.outcome().await, Err(NodeError::UnknownOutcome(_))), "it is told once");
 }
 
 #[tokio::test]

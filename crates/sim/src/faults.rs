@@ -477,7 +477,8 @@ impl Faults {
         self.quiet_since = calm.then(|| self.quiet_since.unwrap_or(now));
         let Some(Rollback { node, strike_at, struck_at }) = self.rollback else { return };
         match struck_at {
-            None if !world.nodes().contains(&node) => self.rollback = None,
+            // Whoever is turned away counts no longer: of two voters, the other one could not even have it removed.
+            None if !world.nodes().contains(&node) || world.nodes().len() < 3 => self.rollback = None,
             None if now >= strike_at && self.quiet_since.is_some_and(|since| now >= since + QUIET_BEFORE) => {
                 world.put_back(node);
                 world.note("fault rollback");

@@ -1,5 +1,5 @@
 //! From a stream to a state. Nothing that the stream claims is believed: what it says costs no more memory than it is long,
-//! and a state comes out only when every record fits those before it, the counts agree and so does the checksum.
+//! and a state comes out only when every record fits those before it, the counts agree, so does the checksum, and the state is sound.
 
 use std::io::{BufReader, Read};
 use std::sync::Arc;
@@ -248,14 +248,16 @@ impl Builder {
         if found != self.head || self.nodes == 0 {
             return Err(damaged(format!("it says {:?} and has {found:?}", self.head)));
         }
-        if planted(Bug::ResetTokensAtRestore) {
-            self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
-        }
         let sessions = self.state.sessions.values();
         (self.state.session_bytes, self.state.remembered_bytes) = sessions
             .fold((0, 0), |(own, remembered), session| {
                 (own + size::of_session(session), remembered + session.memory.bytes())
             });
+        // A checksum says that the stream is as it was written, not that a sound state wrote it.
+        self.state.validate().map_err(damaged)?;
+        if planted(Bug::ResetTokensAtRestore) {
+            self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
+        }
         Ok(self.state)
     }
 }

@@ -106,6 +106,17 @@ fn a_checksum_alone_makes_no_snapshot() {
     }
 }
 
+/// Each record fits those before it, and the whole is none that a log gives.
+#[test]
+fn the_snapshot_of_an_unsound_state_is_refused() {
+    let mut unsound = state();
+    unsound.clock_ms = 0;
+    let mut bytes = Vec::new();
+    unsound.write_snapshot(&mut bytes).unwrap();
+    let error = read(&bytes).unwrap_err();
+    assert!(matches!(&error, SnapshotError::Damaged(why) if why.contains("times")), "{error}");
+}
+
 #[test]
 fn a_stream_that_fails_is_reported() {
     struct Full;

@@ -1,4 +1,5 @@
-//! Every invariant of the state, checked by looking at everything. For tests and for those who doubt; never on the way of a write.
+//! Every invariant of the state, checked by looking at everything. For a state that was read from a snapshot, for tests and for those who
+//! doubt; never on the way of a write.
 
 use std::collections::BTreeSet;
 
