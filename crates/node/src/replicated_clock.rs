@@ -144,10 +144,19 @@ impl ReplicatedClock {
     }
 
     /// Whoever answers a little later is heard as well: the first two of three may be the one that is right and the one that is behind.
+    /// Once all have been heard, wall clocks that jump move nothing any more.
     fn step_again(&mut self, wall_ms: u64, now_ms: u64) {
-        let open = self.stepped.is_some_and(|step| !step.over && now_ms.saturating_sub(step.at_ms) <= STEP_AGAIN_MS);
-        if open && let Some(agreed_ms) = self.agreed(wall_ms, now_ms, |report| report.wall_ms) {
+        let open =
+            self.stepped.filter(|step| !step.over && now_ms.saturating_sub(step.at_ms) <= STEP_AGAIN_MS).is_some();
+        if !open {
+            return;
+        }
+        if let Some(agreed_ms) = self.agreed(wall_ms, now_ms, |report| report.wall_ms) {
             self.step_to(agreed_ms, now_ms);
+        }
+        let heard = self.fresh(now_ms).count() + usize::from(self.voters.contains(&self.node));
+        if let Some(step) = self.stepped.as_mut().filter(|_| heard >= self.voters.len()) {
+            step.over = true;
         }
     }
 

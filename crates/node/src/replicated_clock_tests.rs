@@ -86,6 +86,9 @@ fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further
     assert_eq!(clock.lead(WALL + week, 2_000), WALL + 1_000);
     clock.reported(3, report(WALL + week, Some(WALL + 1_500)), 2_500);
     assert_eq!(clock.lead(WALL + week + 500, 2_500), WALL + week);
+    // All have been heard: a majority that jumps is too late, though the step was just now.
+    clock.reported(3, report(WALL + 2 * week, None), 3_000);
+    assert!(clock.lead(WALL + 2 * week, 3_000) <= WALL + week + 500 + 10);
     // Much later it is only pulled.
     let mut clock = of_three(1);
     clock.applied(WALL, 1_000);

@@ -14,6 +14,8 @@ const MAX_BEHIND_MS: i64 = 120_000;
 const SLEW: f64 = 0.01;
 /// A restart of the whole cluster steps forward by this at most.
 const MAX_STEP_MS: i64 = 30 * 24 * 3_600_000;
+/// Whoever answers so long after a step, or after the beginning, may add to it.
+const STEP_SETTLES_MS: i64 = 10_000;
 /// A node that went down so recently may not have been told the time since.
 const UNTOLD_US: u64 = 120_000_000;
 
@@ -24,15 +26,32 @@ pub struct Pace {
     drift: f64,
     /// The clock and the true time, in ms, from which it is followed.
     since: Option<(i64, i64)>,
+    /// The last step.
+    step: Option<Step>,
     nodes: BTreeSet<u64>,
     died_us: BTreeMap<u64, u64>,
     steps: u64,
 }
 
+/// A step of the clock, or its beginning.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    /// The clock and the true time, in ms, before it.
+    before: (i64, i64),
+    at_ms: i64,
+}
+
 impl Pace {
     /// `fastest` is the highest rate at which any node's clock may go.
     pub fn new(fastest: f64) -> Self {
-        Self { drift: fastest - 1.0, since: None, nodes: BTreeSet::new(), died_us: BTreeMap::new(), steps: 0 }
+        Self {
+            drift: fastest - 1.0,
+            since: None,
+            step: None,
+            nodes: BTreeSet::new(),
+            died_us: BTreeMap::new(),
+            steps: 0,
+        }
     }
 
     /// This node runs.
@@ -57,7 +76,8 @@ impl Pace {
     pub fn change(&mut self, change: &Change<'_>) -> Checked {
         let (clock_ms, true_ms) = (signed(change.clock_ms), signed(change.at_us / 1_000));
         let Some((began_clock_ms, began_true_ms)) = self.since else {
-            self.since = Some((clock_ms, true_ms));
+            let now = (clock_ms, true_ms);
+            (self.since, self.step) = (Some(now), Some(Step { before: now, at_ms: true_ms }));
             return Ok(());
         };
         let passed_ms = true_ms - began_true_ms;
@@ -69,9 +89,17 @@ impl Pace {
         if ahead_ms <= SLACK_MS + drifted_ms {
             return Ok(());
         }
+        if let Some(Step { before, at_ms }) = self.step
+            && true_ms - at_ms <= STEP_SETTLES_MS + SLACK_MS
+            && (clock_ms - before.0) - (true_ms - before.1) <= MAX_STEP_MS + SLACK_MS + drifted_ms
+        {
+            self.since = Some((clock_ms, true_ms));
+            return Ok(());
+        }
         let untold = self.died_us.values().filter(|at_us| change.at_us.saturating_sub(**at_us) <= UNTOLD_US).count();
         if 2 * untold > self.nodes.len() && ahead_ms <= MAX_STEP_MS + SLACK_MS + drifted_ms {
             self.steps += 1;
+            self.step = Some(Step { before: (began_clock_ms, began_true_ms), at_ms: true_ms });
             self.since = Some((clock_ms, true_ms));
             self.died_us.clear();
             return Ok(());
@@ -116,6 +144,16 @@ mod tests {
     }
 
     #[test]
+    fn who_answers_late_adds_to_a_step_and_soon_no_more() {
+        let mut pace = three();
+        at(&mut pace, 60 * HOUR, 9_000).unwrap();
+        at(&mut pace, 50 * HOUR + 24 * 30 * HOUR, 9_500).unwrap();
+        at(&mut pace, 52 * HOUR + 24 * 30 * HOUR, 9_600).unwrap_err();
+        let mut pace = three();
+        at(&mut pace, 60 * HOUR, 13_000).unwrap_err();
+    }
+
+    #[test]
     fn time_goes_at_its_pace_or_is_caught() {
         let mut pace = three();
         at(&mut pace, 51 * HOUR, HOUR).unwrap();
@@ -127,12 +165,12 @@ mod tests {
     #[test]
     fn a_step_needs_most_nodes_to_have_been_down_and_has_a_bound() {
         let mut pace = three();
-        pace.died(1, 1_000_000);
-        at(&mut pace, 60 * HOUR, 5_000).unwrap_err();
-        pace.died(2, 4_000_000);
-        at(&mut pace, 60 * 24 * HOUR, 5_000).unwrap_err();
-        at(&mut pace, 60 * HOUR, 5_000).unwrap();
+        pace.died(1, 41_000_000);
+        at(&mut pace, 60 * HOUR, 45_000).unwrap_err();
+        pace.died(2, 44_000_000);
+        at(&mut pace, 60 * 24 * HOUR, 45_000).unwrap_err();
+        at(&mut pace, 60 * HOUR, 45_000).unwrap();
         assert_eq!(pace.steps(), 1);
-        at(&mut pace, 61 * HOUR, 6_000).unwrap_err();
+        at(&mut pace, 61 * HOUR, 60_000).unwrap_err();
     }
 }
