@@ -234,7 +234,10 @@ pub enum Op {
     },
     /// All or nothing under one zxid; each op sees the effects of those before it. Takes no nested multi, no gate and no
     /// lock command but [`Op::CheckLock`].
-    Multi(#[serde(with = "crate::nesting")] Vec<Op>),
+    Multi(
+        #[serde(serialize_with = "crate::nesting::serialize", deserialize_with = "crate::nesting::deserialize_ops")]
+        Vec<Op>,
+    ),
     /// Enters the queue of each lock with an ephemeral sequential node, all under one zxid; needs a session. Missing
     /// directories are made as containers. The set holds when each of its requests does.
     Acquire {

@@ -41,6 +41,12 @@ pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: 
     T::deserialize(from)
 }
 
+/// Reads the operations of a multi. Those of a multi within it are left out, as [`serialize`] leaves them out.
+pub(crate) fn deserialize_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Op>, D::Error> {
+    let ops: Vec<Op> = deserialize(from)?;
+    Ok(if DEPTH.get() + 1 < MAX_DEPTH { ops } else { Vec::new() })
+}
+
 /// Writes the operations of a multi. Those of a multi within it are left out: it is refused whatever it contains, and so
 /// no bytes that a reader would refuse get into the log.
 pub(crate) fn serialize<S: Serializer>(ops: &Vec<Op>, to: S) -> Result<S::Ok, S::Error> {

@@ -211,6 +211,16 @@ mod tests {
         assert!(matches!(Batch::decode(&bytes), Err(DecodeError::Damaged(_))));
     }
 
+    #[test]
+    fn what_a_nested_multi_contains_is_read_by_nobody() {
+        let batch = batch(vec![Op::Multi(vec![Op::Multi(vec![])])]);
+        let mut bytes = batch.encode();
+        assert_eq!(bytes.split_off(bytes.len() - 4), [6, 1, 6, 0]);
+        bytes.extend([6, 1, 6, 1]);
+        bytes.extend(postcard::to_stdvec(&create("/b")).unwrap());
+        assert_eq!(Batch::decode(&bytes), Ok(batch));
+    }
+
     /// What is refused anyway must not make an entry that nobody can read.
     #[test]
     fn a_nested_multi_is_written_so_that_it_can_be_read_and_refused() {
