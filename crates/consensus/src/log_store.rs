@@ -67,15 +67,10 @@ impl LogStore {
         let Some(bytes) = self.store.committed() else { return Ok(None) };
         let Some(committed) = codec::decode_committed(&bytes)? else { return Ok(None) };
         let named = position_of(&committed);
-        let bounds = self.store.bounds();
-        if bounds.purged.is_some_and(|purged| named.index <= purged.index) {
+        if self.store.bounds().purged.is_some_and(|purged| named.index <= purged.index) {
             return Ok(Some(committed));
         }
-        if bounds.last.is_none_or(|last| named.index > last.index) {
-            return Ok(None);
-        }
-        let held = self.store.read(named.index..named.index + 1, READ_BYTES).map_err(io::Error::other)?;
-        Ok(held.first().is_some_and(|record| record.position == named).then_some(committed))
+        Ok(self.record_at(named.index)?.is_some_and(|held| held.position == named).then_some(committed))
     }
 
     /// What is applied stands in the state for good. A leader that would have it replaced lacks what a majority acknowledged: going on
@@ -114,9 +109,7 @@ impl LogStore {
         let repeated = |entry: &&Entry| (1..=applied).contains(&entry.log_id.index());
         for entry in request.entries.iter().filter(repeated) {
             let told = codec::record_of(entry)?;
-            let index = told.position.index;
-            let stored = self.store.read(index..index + 1, READ_BYTES).map_err(io::Error::other)?;
-            if let Some(held) = stored.first().filter(|held| **held != told) {
+            if let Some(held) = self.record_at(told.position.index)?.filter(|held| *held != told) {
                 return self.stop_for(&contradiction(told.position, held.position));
             }
         }
@@ -136,8 +129,12 @@ impl LogStore {
         if let Some(purged) = self.store.bounds().purged.filter(|purged| index <= purged.index) {
             return Ok((index == purged.index).then_some(purged));
         }
+        Ok(self.record_at(index)?.map(|held| held.position))
+    }
+
+    fn record_at(&self, index: u64) -> io::Result<Option<Record>> {
         let held = self.store.read(index..index + 1, READ_BYTES).map_err(io::Error::other)?;
-        Ok(held.first().map(|record| record.position))
+        Ok(held.into_iter().next())
     }
 
     fn stop_for(&self, would: &str) -> io::Result<()> {
