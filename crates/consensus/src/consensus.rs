@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 use crate::gate::PeerCaller;
 use crate::inner::Inner;
-use crate::log_bounds::LogBounds;
+use crate::log_bounds::{Bounds, LogBounds};
 use crate::log_store::LogStore;
 use crate::machine::{Machine, PeerService};
 use crate::network::Network;
@@ -97,12 +97,8 @@ impl Consensus {
             let opened = blocking(&*place, move || LogStore::new(store, covered, fatal).map_err(std::io::Error::other));
             opened.await.map_err(|error| StartError::Stored(error.to_string()))?
         };
-        let bounds = LogBounds {
-            size: log.size(),
-            snapshots: snapshots.clone(),
-            snapshot_every_bytes: config.snapshot_every_bytes,
-            keep_bytes: config.keep_bytes,
-        };
+        let busy = Bounds { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
+        let bounds = LogBounds::new(log.size(), snapshots.clone(), busy);
         let refusals = Refusals::default();
         let network = Network::new(
             peers.clone(),
@@ -148,6 +144,7 @@ impl Consensus {
         let watcher = Watcher {
             raft,
             bounds,
+            machine: inner.machine.clone(),
             peers,
             time,
             leadership: leadership_sender,

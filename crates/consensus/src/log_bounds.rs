@@ -1,25 +1,67 @@
 //! Keeps the log within its bounds in bytes. openraft knows those in entries alone, and an entry has a hundred bytes or some megabytes: with
 //! those alone a disk holds whatever 50,000 batches of a busy time happen to be.
 //!
+//! While nothing happens the bounds are lower: everybody has the log by then, and what a busy time has left is not kept for hours.
+//!
 //! It decides nothing that matters for safety: it asks openraft for a snapshot, or to let go of what a snapshot covers, and openraft sees to
 //! it that nothing goes which no snapshot holds.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper_store::SnapshotStorage;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::Fatal;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::log_size::LogSize;
 use crate::types::{LogId, Raft, TypeConfig};
 
+/// A log to which nothing has been added for so long is quiet.
+const QUIET_AFTER: Duration = Duration::from_secs(5);
+/// Less log than this is not worth a snapshot while it is quiet.
+const QUIET_BYTES: u64 = 1024 * 1024;
+
 /// See the module's text.
 pub(crate) struct LogBounds {
-    pub(crate) size: Arc<Mutex<LogSize>>,
-    pub(crate) snapshots: Arc<dyn SnapshotStorage>,
+    size: Arc<Mutex<LogSize>>,
+    snapshots: Arc<dyn SnapshotStorage>,
+    busy: Bounds,
+    stillness: Stillness,
+}
+
+/// Since when nothing has been applied.
+struct Stillness {
+    applied: Option<u64>,
+    since: Instant,
+}
+
+impl Stillness {
+    fn is_long(&mut self, applied: Option<u64>, now: Instant) -> bool {
+        if self.applied != applied {
+            *self = Self { applied, since: now };
+        }
+        now.duration_since(self.since) >= QUIET_AFTER
+    }
+}
+
+/// How much log there may be, where a snapshot has no more than that.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
     pub(crate) snapshot_every_bytes: u64,
     pub(crate) keep_bytes: u64,
+}
+
+impl Bounds {
+    const QUIET: Self = Self { snapshot_every_bytes: QUIET_BYTES, keep_bytes: 0 };
+
+    fn or_less(self, other: Self) -> Self {
+        Self {
+            snapshot_every_bytes: self.snapshot_every_bytes.min(other.snapshot_every_bytes),
+            keep_bytes: self.keep_bytes.min(other.keep_bytes),
+        }
+    }
 }
 
 /// What is to be asked for now.
@@ -38,9 +80,24 @@ struct Reached {
     purged: Option<u64>,
 }
 
+/// How large a snapshot is.
+#[derive(Clone, Copy, Debug)]
+struct SnapshotBytes {
+    /// The last one.
+    last: u64,
+    /// One that were taken now.
+    now: u64,
+}
+
 impl LogBounds {
+    pub(crate) fn new(size: Arc<Mutex<LogSize>>, snapshots: Arc<dyn SnapshotStorage>, busy: Bounds) -> Self {
+        let stillness = Stillness { applied: None, since: Instant::now() };
+        Self { size, snapshots, busy, stillness }
+    }
+
     /// Asks for a snapshot, or for what lies too far behind it to go, where it is time. Asking for what is under way does nothing.
-    pub(crate) async fn keep(&self, raft: &Raft) -> Result<(), Fatal<TypeConfig>> {
+    /// `state_bytes`: how large a snapshot would be now.
+    pub(crate) async fn keep(&mut self, raft: &Raft, state_bytes: u64) -> Result<(), Fatal<TypeConfig>> {
         let reached = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();
@@ -51,8 +108,10 @@ impl LogBounds {
                 purged: index(&metrics.purged),
             }
         };
-        let snapshot_bytes = self.snapshots.latest().map_or(0, |latest| latest.bytes);
-        let wanted = self.wanted(reached, snapshot_bytes);
+        let bytes = SnapshotBytes { last: self.snapshots.latest().map_or(0, |latest| latest.bytes), now: state_bytes };
+        let is_quiet = self.stillness.is_long(reached.applied, Instant::now());
+        let bounds = if is_quiet { self.busy.or_less(Bounds::QUIET) } else { self.busy };
+        let wanted = wanted(&self.size.lock(), bounds, reached, bytes);
         if wanted.snapshot {
             raft.trigger().snapshot().await?;
         }
@@ -61,53 +120,33 @@ impl LogBounds {
             None => Ok(()),
         }
     }
+}
 
-    /// A large state is not written again and again: its size counts where it is larger than the bound.
-    fn wanted(&self, reached: Reached, snapshot_bytes: u64) -> Wanted {
-        let Reached { applied, snapshot, purged } = reached;
-        let size = self.size.lock();
-        let behind = size.after(snapshot);
-        let beyond = size.last_beyond(self.keep_bytes.max(snapshot_bytes));
-        Wanted {
-            snapshot: applied > snapshot && behind > self.snapshot_every_bytes.max(snapshot_bytes),
-            // Of none and some, none is the less.
-            purge: beyond.min(snapshot).filter(|upto| Some(*upto) > purged),
-        }
+/// A large state is not written again and again: its size counts where it is larger than the bound. One that was large and is small
+/// by now is soon written, for the log holds all that it was.
+fn wanted(size: &LogSize, bounds: Bounds, reached: Reached, bytes: SnapshotBytes) -> Wanted {
+    let Reached { applied, snapshot, purged } = reached;
+    let enough = bounds.snapshot_every_bytes.max(bytes.last.min(bytes.now));
+    let beyond = size.last_beyond(bounds.keep_bytes.max(bytes.last));
+    Wanted {
+        snapshot: applied > snapshot && size.after(snapshot) > enough,
+        // Of none and some, none is the less.
+        purge: beyond.min(snapshot).filter(|upto| Some(*upto) > purged),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_store::{LogPosition, SnapshotError, SnapshotSink};
-
     use super::*;
 
     const MIB: u64 = 1024 * 1024;
-
-    struct NoSnapshots;
-
-    impl SnapshotStorage for NoSnapshots {
-        fn create(&self, _: LogPosition, _: &[u8]) -> Result<Box<dyn SnapshotSink>, SnapshotError> {
-            unreachable!("nothing is written")
-        }
-        fn latest(&self) -> Option<lockkeeper_store::Snapshot> {
-            None
-        }
-        fn reader(&self, _: &lockkeeper_store::Snapshot) -> Result<Box<dyn std::io::Read + Send>, SnapshotError> {
-            unreachable!("nothing is read")
-        }
-    }
+    const BUSY: Bounds = Bounds { snapshot_every_bytes: 16 * MIB, keep_bytes: 4 * MIB };
 
     /// Entries of a MiB, from 1.
-    fn bounds(entries: u64) -> LogBounds {
+    fn log(entries: u64) -> LogSize {
         let mut size = LogSize::default();
         (1..=entries).for_each(|index| size.push(index, MIB as usize));
-        LogBounds {
-            size: Arc::new(Mutex::new(size)),
-            snapshots: Arc::new(NoSnapshots),
-            snapshot_every_bytes: 16 * MIB,
-            keep_bytes: 4 * MIB,
-        }
+        size
     }
 
     fn reached(applied: u64, snapshot: u64, purged: u64) -> Reached {
@@ -117,21 +156,49 @@ mod tests {
 
     #[test]
     fn a_snapshot_is_wanted_by_bytes() {
-        let wants =
-            |entries, applied, snapshot, bytes| bounds(entries).wanted(reached(applied, snapshot, 0), bytes).snapshot;
+        let wants_of = |entries, applied, snapshot, last, now| {
+            wanted(&log(entries), BUSY, reached(applied, snapshot, 0), SnapshotBytes { last, now }).snapshot
+        };
+        let wants = |entries, applied, snapshot, bytes| wants_of(entries, applied, snapshot, bytes, bytes);
         assert!(!wants(15, 15, 0, 0) && wants(17, 17, 0, 0));
         assert!(!wants(17, 17, 17, 0) && !wants(30, 30, 17, 0) && wants(40, 40, 17, 0));
         assert!(!wants(40, 40, 17, 100 * MIB), "a large state is not written again for so little");
+        assert!(wants_of(40, 40, 17, 100 * MIB, MIB), "a state that is small by now is");
+        assert!(wants_of(40, 40, 17, MIB, 100 * MIB), "one that has grown is, too");
         assert!(!wants(40, 17, 17, 0), "nothing has been applied since");
     }
 
     #[test]
     fn what_a_snapshot_covers_goes_by_bytes_and_nothing_else() {
-        let goes = |snapshot, purged, bytes| bounds(40).wanted(reached(40, snapshot, purged), bytes).purge;
+        let goes = |snapshot, purged, last| {
+            wanted(&log(40), BUSY, reached(40, snapshot, purged), SnapshotBytes { last, now: 0 }).purge
+        };
         assert_eq!(goes(0, 0, 0), None, "no snapshot holds anything");
         assert_eq!(goes(20, 0, 0), Some(20), "what comes after the snapshot stays, however much it is");
         assert_eq!(goes(40, 0, 0), Some(36));
         assert_eq!(goes(40, 36, 0), None, "it is gone already");
         assert_eq!(goes(40, 0, 30 * MIB), Some(10), "sending the snapshot would be no less to send");
+    }
+
+    #[test]
+    fn while_it_is_quiet_no_more_is_kept_than_the_snapshot_has() {
+        let wants = |bounds| wanted(&log(40), bounds, reached(40, 35, 0), SnapshotBytes { last: MIB, now: MIB });
+        assert!(!wants(BUSY).snapshot && wants(Bounds::QUIET).snapshot);
+        let goes = |bounds, last| wanted(&log(40), bounds, reached(40, 40, 35), SnapshotBytes { last, now: 0 }).purge;
+        assert_eq!(
+            (goes(BUSY, 0), goes(Bounds::QUIET, 0), goes(Bounds::QUIET, 2 * MIB)),
+            (Some(36), Some(40), Some(38))
+        );
+        let sparing = Bounds { snapshot_every_bytes: MIB / 2, keep_bytes: 4 * MIB };
+        assert_eq!(sparing.or_less(Bounds::QUIET).snapshot_every_bytes, MIB / 2, "what is configured may be less");
+    }
+
+    #[test]
+    fn it_is_quiet_when_nothing_has_been_applied_for_a_while() {
+        let (began, mut stillness) = (Instant::now(), Stillness { applied: None, since: Instant::now() });
+        let mut at = |ms, applied| stillness.is_long(Some(applied), began + Duration::from_millis(ms));
+        assert!(!at(0, 39) && !at(4_999, 39) && at(5_000, 39) && at(9_000, 39));
+        assert!(!at(9_001, 40), "something has happened");
+        assert!(!at(14_000, 40) && at(14_001, 40));
     }
 }

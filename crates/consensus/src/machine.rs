@@ -34,6 +34,11 @@ pub trait Machine: Send + Sync + 'static {
         None
     }
 
+    /// About how large a snapshot of the state would be now. It decides when the next one is taken, and nothing else.
+    fn snapshot_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// A cheap copy of the state now; the closure encodes it later on another thread.
     fn snapshot(&self) -> SnapshotEncoder;
 

@@ -69,7 +69,7 @@ impl NodeConfig {
             rules: Rules::default(),
             max_watches: 65_536,
             watch_queue_events: 1024,
-            history_events: 100_000,
+            history_events: 32_768,
             history_bytes: 16 * 1024 * 1024,
             bookmark_every_ms: 5_000,
             session_tick_ms: 100,

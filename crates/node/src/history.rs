@@ -50,16 +50,16 @@ impl History {
         self.complete_after = zxid;
     }
 
-    /// Takes in an event; they come in zxid order. The oldest make room.
+    /// Takes in an event; they come in zxid order. The oldest make room before, so that the memory never grows by an event too many.
     pub(crate) fn push(&mut self, event: WatchEvent) {
         self.bytes += event.bytes();
-        self.events.push_back(event);
-        while self.events.len() > self.max_events || self.bytes > self.max_bytes {
+        while self.events.len() >= self.max_events || self.bytes > self.max_bytes {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes -= oldest.bytes();
             // The rest of that transaction counts as gone too: half of it would be a hole.
             self.complete_after = oldest.zxid;
         }
+        self.events.push_back(event);
     }
 
     /// Every event after `zxid`, or the first zxid that one can resume from.

@@ -357,6 +357,10 @@ impl Machine for Replica {
         Self::start_named(&self.state.read(), NodeId(node))
     }
 
+    fn snapshot_bytes(&self) -> u64 {
+        self.state.read().bytes()
+    }
+
     fn snapshot(&self) -> Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send> {
         let state = self.state_now();
         Box::new(move |to| state.write_snapshot(to).map_err(io::Error::other))

@@ -104,9 +104,11 @@ pub struct Storage {
     pub snapshot_every_entries: u64,
     /// So many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
     pub keep_entries: u64,
-    /// A snapshot is taken after so many MiB of log as well, or after as many as the last snapshot has, if that is more.
+    /// A snapshot is taken after so many MiB of log as well, or after as many as a snapshot has, if that is more. Once nothing has happened
+    /// for a while, 1 MiB is enough.
     pub snapshot_every_mib: u64,
-    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more.
+    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more; as many as that alone, once
+    /// nothing has happened for a while.
     pub keep_mib: u64,
     /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,
@@ -297,7 +299,7 @@ impl Default for Storage {
             free_floor_mib: 256,
             snapshot_every_entries: 50_000,
             keep_entries: 10_000,
-            snapshot_every_mib: 8,
+            snapshot_every_mib: 4,
             keep_mib: 4,
             sync_watchdog_ms: 10_000,
         }
@@ -337,7 +339,7 @@ impl Default for Limits {
             state_mib: 1_024,
             queued_changes: 16_384,
             watch_queue_events: 4_096,
-            watch_history_events: 65_536,
+            watch_history_events: 32_768,
             header_read_timeout_ms: 10_000,
             body_read_timeout_ms: 30_000,
             idle_timeout_ms: 300_000,
