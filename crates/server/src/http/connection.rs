@@ -50,6 +50,18 @@ pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(bounds.write_timeout))?;
+    bound_unsent(stream)
+}
+
+/// Most bytes that the kernel takes for a client before it can send them. By itself it takes megabytes, which no budget counts, for clients
+/// that do not read.
+const UNSENT_BYTES: u32 = 128 * 1024;
+
+/// Has a reply that its client does not read stay with the node, where `limits.reply_bytes_in_flight` counts it.
+pub(crate) fn bound_unsent(stream: &TcpStream) -> std::io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES)?;
+    let _ = stream;
     Ok(())
 }
 

@@ -138,20 +138,23 @@ pub(super) async fn get(
         .node
         .read(super::level(how.consistency), move |state: &State| {
             may_read(&principals, state, &wanted)?;
-            // Data are copied several times on their way into a reply: not for one that is thrown away.
-            let has_room = check_reply(&replies, holder, state.get(&wanted).map_or(0, |node| node.data.len()));
-            Ok(has_room.map(|()| view(state, &principals, &wanted, limit, after.as_deref())))
+            // Data are copied several times on their way into a reply: not for one that is thrown away, and not while the state is locked.
+            let data = state.get(&wanted).map_or(NodeData::NULL, |node| node.data.clone());
+            let has_room = check_reply(&replies, holder, data.len());
+            Ok(has_room.map(|()| (view(state, &principals, &wanted, limit, after.as_deref()), data)))
         })
         .await?;
     match read.value.map_err(NodeError::Refused)?? {
-        Some(mut node) => {
+        (Some(mut node), data) => {
+            node.data = Data::from_optional(data.bytes());
             node.zxid = read.zxid.0;
             Ok(Reply::ok(read.zxid, node))
         }
-        None => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
+        (None, _) => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
     }
 }
 
+/// A node without its data.
 fn view(
     state: &State,
     principals: &Principals,
@@ -178,7 +181,7 @@ fn view(
     });
     Some(NodePage {
         path: path.to_string(),
-        data: Data::from_optional(node.data.bytes()),
+        data: Data::Null,
         kind,
         ttl_ms,
         stat: stat_out(node.stat),

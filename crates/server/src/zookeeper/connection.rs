@@ -29,6 +29,7 @@ use super::reads::{self, Reader};
 use super::values::{code, zxid};
 use super::{rearm, words};
 use crate::extract::Room;
+use crate::http::connection::bound_unsent;
 
 /// A client that has connected says who it is within this.
 const HELLO_WITHIN: Duration = Duration::from_secs(30);
@@ -41,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end.
 pub(super) async fn serve(entered: Entered, stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
+    let _ = stream.set_nodelay(true).and_then(|()| bound_unsent(&stream));
     let (reading, writing) = stream.into_split();
     let (door, line) = (entered.door.clone(), entered.line.clone());
     let mouth = tokio::spawn(speak(door.clone(), line.clone(), writing));
