@@ -29,11 +29,13 @@ use refusals::{Counts, counted};
 /// How long each class tries.
 pub(super) const SECONDS: u64 = 60;
 /// What a class takes at most besides.
-pub(super) const BESIDES: Duration = Duration::from_secs(RECOVERS_WITHIN.as_secs() + 30);
+pub(super) const BESIDES: Duration = Duration::from_secs(RECOVERS_WITHIN.as_secs() + MEETS_WITHIN.as_secs() + 30);
 /// Calm before the first class.
 const CALM: Duration = Duration::from_secs(5);
 /// The end of a class is looked at as well: what is large ends then.
 const AFTERMATH: Duration = Duration::from_secs(2);
+/// A class goes on for so long at most until it has met its share: the greedy have the lowest priority, and it may take them a while.
+const MEETS_WITHIN: Duration = Duration::from_secs(30);
 /// For so long at most the node may need to be as before.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
 /// It is looked at for so long at a time.
@@ -71,7 +73,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     for class in classes {
         let tried = Trial { cluster: &cluster, node: (leader, pid), honest: &honest };
         let mut tried = tried.try_class(class, seconds).await?;
-        tried.back = back(&honest, pid, &calm).await?;
+        tried.back = back(context, &honest, pid, &calm).await?;
         findings.extend(tried.judge(&calm));
         let line = tried.describe();
         context.story.say(&line);
@@ -161,14 +163,27 @@ impl Trial<'_> {
         api.acquire(&session.credential, &lock, &Acquire::default(), CALM).await.map_err(not_had)?;
         let target = self.target(session.credential.clone(), lock);
         let refused_before = refusals(&api, class).await;
+        // By what the node counts, or by what they were told, whichever says more.
+        let refused_now = async |told: Counts| {
+            let mut refused = refusals(&api, class).await;
+            for (key, count) in &mut refused {
+                *count = count.saturating_sub(refused_before[key]).max(told.get(key).copied().unwrap_or(0));
+            }
+            refused
+        };
         let before_mib = rss_mib(pid)?;
         let mut most_mib = before_mib;
         self.honest.window();
         let greedy = Crowd::start(class, target)?;
         let began = Instant::now();
-        while began.elapsed() < time {
+        loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
             most_mib = most_mib.max(rss_mib(pid)?);
+            let late = began.elapsed() >= time + MEETS_WITHIN;
+            let is_met = async || refused_now(greedy.refused()).await.values().all(|count| *count > 0);
+            if late || began.elapsed() >= time && is_met().await {
+                break;
+            }
         }
         let told = greedy.end().await?;
         let closed = api.close_session(&session.credential).await;
@@ -177,11 +192,7 @@ impl Trial<'_> {
         closed.map_err(|why| {
             Failed::Broken(format!("the session of the greedy does not end after {}: {why}", class.name()))
         })?;
-        let mut refused = refusals(&api, class).await;
-        for (key, count) in &mut refused {
-            let told = told.get(key).copied().unwrap_or(0);
-            *count = (*count - refused_before.get(key).copied().unwrap_or(0)).max(told);
-        }
+        let refused = refused_now(told).await;
         Ok(Tried { class, window, before_mib, most_mib, refused, back: None })
     }
 
@@ -205,14 +216,15 @@ async fn refusals(api: &Api, class: Class) -> Counts {
 }
 
 /// Waits until the honest and the memory are what they were in calm; how long that took, if it was not too long.
-async fn back(honest: &Honest, pid: i32, calm: &Calm) -> Result<Option<Duration>, Failed> {
+async fn back(context: &Context, honest: &Honest, pid: i32, calm: &Calm) -> Result<Option<Duration>, Failed> {
     let began = Instant::now();
     loop {
-        let window = look(honest, LOOK).await;
-        if calm.is_back(&window, rss_mib(pid)?) {
+        let now = Calm { window: look(honest, LOOK).await, mib: rss_mib(pid)? };
+        if calm.is_back(&now) {
             return Ok(Some(began.elapsed()));
         }
         if began.elapsed() > RECOVERS_WITHIN {
+            context.story.say(format!("not back: {}", now.describe()));
             return Ok(None);
         }
     }

@@ -3,11 +3,13 @@
 
 use std::io::Read as _;
 use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::JoinHandle;
 
 use super::clients::{Class, Target};
 use super::refusals::{Counts, Told};
@@ -15,6 +17,8 @@ use crate::verdict::{Failed, broken};
 
 /// So long they may take to go.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
+/// How often they say what they were refused.
+const SAY_EVERY: Duration = Duration::from_millis(100);
 
 /// What the process is told to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -27,6 +31,8 @@ struct Task {
 pub(super) struct Crowd {
     child: Child,
     until_closed: ChildStdin,
+    refused: Arc<Mutex<Counts>>,
+    listening: JoinHandle<()>,
 }
 
 impl Crowd {
@@ -42,20 +48,37 @@ impl Crowd {
             .kill_on_drop(true)
             .spawn()?;
         let until_closed = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe to the greedy"))?;
-        Ok(Self { child, until_closed })
+        let output = child.stdout.take().ok_or_else(|| std::io::Error::other("no pipe from the greedy"))?;
+        let refused = Arc::<Mutex<Counts>>::default();
+        let listening = tokio::spawn({
+            let refused = refused.clone();
+            async move {
+                let mut lines = BufReader::new(output).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let said = serde_json::from_str(&line).unwrap_or_default();
+                    *refused.lock().unwrap_or_else(PoisonError::into_inner) = said;
+                }
+            }
+        });
+        Ok(Self { child, until_closed, refused, listening })
+    }
+
+    /// What they were refused until a moment ago.
+    pub(super) fn refused(&self) -> Counts {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Ends all of it, and gives what they were refused.
     pub(super) async fn end(mut self) -> Result<Counts, Failed> {
         drop(self.until_closed);
-        let mut said = String::new();
-        let mut output = self.child.stdout.take().ok_or_else(|| std::io::Error::other("no pipe from the greedy"))?;
         let ended = async {
-            output.read_to_string(&mut said).await?;
+            let _ = (&mut self.listening).await;
             self.child.wait().await
         };
         match tokio::time::timeout(GONE_WITHIN, ended).await {
-            Ok(Ok(status)) if status.success() => Ok(serde_json::from_str(&said).map_err(std::io::Error::other)?),
+            Ok(Ok(status)) if status.success() => {
+                Ok(self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone())
+            }
             other => broken(format!("the process of the greedy did not end as it should: {other:?}")),
         }
     }
@@ -75,10 +98,20 @@ pub(super) fn be(task: &str) -> ExitCode {
     };
     let told = Told::default();
     let greedy = runtime.block_on(async { task.class.begin(&task.target, &told) });
+    let say = |told: &Told| println!("{}", serde_json::to_string(&told.counts()).unwrap_or_default());
+    std::thread::spawn({
+        let told = told.clone();
+        move || {
+            loop {
+                std::thread::sleep(SAY_EVERY);
+                say(&told);
+            }
+        }
+    });
     let _ = std::io::stdin().read(&mut [0]);
     drop(greedy);
     runtime.shutdown_background();
-    println!("{}", serde_json::to_string(&told.counts()).unwrap_or_default());
+    say(&told);
     // Sockets are closed with the process, whatever its tasks are at.
     ExitCode::SUCCESS
 }

@@ -25,7 +25,7 @@ const TABLES_MIB: u64 = 64;
 /// The state is there once, more of it on its way to a snapshot, and in the log's tail.
 const COPIES_OF_STATE: u64 = 3;
 
-/// How it was before.
+/// How it is while nobody is greedy.
 pub(super) struct Calm {
     pub(super) window: Window,
     pub(super) mib: u64,
@@ -36,9 +36,10 @@ impl Calm {
         format!("honest {}, {} MiB", summary(&self.window), self.mib)
     }
 
-    /// Within a fifth.
-    pub(super) fn is_back(&self, window: &Window, mib: u64) -> bool {
-        let (Some(now), Some(calm)) = (window.summary(), self.window.summary()) else { return false };
+    /// Whether what there is now is within a fifth of this.
+    pub(super) fn is_back(&self, now: &Self) -> bool {
+        let mib = now.mib;
+        let (Some(now), Some(calm)) = (now.window.summary(), self.window.summary()) else { return false };
         let fifth_more = |calm: Duration| calm + (calm / 5).max(RESOLUTION);
         now.median <= calm.median + (calm.median / 5).max(RESOLUTION / 10)
             && now.p99 <= fifth_more(calm.p99)
@@ -158,8 +159,9 @@ mod tests {
         assert_eq!(nothing_tried.judge(&calm(10)).len(), 1);
         let left = Tried { back: None, ..tried(window(10, &[]), 100) };
         assert_eq!(left.judge(&calm(10)).len(), 1);
-        assert!(calm(100).is_back(&window(120, &[]), 60) && !calm(100).is_back(&window(121, &[]), 60));
-        assert!(!calm(100).is_back(&window(100, &[]), 50 + 10 + ALLOCATOR_MIB + 1));
-        assert!(!calm(100).is_back(&Window::default(), 50), "nothing done");
+        let now = |window, mib| Calm { window, mib };
+        assert!(calm(100).is_back(&now(window(120, &[]), 60)) && !calm(100).is_back(&now(window(121, &[]), 60)));
+        assert!(!calm(100).is_back(&now(window(100, &[]), 50 + 10 + ALLOCATOR_MIB + 1)));
+        assert!(!calm(100).is_back(&now(Window::default(), 50)), "nothing done");
     }
 }
