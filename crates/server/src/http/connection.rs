@@ -177,3 +177,35 @@ fn overdue(pace: &Pace, bounds: &Bounds) -> Option<&'static str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpSocket};
+
+    use super::*;
+
+    /// Bytes that the kernel takes for a client that reads nothing.
+    async fn taken(prepare: impl Fn(&TcpStream)) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpSocket::new_v4().unwrap();
+        client.set_recv_buffer_size(4096).unwrap();
+        let (client, accepted) =
+            tokio::join!(client.connect(listener.local_addr().unwrap()), async { listener.accept().await.unwrap().0 });
+        prepare(&accepted);
+        let (some, mut taken) = (vec![0; 64 * 1024], 0);
+        accepted.writable().await.unwrap();
+        while let Ok(bytes) = accepted.try_write(&some) {
+            taken += bytes;
+        }
+        drop(client);
+        taken
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_kernel_takes_little_for_a_client_that_reads_nothing() {
+        let bounded = taken(|stream| bound_unsent(stream).unwrap()).await;
+        let unbounded = taken(|_| ()).await;
+        assert!(bounded < 512 * 1024, "{bounded} bytes, {unbounded} without the bound");
+    }
+}
