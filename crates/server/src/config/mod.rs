@@ -102,7 +102,7 @@ pub struct Storage {
     pub free_floor_mib: u64,
     /// A snapshot is taken after so many log entries.
     pub snapshot_every_entries: u64,
-    /// So many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
+    /// At most so many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
     pub keep_entries: u64,
     /// A snapshot is taken after so many MiB of log as well, or after as many as a snapshot has, if that is more. Once nothing has happened
     /// for a while, 1 MiB is enough.

@@ -33,8 +33,11 @@ pub(crate) struct Bounds {
     pub(crate) once: bool,
 }
 
-/// One that is cut off may take so long for what it was being sent.
+/// One that makes way is cut off after so long.
 const MAKE_WAY_WITHIN: Duration = Duration::from_secs(1);
+/// Not so one that is being sent a reply: when it has taken none of it for so long, in which the slowest lines take [`UNSENT_BYTES`], or after
+/// the time for a write in any case.
+const TAKES_NOTHING: Duration = Duration::from_secs(5);
 
 /// Whoever answers requests.
 pub(crate) trait Front: Clone + Send + Sync + 'static {
@@ -132,11 +135,11 @@ pub(crate) async fn serve(
                 connection.as_mut().graceful_shutdown();
             }
             () = ends.make_way.cancelled(), if making_way.is_none() => {
-                making_way = Some(Instant::now() + MAKE_WAY_WITHIN);
+                making_way = Some(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
             () = tokio::time::sleep(wait(&pace, &bounds, if making_way.is_some() { tick.min(MAKE_WAY_WITHIN) } else { tick })) => {
-                let late = making_way.is_some_and(|until| Instant::now() >= until && pace.now().0 != Phase::Busy);
+                let late = making_way.is_some_and(|since| is_late(&pace, &bounds, since.elapsed()));
                 if let Some(why) = overdue(&pace, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");
                     metrics::counter!("lockkeeper_http_connections_cut_total", "why" => why).increment(1);
@@ -170,6 +173,16 @@ fn wait(pace: &Pace, bounds: &Bounds, tick: Duration) -> Duration {
     left.min(tick).max(Duration::from_millis(1))
 }
 
+/// Whether one that has been making way for so long is to be cut off.
+fn is_late(pace: &Pace, bounds: &Bounds, making_way: Duration) -> bool {
+    match pace.now() {
+        (Phase::Busy, _) => false,
+        (Phase::Header, _) => making_way >= MAKE_WAY_WITHIN,
+        // One that is sent nothing has ended by itself.
+        (Phase::Idle, lasted) => lasted.min(making_way) >= TAKES_NOTHING || making_way >= bounds.write_timeout,
+    }
+}
+
 fn overdue(pace: &Pace, bounds: &Bounds) -> Option<&'static str> {
     match pace.now() {
         (Phase::Idle, lasted) if lasted >= bounds.idle_timeout => Some("idle"),
@@ -180,6 +193,7 @@ fn overdue(pace: &Pace, bounds: &Bounds) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpSocket};
 
     use super::*;
@@ -199,6 +213,59 @@ mod tests {
         }
         drop(client);
         taken
+    }
+
+    /// Answers everything with the same bytes.
+    #[derive(Clone)]
+    struct Large(usize);
+
+    impl Front for Large {
+        async fn answer(&self, _: Request<Incoming>) -> Response<Body> {
+            Response::new(Body::from(vec![b'x'; self.0]))
+        }
+    }
+
+    /// Asks for a large reply, has the connection make way, and pauses so often while it reads. Gives the bytes that came.
+    async fn read_while_it_makes_way(bytes: usize, mut pauses: usize, pause: Duration) -> usize {
+        let second = Duration::from_secs(1);
+        let bounds = Bounds {
+            buffer_bytes: 16 * 1024,
+            header_read_timeout: 10 * second,
+            idle_timeout: 60 * second,
+            write_timeout: 30 * second,
+            once: false,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpSocket::new_v4().unwrap();
+        client.set_recv_buffer_size(4096).unwrap();
+        let (client, accepted) = tokio::join!(client.connect(listener.local_addr().unwrap()), listener.accept());
+        let ends = Ends { finish: CancellationToken::new(), make_way: CancellationToken::new() };
+        tokio::spawn(serve(accepted.unwrap(), Pace::new(), Large(bytes), Arc::new(bounds), ends.clone()));
+        let mut client = client.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
+        let (mut some, mut came) = (vec![0; 16 * 1024], 0);
+        loop {
+            match client.read(&mut some).await {
+                Ok(0) | Err(_) => return came,
+                Ok(bytes) => came += bytes,
+            }
+            ends.make_way.cancel();
+            if pauses > 0 {
+                pauses -= 1;
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn who_makes_way_is_sent_its_reply_while_it_reads_it() {
+        const BYTES: usize = 1_000_000;
+        let began = Instant::now();
+        let came = read_while_it_makes_way(BYTES, 4, MAKE_WAY_WITHIN / 2).await;
+        assert!(came > BYTES, "{came} of {BYTES} bytes and a header, within {:?}", began.elapsed());
+        assert!(began.elapsed() > MAKE_WAY_WITHIN);
+        let came = read_while_it_makes_way(BYTES, 1, TAKES_NOTHING + 2 * MAKE_WAY_WITHIN).await;
+        assert!(came < BYTES, "all of it came to one that did not read on");
     }
 
     #[cfg(target_os = "linux")]

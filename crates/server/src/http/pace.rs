@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 /// What a connection is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing, since the last reply or since it was accepted.
+    /// Nothing, since it was accepted or since something of the last reply was taken.
     Idle = 0,
     /// A request's header has begun and is not complete.
     Header = 1,
@@ -66,7 +66,7 @@ impl Pace {
     }
 }
 
-/// A socket that notices when a header begins.
+/// A socket that notices when a header begins, and when something of a reply is taken.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: TcpStream,
@@ -76,6 +76,13 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) fn new(stream: TcpStream, pace: Arc<Pace>) -> Self {
         Self { stream, pace }
+    }
+
+    /// Whose reply is being sent has not been idle.
+    fn went_on(&self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(_))) && self.pace.now().0 == Phase::Idle {
+            self.pace.enter(Phase::Idle);
+        }
     }
 
     /// The socket alone: what follows on it has another pace.
@@ -97,7 +104,9 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.went_on(&written);
+        written
     }
 
     fn poll_write_vectored(
@@ -105,7 +114,9 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.went_on(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
