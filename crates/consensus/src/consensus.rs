@@ -143,8 +143,6 @@ impl Consensus {
         let _ = shared.set(Arc::downgrade(&inner));
         let watcher = Watcher {
             raft,
-            bounds,
-            machine: inner.machine.clone(),
             peers,
             time,
             leadership: leadership_sender,
@@ -153,6 +151,7 @@ impl Consensus {
             stop: stop.clone(),
         };
         tokio::spawn(watcher.run());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(bounds.keep(inner.raft.clone(), inner.machine.clone())));
         tokio::spawn(stop.clone().run_until_cancelled_owned(lifeline::keep(inner.clone())));
         tokio::spawn(stop.run_until_cancelled_owned(admission::run(inner.clone(), wanted, fresh)));
         Ok(Consensus { inner })

@@ -16,8 +16,11 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::log_size::LogSize;
+use crate::machine::Machine;
 use crate::types::{LogId, Raft, TypeConfig};
 
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A log to which nothing has been added for so long is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(5);
 /// Less log than this is not worth a snapshot while it is quiet.
@@ -95,9 +98,16 @@ impl LogBounds {
         Self { size, snapshots, busy, stillness }
     }
 
+    /// Keeps the log so until consensus stops. A task of its own: openraft takes what is asked for when it gets to it.
+    pub(crate) async fn keep(mut self, raft: Raft, machine: Arc<dyn Machine>) {
+        while self.look(&raft, machine.snapshot_bytes()).await.is_ok() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
     /// Asks for a snapshot, or for what lies too far behind it to go, where it is time. Asking for what is under way does nothing.
     /// `state_bytes`: how large a snapshot would be now.
-    pub(crate) async fn keep(&mut self, raft: &Raft, state_bytes: u64) -> Result<(), Fatal<TypeConfig>> {
+    async fn look(&mut self, raft: &Raft, state_bytes: u64) -> Result<(), Fatal<TypeConfig>> {
         let reached = {
             let metrics = raft.metrics();
             let metrics = metrics.borrow_watched();

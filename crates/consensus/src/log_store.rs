@@ -32,6 +32,8 @@ pub(crate) struct LogStore {
     committed: Arc<AtomicU64>,
     /// The last entry that is durable.
     durable: Arc<AtomicU64>,
+    /// The last entry that a leader named, and that is applied here as it was named.
+    agreed: Arc<Mutex<Option<LogPosition>>>,
     fatal: FatalHook,
 }
 
@@ -45,7 +47,8 @@ impl LogStore {
         let bounds = store.bounds();
         let durable = bounds.last.map_or(0, |last| last.index);
         let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
-        Ok(LogStore { store, size, committed: Arc::new(committed.into()), durable: Arc::new(durable.into()), fatal })
+        let (committed, durable) = (Arc::new(committed.into()), Arc::new(durable.into()));
+        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), fatal })
     }
 
     /// How many bytes of the log lie where, as it grows and is cut.
@@ -100,10 +103,14 @@ impl LogStore {
             return Ok(());
         }
         if let Some(prev) = request.prev_log_id.as_ref().map(position_of)
+            // What is applied stays as it is, and a quiet leader names the same position again and again.
+            && *self.agreed.lock() != Some(prev)
             && let Some(held) = self.position_at(prev.index, applied)?
-            && held != prev
         {
-            return self.stop_for(&contradiction(prev, held));
+            if held != prev {
+                return self.stop_for(&contradiction(prev, held));
+            }
+            *self.agreed.lock() = Some(prev);
         }
         // An index of 0 counts as nothing applied.
         let repeated = |entry: &&Entry| (1..=applied).contains(&entry.log_id.index());

@@ -11,8 +11,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::consensus::FatalHook;
-use crate::log_bounds::LogBounds;
-use crate::machine::Machine;
 use crate::membership::{is_near, members_of};
 use crate::peers::Peers;
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
@@ -24,8 +22,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Watcher {
     pub(crate) raft: Raft,
-    pub(crate) bounds: LogBounds,
-    pub(crate) machine: Arc<dyn Machine>,
     pub(crate) peers: Peers,
     pub(crate) time: Arc<dyn Timekeeper>,
     pub(crate) leadership: watch::Sender<Leadership>,
@@ -36,12 +32,10 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Runs until consensus stops.
-    pub(crate) async fn run(mut self) {
+    pub(crate) async fn run(self) {
         let mut metrics = self.raft.server_metrics();
         loop {
             self.publish();
-            // Why consensus has stopped is told below.
-            let _ = self.bounds.keep(&self.raft, self.machine.snapshot_bytes()).await;
             let changed = tokio::select! {
                 () = self.stop.cancelled() => break,
                 changed = metrics.changed() => changed.is_ok(),
