@@ -1,4 +1,4 @@
-//! The allocator, and how it gives memory back while a node has little to do.
+//! The allocator, and how it gives memory back.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -25,6 +25,6 @@ pub(crate) fn collect_now_and_then() {
     #[expect(unsafe_code, reason = "mimalloc has no other way to collect")]
     // SAFETY: it takes a flag and touches nothing but the allocator's own records, which any thread may have it do at any time.
     unsafe {
-        libmimalloc_sys::mi_collect(true);
+        libmimalloc_sys::mi_collect(false);
     }
 }
