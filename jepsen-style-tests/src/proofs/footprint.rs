@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     tokio::time::sleep(IDLE).await;
     let mut step = async |name: &str, cluster: &mut Cluster, busy: Footprint| -> Result<(), Failed> {
         let (footprint, took) = come_back(cluster).await?;
-        let line = format!("{name}: {busy} at most, {footprint} {:.0} s after", took.as_secs_f64());
+        let line = format!("{name}: {busy} under it, {footprint} {:.0} s after", took.as_secs_f64());
         context.story.say(&line);
         findings.extend(footprint.judge(name));
         told.push(line);

@@ -68,12 +68,14 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let honest = Honest::begin(&cluster, leader).await?;
     let calm = Calm { window: look(&honest, CALM).await, mib: rss_mib(pid)? };
     context.story.say(format!("calm: {}", calm.describe()));
-    let mut findings = Vec::new();
+    let mut findings = calm.window.failures.clone();
     let mut told = Vec::new();
     for class in classes {
         let tried = Trial { cluster: &cluster, node: (leader, pid), honest: &honest };
         let mut tried = tried.try_class(class, seconds).await?;
-        tried.back = back(context, &honest, pid, &calm).await?;
+        let (back, failures) = back(context, &honest, pid, &calm).await?;
+        tried.back = back;
+        tried.window.failures.extend(failures);
         findings.extend(tried.judge(&calm));
         let line = tried.describe();
         context.story.say(&line);
@@ -140,10 +142,13 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     Ok(())
 }
 
+/// What is seen within a time. What failed since the look before counts as well: nobody else looks at it.
 async fn look(honest: &Honest, time: Duration) -> Window {
-    honest.window();
+    let before = honest.window();
     tokio::time::sleep(time).await;
-    honest.window()
+    let mut window = honest.window();
+    window.failures.splice(0..0, before.failures);
+    window
 }
 
 /// What a class tries its luck against.
@@ -215,17 +220,23 @@ async fn refusals(api: &Api, class: Class) -> Counts {
     class.shares().iter().map(|key| ((*key).to_owned(), counted(&metrics, key))).collect()
 }
 
-/// Waits until the honest and the memory are what they were in calm; how long that took, if it was not too long.
-async fn back(context: &Context, honest: &Honest, pid: i32, calm: &Calm) -> Result<Option<Duration>, Failed> {
-    let began = Instant::now();
+/// Waits until the honest and the memory are what they were in calm; how long that took, if it was not too long, and what failed meanwhile.
+async fn back(
+    context: &Context,
+    honest: &Honest,
+    pid: i32,
+    calm: &Calm,
+) -> Result<(Option<Duration>, Vec<String>), Failed> {
+    let (began, mut failures) = (Instant::now(), Vec::new());
     loop {
         let now = Calm { window: look(honest, LOOK).await, mib: rss_mib(pid)? };
+        failures.extend(now.window.failures.iter().cloned());
         if calm.is_back(&now) {
-            return Ok(Some(began.elapsed()));
+            return Ok((Some(began.elapsed()), failures));
         }
         if began.elapsed() > RECOVERS_WITHIN {
             context.story.say(format!("not back: {}", now.describe()));
-            return Ok(None);
+            return Ok((None, failures));
         }
     }
 }

@@ -149,6 +149,25 @@ impl Trials<'_> {
         self.all_turned_away(&mut cluster, &two, "two").await
     }
 
+    /// All are in step. What was acknowledged before the copies were put back may be gone only if the two went on without it.
+    async fn one_history_is_left(
+        &self,
+        cluster: &Cluster,
+        third: u64,
+        went_on: bool,
+        name: &str,
+    ) -> Result<(), Failed> {
+        let (after, other) = (has(cluster, third, "after-0").await?, has(cluster, third, "other-0").await?);
+        match (after, other) {
+            (true, false) => self.context.story.say("the two have taken what the third had"),
+            (false, true) if went_on => {
+                self.context.story.say("the third did not know that what it had was committed, and follows the two")
+            }
+            _ => return broken(format!("{name}: in step, with after: {after}, other: {other}, went on: {went_on}")),
+        }
+        Ok(())
+    }
+
     /// The same where the third was a follower. It may know too little to turn both away; then it stops before it takes another history
     /// for its own, and says so. After a kill it may not even know that what its log holds was committed: then it follows the two.
     async fn two_while_the_third_has_seen_nothing_of_it(&mut self) -> Result<(), Failed> {
@@ -171,7 +190,7 @@ impl Trials<'_> {
             put_back(&cluster, *node, copy)?;
             cluster.spawn(*node)?;
         }
-        write_when_led(&mut cluster, &two).await?;
+        let went_on = write_when_led(&mut cluster, &two).await?;
         cluster.spawn(third)?;
         let begun = Instant::now();
         loop {
@@ -181,8 +200,7 @@ impl Trials<'_> {
                 break;
             }
             if in_step(&cluster).await {
-                self.context.story.say("the third did not know that what it had was committed, and follows the two");
-                return Ok(());
+                return self.one_history_is_left(&cluster, third, went_on, name).await;
             }
             if begun.elapsed() > FOUND_OUT_WITHIN {
                 return broken(format!(
@@ -343,6 +361,18 @@ async fn write(cluster: &Cluster, at: u64, name: &str) -> Result<(), Failed> {
         made.map_err(|failure| Failed::Broken(format!("a write while nothing is wrong: {failure}")))?;
     }
     Ok(())
+}
+
+/// Whether a write of that name is there.
+async fn has(cluster: &Cluster, at: u64, name: &str) -> Result<bool, Failed> {
+    let api = cluster.api(at);
+    let asked = api.client().get(format!("{}/v1/nodes/rollback/{name}", api.base())).send().await;
+    let status = asked.map_err(|error| Failed::Broken(format!("a read while all are ready: {error}")))?.status();
+    match status.as_u16() {
+        200 => Ok(true),
+        404 => Ok(false),
+        _ => broken(format!("a read while all are ready is answered with {status}")),
+    }
 }
 
 /// Whether the nodes acknowledge a write of their own before one of them ends, or too much time has passed.
