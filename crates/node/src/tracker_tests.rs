@@ -84,12 +84,15 @@ fn bounded_batches_name_everyone_in_the_end() {
 fn a_stalled_leader_reads_its_mail_first() {
     let mut tracker = SessionTracker::default();
     tracker.opened(ONE, 1_000, 0);
-    tracker.stalled(3_000, 3_100);
+    tracker.stalled(1_500, 3_100);
     assert!(tracker.take_silent(3_100, 10).is_empty());
     tracker.heard(ONE, 3_150);
-    assert!(tracker.take_silent(4_150, 10).is_empty());
-    assert!(tracker.take_silent(6_099, 10).is_empty());
-    assert_eq!(tracker.take_silent(6_100, 10), [ONE]);
+    assert!(tracker.take_silent(4_599, 10).is_empty());
+    assert_eq!(tracker.take_silent(4_600, 10), [ONE]);
+    tracker.opened(SessionId(2), 1_000, 4_600);
+    tracker.stalled(30_000, 40_000);
+    assert!(tracker.take_silent(40_000 + MAX_GRACE_MS - 1, 10).is_empty());
+    assert_eq!(tracker.take_silent(40_000 + MAX_GRACE_MS, 10), [SessionId(2)], "however long the stall was");
 }
 
 #[test]
