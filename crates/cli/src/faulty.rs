@@ -2,7 +2,6 @@
 //!
 //! Built only with the feature `planted`. It must never be installed anywhere, and never stand where `lockkeeper` is looked for.
 
-mod allocator;
 mod args;
 mod commands;
 mod failure;
@@ -12,6 +11,10 @@ mod program;
 mod supervise;
 
 use std::process::ExitCode;
+
+/// As the program that it stands in for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match lockkeeper_planted::from_env() {

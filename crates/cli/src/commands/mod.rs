@@ -39,14 +39,8 @@ pub(crate) fn on_runtime(command: impl Future<Output = Result<(), Failure>>) -> 
 }
 
 pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    runtime_that(|| ())
-}
-
-/// One that does so each time before it waits.
-pub(crate) fn runtime_that(before_it_waits: fn()) -> Result<tokio::runtime::Runtime, Failure> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(before_it_waits)
         .build()
         .map_err(|e| Failure::failed(format!("cannot start the runtime: {e}")))
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     // What a node stores is nobody else's; sled creates its files as the mask has it.
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
-    let served = super::runtime_that(crate::allocator::collect_now_and_then)?.block_on(async {
+    let served = super::runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let told_to_stop = async move {
