@@ -28,6 +28,21 @@ struct Asked {
     answer: Option<LockAnswer>,
 }
 
+impl Asked {
+    /// An acquire of which nobody knows whether, and under which token, it was granted.
+    fn is_untold(&self) -> bool {
+        matches!(self.ask, RwAsk::Acquire { .. }) && self.answer.is_none()
+    }
+
+    /// The token that this is about, which its client must have been told.
+    fn about(&self) -> Option<u64> {
+        match self.ask {
+            RwAsk::Release { token, .. } | RwAsk::Downgrade { token, .. } | RwAsk::Verify { token } => Some(token),
+            RwAsk::Acquire { .. } | RwAsk::SessionEnds { .. } => None,
+        }
+    }
+}
+
 fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
     let of = |under: Under| (under.locks, under.session, under.token);
     let done = (op.ended == Ended::Ok).then_some(LockAnswer::Done);
@@ -79,12 +94,18 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     let mut alive_us: BTreeMap<u64, u64> = BTreeMap::new();
     let ops = run.history.ops();
     let granted: BTreeSet<u64> = ops.iter().filter_map(token_granted).collect();
-    for op in ops {
-        // A grant that was taken away before its client was told: the library has asked anew, and the client was told of another.
-        if op.what == tells::FORCE && op.asked::<Under>().is_ok_and(|under| !granted.contains(&under.token)) {
-            continue;
-        }
-        let Some(asked) = asked(&op).map_err(|error| error.to_string())? else { continue };
+    // A grant that was taken away before its client was told: the library has asked anew, and the client was told of another.
+    let never_told =
+        |op: &Op| op.what == tells::FORCE && op.asked::<Under>().is_ok_and(|under| !granted.contains(&under.token));
+    let mut asks = Vec::new();
+    for op in ops.iter().filter(|op| !never_told(op)) {
+        asks.extend(asked(op).map_err(|error| error.to_string())?.map(|asked| (op, asked)));
+    }
+    // A grant that nobody was told of explains nothing where only told ones are given back and asked about: an order with it is one
+    // without it, for nothing is refused here because a lock is held. With it a search has more orders to try by far.
+    let all_told = asks.iter().filter_map(|(_, asked)| asked.about()).all(|token| granted.contains(&token));
+    asks.retain(|(_, asked)| !(all_told && asked.is_untold()));
+    for (op, asked) in asks {
         for lock in &asked.locks {
             let left = left.entry((lock.clone(), asked.owner)).or_default();
             match (asked.ask, asked.answer) {
@@ -99,7 +120,7 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
             let last = alive_us.entry(asked.owner).or_default();
             *last = (*last).max(op.invoked_us);
         }
-        let Some(operation) = Operation::of(&op, asked.ask, asked.answer) else { continue };
+        let Some(operation) = Operation::of(op, asked.ask, asked.answer) else { continue };
         let operation = match ends.get(&asked.owner) {
             Some(at) => operation.closed_at(*at),
             None => operation,
@@ -279,6 +300,32 @@ mod tests {
         story.acquire(1, Mode::Exclusive, 0, 10, None);
         story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
         assert_eq!(story.judged(exclusive), Verdict::Valid);
+    }
+
+    #[test]
+    fn a_grant_that_nobody_was_told_of_may_be_given_back() {
+        let mut story = Story::of(&[]);
+        story.acquire(1, Mode::Exclusive, 0, 10, None);
+        story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
+        story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
+        assert_eq!(story.judged(exclusive), Verdict::Valid);
+    }
+
+    /// Each waits long, and vanishes with what it was granted; each has asked twice, and was not answered once.
+    #[test]
+    fn many_sessions_that_end_beside_each_other_are_decided() {
+        const COUNT: u64 = 24;
+        let ends: Vec<_> = (1..=COUNT).map(|session| (session, 1_000 + session, 3_000 - session)).collect();
+        let judged = |first_lives_until_us: u64| {
+            let mut story = Story::of(&ends);
+            for session in 1..=COUNT {
+                story.acquire(session, Mode::Exclusive, 0, 1_000 + 10 * session, Some(100 + session));
+                story.acquire(session, Mode::Exclusive, 0, 20, None);
+            }
+            story.under(tells::DOWNGRADE, 1, 101, first_lives_until_us, first_lives_until_us + 1, json!(null));
+            story.judged(exclusive)
+        };
+        assert_eq!((judged(500), judged(2_000)), (Verdict::Valid, Verdict::Invalid));
     }
 
     #[test]

@@ -23,13 +23,22 @@ pub enum LockAsk {
         /// The token.
         token: u64,
     },
-    /// The owner's session ends and with it all it holds. Put one into the history for each session that was not closed by a release:
+    /// The owner's session ends and with it all it holds; it is granted nothing any more. Put one into the history for each session that was not closed by a release:
     /// invoked at its last sign of life, done when it was seen to be gone, open if that was never seen. And close that owner's
     /// requests of unknown outcome at the same moment ([`super::Operation::closed_at`]), or the search explodes.
     SessionEnds {
         /// Whose.
         owner: u64,
     },
+}
+
+impl LockAsk {
+    pub(super) fn who_acquires(&self) -> Option<u64> {
+        match *self {
+            LockAsk::Acquire { owner } => Some(owner),
+            LockAsk::Release { .. } | LockAsk::Verify { .. } | LockAsk::SessionEnds { .. } => None,
+        }
+    }
 }
 
 /// What a lock answers.
@@ -63,6 +72,28 @@ pub struct Held {
     pub holder: Option<(u64, Option<u64>)>,
     /// The largest token that was told.
     pub largest: u64,
+    /// The owners whose session is over.
+    pub ended: Ended,
+}
+
+/// The owners whose session is over, in order: certainly, or because that freed something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ended(Vec<u64>);
+
+impl Ended {
+    pub(super) fn contains(&self, owner: u64) -> bool {
+        self.0.binary_search(&owner).is_ok()
+    }
+
+    pub(super) fn insert(&mut self, owner: u64) {
+        if let Err(at) = self.0.binary_search(&owner) {
+            self.0.insert(at, owner);
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(self.0.as_slice())
+    }
 }
 
 impl Model for Mutex {
@@ -75,18 +106,19 @@ impl Model for Mutex {
     }
 
     fn step(&self, state: &Held, input: &LockAsk, output: Option<&LockAnswer>) -> Option<Held> {
-        let Held { holder, largest } = *state;
-        let free = Held { holder: None, largest };
+        let Held { holder, largest, ended } = state;
+        let (holder, largest) = (*holder, *largest);
+        let held_by = |holder, largest| Held { holder, largest, ended: ended.clone() };
+        let may_hold = |owner| holder.is_none() && !ended.contains(owner);
         match (*input, output.copied()) {
-            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => (holder.is_none()
-                && self.tokens.comes_next(largest, token))
-            .then_some(Held { holder: Some((owner, Some(token))), largest: token }),
-            (LockAsk::Acquire { owner }, None) => {
-                holder.is_none().then_some(Held { holder: Some((owner, None)), largest })
+            (LockAsk::Acquire { owner }, Some(LockAnswer::Granted { token })) => {
+                let next = may_hold(owner) && self.tokens.comes_next(largest, token);
+                next.then(|| held_by(Some((owner, Some(token))), token))
             }
+            (LockAsk::Acquire { owner }, None) => may_hold(owner).then(|| held_by(Some((owner, None)), largest)),
             (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => holder.is_some().then(|| state.clone()),
             (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => {
-                is(holder, owner, token).then_some(free)
+                is(holder, owner, token).then(|| held_by(None, largest))
             }
             (LockAsk::Release { owner, token }, Some(LockAnswer::NotHeld)) => {
                 // Of a grant that nobody was told of the token is not known, so this may be true of it.
@@ -98,8 +130,12 @@ impl Model for Mutex {
                 Some((_, None)) => Some(state.clone()),
                 None => (!held).then(|| state.clone()),
             },
-            (LockAsk::SessionEnds { owner }, _) => {
-                Some(if holder.is_some_and(|(by, _)| by == owner) { free } else { state.clone() })
+            (LockAsk::SessionEnds { owner }, answer) => {
+                let mut next = held_by(holder.filter(|(by, _)| *by != owner), largest);
+                if answer.is_some() || next.holder != holder {
+                    next.ended.insert(owner);
+                }
+                self.tokens.may_end(largest, owner).then_some(next)
             }
             _ => None,
         }
@@ -110,7 +146,11 @@ impl Model for Mutex {
     }
 
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
-        Some(Self { tokens: Tokens::of::<Self>(operations, |input| matches!(input, LockAsk::Acquire { .. }))? })
+        Some(Self { tokens: Tokens::of::<Self>(operations, LockAsk::who_acquires)? })
+    }
+
+    fn weight(&self, state: &Held) -> usize {
+        size_of_val(state) + state.ended.bytes()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A lock that readers share and a writer has alone.
 
-use super::lock::LockAnswer;
+use super::lock::{Ended, LockAnswer};
 use super::semaphore::{End, Grant, end, verify};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
@@ -56,11 +56,13 @@ pub struct RwHeld {
     pub readers: Vec<Grant>,
     /// The largest token that was told.
     pub largest: u64,
+    /// The owners whose session is over.
+    pub ended: Ended,
 }
 
 impl RwHeld {
     fn granted(&self, owner: u64, shared: bool, token: Option<u64>) -> Option<Self> {
-        if self.writer.is_some() || (!shared && !self.readers.is_empty()) {
+        if self.writer.is_some() || (!shared && !self.readers.is_empty()) || self.ended.contains(owner) {
             return None;
         }
         let mut next = Self { largest: token.unwrap_or(self.largest), ..self.clone() };
@@ -122,8 +124,14 @@ impl Model for RwLock {
             (RwAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.all(), token, held).then(|| state.clone())
             }
-            (RwAsk::SessionEnds { owner }, _) => {
-                Some(state.without(End::All { owner }).unwrap_or_else(|| state.clone()))
+            (RwAsk::SessionEnds { owner }, answer) => {
+                let freed = state.without(End::All { owner });
+                let is_over = answer.is_some() || freed.is_some();
+                let mut next = freed.unwrap_or_else(|| state.clone());
+                if is_over {
+                    next.ended.insert(owner);
+                }
+                self.tokens.may_end(state.largest, owner).then_some(next)
             }
             _ => None,
         }
@@ -134,10 +142,14 @@ impl Model for RwLock {
     }
 
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
-        Some(Self { tokens: Tokens::of::<Self>(operations, |input| matches!(input, RwAsk::Acquire { .. }))? })
+        let who_acquires = |input: &RwAsk| match *input {
+            RwAsk::Acquire { owner, .. } => Some(owner),
+            _ => None,
+        };
+        Some(Self { tokens: Tokens::of::<Self>(operations, who_acquires)? })
     }
 
     fn weight(&self, state: &RwHeld) -> usize {
-        size_of_val(state) + size_of_val(state.readers.as_slice())
+        size_of_val(state) + size_of_val(state.readers.as_slice()) + state.ended.bytes()
     }
 }

@@ -1,6 +1,6 @@
 //! A semaphore: so many may hold at a time.
 
-use super::lock::{LockAnswer, LockAsk};
+use super::lock::{Ended, LockAnswer, LockAsk};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
 
@@ -66,6 +66,8 @@ pub struct Permits {
     pub holders: Vec<Grant>,
     /// The largest token that was told.
     pub largest: u64,
+    /// The owners whose session is over.
+    pub ended: Ended,
 }
 
 impl Semaphore {
@@ -76,7 +78,7 @@ impl Semaphore {
 
     fn granted(&self, state: &Permits, owner: u64, token: Option<u64>) -> Option<Permits> {
         let in_turn = token.is_none_or(|token| self.tokens.comes_next(state.largest, token));
-        if state.holders.len() >= self.permits || !in_turn {
+        if state.holders.len() >= self.permits || state.ended.contains(owner) || !in_turn {
             return None;
         }
         let mut next = Permits { largest: token.unwrap_or(state.largest), ..state.clone() };
@@ -117,7 +119,15 @@ impl Model for Semaphore {
             (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.holders, token, held).then(|| state.clone())
             }
-            (LockAsk::SessionEnds { owner }, _) => Some(without(End::All { owner }).unwrap_or_else(|| state.clone())),
+            (LockAsk::SessionEnds { owner }, answer) => {
+                let freed = without(End::All { owner });
+                let is_over = answer.is_some() || freed.is_some();
+                let mut next = freed.unwrap_or_else(|| state.clone());
+                if is_over {
+                    next.ended.insert(owner);
+                }
+                self.tokens.may_end(state.largest, owner).then_some(next)
+            }
             _ => None,
         }
     }
@@ -127,13 +137,10 @@ impl Model for Semaphore {
     }
 
     fn knowing(&self, operations: &[OperationOf<Self>]) -> Option<Self> {
-        Some(Self {
-            tokens: Tokens::of::<Self>(operations, |input| matches!(input, LockAsk::Acquire { .. }))?,
-            ..self.clone()
-        })
+        Some(Self { tokens: Tokens::of::<Self>(operations, LockAsk::who_acquires)?, ..self.clone() })
     }
 
     fn weight(&self, state: &Permits) -> usize {
-        size_of_val(state) + size_of_val(state.holders.as_slice())
+        size_of_val(state) + size_of_val(state.holders.as_slice()) + state.ended.bytes()
     }
 }

@@ -1,35 +1,50 @@
 //! The tokens that were told, known beforehand: they rise from grant to grant, so each grant that was told has its place among them before
-//! the search begins. Without this a search that places one of two grants too early finds out only when nothing fits any more.
+//! the search begins, and a session ends after all of its own. Without this a search that places something too early finds out only when
+//! nothing fits any more.
+
+use std::collections::BTreeMap;
 
 use super::lock::LockAnswer;
 use super::{Model, OperationOf};
 
-/// Of one lock, in order. Without any, every rising token will do.
+/// Of one lock. Without any, every rising token will do, and a session may end at any time.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tokens(Vec<u64>);
+pub(super) struct Tokens {
+    /// In order.
+    told: Vec<u64>,
+    /// The largest that each owner was told.
+    last_of: BTreeMap<u64, u64>,
+}
 
 impl Tokens {
     /// Those of the grants that certainly took place. None if there are none.
     pub(super) fn of<M: Model<Output = LockAnswer>>(
         operations: &[OperationOf<M>],
-        is_acquire: impl Fn(&M::Input) -> bool,
+        who_acquires: impl Fn(&M::Input) -> Option<u64>,
     ) -> Option<Self> {
-        let acquired =
-            operations.iter().filter(|operation| operation.must_take_place() && is_acquire(&operation.input));
-        let mut tokens: Vec<u64> = acquired
-            .filter_map(|operation| match operation.output {
-                Some(LockAnswer::Granted { token }) => Some(token),
-                _ => None,
-            })
-            .collect();
-        tokens.sort_unstable();
-        (!tokens.is_empty()).then_some(Self(tokens))
+        let mut tokens = Self::default();
+        for operation in operations.iter().filter(|operation| operation.must_take_place()) {
+            if let (Some(owner), Some(LockAnswer::Granted { token })) =
+                (who_acquires(&operation.input), operation.output.as_ref())
+            {
+                tokens.told.push(*token);
+                let last = tokens.last_of.entry(owner).or_default();
+                *last = (*last).max(*token);
+            }
+        }
+        tokens.told.sort_unstable();
+        (!tokens.told.is_empty()).then_some(tokens)
     }
 
     /// Whether a grant under this token may come when `largest` was the one before it: no other that was told lies between.
     pub(super) fn comes_next(&self, largest: u64, token: u64) -> bool {
-        let next = self.0.get(self.0.partition_point(|told| *told <= largest));
+        let next = self.told.get(self.told.partition_point(|told| *told <= largest));
         token > largest && next.is_none_or(|next| token <= *next)
+    }
+
+    /// Whether this owner's session may end when `largest` was the last grant: it was granted nothing later.
+    pub(super) fn may_end(&self, largest: u64, owner: u64) -> bool {
+        self.last_of.get(&owner).is_none_or(|last| *last <= largest)
     }
 }
 
@@ -39,9 +54,17 @@ mod tests {
 
     #[test]
     fn no_token_is_passed_over() {
-        let tokens = Tokens(vec![3, 5, 9]);
+        let tokens = Tokens { told: vec![3, 5, 9], last_of: BTreeMap::new() };
         assert!(tokens.comes_next(0, 3) && tokens.comes_next(3, 5) && tokens.comes_next(9, 12));
         assert!(!tokens.comes_next(0, 5) && !tokens.comes_next(3, 9) && !tokens.comes_next(3, 3));
         assert!(Tokens::default().comes_next(0, 5) && !Tokens::default().comes_next(5, 5));
+    }
+
+    #[test]
+    fn a_session_ends_after_its_last_grant() {
+        let tokens = Tokens { told: vec![3, 5, 9], last_of: BTreeMap::from([(1, 9), (2, 5)]) };
+        assert!(tokens.may_end(9, 1) && tokens.may_end(5, 2) && tokens.may_end(0, 7));
+        assert!(!tokens.may_end(5, 1) && !tokens.may_end(3, 2));
+        assert!(Tokens::default().may_end(0, 1));
     }
 }

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
+use super::super::lock::Ended;
 use super::*;
 
 /// What chance says of one operation.
@@ -31,6 +32,11 @@ trait Runs: Model {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(Self::Input, Self::Output)>;
 }
 
+/// A client whose session is over has a new one.
+fn owner(draw: &Draw, ended: &Ended) -> u64 {
+    (0..).map(|number| u64::from(draw.client) + 4 * number).find(|owner| !ended.contains(*owner)).expect("endless")
+}
+
 impl Runs for Register {
     fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(RegisterAsk, RegisterAnswer)> {
         let version = state.map_or(0, |(_, version)| version);
@@ -47,7 +53,7 @@ impl Runs for Register {
 
 impl Runs for Mutex {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
-        let owner = u64::from(draw.client);
+        let owner = owner(draw, &state.ended);
         Some(match (draw.what, state.holder) {
             (0..=3, None) => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
             (0, Some(_)) => (LockAsk::Acquire { owner }, LockAnswer::Busy),
@@ -65,7 +71,7 @@ impl Runs for Mutex {
 
 impl Runs for Semaphore {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(LockAsk, LockAnswer)> {
-        let owner = u64::from(draw.client);
+        let owner = owner(draw, &state.ended);
         let full = state.holders.len() >= self.permits;
         Some(match (draw.what, state.holders.first().copied()) {
             (0..=3, _) if !full => (LockAsk::Acquire { owner }, LockAnswer::Granted { token: point + 1 }),
@@ -79,7 +85,7 @@ impl Runs for Semaphore {
 
 impl Runs for RwLock {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(RwAsk, LockAnswer)> {
-        let owner = u64::from(draw.client);
+        let owner = owner(draw, &state.ended);
         let shared = draw.value > 0;
         let free = state.writer.is_none() && (shared || state.readers.is_empty());
         let holder = state.writer.or_else(|| state.readers.first().copied());

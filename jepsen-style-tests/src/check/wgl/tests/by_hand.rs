@@ -114,6 +114,33 @@ fn a_holder_that_vanished_frees_the_lock_when_its_session_ends() {
 }
 
 #[test]
+fn a_session_that_is_over_is_granted_nothing() {
+    let granted = |token| Granted { token };
+    let ends = done(9, LockAsk::SessionEnds { owner: 1 }, Done, 10, 20);
+    let later = |owner| acquire(2, owner, granted(6), 30, 40);
+    assert!(is_good(&Mutex::default(), &[ends.clone(), later(2)]));
+    assert!(!is_good(&Mutex::default(), &[ends, later(1)]));
+}
+
+/// Many wait long, each is granted the lock and vanishes with it, and the sessions end in whatever order.
+#[test]
+fn many_sessions_that_end_beside_each_other_are_decided_in_few_steps() {
+    const COUNT: u64 = 24;
+    let mut operations = Vec::new();
+    for owner in 1..=COUNT {
+        operations.push(acquire(owner, owner, Granted { token: owner }, 0, 1_000 + 10 * owner));
+        let until = 2_000 - owner;
+        operations.push(done(100 + owner, LockAsk::SessionEnds { owner }, Done, 0, until));
+        operations.push(open(200 + owner, LockAsk::Acquire { owner }, 0).closed_at(until));
+    }
+    let few = Budget { steps: 2_000, bytes: 1 << 20 };
+    assert!(matches!(search(&Mutex::default(), &operations, few), Finding::Linearizable { .. }));
+    // One of them was seen to live after the next had been told.
+    operations[1].invoked_us = 1_500;
+    assert!(matches!(search(&Mutex::default(), &operations, few), Finding::NotLinearizable(_)));
+}
+
+#[test]
 fn readers_share_and_writers_do_not() {
     let acquire =
         |op, owner, shared, token, from, to| done(op, RwAsk::Acquire { owner, shared }, Granted { token }, from, to);
