@@ -25,8 +25,8 @@ pub struct Config {
     pub snapshot_every_entries: u64,
     /// Entries kept in the log behind a snapshot, for followers that are a little late.
     pub keep_entries: u64,
-    /// A snapshot is taken after so many bytes of log as well, or after as many as a snapshot has, if that is more: a large state is not
-    /// written again and again.
+    /// A snapshot is taken after so many bytes of log as well, or after as many as a snapshot has, if that is more: a
+    /// large state is not written again and again.
     pub snapshot_every_bytes: u64,
     /// At most so many bytes of log stay behind a snapshot, or as many as it has, if that is more: sending it is no more to send then.
     pub keep_bytes: u64,

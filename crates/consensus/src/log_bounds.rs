@@ -1,7 +1,8 @@
 //! Keeps the log within its bounds in bytes. openraft knows those in entries alone, and an entry has a hundred bytes or some megabytes: with
 //! those alone a disk holds whatever 50,000 batches of a busy time happen to be.
 //!
-//! While nothing happens the bounds are lower: everybody has the log by then, and what a busy time has left is not kept for hours.
+//! While nothing happens the bounds are lower: everybody has the log by then, and what a busy time has left is not kept
+//! for hours.
 //!
 //! It decides nothing that matters for safety: it asks openraft for a snapshot, or to let go of what a snapshot covers, and openraft sees to
 //! it that nothing goes which no snapshot holds.
@@ -132,8 +133,8 @@ impl LogBounds {
     }
 }
 
-/// A large state is not written again and again: its size counts where it is larger than the bound. One that was large and is small
-/// by now is soon written, for the log holds all that it was.
+/// A large state is not written again and again: its size counts where it is larger than the bound. One that was large
+/// and is small by now is soon written, for the log holds all that it was.
 fn wanted(size: &LogSize, bounds: Bounds, reached: Reached, bytes: SnapshotBytes) -> Wanted {
     let Reached { applied, snapshot, purged } = reached;
     let enough = bounds.snapshot_every_bytes.max(bytes.last.min(bytes.now));

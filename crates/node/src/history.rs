@@ -50,7 +50,8 @@ impl History {
         self.complete_after = zxid;
     }
 
-    /// Takes in an event; they come in zxid order. The oldest make room before, so that the memory never grows by an event too many.
+    /// Takes in an event; they come in zxid order. The oldest make room before, so that the memory never grows by an
+    /// event too many.
     pub(crate) fn push(&mut self, event: WatchEvent) {
         self.bytes += event.bytes();
         while self.events.len() >= self.max_events || self.bytes > self.max_bytes {

@@ -173,7 +173,8 @@ impl SessionTracker {
     }
 }
 
-/// Longest time for which a stall of the leader puts off expiry: sockets are read within it, however long the stall was.
+/// Longest time for which a stall of the leader puts off expiry: sockets are read within it, however long the stall
+/// was.
 const MAX_GRACE_MS: u64 = 2_000;
 
 #[cfg(test)]

@@ -103,8 +103,8 @@ pub fn plan(bug: Option<Bug>, seed: u64) -> Plan {
         (plan.fault_every_ms, plan.fault_lasts_ms, plan.session_timeout_ms) = (4_000, 1_000, 8_000);
     }
     if bug == Bug::CountForgetfulTables {
-        // A node that was cut off has an old table, the two that had a newer one lose it before they can pass it on, and the clients are not
-        // there to say that they live.
+        // A node that was cut off has an old table, the two that had a newer one lose it before they can pass it on,
+        // and the clients are not there to say that they live.
         (plan.world.links, plan.world.disk, plan.world.nodes) = (quiet_links(), steady_disk(), 3);
         plan.faults = BTreeMap::from([(F::PartitionOne, 2), (F::PowerMajority, 1), (F::PauseClients, 1)]);
         (plan.fault_every_ms, plan.fault_lasts_ms, plan.session_timeout_ms) = (900, 4_000, 4_000);

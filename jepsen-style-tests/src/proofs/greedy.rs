@@ -34,7 +34,8 @@ pub(super) const BESIDES: Duration = Duration::from_secs(RECOVERS_WITHIN.as_secs
 const CALM: Duration = Duration::from_secs(5);
 /// The end of a class is looked at as well: what is large ends then.
 const AFTERMATH: Duration = Duration::from_secs(2);
-/// A class goes on for so long at most until it has met its share: the greedy have the lowest priority, and it may take them a while.
+/// A class goes on for so long at most until it has met its share: the greedy have the lowest priority, which may take
+/// them a while.
 const MEETS_WITHIN: Duration = Duration::from_secs(30);
 /// For so long at most the node may need to be as before.
 const RECOVERS_WITHIN: Duration = Duration::from_secs(60);
@@ -142,13 +143,10 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What is seen within a time. What failed since the look before counts as well: nobody else looks at it.
 async fn look(honest: &Honest, time: Duration) -> Window {
-    let before = honest.window();
+    honest.restart();
     tokio::time::sleep(time).await;
-    let mut window = honest.window();
-    window.failures.splice(0..0, before.failures);
-    window
+    honest.window()
 }
 
 /// What a class tries its luck against.
@@ -178,7 +176,7 @@ impl Trial<'_> {
         };
         let before_mib = rss_mib(pid)?;
         let mut most_mib = before_mib;
-        self.honest.window();
+        self.honest.restart();
         let greedy = Crowd::start(class, target)?;
         let began = Instant::now();
         loop {
@@ -220,7 +218,8 @@ async fn refusals(api: &Api, class: Class) -> Counts {
     class.shares().iter().map(|key| ((*key).to_owned(), counted(&metrics, key))).collect()
 }
 
-/// Waits until the honest and the memory are what they were in calm; how long that took, if it was not too long, and what failed meanwhile.
+/// Waits until the honest and the memory are what they were in calm; how long that took, if it was not too long, and
+/// what failed meanwhile.
 async fn back(
     context: &Context,
     honest: &Honest,

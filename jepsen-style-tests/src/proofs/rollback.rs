@@ -149,7 +149,8 @@ impl Trials<'_> {
         self.all_turned_away(&mut cluster, &two, "two").await
     }
 
-    /// All are in step. What was acknowledged before the copies were put back may be gone only if the two went on without it.
+    /// All are in step. What was acknowledged before the copies were put back may be gone only if the two went on
+    /// without it.
     async fn one_history_is_left(
         &self,
         cluster: &Cluster,

@@ -102,13 +102,14 @@ pub struct Storage {
     pub free_floor_mib: u64,
     /// A snapshot is taken after so many log entries.
     pub snapshot_every_entries: u64,
-    /// At most so many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the snapshot.
+    /// At most so many entries from before a snapshot stay in the log; a follower that needs an earlier one is sent the
+    /// snapshot.
     pub keep_entries: u64,
-    /// A snapshot is taken after so many MiB of log as well, or after as many as a snapshot has, if that is more. Once nothing has happened
-    /// for a while, 1 MiB is enough.
+    /// A snapshot is taken after so many MiB of log as well, or after as many as a snapshot has, if that is more. Once
+    /// nothing has happened for a while, 1 MiB is enough.
     pub snapshot_every_mib: u64,
-    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more; as many as that alone, once
-    /// nothing has happened for a while.
+    /// At most so many MiB of log from before a snapshot stay, or as many as the snapshot has, if that is more; as many
+    /// as that alone, once nothing has happened for a while.
     pub keep_mib: u64,
     /// A write that takes longer than this to reach the disk is a storage failure and ends the process.
     pub sync_watchdog_ms: u64,

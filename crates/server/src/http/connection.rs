@@ -35,8 +35,8 @@ pub(crate) struct Bounds {
 
 /// One that makes way is cut off after so long.
 const MAKE_WAY_WITHIN: Duration = Duration::from_secs(1);
-/// Not so one that is being sent a reply: when it has taken none of it for so long, in which the slowest lines take [`UNSENT_BYTES`], or after
-/// the time for a write in any case.
+/// Not so one that is being sent a reply: when it has taken none of it for so long, in which the slowest lines take
+/// [`UNSENT_BYTES`], or after the time for a write in any case.
 const TAKES_NOTHING: Duration = Duration::from_secs(5);
 
 /// Whoever answers requests.
@@ -56,8 +56,8 @@ pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()
     bound_unsent(stream)
 }
 
-/// Most bytes that the kernel takes for a client before it can send them. By itself it takes megabytes, which no budget counts, for clients
-/// that do not read.
+/// Most bytes that the kernel takes for a client before it can send them. By itself it takes megabytes, which no budget
+/// counts, for clients that do not read.
 const UNSENT_BYTES: u32 = 128 * 1024;
 
 /// Has a reply that its client does not read stay with the node, where `limits.reply_bytes_in_flight` counts it.
@@ -198,13 +198,18 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that the kernel takes for a client that reads nothing.
-    async fn taken(prepare: impl Fn(&TcpStream)) -> usize {
+    /// A client that takes little at a time, and its connection here.
+    async fn connected() -> (TcpStream, (TcpStream, SocketAddr)) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpSocket::new_v4().unwrap();
         client.set_recv_buffer_size(4096).unwrap();
-        let (client, accepted) =
-            tokio::join!(client.connect(listener.local_addr().unwrap()), async { listener.accept().await.unwrap().0 });
+        let (client, accepted) = tokio::join!(client.connect(listener.local_addr().unwrap()), listener.accept());
+        (client.unwrap(), accepted.unwrap())
+    }
+
+    /// Bytes that the kernel takes for a client that reads nothing.
+    async fn taken(prepare: impl Fn(&TcpStream)) -> usize {
+        let (client, (accepted, _)) = connected().await;
         prepare(&accepted);
         let (some, mut taken) = (vec![0; 64 * 1024], 0);
         accepted.writable().await.unwrap();
@@ -225,7 +230,8 @@ mod tests {
         }
     }
 
-    /// Asks for a large reply, has the connection make way, and pauses so often while it reads. Gives the bytes that came.
+    /// Asks for a large reply, has the connection make way, and pauses so often while it reads. Gives the bytes that
+    /// came.
     async fn read_while_it_makes_way(bytes: usize, mut pauses: usize, pause: Duration) -> usize {
         let second = Duration::from_secs(1);
         let bounds = Bounds {
@@ -235,13 +241,9 @@ mod tests {
             write_timeout: 30 * second,
             once: false,
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpSocket::new_v4().unwrap();
-        client.set_recv_buffer_size(4096).unwrap();
-        let (client, accepted) = tokio::join!(client.connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut client, accepted) = connected().await;
         let ends = Ends { finish: CancellationToken::new(), make_way: CancellationToken::new() };
-        tokio::spawn(serve(accepted.unwrap(), Pace::new(), Large(bytes), Arc::new(bounds), ends.clone()));
-        let mut client = client.unwrap();
+        tokio::spawn(serve(accepted, Pace::new(), Large(bytes), Arc::new(bounds), ends.clone()));
         client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
         let (mut some, mut came) = (vec![0; 16 * 1024], 0);
         loop {

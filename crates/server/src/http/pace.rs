@@ -54,15 +54,23 @@ impl Pace {
         self.proved.load(Ordering::Relaxed)
     }
 
-    /// The phase, and for how long.
-    pub(crate) fn now(&self) -> (Phase, Duration) {
-        let word = self.word.load(Ordering::Relaxed);
-        let phase = match word % 4 {
+    fn phase_in(word: u64) -> Phase {
+        match word % 4 {
             0 => Phase::Idle,
             1 => Phase::Header,
             _ => Phase::Busy,
-        };
-        (phase, self.opened.elapsed().saturating_sub(Duration::from_millis(word / 4)))
+        }
+    }
+
+    /// The phase; unlike [`now`](Self::now) it does not read the clock.
+    fn phase(&self) -> Phase {
+        Self::phase_in(self.word.load(Ordering::Relaxed))
+    }
+
+    /// The phase, and for how long.
+    pub(crate) fn now(&self) -> (Phase, Duration) {
+        let word = self.word.load(Ordering::Relaxed);
+        (Self::phase_in(word), self.opened.elapsed().saturating_sub(Duration::from_millis(word / 4)))
     }
 }
 
@@ -80,7 +88,7 @@ impl Socket {
 
     /// Whose reply is being sent has not been idle.
     fn went_on(&self, written: &Poll<io::Result<usize>>) {
-        if matches!(written, Poll::Ready(Ok(_))) && self.pace.now().0 == Phase::Idle {
+        if matches!(written, Poll::Ready(Ok(_))) && self.pace.phase() == Phase::Idle {
             self.pace.enter(Phase::Idle);
         }
     }
@@ -95,7 +103,7 @@ impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before && self.pace.now().0 == Phase::Idle {
+        if buf.filled().len() > before && self.pace.phase() == Phase::Idle {
             self.pace.enter(Phase::Header);
         }
         polled

@@ -138,30 +138,30 @@ pub(super) async fn get(
         .node
         .read(super::level(how.consistency), move |state: &State| {
             may_read(&principals, state, &wanted)?;
-            // Data are copied several times on their way into a reply: not for one that is thrown away, and not while the state is locked.
-            let data = state.get(&wanted).map_or(NodeData::NULL, |node| node.data.clone());
-            let has_room = check_reply(&replies, holder, data.len());
-            Ok(has_room.map(|()| (view(state, &principals, &wanted, limit, after.as_deref()), data)))
+            // Data are copied several times on their way into a reply: not for one that is thrown away, and not while
+            // the state is locked.
+            let has_room = check_reply(&replies, holder, state.get(&wanted).map_or(0, |node| node.data.len()));
+            Ok(has_room.map(|()| view(state, &principals, &wanted, limit, after.as_deref())))
         })
         .await?;
     match read.value.map_err(NodeError::Refused)?? {
-        (Some(mut node), data) => {
+        Some((mut node, data)) => {
             node.data = Data::from_optional(data.bytes());
             node.zxid = read.zxid.0;
             Ok(Reply::ok(read.zxid, node))
         }
-        (None, _) => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
+        None => Err(Failure::from(NodeError::Refused(Refusal::NoNode(path))).at(read.zxid)),
     }
 }
 
-/// A node without its data.
+/// A node, its data apart.
 fn view(
     state: &State,
     principals: &Principals,
     path: &NodePath,
     limit: Option<usize>,
     after: Option<&str>,
-) -> Option<NodePage> {
+) -> Option<(NodePage, NodeData)> {
     let node = state.get(path)?;
     let (kind, ttl_ms) = match node.kind {
         NodeKind::Persistent => (Kind::Persistent, None),
@@ -179,7 +179,7 @@ fn view(
         }
         Some(names)
     });
-    Some(NodePage {
+    let page = NodePage {
         path: path.to_string(),
         data: Data::Null,
         kind,
@@ -189,7 +189,8 @@ fn view(
         children,
         next_children,
         zxid: 0,
-    })
+    };
+    Some((page, node.data.clone()))
 }
 
 /// What ZooKeeper's clients see below `/zookeeper` is made for them, and nobody else makes anything there.

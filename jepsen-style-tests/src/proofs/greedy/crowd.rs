@@ -1,13 +1,11 @@
 //! The greedy in a process of their own, at the lowest priority: in earnest they would have a machine of their own, and must not take the
 //! processors from the servers and from the honest client here. What the servers do for them is the servers' own, and counts.
 
-use std::io::Read as _;
 use std::process::{ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
@@ -31,8 +29,8 @@ struct Task {
 pub(super) struct Crowd {
     child: Child,
     until_closed: ChildStdin,
-    refused: Arc<Mutex<Counts>>,
-    listening: JoinHandle<()>,
+    told: Told,
+    listening: JoinHandle<std::io::Result<()>>,
 }
 
 impl Crowd {
@@ -49,36 +47,33 @@ impl Crowd {
             .spawn()?;
         let until_closed = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe to the greedy"))?;
         let output = child.stdout.take().ok_or_else(|| std::io::Error::other("no pipe from the greedy"))?;
-        let refused = Arc::<Mutex<Counts>>::default();
+        let told = Told::default();
         let listening = tokio::spawn({
-            let refused = refused.clone();
+            let (told, mut lines) = (told.clone(), BufReader::new(output).lines());
             async move {
-                let mut lines = BufReader::new(output).lines();
-                while let Ok(Some(line)) = lines.next_line().await {
-                    let said = serde_json::from_str(&line).unwrap_or_default();
-                    *refused.lock().unwrap_or_else(PoisonError::into_inner) = said;
+                while let Some(line) = lines.next_line().await? {
+                    told.replace(serde_json::from_str(&line)?);
                 }
+                Ok(())
             }
         });
-        Ok(Self { child, until_closed, refused, listening })
+        Ok(Self { child, until_closed, told, listening })
     }
 
     /// What they were refused until a moment ago.
     pub(super) fn refused(&self) -> Counts {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.told.counts()
     }
 
     /// Ends all of it, and gives what they were refused.
     pub(super) async fn end(mut self) -> Result<Counts, Failed> {
         drop(self.until_closed);
         let ended = async {
-            let _ = (&mut self.listening).await;
+            self.listening.await.map_err(std::io::Error::other)??;
             self.child.wait().await
         };
         match tokio::time::timeout(GONE_WITHIN, ended).await {
-            Ok(Ok(status)) if status.success() => {
-                Ok(self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone())
-            }
+            Ok(Ok(status)) if status.success() => Ok(self.told.counts()),
             other => broken(format!("the process of the greedy did not end as it should: {other:?}")),
         }
     }
@@ -97,21 +92,16 @@ pub(super) fn be(task: &str) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let told = Told::default();
-    let greedy = runtime.block_on(async { task.class.begin(&task.target, &told) });
-    let say = |told: &Told| println!("{}", serde_json::to_string(&told.counts()).unwrap_or_default());
-    std::thread::spawn({
-        let told = told.clone();
-        move || {
-            loop {
-                std::thread::sleep(SAY_EVERY);
-                say(&told);
-            }
+    let say = || println!("{}", serde_json::to_string(&told.counts()).unwrap_or_default());
+    runtime.block_on(async {
+        let _greedy = task.class.begin(&task.target, &told);
+        let (mut input, mut byte) = (tokio::io::stdin(), [0]);
+        while tokio::time::timeout(SAY_EVERY, input.read(&mut byte)).await.is_err() {
+            say();
         }
     });
-    let _ = std::io::stdin().read(&mut [0]);
-    drop(greedy);
     runtime.shutdown_background();
-    say(&told);
+    say();
     // Sockets are closed with the process, whatever its tasks are at.
     ExitCode::SUCCESS
 }

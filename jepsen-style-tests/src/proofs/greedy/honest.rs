@@ -80,7 +80,12 @@ impl Honest {
         Ok(Self { window, stop, task: tokio::spawn(worker.work()) })
     }
 
-    /// What was seen since this was asked last.
+    /// Counts times from here on. What has failed stays until [`window`](Self::window) gives it: nobody has looked at it yet.
+    pub(super) fn restart(&self) {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner).took.clear();
+    }
+
+    /// What was seen since this was asked last, times since the last restart.
     pub(super) fn window(&self) -> Window {
         std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }
