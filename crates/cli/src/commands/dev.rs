@@ -33,6 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 struct Place {
     node_id: u64,
     endpoint: String,
+    /// For ZooKeeper's clients; a cluster that an earlier version made has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    zookeeper: Option<String>,
     #[serde(skip)]
     config: PathBuf,
     log: PathBuf,
@@ -51,6 +54,7 @@ struct Cluster(Vec<Running>);
 #[derive(Serialize)]
 struct Told<'a> {
     endpoints: Vec<&'a str>,
+    zookeeper: Vec<&'a str>,
     nodes: Vec<ToldNode<'a>>,
     data: &'a Path,
 }
@@ -122,9 +126,10 @@ async fn any(stops: &mut [Listener]) {
 
 /// The nodes of an earlier run in that directory, on their old ports; else new ones on free ones. The ports are reserved for them.
 fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failure> {
-    let place = |node_id: u64, client: &str| Place {
+    let place = |node_id: u64, client: &str, zookeeper: Option<&str>| Place {
         node_id,
         endpoint: format!("http://{client}"),
+        zookeeper: zookeeper.map(str::to_owned),
         config: directory.join(format!("node{node_id}.toml")),
         log: directory.join(format!("node{node_id}.log")),
     };
@@ -144,21 +149,19 @@ fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failur
         for id in 1..=nodes {
             let peer = config.peers.get(&id.to_string()).ok_or_else(foreign)?;
             let client = peer.client.as_ref().ok_or_else(foreign)?;
-            for address in [client, &peer.peer] {
+            for address in [client, &peer.peer].into_iter().chain(&peer.zookeeper) {
                 reserved.take(address.parse().map_err(|_| foreign())?)?;
             }
-            found.push(place(id, client));
+            found.push(place(id, client, peer.zookeeper.as_deref()));
         }
         return Ok((found, reserved));
     }
     let mut reserved = Reserved::default();
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let addresses = (0..2 * nodes).map(|_| reserved.take(any)).collect::<Result<Vec<_>, _>>()?;
-    let pairs: Vec<(&str, &str)> = addresses.chunks(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    let addresses = (0..nodes).map(|_| Addresses::reserve(&mut reserved)).collect::<Result<Vec<_>, _>>()?;
     let mut made = Vec::new();
-    for (node_id, (client, _)) in (1..).zip(&pairs) {
-        let place = place(node_id, client);
-        fs::write(&place.config, config_of(node_id, &pairs, directory))
+    for (node_id, own) in (1..).zip(&addresses) {
+        let place = place(node_id, &own.client, Some(&own.zookeeper));
+        fs::write(&place.config, config_of(node_id, own, &addresses, directory))
             .map_err(|e| Failure::failed(format!("cannot write {}: {e}", place.config.display())))?;
         made.push(place);
     }
@@ -188,16 +191,32 @@ impl Reserved {
     }
 }
 
-fn config_of(node_id: u64, addresses: &[(&str, &str)], directory: &Path) -> String {
-    let (client, peer) = addresses[usize::try_from(node_id).map_or(0, |id| id - 1)];
+/// Where a new node listens.
+struct Addresses {
+    client: String,
+    peer: String,
+    zookeeper: String,
+}
+
+impl Addresses {
+    fn reserve(reserved: &mut Reserved) -> Result<Self, Failure> {
+        let mut take = || reserved.take(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        Ok(Self { client: take()?, peer: take()?, zookeeper: take()? })
+    }
+}
+
+fn config_of(node_id: u64, own: &Addresses, all: &[Addresses], directory: &Path) -> String {
+    let Addresses { client, peer, zookeeper } = own;
     let data = directory.join(format!("node{node_id}"));
     // A JSON string is a TOML string.
     let data = serde_json::Value::from(data.to_string_lossy()).to_string();
     let mut text = format!(
-        "# Made by `lockkeeper dev`.\n[cluster]\nid = \"{CLUSTER}\"\nnode = {node_id}\n[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n[storage]\ndirectory = {data}\n"
+        "# Made by `lockkeeper dev`.\n[cluster]\nid = \"{CLUSTER}\"\nnode = {node_id}\n[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n[zookeeper]\nlisten = \"{zookeeper}\"\n[storage]\ndirectory = {data}\n"
     );
-    for (id, (client, peer)) in (1..).zip(addresses) {
-        text.push_str(&format!("[peers.{id}]\nclient = \"{client}\"\npeer = \"{peer}\"\n"));
+    for (id, Addresses { client, peer, zookeeper }) in (1..).zip(all) {
+        text.push_str(&format!(
+            "[peers.{id}]\nclient = \"{client}\"\npeer = \"{peer}\"\nzookeeper = \"{zookeeper}\"\n"
+        ));
     }
     text
 }
@@ -284,9 +303,10 @@ impl Cluster {
 
     fn tell(&self, json: bool, directory: &Path, temporary: bool) -> Result<(), Failure> {
         let endpoints: Vec<&str> = self.0.iter().map(|node| node.place.endpoint.as_str()).collect();
+        let zookeeper: Vec<&str> = self.0.iter().filter_map(|node| node.place.zookeeper.as_deref()).collect();
         if json {
             let nodes = self.0.iter().map(|node| ToldNode { place: &node.place, pid: node.process.id() }).collect();
-            return print_json_line(&Told { endpoints, nodes, data: directory });
+            return print_json_line(&Told { endpoints, zookeeper, nodes, data: directory });
         }
         let kept = if temporary { "removed at the end" } else { "kept" };
         print_line(&format!(
@@ -302,6 +322,9 @@ impl Cluster {
         print_line("  lockkeeper lock demo -- sh -c 'echo token $LOCKKEEPER_TOKEN; sleep 10' &")?;
         print_line("  lockkeeper locks demo")?;
         print_line("Ctrl-C stops them all.\n")?;
+        if !zookeeper.is_empty() {
+            print_line(&format!("  export ZOOKEEPER={}    # for ZooKeeper's clients", zookeeper.join(",")))?;
+        }
         print_line(&format!("  export LOCKKEEPER_ENDPOINTS={}", endpoints.join(",")))
     }
 
