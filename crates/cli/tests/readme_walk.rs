@@ -1,9 +1,12 @@
-//! Runs the README's curl walk as it is printed, against three real processes.
+//! Runs the README's blocks of shell and the walk with curl of `docs/http.md` as they are printed, against three real processes.
+//! `scripts/interop` runs the README's blocks in other languages, the client's documentation tests compile the one in Rust.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 const README: &str = include_str!("../../../README.md");
+const HTTP: &str = include_str!("../../../docs/http.md");
 const MARK: &str = "# → ";
 
 /// A `lockkeeper dev` cluster that ends with the test.
@@ -32,28 +35,51 @@ fn start_dev() -> (Dev, Vec<String>) {
     (dev, list.split(',').map(str::to_owned).collect())
 }
 
-fn walk() -> &'static str {
-    let after = README.split("### The same by hand").nth(1).expect("the README has the walk");
-    after.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the walk is a block of sh")
+/// The block of shell under a heading.
+fn block(page: &'static str, heading: &str) -> &'static str {
+    let after = page.split(heading).nth(1).expect("the page has the heading");
+    after.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of sh is below it")
 }
 
-#[test]
-fn the_walk_prints_what_the_readme_says() {
-    let (_dev, endpoints) = start_dev();
-    let script = walk().replace("http://127.0.0.1:7001", &endpoints[0]).replace("http://127.0.0.1:7002", &endpoints[1]);
-    assert!(script.contains(&endpoints[0]) && script.contains(&endpoints[1]), "the walk talks to two nodes");
-
+/// What the script prints; it must succeed. `lockkeeper` is the one that was built.
+fn printed(script: &str, endpoints: &[String]) -> String {
+    let programs = Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("there is a PATH"));
     let directory = tempfile::tempdir().expect("a directory");
     let output = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", &script])
+        .args(["-euo", "pipefail", "-c", script])
+        .env("PATH", path)
+        .env("LOCKKEEPER_ENDPOINTS", endpoints.join(","))
         .current_dir(&directory)
         .output()
         .expect("bash and curl are installed");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "the walk failed: {}\n{printed}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "the script failed: {}\n{printed}", String::from_utf8_lossy(&output.stderr));
+    printed
+}
 
+#[test]
+fn the_readmes_blocks_take_the_lock_under_rising_tokens() {
+    let (_dev, endpoints) = start_dev();
+    let mut last = 0;
+    for heading in ["### Shell", "### curl"] {
+        let printed = printed(block(README, heading), &endpoints);
+        let token = printed.lines().find_map(|line| line.strip_prefix("write under token "));
+        let token: u64 = token.and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{heading}: {printed}"));
+        assert!(token > last, "{heading}: {token} after {last}");
+        last = token;
+    }
+}
+
+#[test]
+fn the_walk_prints_what_the_page_says() {
+    let (_dev, endpoints) = start_dev();
+    let walk = block(HTTP, "## A walk with curl");
+    let script = walk.replace("http://127.0.0.1:7001", &endpoints[0]).replace("http://127.0.0.1:7002", &endpoints[1]);
+    assert!(script.contains(&endpoints[0]) && script.contains(&endpoints[1]), "the walk talks to two nodes");
+    let printed = printed(&script, &endpoints);
     let mut rest = &*printed;
-    for line in walk().lines().filter_map(|line| line.strip_prefix(MARK)) {
+    for line in walk.lines().filter_map(|line| line.strip_prefix(MARK)) {
         let at = rest.find(line).unwrap_or_else(|| panic!("{line:?} is missing, or out of order, in:\n{printed}"));
         rest = &rest[at + line.len()..];
     }

@@ -37,11 +37,13 @@ pub use session::{Session, SessionOptions, SessionState, Transport};
 pub use sse::{SseEvent, SseParser, SseTooLong};
 pub use watch::{Watch, WatchItem, WatchOptions};
 
-/// The code in the README and in `docs/recipes.md` is compiled with that of the documentation.
+/// The code in these pages is compiled with that of the documentation.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
+    #[doc = include_str!("../../../docs/clients.md")]
+    struct Clients;
     #[doc = include_str!("../../../docs/recipes.md")]
     struct Recipes;
 }
