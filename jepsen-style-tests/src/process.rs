@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -97,6 +97,17 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The directory of this program and of the others of its build.
+pub(crate) fn own_directory() -> io::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let mut directory = program.parent().unwrap_or(Path::new("."));
+    // Tests are one deeper.
+    if directory.ends_with("deps") {
+        directory = directory.parent().unwrap_or(directory);
+    }
+    Ok(directory.to_path_buf())
 }
 
 /// Whether there is such a program.

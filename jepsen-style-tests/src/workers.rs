@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::process::Process;
+use crate::process::{Process, own_directory};
 use crate::record::{self, Record, What};
 use crate::verdict::{Failed, broken};
 
+/// The variable that names another program than the `worker` beside this one: that of a mutant build.
+pub(crate) const PROGRAM: &str = "LOCKKEEPER_WORKER";
 const POLL: Duration = Duration::from_millis(5);
 
 /// One process with clients of the library in it.
@@ -26,14 +28,10 @@ impl Worker {
     /// # Errors
     /// It cannot be started.
     pub fn start(dir: &Path, name: &str, endpoints: &[String], arguments: &[String]) -> Result<Self, Failed> {
-        // In a run with a planted bug the client library may be what carries it.
-        let planted = std::env::var_os(crate::mutants::PLANTED).is_some_and(|bug| !bug.is_empty());
-        let name_of_program = if planted { "worker-faulty" } else { "worker" };
-        let mut program = std::env::current_exe()?.with_file_name(name_of_program);
-        if !program.is_file() {
-            // Tests lie one deeper.
-            program = program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join(name_of_program);
-        }
+        let program = match std::env::var_os(PROGRAM) {
+            Some(named) => PathBuf::from(named),
+            None => own_directory()?.join("worker"),
+        };
         if !program.is_file() {
             let missing = format!("no worker at {}: build the package's binaries", program.display());
             return Err(Failed::CannotRun(missing));

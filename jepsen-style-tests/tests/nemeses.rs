@@ -1,8 +1,7 @@
 //! Each family of nemeses against a real cluster: the fault bites, says so from what was seen, and the cluster comes back and agrees.
 #![allow(clippy::unwrap_used)] // helpers of tests, outside of which clippy takes them to be
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,6 +12,8 @@ use jepsen_style_tests::nemesis::{self, Moments, Nemesis, Stage};
 use jepsen_style_tests::net::netns::NetnsNet;
 use jepsen_style_tests::net::proxy::ProxyNet;
 use jepsen_style_tests::net::{Door, FaultNet, Place};
+use jepsen_style_tests::run::programs::Programs;
+use jepsen_style_tests::run::stage::server;
 use jepsen_style_tests::verdict::Failed;
 use jepsen_style_tests::workers::Worker;
 use lockkeeper_api::nodes::Create;
@@ -24,22 +25,10 @@ const TTL: Duration = Duration::from_millis(1_000);
 const HOLD: Duration = Duration::from_millis(1_300);
 const AGREE_WITHIN: Duration = Duration::from_secs(30);
 
-/// A program of this workspace, built in this profile.
-fn built(arguments: &[&str], name: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_BIN_EXE_worker")).parent().unwrap();
-    let target = directory.parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--target-dir"]).arg(target).args(arguments).args(["--bin", name]);
-    if directory.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-    directory.join(name)
-}
-
-fn server() -> &'static Path {
-    static SERVER: OnceLock<PathBuf> = OnceLock::new();
-    SERVER.get_or_init(|| built(&["-p", "lockkeeper"], "lockkeeper"))
+/// The programs of this checkout, built in this profile.
+fn programs() -> &'static Programs {
+    static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+    PROGRAMS.get_or_init(|| Programs::built().unwrap())
 }
 
 /// Somebody who writes all the while, through the network like clients.
@@ -65,11 +54,7 @@ async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dy
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
     }
-    let clocks_obey = options.injected_clock;
-    let server = match clocks_obey {
-        true => built(&["-p", "lockkeeper", "--features", "planted"], "lockkeeper-faulty"),
-        false => server().to_path_buf(),
-    };
+    let (server, clocks_obey) = server(&options, programs()).unwrap();
     let cluster = Cluster::start(&server, dir, options).await.unwrap();
     let (endpoints, place) = (cluster.endpoints(), dir.to_path_buf());
     let mut number = 0;

@@ -18,5 +18,10 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    #[cfg(mutants)]
+    if let Err(unknown) = lockkeeper_mutants::start("lockkeeper") {
+        eprintln!("lockkeeper: {unknown}");
+        return ExitCode::from(failure::EXIT_USAGE);
+    }
     program::run()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use lockkeeper_api::Code;
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use tokio::time::sleep;
 
 use crate::client::Client;
@@ -113,7 +113,7 @@ async fn ask(client: &Client, way: Way, limit: Duration) -> (Way, Moment, Result
         (Way::Stream { .. }, Some(hub)) => over_stream(hub, limit).await,
         (Way::Stream { .. }, None) => Err(unanswered("there is no stream")),
     };
-    let counted = if planted(Bug::LeaseFromAnswer) { Moment::now() } else { sent };
+    let counted = if mutant!(LeaseFromAnswer) { Moment::now() } else { sent };
     (way, counted, answer)
 }
 

@@ -7,7 +7,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use lockkeeper_store::{Done, LogPosition, LogStorage, Record, StoreError};
 use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -80,7 +80,7 @@ impl LogStore {
     /// would leave two replicas with different contents.
     fn check_cut(&self, keep: Option<u64>) -> io::Result<()> {
         let (applied, keep) = (self.committed.load(Ordering::Acquire), keep.unwrap_or(0));
-        if keep >= applied || planted(Bug::AcceptRolledBackDirectory) {
+        if keep >= applied || mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         let would = format!(
@@ -98,7 +98,7 @@ impl LogStore {
         // least the one under which that was committed.
         if first.is_none_or(|first| first.index() > applied)
             || !self.is_current(&request.vote)?
-            || planted(Bug::AcceptRolledBackDirectory)
+            || mutant!(AcceptRolledBackDirectory)
         {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
-        if planted(Bug::VoteNotPersisted) {
+        if mutant!(VoteNotPersisted) {
             return Ok(());
         }
         let (complete, wait) = completion();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use openraft::ReadPolicy;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
@@ -64,7 +64,7 @@ impl Rounds {
 
 /// One round of the leader: a quorum acknowledged what was sent after the round began.
 pub(crate) async fn leader_round(raft: &Raft) -> Outcome {
-    if planted(Bug::ReadIndexWithoutQuorum) {
+    if mutant!(ReadIndexWithoutQuorum) {
         let known = raft.metrics().borrow_watched().clone();
         let applied = known.last_applied.as_ref().map(position_of).ok_or(BarrierError::NoLeader)?;
         return Ok(ReadIndex { term: known.current_term, index: applied.index });

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
 use crate::bounds::MAX_INDEX;
@@ -117,7 +117,7 @@ impl Claim {
 
     /// Whether the directory can have had this start. `applied` is the highest start number that the replicated state has seen.
     pub(crate) fn agrees_with_start(&self, node: u64, known: StartId) -> Result<(), GateRejection> {
-        if planted(Bug::AcceptRolledBackDirectory) {
+        if mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         let (known_number, own) = (known.number, self.start().number);
@@ -158,7 +158,7 @@ impl Claim {
                 return Err(GateRejection { code: "implausible", detail });
             }
         }
-        if planted(Bug::AcceptRolledBackDirectory) {
+        if mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         // What was acknowledged up to a start must have been there at the next; later ones may have grown on another history.
@@ -179,7 +179,7 @@ impl Claim {
     /// Whether no peer has seen a later start of this directory than the present one.
     pub(crate) fn agrees_with_replicated(&self, node: u64, number: u64) -> Result<(), GateRejection> {
         let own = self.start().number;
-        if own >= number || planted(Bug::AcceptRolledBackDirectory) {
+        if own >= number || mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         let why = format!(

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use lockkeeper_consensus::{BarrierError, Leadership, PeerService, ServiceError};
 use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -85,7 +85,7 @@ impl Duties {
     /// the signs in its tables.
     pub(crate) async fn hear(&self, group: &Group) -> Result<GroupAnswer, NodeError> {
         let term = self.note(&group.ages).ok_or_else(NodeError::no_leader)?;
-        if !planted(Bug::KeepaliveWithoutQuorum) {
+        if !mutant!(KeepaliveWithoutQuorum) {
             let (confirmed, copied) = tokio::join!(self.confirm(), self.copies.join());
             if confirmed? != term || copied?.map_err(|_| NodeError::no_leader())? != term {
                 return Err(NodeError::no_leader());
@@ -111,7 +111,7 @@ impl Duties {
         let mut leading = self.replica.leading.lock();
         let leading = leading.as_mut()?;
         for (session, age_ms) in ages {
-            let age_ms = if planted(Bug::CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
+            let age_ms = if mutant!(CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
             // A travelling sign only becomes younger: this is never before it was given.
             let heard_ms = now_ms.saturating_sub(age_ms);
             leading.tracker.heard(*session, heard_ms);
@@ -158,7 +158,7 @@ impl Duties {
     pub(crate) async fn take_up(&self) -> Option<u64> {
         let leadership = *self.leadership.borrow();
         if !leadership.leading {
-            if !planted(Bug::ExpireByDeposedLeader) {
+            if !mutant!(ExpireByDeposedLeader) {
                 return None;
             }
             return self.replica.leading.lock().as_ref().map(|leading| leading.term);
@@ -245,7 +245,7 @@ impl Duties {
 
     fn leads_in(&self, term: u64) -> bool {
         let leadership = self.leadership.borrow();
-        leadership.leading && leadership.term == term || planted(Bug::ExpireByDeposedLeader)
+        leadership.leading && leadership.term == term || mutant!(ExpireByDeposedLeader)
     }
 
     /// Reaps now and then, and at once when a lock delay is over: somebody waits for that.

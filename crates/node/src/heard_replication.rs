@@ -16,7 +16,7 @@ use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use lockkeeper_consensus::{BarrierError, TransportError};
 use lockkeeper_core::{SessionId, Zxid};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -244,7 +244,7 @@ impl HeardReplication {
         }
         // Whoever leads has all of it, among whatever voters.
         self.replica.last_heard.lock().lead(&voters);
-        if planted(Bug::CopyWithoutQuorum) {
+        if mutant!(CopyWithoutQuorum) {
             return Ok(term);
         }
         let mut copies: FuturesUnordered<_> =
@@ -368,7 +368,7 @@ impl HeardReplication {
         self.whole.lock().clear();
         let mut whole = BTreeSet::new();
         let own = self.answer(TableCall::Collect { term, voters: voters.clone(), after: None });
-        let own_whole = matches!(own, TableAnswer::Page { whole: true, .. }) || planted(Bug::CountForgetfulTables);
+        let own_whole = matches!(own, TableAnswer::Page { whole: true, .. }) || mutant!(CountForgetfulTables);
         whole.extend(own_whole.then_some(self.node));
         let others: FuturesUnordered<_> = members
             .iter()
@@ -379,7 +379,7 @@ impl HeardReplication {
         let collecting = others.for_each(|(from, table)| {
             match table {
                 Table::Whole => drop(whole.insert(from)),
-                Table::Forgetful if planted(Bug::CountForgetfulTables) => drop(whole.insert(from)),
+                Table::Forgetful if mutant!(CountForgetfulTables) => drop(whole.insert(from)),
                 Table::Forgetful => {}
                 Table::Gone => some_gone = true,
                 Table::Silent => some_silent = true,
@@ -392,7 +392,7 @@ impl HeardReplication {
             () = self.replica.clock.sleep_until(end) => false,
         };
         // What this node applied itself it notes itself: without a whole table of its own it may lack that.
-        let enough = own_whole && self.is_majority(&whole, &voters) && !planted(Bug::IgnoreReportedAges);
+        let enough = own_whole && self.is_majority(&whole, &voters) && !mutant!(IgnoreReportedAges);
         Collected { whole: enough, some_gone, some_silent: some_silent || !in_time, voters }
     }
 

@@ -12,7 +12,7 @@ use lockkeeper_core::{
     Actor, Command, FencingToken, IfHolding, LockName, NodePath, Op, Principals, Refusal, Reply, SessionId, Standing,
     State, Zxid,
 };
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
 
 use crate::abandoned::{Claim, Undecided};
@@ -234,7 +234,7 @@ impl Engine {
         queued: &Queued,
         missing: usize,
     ) -> Result<At<Acquired>, NodeError> {
-        if planted(Bug::BusyWithoutWithdrawal) {
+        if mutant!(BusyWithoutWithdrawal) {
             self.barrier.pass().await?;
             let zxid = self.replica.state.read().zxid();
             return Ok(At { value: self.busy(queued, missing), zxid });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper_consensus::BarrierError;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
@@ -41,7 +41,7 @@ impl ReadBarrier {
 
     /// Passes the barrier. A change of leader is a pause; having none for as long as a request may take is an error.
     pub(crate) async fn pass(&self) -> Result<(), NodeError> {
-        if planted(Bug::SkipReadIndex) {
+        if mutant!(SkipReadIndex) {
             return Ok(());
         }
         let mut patience: Option<Patience> = None;

@@ -18,7 +18,7 @@ use lockkeeper_core::{
     Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Op, Origin, Outcome, Reply, SessionId, State,
     Term, Zxid,
 };
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -188,7 +188,7 @@ impl Replica {
     /// directory before an older copy of it was put in its place.
     fn check_start(&self, state: &State) {
         if let Some(named) = Self::start_named(state, self.node).filter(|named| *named > self.start)
-            && !planted(Bug::AcceptRolledBackDirectory)
+            && !mutant!(AcceptRolledBackDirectory)
         {
             self.fail(format!(
                 "the log names start {named} of this node's data directory, and this is start {}: the directory was put back from an \
@@ -317,7 +317,7 @@ impl Replica {
 
     /// The state has jumped: everything that moves in step with it is brought there.
     fn jump(&self, state: &State) {
-        if !planted(Bug::ForgetWatchesAtInstall) {
+        if !mutant!(ForgetWatchesAtInstall) {
             self.watches.lock().start_over(state.zxid());
         }
         self.waiters.lock().look_at_all(|path| state.standing(path));
@@ -524,7 +524,7 @@ mod tests {
     #[async_trait]
     impl Clock for Mine {
         fn now(&self) -> Duration {
-            assert_ne!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "a planted\ndefect");
+            assert_ne!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "an injected\ndefect");
             Duration::ZERO
         }
         fn wall_ms(&self) -> u64 {
@@ -545,7 +545,7 @@ mod tests {
             let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));
             assert!(applied.is_err(), "later entries must not be applied");
             let told = heard.try_recv().unwrap();
-            assert!(told.contains(&position.to_string()) && told.contains("a planted defect"), "{told}");
+            assert!(told.contains(&position.to_string()) && told.contains("an injected defect"), "{told}");
             assert_eq!(told.lines().count(), 1, "{told}");
             assert!(heard.try_recv().is_err(), "it is told once");
         }

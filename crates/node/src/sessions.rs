@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper_core::{Command, Refusal, Reply, SessionId};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -69,7 +69,7 @@ impl Engine {
             Heard::Alive { timeout_ms, zxid } => Ok(At { value: KeepaliveAck { timeout_ms }, zxid }),
             Heard::Gone { zxid } => {
                 // Whoever hears of the end from here finds the removal applied here (promise P6).
-                if !planted(Bug::ExpiredBeforeApplied) {
+                if !mutant!(ExpiredBeforeApplied) {
                     self.reach(zxid).await?;
                 }
                 Err(Refusal::SessionExpired(session).into())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_consensus::{ClockReport, MAX_CLOCK_MS, Timekeeper};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 
 use crate::clock::{Clock, whole_ms};
@@ -88,7 +88,7 @@ impl Time {
 
 impl Timekeeper for Time {
     fn lead(&self) -> u64 {
-        if planted(Bug::TrustWallClock) {
+        if mutant!(TrustWallClock) {
             return self.wall_ms();
         }
         self.replicated.lock().lead(self.wall_ms(), self.now_ms()).min(MAX_CLOCK_MS)

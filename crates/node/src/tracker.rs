@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lockkeeper_core::SessionId;
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 /// What the leader knows of one session.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ impl SessionTracker {
     pub(crate) fn restart(sessions: impl Iterator<Item = (SessionId, u32, u64)>, grace_ms: u64) -> Self {
         let mut tracker = Self { grace_ms, ..Self::default() };
         for (session, timeout_ms, heard_ms) in sessions {
-            let heard_ms = if planted(Bug::NoGraceForNewLeader) { 0 } else { heard_ms };
+            let heard_ms = if mutant!(NoGraceForNewLeader) { 0 } else { heard_ms };
             tracker.opened(session, timeout_ms, heard_ms);
         }
         tracker

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{NodePath, Standing};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use tokio::sync::oneshot;
 
 /// What a waiter is told, once.
@@ -122,12 +122,12 @@ impl WaiterTable {
         for id in self.at.get(path).cloned().unwrap_or_default() {
             self.tell(id, Verdict::Gone);
         }
-        if planted(Bug::WakeAllWaiters) {
+        if mutant!(WakeAllWaiters) {
             let all = self.len();
             self.look_at_all(standing);
             return all;
         }
-        if planted(Bug::LoseWakeup) {
+        if mutant!(LoseWakeup) {
             return 0;
         }
         let behind = self.behind.get(path).cloned().unwrap_or_default();

@@ -9,7 +9,7 @@
 mod admission;
 mod app;
 mod budget;
-#[cfg(feature = "planted")]
+#[cfg(any(mutants, debug_assertions))]
 mod clock_control;
 pub mod config;
 mod error;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Shared;
-#[cfg(feature = "planted")]
+#[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, ZooKeeper};
 use crate::error::ServeError;
@@ -310,8 +310,8 @@ async fn start_node(
     Ok((node, PeerGate::new(book)))
 }
 
-/// The machine's; it cannot fail, but that of a node on trial can.
-#[cfg(not(feature = "planted"))]
+/// The machine's clock. It cannot fail; the injected clock of a debug build can.
+#[cfg(not(any(mutants, debug_assertions)))]
 fn clock() -> std::io::Result<Arc<dyn lockkeeper_node::Clock>> {
     Ok(Arc::new(lockkeeper_node::SystemClock::new()))
 }

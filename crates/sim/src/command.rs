@@ -25,7 +25,7 @@ const ALL_FAULTS_FROM: u64 = 200;
 ///
 /// Exits with 0 if every run kept every promise, with 1 if one did not, with 2 if the runs could not be made.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper-sim", version)]
+#[command(name = "lockkeeper-sim", version = lockkeeper_mutants::version!())]
 struct Args {
     /// How many seeds to run [default: 100, and 1 with --determinism].
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
@@ -51,12 +51,12 @@ struct Args {
     /// Run each seed twice, and compare the two traces line by line.
     #[arg(long, conflicts_with = "jobs")]
     determinism: bool,
-    /// Plant each bug in turn, and run seeds until it is caught; `--seeds` bounds how many. Needs the cargo feature `planted`.
+    /// Activate each mutant in turn, and run seeds until it is caught; `--seeds` bounds how many. Needs a mutant build.
     #[arg(long, conflicts_with_all = ["jobs", "determinism", "trace"])]
     mutants: bool,
-    /// Plant this bug, by its name. Needs the cargo feature `planted`.
-    #[arg(long, value_name = "BUG")]
-    plant: Option<String>,
+    /// Activate this mutant, by its name, in place of the one that LOCKKEEPER_MUTANT names. Needs a mutant build.
+    #[arg(long, value_name = "NAME")]
+    mutant: Option<String>,
     /// Say what the nodes log: a filter such as `info`.
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -69,11 +69,11 @@ impl Args {
         plan
     }
 
-    /// With a bug planted, the plan that the hunt for it makes of the seed: so each catch can be seen again.
+    /// With a mutant, the plan that the hunt for it makes of the seed: so each catch can be seen again.
     fn draw(&self, seed: u64) -> Plan {
-        #[cfg(feature = "planted")]
-        if let Some(bug) = self.plant.as_ref().and_then(|name| name.parse().ok()) {
-            return crate::mutants::plan(Some(bug), seed);
+        #[cfg(mutants)]
+        if let Some(mutant) = self.mutant.as_ref().and_then(|name| name.parse().ok()) {
+            return crate::mutants::plan(Some(mutant), seed);
         }
         Plan::draw(seed)
     }
@@ -98,29 +98,26 @@ impl Args {
     }
 
     fn program(&self) -> String {
-        let faulty = if self.plant.is_some() { " --features planted --bin lockkeeper-sim-faulty" } else { "" };
-        format!("cargo run --release -p lockkeeper-sim{faulty} --")
+        if self.mutant.is_some() { MUTANT_BUILD.into() } else { "cargo run --release -p lockkeeper-sim --".into() }
     }
 
     fn options(&self) -> String {
         let time = self.time.map(|seconds| format!(" --time {seconds}")).unwrap_or_default();
-        let plant = self.plant.as_ref().map(|bug| format!(" --plant {bug}")).unwrap_or_default();
-        time + &plant
+        let mutant = self.mutant.as_ref().map(|name| format!(" --mutant {name}")).unwrap_or_default();
+        time + &mutant
     }
 }
 
 /// Runs what the command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let mut args = Args::parse();
+    if let Err(why) = activate(&mut args) {
+        eprintln!("lockkeeper-sim: {why}");
+        return ExitCode::from(2);
+    }
     if let Some(filter) = &args.log {
         tracing_subscriber::fmt().with_env_filter(filter.as_str()).with_writer(std::io::stderr).without_time().init();
-    }
-    if let Some(bug) = &args.plant
-        && let Err(why) = plant(bug)
-    {
-        eprintln!("{why}");
-        return ExitCode::from(2);
     }
     if !crate::DETERMINISTIC {
         eprintln!(
@@ -212,7 +209,7 @@ fn conclude(args: &Args, totals: &Totals) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let never = totals.never_injected();
-    if totals.runs() >= ALL_FAULTS_FROM && args.plant.is_none() && !never.is_empty() {
+    if totals.runs() >= ALL_FAULTS_FROM && args.mutant.is_none() && !never.is_empty() {
         println!("\nFAILED: {} runs without a fault of kind {}", totals.runs(), never.join(", "));
         return ExitCode::FAILURE;
     }
@@ -312,58 +309,69 @@ fn same_twice(args: &Args, seed: u64) -> std::io::Result<bool> {
     Ok(!tell(args, &one) && same.is_ok())
 }
 
-#[cfg(not(feature = "planted"))]
-const NOT_BUILT: &str = "this build has no planted bugs: cargo run --release -p lockkeeper-sim --features planted --bin lockkeeper-sim-faulty -- ...";
+/// What runs the simulation of a mutant build.
+const MUTANT_BUILD: &str = "cargo run --release -p lockkeeper-sim --config 'build.rustflags=[\"--cfg\",\"mutants\"]' \
+                            --target-dir target/mutants --";
 
-#[cfg(not(feature = "planted"))]
-fn plant(_: &str) -> Result<(), String> {
-    Err(NOT_BUILT.into())
+#[cfg(not(mutants))]
+fn not_built() -> String {
+    format!("this build has no mutants: {MUTANT_BUILD} ...")
 }
 
-#[cfg(feature = "planted")]
-fn plant(name: &str) -> Result<(), String> {
-    let bug = name.parse().map_err(|error: lockkeeper_planted::UnknownBug| error.to_string())?;
-    lockkeeper_planted::plant(Some(bug));
+#[cfg(not(mutants))]
+fn activate(args: &mut Args) -> Result<(), String> {
+    if args.mutant.is_some() { Err(not_built()) } else { Ok(()) }
+}
+
+/// Activates the mutant that the command line or else the environment names, and says so.
+#[cfg(mutants)]
+fn activate(args: &mut Args) -> Result<(), lockkeeper_mutants::UnknownMutant> {
+    match &args.mutant {
+        Some(name) => lockkeeper_mutants::activate(Some(name.parse()?)),
+        None => lockkeeper_mutants::from_env()?,
+    }
+    lockkeeper_mutants::announce("lockkeeper-sim");
+    args.mutant = lockkeeper_mutants::active().map(|mutant| mutant.name().to_owned());
     Ok(())
 }
 
-#[cfg(not(feature = "planted"))]
+#[cfg(not(mutants))]
 fn mutants(_: &Args) -> ExitCode {
-    eprintln!("{NOT_BUILT}");
+    eprintln!("lockkeeper-sim: {}", not_built());
     ExitCode::from(2)
 }
 
-/// Every bug, and a control without any.
-#[cfg(feature = "planted")]
+/// Every mutant, and a control without any.
+#[cfg(mutants)]
 fn mutants(args: &Args) -> ExitCode {
-    use lockkeeper_planted::Bug;
+    use lockkeeper_mutants::Mutant;
 
     use crate::mutants::{hunt, is_simulated};
     use crate::report::table;
 
-    let only = args.plant.as_ref().and_then(|name| name.parse::<Bug>().ok());
-    let bugs = Bug::ALL.iter().copied().filter(|bug| only.is_none_or(|only| only == *bug)).map(Some);
-    let mut shown = table(&["planted bug", "caught by", "with seed", "seeds tried", "wall time"]);
+    let only = args.mutant.as_ref().and_then(|name| name.parse::<Mutant>().ok());
+    let mutants = Mutant::ALL.iter().copied().filter(|mutant| only.is_none_or(|only| only == *mutant)).map(Some);
+    let mut shown = table(&["mutant", "caught by", "with seed", "seeds tried", "wall time"]);
     let mut good = true;
-    for bug in [None].into_iter().chain(bugs) {
-        let most = if bug.is_none() { args.count().min(20) } else { args.count() };
-        let hunted = hunt(bug, args.first(), most, |plan| args.adapt(plan));
-        let name = bug.map_or("none", Bug::name);
+    for mutant in [None].into_iter().chain(mutants) {
+        let most = if mutant.is_none() { args.count().min(20) } else { args.count() };
+        let hunted = hunt(mutant, args.first(), most, |plan| args.adapt(plan));
+        let name = mutant.map_or("none", Mutant::name);
         let seed = hunted.caught.as_ref().map_or_else(String::new, |(seed, _)| seed.to_string());
         // Read by the fault suite, which shows both tiers side by side.
-        let (by, words) = match (&hunted.caught, bug) {
+        let (by, words) = match (&hunted.caught, mutant) {
             (Some((seed, broken)), _) => {
                 let check = broken.check.name();
                 (check, format!("caught by {check} (seed {seed}: {broken})"))
             }
             (None, None) => ("nothing, as it should be", "passes".to_owned()),
-            (None, Some(bug)) if !is_simulated(bug) => ("not simulated: second tier", "not simulated".to_owned()),
+            (None, Some(mutant)) if !is_simulated(mutant) => ("not simulated: second tier", "not simulated".to_owned()),
             (None, Some(_)) => ("MISSED", "MISSED".to_owned()),
         };
         println!("{name}: {words}");
-        good &= match bug {
+        good &= match mutant {
             None => hunted.caught.is_none(),
-            Some(bug) => hunted.caught.is_some() || !is_simulated(bug),
+            Some(mutant) => hunted.caught.is_some() || !is_simulated(mutant),
         };
         let wall = format!("{:.1} s", hunted.wall.as_secs_f64());
         shown.add_row([name.to_owned(), by.to_owned(), seed, hunted.tried.to_string(), wall]);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{Blocking, KnownPeer, LogPosition, PeerMemory, Start, Work};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use lockkeeper_store::{
     Bounds, Done, Finished, LogStorage, Opened, Record, Snapshot, SnapshotError, SnapshotSink, SnapshotStorage,
     StoreError,
@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 
 use crate::settings::{Crash, DiskPlan};
 
-/// With sled's bare flush planted: writes that may stay in the system's cache.
+/// With the mutant `bare-flush`: writes that may stay in the system's cache.
 const UNFLUSHED: usize = 20;
 
 /// What a disk has done, since it was last asked.
@@ -241,7 +241,7 @@ impl Disk {
         });
     }
 
-    /// Takes all that is queued under a barrier; gives how long that lasts, and who is told too early if that bug is planted.
+    /// Takes all that is queued under a barrier; gives how long that lasts, and whom the mutant `ack-before-barrier` tells too early.
     fn begin_barrier(&self) -> Option<(Duration, Vec<Done>)> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
@@ -255,7 +255,7 @@ impl Disk {
             time_ms += state.dice.random_range(0..=plan.stall_ms);
             state.counts.stalls += 1;
         }
-        let early = if planted(Bug::AckBeforeBarrier) {
+        let early = if mutant!(AckBeforeBarrier) {
             state.waiting.drain(..).map(|(_, done)| done).collect()
         } else {
             Vec::new()
@@ -268,7 +268,7 @@ impl Disk {
         let count = std::mem::take(&mut state.syncing);
         let told = state.synced + count;
         // sled's own flush leaves what it wrote to the system's cache, which writes it out at some other time.
-        let count = if planted(Bug::BareFlush) { count.saturating_sub(UNFLUSHED) } else { count };
+        let count = if mutant!(BareFlush) { count.saturating_sub(UNFLUSHED) } else { count };
         for _ in 0..count {
             if let Some(change) = state.unsynced.pop_front() {
                 state.durable.write(&change);

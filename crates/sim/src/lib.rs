@@ -10,7 +10,7 @@ mod disk;
 pub mod faults;
 mod host;
 mod members;
-#[cfg(feature = "planted")]
+#[cfg(mutants)]
 pub mod mutants;
 pub mod net;
 mod node;

@@ -68,7 +68,7 @@ fn sessions_of_a_great_many_ephemerals_go_at_one_point() {
     let mut plan = Plan::calm(7);
     (plan.clients, plan.watchers) = (1, 0);
     plan.work.clear();
-    // The hunts for planted bugs, in a release build, have 100,000.
+    // The hunts for mutants, in a release build, have 100,000.
     plan.own_many(6_000, 6_000);
     plan.fault_phase = Duration::from_millis(100);
     let report = run(&plan);

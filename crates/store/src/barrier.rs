@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use crate::error::FatalError;
 use crate::types::Barrier;
@@ -31,7 +31,7 @@ impl DataBarrier {
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         let started = Instant::now();
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
-        if self.kind == Barrier::Full && !planted(Bug::BareFlush) {
+        if self.kind == Barrier::Full && !mutant!(BareFlush) {
             self.file.sync_data().map_err(|error| io_failure("sync", &self.path, &error))?;
         }
         metrics::histogram!("lockkeeper_store_sync_seconds").record(started.elapsed().as_secs_f64());

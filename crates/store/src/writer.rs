@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use crate::barrier::{DataBarrier, Marks, io_failure};
 use crate::codec::{self, MetaKind};
@@ -85,7 +85,7 @@ impl Writer {
 
     /// One batch: its callbacks are told in every case.
     fn write(&mut self, mut batch: Vec<Command>) -> Result<(), FatalError> {
-        if planted(Bug::AckBeforeBarrier) {
+        if mutant!(AckBeforeBarrier) {
             self.mark(&batch);
             batch.iter_mut().for_each(|command| std::mem::replace(&mut command.done, Box::new(|_| {}))(Ok(())));
         }

@@ -7,6 +7,12 @@ use jepsen_style_tests::work::{Arguments, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    // The client library in here may be what carries the mutant.
+    #[cfg(mutants)]
+    if let Err(unknown) = lockkeeper_mutants::start("worker") {
+        eprintln!("worker: {unknown}");
+        return ExitCode::FAILURE;
+    }
     match run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

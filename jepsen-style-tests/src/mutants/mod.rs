@@ -1,9 +1,10 @@
-//! The proof that both tiers find something: each planted bug (`crates/planted`) in turn, in the simulation and under what should catch
-//! it here.
+//! The proof that both tiers find something: each mutant (`crates/mutants`) in turn, in the simulation and under the run that
+//! should catch it here.
 //!
-//! A run under a bug is a process of its own, this program's or `prove`, with the faulty server and the faulty workers, so that it is the
-//! very run that users make. It catches the bug if it says *invalid*, or *broken*: one that could not be run, or is unknown, does not.
-//! Before that the same runs are made with the same programs and no bug, and must pass: else nothing follows from the others.
+//! A run under a mutant is a process of its own, this program's or `prove`, with the server and the workers of a mutant build, so
+//! that it is the very run that users make. It catches the mutant if it says *invalid*, or *broken*: one that could not be run, or
+//! is unknown, does not. Before that the same runs are made with the same programs and no mutant, and must pass: else nothing
+//! follows from the others.
 
 mod simulation;
 mod table;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lockkeeper_planted::Bug;
+use lockkeeper_mutants::Mutant;
 use tokio::process::Command;
 
 pub use table::{Came, Line, Table, Tier};
@@ -21,69 +22,72 @@ use trials::{Program, Trial};
 
 use crate::run::programs::Programs;
 use crate::verdict::Failed;
+use crate::workers;
 
-/// The variable that plants a bug in `lockkeeper-faulty` and `worker-faulty`.
-pub const PLANTED: &str = "LOCKKEEPER_PLANTED";
+/// The variable that activates a mutant in the programs of a mutant build.
+const MUTANT: &str = "LOCKKEEPER_MUTANT";
 /// No trial takes longer.
 const LIMIT: Duration = Duration::from_secs(900);
 /// How a harness says that a port which it had chosen was taken before a node could.
 const PORT_TAKEN: [&str; 2] = ["another process has this port", "Address already in use"];
-/// Trials of a bug with other seeds before it counts as missed.
+/// Trials of a mutant with other seeds before it counts as missed.
 const ATTEMPTS: u64 = 2;
 
 /// What is to be tried.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// These bugs only, by name; all where it is empty.
+    /// These mutants only, by name; all where it is empty.
     pub only: Vec<String>,
-    /// Leave out the runs without a bug.
+    /// Leave out the runs without a mutant.
     pub without_controls: bool,
     /// Where all chance comes from.
     pub seed: u64,
 }
 
-/// Tries every bug, writes what each run said and the table into `dir`, and tells as it goes.
+/// Tries every mutant, writes what each run said and the table into `dir`, and tells as it goes.
 ///
 /// # Errors
-/// The programs cannot be built, or a bug is not known.
+/// The programs cannot be built, or a mutant is not known.
 pub async fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Table, Failed> {
-    let bugs = chosen(&plan.only)?;
+    let mutants = chosen(&plan.only)?;
+    let built = programs.mutants()?;
     let stage = Stage {
-        server: programs.faulty()?,
+        server: built.server,
+        worker: built.worker,
         prove: programs.prove()?,
         itself: std::env::current_exe()?,
         dir: dir.to_path_buf(),
         seed: plan.seed,
     };
-    programs.faulty_worker()?;
     let mut table = Table::default();
-    simulation::hunt(&programs.faulty_simulation()?, &bugs, &mut table).await?;
+    simulation::hunt(&built.simulation, &mutants, &mut table).await?;
     if !plan.without_controls {
-        for trial in trials::distinct(&bugs) {
+        for trial in trials::distinct(&mutants) {
             table.take(stage.control(&trial).await?);
         }
     }
-    for bug in bugs {
-        table.take(stage.hunt(bug).await?);
+    for mutant in mutants {
+        table.take(stage.hunt(mutant).await?);
     }
     std::fs::write(dir.join("mutants.md"), table.markdown())?;
     Ok(table)
 }
 
-fn chosen(only: &[String]) -> Result<Vec<Bug>, Failed> {
+fn chosen(only: &[String]) -> Result<Vec<Mutant>, Failed> {
     let named = |name: &String| {
-        let bug = Bug::ALL.iter().copied().find(|bug| bug.name() == name);
-        bug.ok_or_else(|| {
-            let names: Vec<&str> = Bug::ALL.iter().map(|bug| bug.name()).collect();
-            Failed::CannotRun(format!("no planted bug is called '{name}'; there are: {}", names.join(", ")))
+        let mutant = Mutant::ALL.iter().copied().find(|mutant| mutant.name() == name);
+        mutant.ok_or_else(|| {
+            let names: Vec<&str> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
+            Failed::CannotRun(format!("no mutant is called '{name}'; there are: {}", names.join(", ")))
         })
     };
-    if only.is_empty() { Ok(Bug::ALL.to_vec()) } else { only.iter().map(named).collect() }
+    if only.is_empty() { Ok(Mutant::ALL.to_vec()) } else { only.iter().map(named).collect() }
 }
 
 /// With what the trials are made.
 struct Stage {
     server: PathBuf,
+    worker: PathBuf,
     prove: PathBuf,
     itself: PathBuf,
     dir: PathBuf,
@@ -102,15 +106,15 @@ impl Stage {
         Ok(Line::tell(Tier::Processes, None, trial.words(), came, begun.elapsed()))
     }
 
-    async fn hunt(&self, bug: Bug) -> Result<Line, Failed> {
+    async fn hunt(&self, mutant: Mutant) -> Result<Line, Failed> {
         let begun = Instant::now();
-        let trials = trials::of(bug);
+        let trials = trials::of(mutant);
         let mut run = trials.iter().map(Trial::words).collect::<Vec<_>>().join("; ");
         let mut came = if trials.is_empty() { Came::NotThere } else { Came::Missed };
         'hunt: for attempt in 0..ATTEMPTS {
             for trial in trials {
-                let name = format!("{bug}-{}-{attempt}", trial.slug());
-                match self.run(trial, Some(bug), self.seed.wrapping_add(attempt), &name).await? {
+                let name = format!("{mutant}-{}-{attempt}", trial.slug());
+                match self.run(trial, Some(mutant), self.seed.wrapping_add(attempt), &name).await? {
                     Said::Invalid(what) => {
                         (run, came) = (trial.words(), Came::Caught(what));
                         break 'hunt;
@@ -120,11 +124,11 @@ impl Stage {
                 }
             }
         }
-        Ok(Line::tell(Tier::Processes, Some(bug), run, came, begun.elapsed()))
+        Ok(Line::tell(Tier::Processes, Some(mutant), run, came, begun.elapsed()))
     }
 
     /// One run, and what it said.
-    async fn run(&self, trial: &Trial, bug: Option<Bug>, seed: u64, name: &str) -> Result<Said, Failed> {
+    async fn run(&self, trial: &Trial, mutant: Option<Mutant>, seed: u64, name: &str) -> Result<Said, Failed> {
         let out = self.dir.join(name);
         std::fs::create_dir_all(&out)?;
         let mut command = match trial.program {
@@ -136,7 +140,7 @@ impl Stage {
             Program::Run => command.arg("--out").arg(&out),
             Program::Prove => command.arg("--dir").arg(&out),
         };
-        command.env(PLANTED, bug.map_or("", Bug::name));
+        command.env(workers::PROGRAM, &self.worker).env(MUTANT, mutant.map_or("", Mutant::name));
         if let Some(entries) = trial.snapshot_every {
             command.env("LOCKKEEPER_STORAGE__SNAPSHOT_EVERY_ENTRIES", entries.to_string());
             command.env("LOCKKEEPER_STORAGE__KEEP_ENTRIES", "0");
@@ -147,7 +151,7 @@ impl Stage {
         let Ok(status) = tokio::time::timeout(LIMIT, child.wait()).await else {
             return Ok(Said::Nothing(format!("not at an end after {LIMIT:?}")));
         };
-        let finding = |what: &str| bug.is_none_or(|bug| trials::is_of(bug, what));
+        let finding = |what: &str| mutant.is_none_or(|mutant| trials::is_of(mutant, what));
         Ok(Said::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
     }
 }
@@ -163,7 +167,7 @@ enum Said {
 }
 
 impl Said {
-    /// `is_finding` picks what the bug would be seen by: anything else that went wrong says nothing of it.
+    /// `is_finding` picks what the mutant would be seen by: anything else that went wrong says nothing of it.
     fn of(program: Program, code: Option<i32>, text: &str, is_finding: impl Fn(&str) -> bool) -> Self {
         let last = text.lines().last().unwrap_or("it said nothing").to_owned();
         let wrong = |line: &str| match program {
@@ -175,7 +179,7 @@ impl Said {
         let finding = wrong.iter().find(|what| is_finding(what));
         match (code, finding, wrong.first()) {
             (Some(0), _, _) => Self::Passed,
-            // Somebody else on this machine was faster: no bug's doing.
+            // Somebody else on this machine was faster: no mutant's doing.
             (_, _, Some(what)) if PORT_TAKEN.iter().any(|said| what.contains(said)) => Self::Nothing(what.clone()),
             (Some(1), Some(what), _) => Self::Invalid(what.clone()),
             (Some(1), None, Some(what)) => Self::Nothing(format!("something else went wrong: {what}")),

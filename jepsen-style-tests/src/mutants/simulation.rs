@@ -1,49 +1,51 @@
-//! The first tier's hunt for the same bugs: `lockkeeper-sim-faulty --mutants`, and what it says of each.
+//! The first tier's hunt for the same mutants: `lockkeeper-sim-mutant --mutants`, and what it says of each.
 
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use lockkeeper_planted::Bug;
+use lockkeeper_mutants::Mutant;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use super::table::{Came, Line, Table, Tier};
 use crate::verdict::Failed;
 
-/// No bug takes longer.
+/// No mutant takes longer.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Seeds for each bug before it counts as missed.
+/// Seeds for each mutant before it counts as missed.
 const SEEDS: &str = "100";
 
-/// Hunts for these bugs; takes each line as it comes.
-pub(super) async fn hunt(program: &Path, bugs: &[Bug], table: &mut Table) -> Result<(), Failed> {
-    let all = bugs.len() == Bug::ALL.len();
-    let each: Vec<Option<Bug>> = if all { vec![None] } else { bugs.iter().copied().map(Some).collect() };
-    for bug in each {
+/// Hunts for these mutants; takes each line as it comes.
+pub(super) async fn hunt(program: &Path, mutants: &[Mutant], table: &mut Table) -> Result<(), Failed> {
+    let all = mutants.len() == Mutant::ALL.len();
+    let each: Vec<Option<Mutant>> = if all { vec![None] } else { mutants.iter().copied().map(Some).collect() };
+    for mutant in each {
         let mut command = Command::new(program);
         command.args(["--mutants", "--seeds", SEEDS]).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        if let Some(bug) = bug {
-            command.args(["--plant", bug.name()]);
+        command.env_remove(super::MUTANT);
+        if let Some(mutant) = mutant {
+            command.args(["--mutant", mutant.name()]);
         }
         let mut child = command.spawn()?;
         let Some(said) = child.stdout.take() else { return Err(Failed::CannotRun("it has no output".into())) };
         let mut said = BufReader::new(said).lines();
         let (mut begun, mut heard) = (Instant::now(), Vec::new());
-        // A bug of which it says nothing, because it hangs or has ended, is one that it was not seen to catch.
+        // A mutant of which it says nothing, because it hangs or has ended, is one that it was not seen to catch.
         while let Ok(line) = tokio::time::timeout(LIMIT, said.next_line()).await {
             let Some(line) = line? else { break };
-            let Some((bug, came)) = read(&line) else { continue };
-            heard.extend(bug);
+            let Some((mutant, came)) = read(&line) else { continue };
+            heard.extend(mutant);
             // The control comes first each time.
-            if bug.is_some() || table.has_no_control(Tier::Simulation) {
-                table.take(Line::tell(Tier::Simulation, bug, String::new(), came, begun.elapsed()));
+            if mutant.is_some() || table.has_no_control(Tier::Simulation) {
+                table.take(Line::tell(Tier::Simulation, mutant, String::new(), came, begun.elapsed()));
             }
             begun = Instant::now();
         }
         child.start_kill()?;
         let status = child.wait().await?;
-        for silent in bug.map_or(bugs.to_vec(), |bug| vec![bug]).into_iter().filter(|bug| !heard.contains(bug)) {
+        let asked = mutant.map_or(mutants.to_vec(), |mutant| vec![mutant]);
+        for silent in asked.into_iter().filter(|mutant| !heard.contains(mutant)) {
             let why = Came::NotRun(format!("the simulation ended ({status}) without a word of it"));
             table.take(Line::tell(Tier::Simulation, Some(silent), String::new(), why, begun.elapsed()));
         }
@@ -51,12 +53,12 @@ pub(super) async fn hunt(program: &Path, bugs: &[Bug], table: &mut Table) -> Res
     Ok(())
 }
 
-/// A line that tells of a bug, or of the run without any.
-fn read(line: &str) -> Option<(Option<Bug>, Came)> {
+/// A line that tells of a mutant, or of the run without any.
+fn read(line: &str) -> Option<(Option<Mutant>, Came)> {
     let (name, words) = line.split_once(": ")?;
-    let bug = match name {
+    let mutant = match name {
         "none" => None,
-        _ => Some(Bug::ALL.iter().copied().find(|bug| bug.name() == name)?),
+        _ => Some(Mutant::ALL.iter().copied().find(|mutant| mutant.name() == name)?),
     };
     let came = match words {
         "passes" => Came::Passed,
@@ -64,7 +66,7 @@ fn read(line: &str) -> Option<(Option<Bug>, Came)> {
         "not simulated" => Came::NotThere,
         _ => Came::Caught(words.strip_prefix("caught by ")?.to_owned()),
     };
-    Some((bug, came))
+    Some((mutant, came))
 }
 
 #[cfg(test)]
@@ -78,9 +80,9 @@ mod tests {
             read("none: caught by locks (seed 3: two)"),
             Some((None, Came::Caught("locks (seed 3: two)".into())))
         );
-        assert_eq!(read("two-holders: MISSED"), Some((Some(Bug::TwoHolders), Came::Missed)));
-        assert_eq!(read("lease-from-answer: not simulated"), Some((Some(Bug::LeaseFromAnswer), Came::NotThere)));
-        for other in ["", "two-holders: perhaps", "no-such-bug: MISSED", "| two-holders | locks |"] {
+        assert_eq!(read("two-holders: MISSED"), Some((Some(Mutant::TwoHolders), Came::Missed)));
+        assert_eq!(read("lease-from-answer: not simulated"), Some((Some(Mutant::LeaseFromAnswer), Came::NotThere)));
+        for other in ["", "two-holders: perhaps", "no-such-mutant: MISSED", "| two-holders | locks |"] {
             assert_eq!(read(other), None, "{other:?}");
         }
     }

@@ -1,6 +1,6 @@
-//! Under what each planted bug should be caught: the cheapest run that is to find it.
+//! Under what each mutant should be caught: the cheapest run that is to find it.
 
-use lockkeeper_planted::Bug;
+use lockkeeper_mutants::Mutant;
 
 /// Which program makes a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,40 +57,42 @@ const MINORITY: Trial = prove(&["minority", "--rounds", "2"]);
 const EXPIRY: Trial = prove(&["expiry", "--seconds", "60"]);
 const LOCK: Trial = run(&["--workload", "lock", "--nemesis", "none", "--time", "15"]);
 
-/// What should catch a bug; the first that does ends the hunt.
-pub(super) fn of(bug: Bug) -> &'static [Trial] {
-    match bug {
-        Bug::AckBeforeBarrier | Bug::BareFlush => &[LOST_WRITES],
-        Bug::VoteNotPersisted => &[KILL_ALL, LOST_WRITES],
-        Bug::AcceptRolledBackDirectory => const { &[prove(&["rollback"])] },
-        Bug::SkipReadIndex => {
+/// What should catch a mutant; the first that does ends the hunt.
+pub(super) fn of(mutant: Mutant) -> &'static [Trial] {
+    match mutant {
+        Mutant::AckBeforeBarrier | Mutant::BareFlush => &[LOST_WRITES],
+        Mutant::VoteNotPersisted => &[KILL_ALL, LOST_WRITES],
+        Mutant::AcceptRolledBackDirectory => const { &[prove(&["rollback"])] },
+        Mutant::SkipReadIndex => {
             const { &[run(&["--workload", "register", "--nemesis", "partition-leader", "--time", "20"]), MINORITY] }
         }
-        Bug::ReadIndexWithoutQuorum => &[MINORITY],
-        Bug::KeepaliveWithoutQuorum => &[MINORITY],
-        Bug::ExpireByDeposedLeader => &[EXPIRY],
-        Bug::NoGraceForNewLeader => &[EXPIRY],
-        Bug::CountSignsFromArrival | Bug::IgnoreReportedAges => &[EXPIRY],
-        Bug::ResetTokensAtRestore => &[KILL_ALL_SNAPSHOTS],
-        Bug::ForgetRequestsAtSnapshot => {
+        Mutant::ReadIndexWithoutQuorum => &[MINORITY],
+        Mutant::KeepaliveWithoutQuorum => &[MINORITY],
+        Mutant::ExpireByDeposedLeader => &[EXPIRY],
+        Mutant::NoGraceForNewLeader => &[EXPIRY],
+        Mutant::CountSignsFromArrival | Mutant::IgnoreReportedAges => &[EXPIRY],
+        Mutant::ResetTokensAtRestore => &[KILL_ALL_SNAPSHOTS],
+        Mutant::ForgetRequestsAtSnapshot => {
             const { &[with_snapshots(run(&["--workload", "append", "--nemesis", "kill-all", "--time", "60"]))] }
         }
-        Bug::ApplyBatchTwice => const { &[prove(&["failover", "--rounds", "3", "--calm-seconds", "0"])] },
-        Bug::EphemeralsOneByOne => {
+        Mutant::ApplyBatchTwice => const { &[prove(&["failover", "--rounds", "3", "--calm-seconds", "0"])] },
+        Mutant::EphemeralsOneByOne => {
             const { &[run(&["--workload", "ephemerals", "--nemesis", "client-kill", "--time", "20"])] }
         }
-        Bug::WakeAllWaiters => const { &[prove(&["crowd", "--seconds", "20"]), prove(&["herd"])] },
-        Bug::TwoHolders | Bug::GrantOutOfOrder => &[LOCK],
-        Bug::LeaveWithdrawnInQueue => {
+        Mutant::WakeAllWaiters => const { &[prove(&["crowd", "--seconds", "20"]), prove(&["herd"])] },
+        Mutant::TwoHolders | Mutant::GrantOutOfOrder => &[LOCK],
+        Mutant::LeaveWithdrawnInQueue => {
             const { &[LOCK, run(&["--workload", "lock", "--nemesis", "client-pause", "--time", "20"])] }
         }
-        Bug::NoLockDelay => const { &[run(&["--workload", "lock-delay", "--nemesis", "client-kill", "--time", "20"])] },
-        Bug::GateLetsAllIn => const { &[run(&["--workload", "gate", "--nemesis", "none", "--time", "15"])] },
-        Bug::SkipTxnGuards => const { &[run(&["--workload", "register", "--nemesis", "none", "--time", "15"])] },
-        Bug::DropWatchAtReconnect => {
+        Mutant::NoLockDelay => {
+            const { &[run(&["--workload", "lock-delay", "--nemesis", "client-kill", "--time", "20"])] }
+        }
+        Mutant::GateLetsAllIn => const { &[run(&["--workload", "gate", "--nemesis", "none", "--time", "15"])] },
+        Mutant::SkipTxnGuards => const { &[run(&["--workload", "register", "--nemesis", "none", "--time", "15"])] },
+        Mutant::DropWatchAtReconnect => {
             const { &[run(&["--workload", "watches", "--nemesis", "kill-one", "--time", "20"])] }
         }
-        Bug::ForgetWatchesAtInstall => {
+        Mutant::ForgetWatchesAtInstall => {
             const {
                 &[with_snapshots(run(&[
                     "--workload",
@@ -103,25 +105,25 @@ pub(super) fn of(bug: Bug) -> &'static [Trial] {
             }
         }
         // Not looked for here: the simulation catches them.
-        Bug::BusyWithoutWithdrawal
-        | Bug::TrustWallClock
-        | Bug::IgnoreHangUp
-        | Bug::AbandonIgnoresVersions
-        | Bug::LeaveNodesOfLargeSessions
-        | Bug::NoEphemeralBound
-        | Bug::LoseWakeup
-        | Bug::ForeignDeleteBreaksLock
-        | Bug::ForeignNamesAllowed
-        | Bug::CopyWithoutQuorum
-        | Bug::CountForgetfulTables
-        | Bug::ExpiredBeforeApplied => &[],
-        Bug::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
+        Mutant::BusyWithoutWithdrawal
+        | Mutant::TrustWallClock
+        | Mutant::IgnoreHangUp
+        | Mutant::AbandonIgnoresVersions
+        | Mutant::LeaveNodesOfLargeSessions
+        | Mutant::NoEphemeralBound
+        | Mutant::LoseWakeup
+        | Mutant::ForeignDeleteBreaksLock
+        | Mutant::ForeignNamesAllowed
+        | Mutant::CopyWithoutQuorum
+        | Mutant::CountForgetfulTables
+        | Mutant::ExpiredBeforeApplied => &[],
+        Mutant::LeaseFromAnswer => const { &[prove(&["late-answers", "--rounds", "2"])] },
     }
 }
 
-/// Whether a finding is of what this bug does: it names a check that sees it, or says so in a proof's own words.
-pub(super) fn is_of(bug: Bug, what: &str) -> bool {
-    finds(bug).iter().any(|words| what.contains(words))
+/// Whether a finding is of what this mutant does: it names a check that sees it, or says so in a proof's own words.
+pub(super) fn is_of(mutant: Mutant, what: &str) -> bool {
+    finds(mutant).iter().any(|words| what.contains(words))
 }
 
 /// Something acknowledged is gone, or was never agreed on.
@@ -138,46 +140,46 @@ const QUEUE: &[&str] =
     &["as a black box", "no more holders than allowed", "order of the log", "releases in the log", "no standstill"];
 
 /// Nothing for those that the simulation alone looks for.
-fn finds(bug: Bug) -> &'static [&'static str] {
-    match bug {
-        Bug::AckBeforeBarrier | Bug::BareFlush | Bug::VoteNotPersisted | Bug::ResetTokensAtRestore => GONE,
-        Bug::AcceptRolledBackDirectory => &["put back still run", "differ at zxid", "both run"],
-        Bug::SkipReadIndex => &["linearizable", "replayed from the log", "agree with real time"],
-        Bug::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
-        Bug::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
-        Bug::ExpireByDeposedLeader | Bug::NoGraceForNewLeader => EARLY,
-        Bug::CountSignsFromArrival | Bug::IgnoreReportedAges => &["after its last sign of life"],
-        Bug::ForgetRequestsAtSnapshot => {
+fn finds(mutant: Mutant) -> &'static [&'static str] {
+    match mutant {
+        Mutant::AckBeforeBarrier | Mutant::BareFlush | Mutant::VoteNotPersisted | Mutant::ResetTokensAtRestore => GONE,
+        Mutant::AcceptRolledBackDirectory => &["put back still run", "differ at zxid", "both run"],
+        Mutant::SkipReadIndex => &["linearizable", "replayed from the log", "agree with real time"],
+        Mutant::ReadIndexWithoutQuorum => &["acknowledged a linearizable read", "the holder was"],
+        Mutant::KeepaliveWithoutQuorum => &["acknowledged a keepalive", "the holder was"],
+        Mutant::ExpireByDeposedLeader | Mutant::NoGraceForNewLeader => EARLY,
+        Mutant::CountSignsFromArrival | Mutant::IgnoreReportedAges => &["after its last sign of life"],
+        Mutant::ForgetRequestsAtSnapshot => {
             &["one sequential node for one request id", "nothing lost, nothing twice", "linearizable lists"]
         }
-        Bug::ApplyBatchTwice => &["creates were acknowledged"],
-        Bug::EphemeralsOneByOne => &["what a session owned goes at one zxid", "locks go with their session"],
-        Bug::WakeAllWaiters => &["notifications"],
-        Bug::TwoHolders | Bug::GrantOutOfOrder | Bug::LeaveWithdrawnInQueue => QUEUE,
-        Bug::NoLockDelay => &["before the delay", "dead holder's place"],
-        Bug::GateLetsAllIn => &["one run at a time"],
-        Bug::SkipTxnGuards => &["linearizable", "replayed from the log"],
-        Bug::DropWatchAtReconnect | Bug::ForgetWatchesAtInstall => &["watches"],
-        Bug::LeaseFromAnswer => &["the holder was told"],
-        Bug::ExpiredBeforeApplied
-        | Bug::TrustWallClock
-        | Bug::CopyWithoutQuorum
-        | Bug::CountForgetfulTables
-        | Bug::BusyWithoutWithdrawal
-        | Bug::IgnoreHangUp
-        | Bug::AbandonIgnoresVersions
-        | Bug::ForeignDeleteBreaksLock
-        | Bug::ForeignNamesAllowed
-        | Bug::LeaveNodesOfLargeSessions
-        | Bug::NoEphemeralBound
-        | Bug::LoseWakeup => &[],
+        Mutant::ApplyBatchTwice => &["creates were acknowledged"],
+        Mutant::EphemeralsOneByOne => &["what a session owned goes at one zxid", "locks go with their session"],
+        Mutant::WakeAllWaiters => &["notifications"],
+        Mutant::TwoHolders | Mutant::GrantOutOfOrder | Mutant::LeaveWithdrawnInQueue => QUEUE,
+        Mutant::NoLockDelay => &["before the delay", "dead holder's place"],
+        Mutant::GateLetsAllIn => &["one run at a time"],
+        Mutant::SkipTxnGuards => &["linearizable", "replayed from the log"],
+        Mutant::DropWatchAtReconnect | Mutant::ForgetWatchesAtInstall => &["watches"],
+        Mutant::LeaseFromAnswer => &["the holder was told"],
+        Mutant::ExpiredBeforeApplied
+        | Mutant::TrustWallClock
+        | Mutant::CopyWithoutQuorum
+        | Mutant::CountForgetfulTables
+        | Mutant::BusyWithoutWithdrawal
+        | Mutant::IgnoreHangUp
+        | Mutant::AbandonIgnoresVersions
+        | Mutant::ForeignDeleteBreaksLock
+        | Mutant::ForeignNamesAllowed
+        | Mutant::LeaveNodesOfLargeSessions
+        | Mutant::NoEphemeralBound
+        | Mutant::LoseWakeup => &[],
     }
 }
 
-/// Every run that a hunt for these bugs begins with, once.
-pub(super) fn distinct(bugs: &[Bug]) -> Vec<Trial> {
+/// Every run that a hunt for these mutants begins with, once.
+pub(super) fn distinct(mutants: &[Mutant]) -> Vec<Trial> {
     let mut all: Vec<Trial> = Vec::new();
-    for trial in bugs.iter().flat_map(|bug| of(*bug)) {
+    for trial in mutants.iter().flat_map(|mutant| of(*mutant)) {
         if !all.contains(trial) {
             all.push(*trial);
         }
@@ -191,14 +193,14 @@ mod tests {
 
     #[test]
     fn what_is_looked_for_can_be_found() {
-        for bug in Bug::ALL {
-            assert_eq!(of(*bug).is_empty(), finds(*bug).is_empty(), "{bug}");
+        for mutant in Mutant::ALL {
+            assert_eq!(of(*mutant).is_empty(), finds(*mutant).is_empty(), "{mutant}");
         }
     }
 
     #[test]
     fn every_trial_names_what_there_is() {
-        for trial in distinct(Bug::ALL) {
+        for trial in distinct(Mutant::ALL) {
             if trial.program == Program::Prove {
                 let name = trial.arguments[0];
                 assert!(crate::proofs::PROOFS.iter().any(|proof| proof.name == name), "{name}");

@@ -136,7 +136,7 @@ pub trait Nemesis: Send {
         None
     }
 
-    /// Settings it needs of the cluster before it starts (the faulty binary, a tracer, a small disk).
+    /// Settings it needs of the cluster before it starts (an injected clock, a tracer, a small disk).
     fn prepares(&self, options: &mut crate::cluster::Options) {
         let _ = options;
     }

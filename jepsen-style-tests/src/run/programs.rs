@@ -1,76 +1,98 @@
-//! The programs that a run needs beside its own: found, or built from this checkout.
+//! The programs that a run needs beside its own: found beside this program, or built from this checkout.
 //!
-//! `cargo run -p jepsen-style-tests` builds this program alone. The server, the workers and the server with planted bugs are built
-//! here, by the same cargo, into the same directory; where they are up to date that takes a moment.
+//! Everything is built in one selection, the whole workspace, so that no crate is built twice with different features. Where a
+//! program is missing, it is built by that one command in the profile that this program was built in. What is there is taken as it
+//! is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::process::own_directory;
 use crate::verdict::Failed;
 
-/// The server that can carry planted bugs and an injected clock.
-const FAULTY: &str = "lockkeeper-faulty";
+/// A server of this name is of a mutant build, which has an injected clock.
+const MUTANT_SERVER: &str = "lockkeeper-mutant";
+/// Which programs of a mutant build get a name of their own, so that they are not taken for the ordinary ones.
+const MUTANTS: [(&str, &str); 3] =
+    [("lockkeeper", MUTANT_SERVER), ("lockkeeper-sim", "lockkeeper-sim-mutant"), ("worker", "worker-mutant")];
+/// Turns a build into a mutant build. Cargo appends this to the flags of `.cargo/config.toml`.
+const MUTANT_FLAGS: &str = r#"build.rustflags=["--cfg","mutants"]"#;
 
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The server.
     pub server: PathBuf,
-    /// The directory of this program, its workers and the faulty server.
+    /// The directory of this program and its workers.
     directory: PathBuf,
     given: bool,
 }
 
+/// The programs of a mutant build.
+#[derive(Clone, Debug)]
+pub struct Mutants {
+    /// The server.
+    pub server: PathBuf,
+    /// The simulation.
+    pub simulation: PathBuf,
+    /// The client processes.
+    pub worker: PathBuf,
+}
+
 impl Programs {
-    /// Builds the server (unless it is given) and the workers.
+    /// Finds the server (unless it is given) and the workers, and builds them if one is missing.
     ///
     /// # Errors
     /// They cannot be built, or the server given is not there.
     pub fn ready(given: Option<&Path>) -> Result<Self, Failed> {
-        let program = std::env::current_exe()?;
-        let directory = program.parent().map(Path::to_path_buf).unwrap_or_default();
+        let directory = own_directory()?;
         let server = match given {
             Some(path) if path.is_file() => path.canonicalize()?,
             Some(path) => return Err(Failed::CannotRun(format!("there is no server binary at {}", path.display()))),
-            None => {
-                build(&directory, &["-p", "lockkeeper", "--bin", "lockkeeper"])?;
-                directory.join("lockkeeper")
-            }
+            None => directory.join("lockkeeper"),
         };
-        // A worker beside a given server was put there on purpose.
-        if given.is_none() || !directory.join("worker").is_file() {
-            build(&directory, &["-p", "jepsen-style-tests", "--bin", "worker"])?;
+        if !(server.is_file() && directory.join("worker").is_file()) {
+            build(&directory)?;
         }
         Ok(Self { server, directory, given: given.is_some() })
     }
 
-    /// Whether the server is one that was given and cannot carry what ours can: planted bugs and an injected clock.
+    /// As [`Programs::ready`], but brings everything up to date first: for tests, which no script has done that for.
+    ///
+    /// # Errors
+    /// They cannot be built.
+    pub fn built() -> Result<Self, Failed> {
+        build(&own_directory()?)?;
+        Self::ready(None)
+    }
+
+    /// Whether the server was given and is not of a mutant build, so that it cannot be relied on for mutants and an injected clock.
     pub fn has_foreign_server(&self) -> bool {
-        self.given && self.server.file_name().is_none_or(|name| name != FAULTY)
+        self.given && self.server.file_name().is_none_or(|name| name != MUTANT_SERVER)
     }
 
-    /// The server that can carry planted bugs and an injected clock: built at its first use.
+    /// A server with an injected clock: the ordinary one where it has debug assertions, else that of a mutant build.
     ///
     /// # Errors
     /// It cannot be built.
-    pub fn faulty(&self) -> Result<PathBuf, Failed> {
-        self.beside(FAULTY, &["-p", "lockkeeper", "--features", "planted"])
+    pub fn server_with_injected_clock(&self) -> Result<PathBuf, Failed> {
+        // The server beside this program was built in the same profile.
+        if self.given || cfg!(debug_assertions) { Ok(self.server.clone()) } else { Ok(self.mutants()?.server) }
     }
 
-    /// The worker whose client library can carry planted bugs.
+    /// The programs of a mutant build, brought up to date. Where the server is given, programs that lie there were put there on purpose.
     ///
     /// # Errors
-    /// It cannot be built.
-    pub fn faulty_worker(&self) -> Result<PathBuf, Failed> {
-        self.beside("worker-faulty", &["-p", "jepsen-style-tests", "--features", "planted"])
-    }
-
-    /// The simulation, with bugs to plant.
-    ///
-    /// # Errors
-    /// It cannot be built.
-    pub fn faulty_simulation(&self) -> Result<PathBuf, Failed> {
-        self.beside("lockkeeper-sim-faulty", &["-p", "lockkeeper-sim", "--features", "planted"])
+    /// They cannot be built.
+    pub fn mutants(&self) -> Result<Mutants, Failed> {
+        let profile = self.directory.file_name().map(OsString::from).unwrap_or_default();
+        let directory = self.target().join("mutants").join(profile);
+        if !(self.given && MUTANTS.iter().all(|(_, mutant)| directory.join(mutant).is_file())) {
+            build_mutants(&directory)?;
+        }
+        let [server, simulation, worker] = MUTANTS.map(|(_, mutant)| directory.join(mutant));
+        Ok(Mutants { server, simulation, worker })
     }
 
     /// The program of proofs.
@@ -78,21 +100,16 @@ impl Programs {
     /// # Errors
     /// It cannot be built.
     pub fn prove(&self) -> Result<PathBuf, Failed> {
-        self.beside("prove", &["-p", "jepsen-style-tests"])
-    }
-
-    /// A program beside this one. Where the server is given, what lies here was put here on purpose.
-    fn beside(&self, name: &str, what: &[&str]) -> Result<PathBuf, Failed> {
-        let program = self.directory.join(name);
-        if !(self.given && program.is_file()) {
-            build(&self.directory, &[what, &["--bin", name]].concat())?;
+        let program = self.directory.join("prove");
+        if !program.is_file() {
+            build(&self.directory)?;
         }
         Ok(program)
     }
 
     /// Cargo's target directory, for reports.
     pub fn target(&self) -> PathBuf {
-        self.directory.parent().map(Path::to_path_buf).unwrap_or_else(|| self.directory.clone())
+        target_of(&self.directory).to_path_buf()
     }
 }
 
@@ -102,19 +119,81 @@ pub fn checkout() -> PathBuf {
     package.parent().unwrap_or(package).to_path_buf()
 }
 
-fn build(directory: &Path, what: &[&str]) -> Result<(), Failed> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let target = directory.parent().unwrap_or(directory);
-    let mut command = Command::new(cargo);
-    command.arg("build").arg("--quiet").arg("--target-dir").arg(target).args(what).current_dir(checkout());
-    if directory.ends_with("release") {
-        command.arg("--release");
+fn target_of(directory: &Path) -> &Path {
+    directory.parent().unwrap_or(directory)
+}
+
+/// The profile that cargo builds into a directory of this name.
+fn profile_of(directory: &Path) -> String {
+    match directory.file_name().map(|name| name.to_string_lossy()) {
+        Some(name) if name != "debug" => name.into_owned(),
+        _ => "dev".into(),
     }
-    eprintln!("building {} …", what.last().unwrap_or(&"the programs"));
-    let remedy = "build it yourself (`cargo build --release -p lockkeeper -p jepsen-style-tests`) and name the server with --binary";
+}
+
+fn build(directory: &Path) -> Result<(), Failed> {
+    run(cargo(directory).current_dir(checkout()), "the workspace's programs", &profile_of(directory))
+}
+
+/// Builds all with the mutants, into a target directory of their own, and gives the programs names of their own.
+fn build_mutants(directory: &Path) -> Result<(), Failed> {
+    let mut command = cargo(directory);
+    command.args(["--config", MUTANT_FLAGS]).current_dir(checkout());
+    // Flags in the environment would replace those.
+    command.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
+    run(&mut command, "the mutants' programs", &profile_of(directory))?;
+    for (ordinary, mutant) in MUTANTS {
+        let (ordinary, mutant) = (directory.join(ordinary), directory.join(mutant));
+        if mutant.exists() {
+            std::fs::remove_file(&mutant)?;
+        }
+        if std::fs::hard_link(&ordinary, &mutant).is_err() {
+            std::fs::copy(&ordinary, &mutant)?;
+        }
+    }
+    Ok(())
+}
+
+/// The one command that builds the programs, into this directory.
+fn cargo(directory: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--workspace", "--bins", "--locked", "--quiet", "--profile", &profile_of(directory)]);
+    command.arg("--target-dir").arg(target_of(directory));
+    command
+}
+
+fn run(command: &mut Command, what: &str, profile: &str) -> Result<(), Failed> {
+    eprintln!("building {what} …");
+    let remedy = format!(
+        "build the programs yourself (`cargo build --workspace --bins --locked --profile {profile}`) and name the server with --binary"
+    );
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Failed::CannotRun(format!("`cargo build {}` ended with {status}; {remedy}", what.join(" ")))),
+        Ok(status) => Err(Failed::CannotRun(format!("`cargo build` of {what} ended with {status}; {remedy}"))),
         Err(error) => Err(Failed::CannotRun(format!("cannot start cargo: {error}; {remedy}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_tells_the_profile() {
+        for (directory, profile) in
+            [("target/debug", "dev"), ("target/release", "release"), ("/t/mutants/gate", "gate")]
+        {
+            assert_eq!(profile_of(Path::new(directory)), profile);
+        }
+    }
+
+    #[test]
+    fn only_a_given_server_of_another_build_is_foreign() {
+        let of = |server: &str, given| Programs { server: server.into(), directory: "target/debug".into(), given };
+        assert!(!of("target/debug/lockkeeper", false).has_foreign_server());
+        assert!(of("elsewhere/lockkeeper", true).has_foreign_server());
+        let mutant = of("target/mutants/debug/lockkeeper-mutant", true);
+        assert!(!mutant.has_foreign_server());
+        assert_eq!(mutant.server_with_injected_clock().unwrap(), mutant.server);
     }
 }

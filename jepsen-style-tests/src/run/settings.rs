@@ -53,10 +53,10 @@ pub struct Arguments {
     /// Minutes after which --matrix and --slice begin no other run: what is left out is shown as such.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     pub minutes: Option<u64>,
-    /// Plants each known bug in turn and shows which check catches it.
+    /// Activates each mutant in turn and shows which check catches it.
     #[arg(long, conflicts_with = "list")]
     pub mutants: bool,
-    /// Of the planted bugs only these, and without the runs that have none.
+    /// Only these mutants, and without the runs that have none.
     #[arg(long, value_delimiter = ',', requires = "mutants")]
     pub only: Vec<String>,
     /// Explain each workload and each nemesis in a line.

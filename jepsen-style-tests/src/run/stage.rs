@@ -112,14 +112,15 @@ impl Recruits {
     }
 }
 
-/// The server for these options, built if it must be, and whether its clocks obey.
+/// The server for these options, built if it must be, and whether it has an injected clock.
 ///
 /// # Errors
 /// It cannot be built.
 pub fn server(options: &Options, programs: &Programs) -> Result<(PathBuf, bool), Failed> {
-    // Another server than ours is tried as it is.
+    // Another server than ours is tested as it is.
     let clocks_obey = options.injected_clock && !programs.has_foreign_server();
-    Ok((if clocks_obey { programs.faulty()? } else { programs.server.clone() }, clocks_obey))
+    let server = if clocks_obey { programs.server_with_injected_clock()? } else { programs.server.clone() };
+    Ok((server, clocks_obey))
 }
 
 /// Starts the network and the cluster; no clients yet.

@@ -25,7 +25,8 @@ A cluster to try:  lockkeeper dev";
 
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
-#[command(name = "lockkeeper", version, max_term_width = 120, after_help = EXIT_CODES, disable_help_subcommand = true)]
+#[command(name = "lockkeeper", version = lockkeeper_mutants::version!(), max_term_width = 120, after_help = EXIT_CODES)]
+#[command(disable_help_subcommand = true)]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) common: Common,

@@ -12,7 +12,7 @@ use futures::stream::{SplitSink, SplitStream};
 use futures::{FutureExt, SinkExt, StreamExt};
 use lockkeeper_api::stream::{Answer, FromServer, close};
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -78,7 +78,7 @@ impl<'a> Connection<'a> {
             let inner = &mut *guard;
             inner.table.broken();
             inner.abandon = None;
-            let forgotten = generation > 1 && planted(Bug::DropWatchAtReconnect);
+            let forgotten = generation > 1 && mutant!(DropWatchAtReconnect);
             inner.watches.ids().filter(|_| !forgotten).for_each(|id| inner.table.watch(id));
             hub.enter(Phase::Up { place, generation });
         }

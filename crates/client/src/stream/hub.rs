@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_api::stream::Watch;
 use lockkeeper_api::{Code, Problem};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -341,7 +341,7 @@ impl Hub {
 
     /// A node has said that the session lives, in answer to something that was sent then.
     pub(super) fn note_lease(&self, sent: Moment, timeout_ms: u32) {
-        let sent = if planted(Bug::LeaseFromAnswer) { Moment::now() } else { sent };
+        let sent = if mutant!(LeaseFromAnswer) { Moment::now() } else { sent };
         self.alive.send_if_modified(|latest| {
             let news = latest.is_none_or(|(before, _)| before < sent);
             if news {

@@ -4,7 +4,7 @@
 use std::io::{BufReader, Read};
 use std::sync::Arc;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::record::{Head, NodeRecord, Record, SessionRecord};
 use super::{MAGIC, MAX_RECORD_BYTES, SnapshotError, UNRELEASED, VERSION};
@@ -255,7 +255,7 @@ impl Builder {
             });
         // A checksum says that the stream is as it was written, not that a sound state wrote it.
         self.state.validate().map_err(damaged)?;
-        if planted(Bug::ResetTokensAtRestore) {
+        if mutant!(ResetTokensAtRestore) {
             self.state.zxid = self.state.tree.nodes.values().map(|node| node.czxid).max().unwrap_or_default();
         }
         Ok(self.state)

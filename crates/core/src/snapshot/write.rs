@@ -2,7 +2,7 @@
 
 use std::io::{BufWriter, Write};
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 use sha2::{Digest, Sha256};
 
 use super::record::{Head, NodeRecord, Record, SessionRecord};
@@ -66,7 +66,7 @@ impl State {
             zxid: self.zxid,
             clock_ms: self.clock_ms,
             sessions: self.sessions.len() as u64,
-            replies: match planted(Bug::ForgetRequestsAtSnapshot) {
+            replies: match mutant!(ForgetRequestsAtSnapshot) {
                 true => 0,
                 false => self.sessions().map(|(_, session)| session.remembered_count() as u64).sum(),
             },
@@ -112,7 +112,7 @@ impl<W: Write> Writer<W> {
 
     fn session(&mut self, id: SessionId, session: &Session) -> Result<(), SnapshotError> {
         self.record(&session_record(id, session))?;
-        for request in session.memory.by_age.values().filter(|_| !planted(Bug::ForgetRequestsAtSnapshot)) {
+        for request in session.memory.by_age.values().filter(|_| !mutant!(ForgetRequestsAtSnapshot)) {
             if let Some(remembered) = session.memory.answers.get(request) {
                 self.record(&Record::Reply { request: *request, remembered: remembered.clone() })?;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::bounds::Adds;
 use super::session::{Session, fingerprint};
@@ -30,7 +30,7 @@ impl State {
         let origin = batch.origin;
         if let Some(applied) = self.origins.get(&origin.node) {
             let (seen, new) = (rank(applied.origin), rank(origin));
-            if new == seen && !planted(Bug::ApplyBatchTwice) {
+            if new == seen && !mutant!(ApplyBatchTwice) {
                 return applied.outcomes.to_vec();
             }
             if new < seen {
@@ -61,7 +61,7 @@ impl State {
                 Ok(Reply::SessionClosed)
             }),
             Command::ExpireSessions { term, seen, sessions } => {
-                self.expire(entry_term == *term || planted(Bug::ExpireByDeposedLeader), *seen, sessions)
+                self.expire(entry_term == *term || mutant!(ExpireByDeposedLeader), *seen, sessions)
             }
             Command::Reap { paths } => self.reap(paths),
             Command::Do { actor, op } => self.perform(actor, rules, op),
@@ -84,7 +84,7 @@ impl State {
                 // Others wait for this entry: the rest is for the next.
                 break;
             }
-            if planted(Bug::EphemeralsOneByOne) {
+            if mutant!(EphemeralsOneByOne) {
                 events.extend(self.remove_one_by_one(session));
             }
             let outcome = self.transact(|t| {
@@ -100,7 +100,7 @@ impl State {
         Outcome { zxid: self.zxid, reply: Ok(Reply::SessionsExpired(ended)), changed, events }
     }
 
-    /// What the planted bug of that name does before a session ends.
+    /// What the mutant of that name does before a session ends.
     fn remove_one_by_one(&mut self, session: SessionId) -> Vec<Event> {
         let Some(session) = self.sessions.get(&session).cloned() else { return Vec::new() };
         let remove = |path| {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::locks::Request;
 use super::size;
@@ -47,7 +47,7 @@ impl Transaction<'_> {
     fn check_ephemerals(&self, session: SessionId, added: usize) -> Result<(), Refusal> {
         let Some(known) = self.sessions.get(&session) else { return Ok(()) };
         let (owned, limit) = (known.ephemerals.len(), self.rules.ephemerals());
-        if owned + added > limit as usize && !planted(Bug::NoEphemeralBound) {
+        if owned + added > limit as usize && !mutant!(NoEphemeralBound) {
             return Err(Refusal::TooManyEphemerals { session, owned: owned as u32, limit });
         }
         Ok(())

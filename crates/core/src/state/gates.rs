@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::State;
 use super::apply::{bad, check_label};
@@ -80,7 +80,7 @@ impl Transaction<'_> {
             Some((fingerprint, _)) if fingerprint != *work.fingerprint => {
                 return Err(Refusal::GateMismatch { key: key.clone() });
             }
-            Some((_, GateStanding::InProgress { .. })) if planted(Bug::GateLetsAllIn) => true,
+            Some((_, GateStanding::InProgress { .. })) if mutant!(GateLetsAllIn) => true,
             Some((_, current)) => return Ok(Reply::Gate(current)),
             None => false,
         };

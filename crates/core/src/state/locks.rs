@@ -12,7 +12,7 @@ use super::read::Standing;
 use super::session::Session;
 use super::transaction::Transaction;
 use super::tree::{Node, Tree};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use crate::acl::Permissions;
 use crate::command::{IfHolding, NodeKind, Sequential};
@@ -205,7 +205,7 @@ impl Transaction<'_> {
         if if_holding == IfHolding::Keep && hold_as_a_whole(&found, locks) {
             return Ok(Reply::HeldInstead);
         }
-        if planted(Bug::LeaveWithdrawnInQueue) && !hold_as_a_whole(&found, locks) {
+        if mutant!(LeaveWithdrawnInQueue) && !hold_as_a_whole(&found, locks) {
             return Ok(Reply::Withdrawn);
         }
         self.leave(&found, locks, token)
@@ -269,7 +269,7 @@ impl Transaction<'_> {
             let is_meant = |found: &Found| {
                 let node = self.tree.get(&found.path);
                 found.owner.is_some()
-                    && node.is_some_and(|node| node.version == *version || planted(Bug::AbandonIgnoresVersions))
+                    && node.is_some_and(|node| node.version == *version || mutant!(AbandonIgnoresVersions))
             };
             self.tree.requests(&lock.directory(), token).find(is_meant)
         };
@@ -370,7 +370,7 @@ fn not_held(lock: &LockName, token: FencingToken) -> Refusal {
 impl Transaction<'_> {
     /// A queue has names of one family, unless whoever comes sees the others too.
     pub(crate) fn check_names(&self, lock: &LockName, directory: &Node, newcomer: Newcomer) -> Result<(), Refusal> {
-        if self.rules.foreign_names == ForeignNames::Allow || planted(Bug::ForeignNamesAllowed) {
+        if self.rules.foreign_names == ForeignNames::Allow || mutant!(ForeignNamesAllowed) {
             return Ok(());
         }
         let Some(unseen) = directory.queue.unseen_by(newcomer) else { return Ok(()) };

@@ -1,6 +1,6 @@
 //! The operations that ZooKeeper has, in ZooKeeper's order of checks (reference: `PrepRequestProcessor.pRequest2Txn`).
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::apply::bad;
 use super::bounds::Adds;
@@ -55,7 +55,7 @@ impl Transaction<'_> {
             Op::Delete { path, version } => self.delete(path, *version),
             Op::SetData { path, data, version } => self.set_data(path, data, *version),
             Op::SetAcl { path, acl, version } => self.set_acl(path, acl, *version),
-            Op::Check { .. } | Op::CheckLock { .. } if planted(Bug::SkipTxnGuards) => Ok(Reply::Checked),
+            Op::Check { .. } | Op::CheckLock { .. } if mutant!(SkipTxnGuards) => Ok(Reply::Checked),
             Op::Check { path, version } => {
                 let node = self.node(path)?;
                 self.check_access(path, node, Permissions::READ)?;
@@ -222,7 +222,7 @@ fn sequence(path: &NodePath, directory: &Node) -> Result<u64, Refusal> {
         let mut places = directory.queue.iter().map(|(place, _)| place.0);
         Some((places.next()?, places.next_back()?))
     };
-    let sequence = if planted(Bug::GrantOutOfOrder)
+    let sequence = if mutant!(GrantOutOfOrder)
         && let Some((first, last)) = ends()
         && first < last
     {

@@ -4,7 +4,7 @@
 //! A lock request, a kept place and a gate belong to the session that made them. Nobody else changes such a node, and deleting it is a
 //! forced release, which needs the right to force. The tops of the service's trees are for the super user alone.
 
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::transaction::Transaction;
 use super::tree::Node;
@@ -72,7 +72,7 @@ impl Transaction<'_> {
             Role::Request | Role::Gate if self.owns(node) => return Ok(None),
             Role::Request | Role::Gate => {}
         }
-        let may_force = self.who.is_none_or(|actor| actor.may_force) || planted(Bug::ForeignDeleteBreaksLock);
+        let may_force = self.who.is_none_or(|actor| actor.may_force) || mutant!(ForeignDeleteBreaksLock);
         if !may_force {
             let why = format!(
                 "{path} does not belong to the session of this request, and taking it by force is switched off at this node (admin.allow_force_release); close the session that owns it, or wait for it to expire"

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use crate::ids::FencingToken;
 use crate::limits::MAX_PERMITS;
@@ -262,7 +262,7 @@ impl Queue {
     pub(crate) fn blocker(&self, place: &Place, mode: LockMode) -> Option<Blocker<'_>> {
         match mode {
             LockMode::Exclusive | LockMode::Write => {
-                let overlooked = usize::from(planted(Bug::TwoHolders));
+                let overlooked = usize::from(mutant!(TwoHolders));
                 self.before(place).rev().nth(overlooked).map(|(place, _)| Blocker::Request(place))
             }
             LockMode::Shared => self.barrier_before(place).map(Blocker::Request),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use lockkeeper_planted::{Bug, planted};
+use lockkeeper_mutants::mutant;
 
 use super::State;
 use super::session::Session;
@@ -150,7 +150,7 @@ impl Transaction<'_> {
     /// absence in all of the state. The events, half of the work beside the removal, would come at this point all the same (promise P6).
     /// With `limits.ephemerals_per_session` at 10,000 there is too little to gain: see `examples/endings.rs` for the time.
     fn remove_all(&mut self, session: &Session) {
-        let left = if planted(Bug::LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
+        let left = if mutant!(LeaveNodesOfLargeSessions) { 1_000 } else { usize::MAX };
         let owned: Vec<&NodePath> = session.ephemerals.iter().take(left).collect();
         // Where each stands in a directory of its own, there are two of each.
         self.events.reserve(2 * owned.len() + 1);
@@ -227,7 +227,7 @@ impl Transaction<'_> {
         *self.session_bytes -= size::of_session(&session);
         *self.remembered_bytes -= session.memory.bytes();
         let delayed = match cause {
-            SessionEnd::Expired if !planted(Bug::NoLockDelay) => self.to_be_delayed(&session),
+            SessionEnd::Expired if !mutant!(NoLockDelay) => self.to_be_delayed(&session),
             SessionEnd::Expired | SessionEnd::Closed => Vec::new(),
         };
         self.remove_all(&session);

@@ -1,32 +1,32 @@
-//! The bugs that can be planted. Each one breaks a promise in a way that somebody has really shipped or could.
+//! The mutants. Each one breaks a promise in a way that somebody has really shipped or could.
 
-macro_rules! bugs {
+macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// One planted bug.
+        /// One defect on purpose.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum Bug { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum Mutant { $($(#[doc = $doc])+ $variant,)+ }
 
-        impl Bug {
+        impl Mutant {
             /// All of them, in the order of this page.
-            pub const ALL: &[Bug] = &[$(Bug::$variant),+];
+            pub const ALL: &[Mutant] = &[$(Mutant::$variant),+];
 
             /// Its name on command lines and in reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
-                match self { $(Bug::$variant => $name),+ }
+                match self { $(Mutant::$variant => $name),+ }
             }
 
             /// What it does wrong, in a sentence.
             #[must_use]
             pub const fn about(self) -> &'static str {
-                match self { $(Bug::$variant => concat!($($doc),+)),+ }
+                match self { $(Mutant::$variant => concat!($($doc),+)),+ }
             }
         }
     };
 }
 
-bugs! {
+mutants! {
     /// The store completes what is queued before the barrier has made it durable.
     AckBeforeBarrier = "ack-before-barrier",
     /// The barrier is sled's own `flush` alone, which does not sync the file on Linux.
@@ -103,7 +103,7 @@ bugs! {
     TrustWallClock = "trust-wall-clock",
 }
 
-impl std::fmt::Display for Bug {
+impl std::fmt::Display for Mutant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
