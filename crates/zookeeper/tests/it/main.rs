@@ -1,5 +1,6 @@
-//! The codec against bytes written down by hand, against itself, and against garbage.
+//! The codec against bytes written down by hand, against itself, and against garbage; and what decoding may allocate.
 
+mod allocation;
 mod bytes_by_hand;
 mod corpus;
 mod frames;

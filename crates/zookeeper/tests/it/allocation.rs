@@ -1,5 +1,5 @@
 //! Lengths in a message are claims. Whatever they claim, decoding allocates no more than a small multiple of the bytes
-//! that are really there.
+//! that are really there. It counts by thread, so the tests beside it change nothing.
 
 #![allow(unsafe_code, reason = "counting what is allocated takes a global allocator, and that trait is unsafe")]
 

@@ -1,7 +1,6 @@
 //! The state against a naive model: every reply, every event and the final state must agree, through snapshots in the middle
 //! and batches that are sent again. Invariants are checked along the way, and a second application of the same log must give
 //! the same bytes.
-#![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
 mod access;
 mod bounds;

@@ -1,9 +1,8 @@
 //! Golden scripts: what the state answers, told in text that reads like a session at a terminal.
 //!
 //! In `*.txt`, lines that start with `> ` are commands (see `script.rs`), the lines up to the next blank one are what came out,
-//! `#` starts a comment. `UPDATE=1 cargo test -p lockkeeper-core --test golden` writes what comes out; read it before you
+//! `#` starts a comment. `UPDATE=1 cargo test -p lockkeeper-core --test it golden` writes what comes out; read it before you
 //! commit it. After each command every invariant is checked.
-#![allow(clippy::unwrap_used)] // tests may; the exemption does not reach helpers outside of #[test] functions
 
 mod render;
 mod script;
@@ -12,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 fn scripts() -> Vec<PathBuf> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden");
     let mut paths: Vec<PathBuf> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|e| e == "txt"));
     paths.sort();

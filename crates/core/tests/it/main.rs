@@ -1,0 +1,7 @@
+//! The replicated state, seen from outside: scripts that people read, a naive model beside it, and what large sessions cost.
+
+#![allow(clippy::unwrap_used, reason = "tests may; the exemption does not reach helpers outside of #[test] functions")]
+
+mod endings;
+mod golden;
+mod model;
