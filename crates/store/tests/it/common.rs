@@ -1,5 +1,4 @@
 //! What the tests share: small options, records that can be recognised, and waiting for callbacks.
-#![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::path::Path;
 use std::sync::Arc;

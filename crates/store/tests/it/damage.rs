@@ -1,17 +1,14 @@
 //! Every single damaged byte and every truncation of a small log's files is refused, or harmless: then every acknowledged record, the
 //! vote, the purge mark and the start counter are as they were, and the log goes on working.
 
-#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
-
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
-use common::{all, append, identity, options, record, records, sized_record, vote, wait};
 use lockkeeper_store::{LogPosition, Options, Record, Store};
+
+use crate::common::{all, append, identity, options, record, records, sized_record, vote, wait};
 
 /// sled pads its file to whole segments; small ones keep the number of cases small without leaving a kind of content out.
 fn small() -> Options {
@@ -174,11 +171,17 @@ fn every_flipped_byte_and_every_truncation_is_refused_or_harmless() {
         let whole = examine(template, &scratch.path().join("node"), true).unwrap();
         assert!(matches!(whole, Found::Harmless), "the undamaged log was refused");
     }
-    // sled answers some damage with a panic, which the open turns into a refusal; without this each would print its backtrace.
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
+    // sled answers some damage with a panic, which the open turns into a refusal; without this each would print its backtrace. The panics
+    // of the tests beside this one are still printed.
+    let usual = Arc::new(std::panic::take_hook());
+    let others = usual.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !panic.location().is_some_and(|at| at.file().contains("/sled-")) {
+            others(panic);
+        }
+    }));
     let result = std::panic::catch_unwind(|| templates.iter().for_each(examine_all));
-    std::panic::set_hook(hook);
+    std::panic::set_hook(Box::new(move |panic| usual(panic)));
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().cloned();
         panic!("{}", text.unwrap_or_else(|| "a case failed".into()));

@@ -1,14 +1,13 @@
 //! What the log does for its caller, in one process: reading, cutting, purging, reopening, refusing.
 
-#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{all, append, identity, open, options, options_with_failures, record, records, sized_record, vote, wait};
 use lockkeeper_store::{FatalError, FreeSpace, Identity, LogPosition, OpenError, Options, Store, StoreError};
+
+use crate::common::{
+    all, append, identity, open, options, options_with_failures, record, records, sized_record, vote, wait,
+};
 
 fn at(term: u64, index: u64) -> Option<LogPosition> {
     Some(LogPosition { term, index })

@@ -1,7 +1,4 @@
 //! What a node stores is for its own user alone.
-#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
-
-mod common;
 
 use std::fs;
 use std::io::Write as _;
@@ -9,6 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use lockkeeper_store::{Identity, LogPosition, OpenError, SnapshotStore, Store};
+
+use crate::common;
 
 /// Everything below a directory with its mode, itself included.
 fn modes(path: &Path) -> Vec<(PathBuf, bool, u32)> {

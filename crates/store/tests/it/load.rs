@@ -1,16 +1,13 @@
 //! The store under load: purging in the background stalls nobody, disk use stays bounded, a write that fails ends it, and how fast it is.
 //! Figures are printed; the bounds asserted are far from them, since tests share their machine.
 
-#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
-
-mod common;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{all, append, identity, open, options, record, records, wait};
 use lockkeeper_store::{LogPosition, Options, Store};
+
+use crate::common::{all, append, identity, open, options, record, records, wait};
 
 /// Appends one record and gives the time to its callback.
 fn timed(store: &Store, index: u64) -> Duration {
@@ -130,7 +127,7 @@ fn limited_process() {
 fn a_write_that_the_system_refuses_ends_the_store_and_loses_nothing_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     // No file may grow beyond 3 MiB, and the signal that says so is ignored: writes fail with "file too large".
-    let script = "trap '' XFSZ; ulimit -f 3072; exec \"$0\" limited_process --exact --nocapture";
+    let script = "trap '' XFSZ; ulimit -f 3072; exec \"$0\" load::limited_process --exact --nocapture";
     let output =
         Command::new("bash").args(["-c", script]).arg(std::env::current_exe().unwrap()).env(DIR, dir.path()).output();
     let output = output.unwrap();

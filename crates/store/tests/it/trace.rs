@@ -1,16 +1,13 @@
 //! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare flush the same check
 //! says that it was not; and after a sync that fails nothing is acknowledged or tried again. Skipped, saying so, where there is no strace.
 
-#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
-
-mod common;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 
-use common::{identity, options, record, sized_record};
 use lockkeeper_store::{Barrier, Options, Store, trace};
+
+use crate::common::{identity, options, record, sized_record};
 
 const DIR: &str = "LOCKKEEPER_TRACED_DIR";
 const FLUSH_ONLY: &str = "LOCKKEEPER_TRACED_FLUSH_ONLY";
@@ -66,7 +63,7 @@ fn traced(dir: &Path, flush_only: bool, extra: &[&str]) -> (Option<i32>, String,
         .args(["-f", "-y", "-s", "1048576", "-e", "trace=pwrite64,fdatasync,fsync,write", "-o"])
         .arg(&file)
         .args(extra);
-    command.arg(std::env::current_exe().unwrap()).args(["traced_process", "--exact", "--nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).args(["trace::traced_process", "--exact", "--nocapture"]);
     command.env(DIR, dir.join("data"));
     if flush_only {
         command.env(FLUSH_ONLY, "1");

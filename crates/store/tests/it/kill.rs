@@ -4,20 +4,17 @@
 //! and what was acknowledged (from the callbacks). From that it knows what must be there at the next open, which is again a child's.
 //! The seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS` asks for more.
 
-#![allow(clippy::unwrap_used, reason = "tests may unwrap, and so may what they share")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{identity, options, sized_record};
 use lockkeeper_store::{LogPosition, Options, Record, Store};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+
+use crate::common::{identity, options, sized_record};
 
 const DIR: &str = "LOCKKEEPER_KILLED_DIR";
 const SEED: &str = "LOCKKEEPER_KILLED_SEED";
@@ -172,7 +169,7 @@ struct Killed {
 impl Killed {
     fn start(dir: &Path, seed: u64) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["killed_process", "--exact", "--nocapture"]).env(DIR, dir).env(SEED, seed.to_string());
+        command.args(["kill::killed_process", "--exact", "--nocapture"]).env(DIR, dir).env(SEED, seed.to_string());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
