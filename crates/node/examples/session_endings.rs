@@ -3,7 +3,8 @@
 //! asserts nothing.
 #![allow(clippy::unwrap_used)] // it ends where something is not as it must be
 
-#[path = "../tests/common/mod.rs"]
+#[allow(dead_code)] // it uses a part
+#[path = "../tests/it/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

@@ -1,16 +1,14 @@
 //! Writes, reads and watches through faults: promises P7, P8 and "a change of leader is a pause".
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::*;
 use futures::StreamExt;
 use lockkeeper_core::{NodeKind, Op, Reply, Zxid};
 use lockkeeper_node::{Consistency, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
+
+use crate::common::*;
 
 async fn make(node: &Node, at: &str) -> Zxid {
     node.execute(Default::default(), create(at, NodeKind::Persistent, false)).await.unwrap().zxid

@@ -1,15 +1,13 @@
 //! Operations of one caller in their order, and an observer who hears of each change before its answer: what a front door of ZooKeeper's
 //! kind rests on.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::*;
 use lockkeeper_core::{AclEntry, Actor, Event, NodeKind, Op, Refusal, Reply, Sequential, Zxid};
 use lockkeeper_node::{NodeError, Observer};
 use tokio::sync::oneshot;
+
+use crate::common::*;
 
 /// What was told, in the order in which it was.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,21 +1,20 @@
 //! Promise P3, counted: one notification for each release, and one for a waiter that dies in the middle.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
 
-mod common;
-
-use common::counters::Counters;
-use common::*;
 use lockkeeper_core::LockMode;
 use lockkeeper_node::{Acquire, Credential, Node};
+
+use crate::common::counters::Counters;
+use crate::common::*;
 
 const NOTIFIED: &str = "lockkeeper_lock_notifications_total";
 const RELEASED: &str = "lockkeeper_lock_releases_total";
 
-/// One test after the other: they count in the same place.
+/// One after the other: they count in the same place. That is the thread's own, and the whole cluster runs on it: what the tests beside this
+/// one count stays out.
 #[tokio::test]
 async fn wake_ups_are_as_few_as_promised() {
     let counters = Counters::default();
-    metrics::set_global_recorder(counters.clone()).unwrap();
+    let _counting = metrics::set_default_local_recorder(&counters);
     each_release_wakes_one_and_each_death_at_most_one(&counters).await;
     each_freed_permit_wakes_one(&counters.anew()).await;
 }

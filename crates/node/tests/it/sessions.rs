@@ -1,14 +1,12 @@
 //! Sessions over three nodes: promises P5, P6 and P10 as far as sessions go.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::*;
 use futures::StreamExt;
 use lockkeeper_core::{NodeEventKind, NodeKind, Op, Refusal};
 use lockkeeper_node::{Consistency, Credential, Node, NodeConfig, NodeError, WatchItem, WatchSpec};
+
+use crate::common::*;
 
 fn quick(config: &mut NodeConfig) {
     config.request_timeout_ms = 2_000;

@@ -1,17 +1,15 @@
 //! Rates of a cluster in one process. They depend on the machine: printed for people, never judged, but for one thing that does not:
 //! many clients together get more done than one alone, because batches form.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::*;
 use futures::future::join_all;
 use lockkeeper_core::NodeKind;
 use lockkeeper_node::Consistency;
+
+use crate::common::*;
 
 const RUN: Duration = Duration::from_millis(1_500);
 

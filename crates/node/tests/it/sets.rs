@@ -1,15 +1,13 @@
 //! Several locks at once, lock delay, downgrade and gates over three nodes.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::*;
 use futures::future::join_all;
 use lockkeeper_core::{FencingToken, GateKey, GateStanding, LockMode, Op, Principals, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError, Told};
+
+use crate::common::*;
 
 /// How many requests stand in these queues, as the leader knows it.
 async fn standing(node: &Node, names: &[&str]) -> usize {

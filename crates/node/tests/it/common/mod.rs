@@ -1,7 +1,6 @@
 //! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part, as a module of its own
 
-pub mod counters;
+pub(crate) mod counters;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -32,7 +31,7 @@ struct Wires {
 }
 
 #[derive(Clone, Default)]
-pub struct Net(Arc<Mutex<Wires>>);
+pub(crate) struct Net(Arc<Mutex<Wires>>);
 
 struct Wire {
     net: Net,
@@ -54,11 +53,11 @@ impl Net {
         }
     }
 
-    pub fn cut(&self, node: u64) {
+    pub(crate) fn cut(&self, node: u64) {
         self.0.lock().unwrap().cut.insert(node);
     }
 
-    pub fn heal(&self, node: u64) {
+    pub(crate) fn heal(&self, node: u64) {
         self.0.lock().unwrap().cut.remove(&node);
     }
 }
@@ -113,15 +112,15 @@ impl Transport for Wire {
     }
 }
 
-pub struct Member {
-    pub node: Node,
+pub(crate) struct Member {
+    pub(crate) node: Node,
     store: Store,
 }
 
-pub struct Cluster {
-    pub net: Net,
-    pub members: BTreeMap<u64, Member>,
-    pub fatal: Arc<Mutex<Vec<String>>>,
+pub(crate) struct Cluster {
+    pub(crate) net: Net,
+    pub(crate) members: BTreeMap<u64, Member>,
+    pub(crate) fatal: Arc<Mutex<Vec<String>>>,
     peers: BTreeMap<u64, String>,
     change: fn(&mut NodeConfig),
     dir: tempfile::TempDir,
@@ -133,11 +132,11 @@ fn next_number() -> u64 {
 }
 
 impl Cluster {
-    pub async fn of_three() -> Cluster {
+    pub(crate) async fn of_three() -> Cluster {
         Self::start(3, |_| {}).await
     }
 
-    pub async fn start(nodes: u64, change: fn(&mut NodeConfig)) -> Cluster {
+    pub(crate) async fn start(nodes: u64, change: fn(&mut NodeConfig)) -> Cluster {
         let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
         let dir = tempfile::tempdir().unwrap();
         let (net, members, fatal) = (Net::default(), BTreeMap::new(), Arc::default());
@@ -149,11 +148,11 @@ impl Cluster {
         cluster
     }
 
-    pub fn directory(&self, node: u64) -> PathBuf {
+    pub(crate) fn directory(&self, node: u64) -> PathBuf {
         self.dir.path().join(format!("node-{node}"))
     }
 
-    pub async fn boot(&mut self, id: u64) {
+    pub(crate) async fn boot(&mut self, id: u64) {
         let mut config = NodeConfig::new(Config::new("test", id, self.peers.clone()));
         (self.change)(&mut config);
         let fatal = self.fatal.clone();
@@ -193,7 +192,7 @@ impl Cluster {
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
-    pub fn kill(&mut self, node: u64) -> Member {
+    pub(crate) fn kill(&mut self, node: u64) -> Member {
         if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
             life.cancel();
         }
@@ -201,19 +200,19 @@ impl Cluster {
     }
 
     /// What is left of a killed process goes away, and its directory is free.
-    pub async fn bury(member: Member) {
+    pub(crate) async fn bury(member: Member) {
         let Member { node, store } = member;
         node.shutdown().await;
         drop(node);
         store.close().unwrap();
     }
 
-    pub fn at(&self, node: u64) -> &Node {
+    pub(crate) fn at(&self, node: u64) -> &Node {
         &self.members[&node].node
     }
 
     /// The leader that every living and connected node knows.
-    pub async fn leader(&self) -> u64 {
+    pub(crate) async fn leader(&self) -> u64 {
         until("one view of the leader", || {
             let cut = self.net.0.lock().unwrap().cut.clone();
             let members = self.members.iter().filter(|(id, _)| !cut.contains(id));
@@ -225,12 +224,12 @@ impl Cluster {
         .await
     }
 
-    pub fn but(&self, node: u64) -> Vec<u64> {
+    pub(crate) fn but(&self, node: u64) -> Vec<u64> {
         self.members.keys().copied().filter(|other| *other != node).collect()
     }
 
     /// Ends the test: every node has the same state, valid, and none has failed.
-    pub async fn finish(self) {
+    pub(crate) async fn finish(self) {
         let started = Instant::now();
         // Changes that nobody waits for any more may still be on their way.
         loop {
@@ -255,7 +254,7 @@ impl Cluster {
 }
 
 /// Waits for a condition, not for a time; the bound only ends a test that has failed.
-pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(value) = condition() {
@@ -266,35 +265,35 @@ pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T
     }
 }
 
-pub fn path(text: &str) -> NodePath {
+pub(crate) fn path(text: &str) -> NodePath {
     NodePath::parse(text).unwrap()
 }
 
-pub fn lock(name: &str) -> LockName {
+pub(crate) fn lock(name: &str) -> LockName {
     LockName::parse(name).unwrap()
 }
 
-pub fn locks(names: &[&str]) -> Vec<LockName> {
+pub(crate) fn locks(names: &[&str]) -> Vec<LockName> {
     names.iter().map(|name| lock(name)).collect()
 }
 
-pub fn request_id() -> RequestId {
+pub(crate) fn request_id() -> RequestId {
     RequestId(next_number().into())
 }
 
-pub async fn stale<T: Send>(node: &Node, read: impl FnOnce(&State) -> T + Send) -> T {
+pub(crate) async fn stale<T: Send>(node: &Node, read: impl FnOnce(&State) -> T + Send) -> T {
     node.read(Consistency::Stale, read).await.unwrap().value
 }
 
-pub async fn session(node: &Node, timeout_ms: u32) -> Credential {
+pub(crate) async fn session(node: &Node, timeout_ms: u32) -> Credential {
     node.open_session(timeout_ms, "test").await.unwrap().value.credential
 }
 
-pub fn caller(credential: Credential) -> Caller {
+pub(crate) fn caller(credential: Credential) -> Caller {
     Caller { credential: Some(credential), ..Caller::default() }
 }
 
-pub fn keyed(credential: Credential, id: RequestId) -> Caller {
+pub(crate) fn keyed(credential: Credential, id: RequestId) -> Caller {
     Caller {
         credential: Some(credential),
         request: Some(RequestKey { id, acknowledged: Vec::new() }),
@@ -302,41 +301,41 @@ pub fn keyed(credential: Credential, id: RequestId) -> Caller {
     }
 }
 
-pub fn ask(name: &str, wait_ms: u64) -> Acquire {
+pub(crate) fn ask(name: &str, wait_ms: u64) -> Acquire {
     ask_for(&[name], wait_ms)
 }
 
-pub fn ask_for(names: &[&str], wait_ms: u64) -> Acquire {
+pub(crate) fn ask_for(names: &[&str], wait_ms: u64) -> Acquire {
     let (locks, uuid, wait) = (locks(names), request_id(), Duration::from_millis(wait_ms));
     Acquire { locks, mode: LockMode::Exclusive, delay_ms: 0, uuid, label: "test".into(), wait }
 }
 
-pub fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {
+pub(crate) fn granted(acquired: Result<lockkeeper_node::At<Acquired>, NodeError>) -> Grant {
     match acquired.unwrap().value {
         Acquired::Held(grant) => grant,
         other => panic!("not held: {other:?}"),
     }
 }
 
-pub async fn release(node: &Node, credential: Credential, name: &str, token: FencingToken) {
+pub(crate) async fn release(node: &Node, credential: Credential, name: &str, token: FencingToken) {
     release_all(node, credential, &[name], token).await;
 }
 
-pub async fn release_all(node: &Node, credential: Credential, names: &[&str], token: FencingToken) {
+pub(crate) async fn release_all(node: &Node, credential: Credential, names: &[&str], token: FencingToken) {
     let op = Op::Release { locks: locks(names), token };
     assert_eq!(node.execute(caller(credential), op).await.unwrap().value, Reply::Released);
 }
 
-pub fn create(at: &str, kind: NodeKind, sequential: bool) -> Op {
+pub(crate) fn create(at: &str, kind: NodeKind, sequential: bool) -> Op {
     Op::Create { path: path(at), data: [].into(), kind, sequential: sequential.into(), acl: vec![AclEntry::open()] }
 }
 
 /// How many requests wait for a lock at these nodes.
-pub fn waiting(cluster: &Cluster) -> usize {
+pub(crate) fn waiting(cluster: &Cluster) -> usize {
     cluster.members.values().map(|member| member.node.status().waiters).sum()
 }
 
-pub async fn requests(node: &Node, name: &str) -> Vec<(SessionId, FencingToken)> {
+pub(crate) async fn requests(node: &Node, name: &str) -> Vec<(SessionId, FencingToken)> {
     let name = lock(name);
     stale(node, move |state| {
         let view = state.lock(&name);

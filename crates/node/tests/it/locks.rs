@@ -1,16 +1,14 @@
 //! The lock service over three nodes: promises P1, P2, P9 and the withdrawal of requests.
-#![allow(clippy::unwrap_used)] // also in the helpers of tests: what fails there has failed the test
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
 use futures::future::join_all;
 use lockkeeper_core::{FencingToken, LockMode, Op, Principals, Refusal, Reply};
 use lockkeeper_node::{Acquire, Acquired, Caller, Consistency, NodeError};
 use tokio::sync::Mutex;
+
+use crate::common::*;
 
 #[tokio::test]
 async fn a_lock_goes_from_node_to_node() {

@@ -1,0 +1,12 @@
+//! Nodes of a cluster in one process: the lock service, sessions, reads and watches, and what faults do to them.
+
+#![allow(clippy::unwrap_used, reason = "tests may, and so may their helpers: what fails there has failed the test")]
+
+mod common;
+mod faults;
+mod herd;
+mod in_order;
+mod locks;
+mod rates;
+mod sessions;
+mod sets;
