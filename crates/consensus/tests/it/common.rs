@@ -1,5 +1,4 @@
 //! Clusters in one process: real stores in temporary directories, real consensus, and a network in memory that can cut, freeze and kill.
-#![allow(dead_code, unreachable_pub)] // each test file uses a part, as a module of its own
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -19,26 +18,26 @@ use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
 use tokio_util::sync::CancellationToken;
 
 /// What the machine below cannot read: applying it ends the test.
-pub const UNREADABLE: &[u8] = b"unreadable";
+pub(crate) const UNREADABLE: &[u8] = b"unreadable";
 
 /// A machine that remembers what it applied.
 #[derive(Default)]
-pub struct Recorder {
-    pub entries: Mutex<Vec<(u64, Vec<u8>)>>,
-    pub restored: AtomicU64,
-    pub blanks: AtomicU64,
+pub(crate) struct Recorder {
+    pub(crate) entries: Mutex<Vec<(u64, Vec<u8>)>>,
+    pub(crate) restored: AtomicU64,
+    pub(crate) blanks: AtomicU64,
 }
 
 impl Recorder {
-    pub fn payloads(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn payloads(&self) -> Vec<Vec<u8>> {
         self.entries.lock().unwrap().iter().map(|(_, payload)| payload.clone()).collect()
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.entries.lock().unwrap().len()
     }
 
-    pub fn has(&self, payload: &[u8]) -> bool {
+    pub(crate) fn has(&self, payload: &[u8]) -> bool {
         self.entries.lock().unwrap().iter().any(|(_, had)| had == payload)
     }
 }
@@ -102,7 +101,7 @@ impl Machine for Recorder {
     }
 }
 
-pub struct Echo;
+pub(crate) struct Echo;
 
 #[async_trait]
 impl PeerService for Echo {
@@ -123,7 +122,7 @@ struct Wires {
 }
 
 #[derive(Clone, Default)]
-pub struct Net(Arc<Mutex<Wires>>);
+pub(crate) struct Net(Arc<Mutex<Wires>>);
 
 struct Wire {
     net: Net,
@@ -137,16 +136,16 @@ impl Net {
         wires.cut.contains(&a) || wires.cut.contains(&b)
     }
 
-    pub fn cut(&self, node: u64) {
+    pub(crate) fn cut(&self, node: u64) {
         self.0.lock().unwrap().cut.insert(node);
     }
 
-    pub fn heal(&self, node: u64) {
+    pub(crate) fn heal(&self, node: u64) {
         self.0.lock().unwrap().cut.remove(&node);
     }
 
     /// From now on `node` answers calls of this kind with these bytes; without any, with its own again.
-    pub fn answer_with(&self, node: u64, kind: PeerKind, answer: Option<Bytes>) {
+    pub(crate) fn answer_with(&self, node: u64, kind: PeerKind, answer: Option<Bytes>) {
         let instead = &mut self.0.lock().unwrap().instead;
         match answer {
             Some(answer) => drop(instead.insert((node, kind.as_str()), answer)),
@@ -155,7 +154,7 @@ impl Net {
     }
 
     /// From now on `node` acts on calls of this kind but its answers never leave.
-    pub fn swallow_answers(&self, node: u64, kind: PeerKind) {
+    pub(crate) fn swallow_answers(&self, node: u64, kind: PeerKind) {
         self.0.lock().unwrap().swallow.insert((node, kind.as_str()));
     }
 }
@@ -226,21 +225,21 @@ impl Transport for Wire {
     }
 }
 
-pub struct Member {
-    pub consensus: Consensus,
-    pub machine: Arc<Recorder>,
-    pub store: Store,
-    pub start: StartId,
-    pub fatal: Arc<Mutex<Vec<String>>>,
+pub(crate) struct Member {
+    pub(crate) consensus: Consensus,
+    pub(crate) machine: Arc<Recorder>,
+    pub(crate) store: Store,
+    pub(crate) start: StartId,
+    pub(crate) fatal: Arc<Mutex<Vec<String>>>,
     /// What the store takes for the free space of the disk.
-    pub free_bytes: Arc<AtomicU64>,
+    pub(crate) free_bytes: Arc<AtomicU64>,
 }
 
-pub struct Cluster {
-    pub net: Net,
-    pub members: BTreeMap<u64, Member>,
-    pub peers: BTreeMap<u64, String>,
-    pub change: fn(&mut Config),
+pub(crate) struct Cluster {
+    pub(crate) net: Net,
+    pub(crate) members: BTreeMap<u64, Member>,
+    pub(crate) peers: BTreeMap<u64, String>,
+    pub(crate) change: fn(&mut Config),
     dir: tempfile::TempDir,
 }
 
@@ -251,7 +250,7 @@ fn fresh_directory() -> u128 {
 }
 
 /// Stamps entries with the machine's clock: what a clock shows is the layer above's concern.
-pub struct WallTime;
+pub(crate) struct WallTime;
 
 impl Timekeeper for WallTime {
     fn lead(&self) -> u64 {
@@ -273,12 +272,12 @@ impl Timekeeper for WallTime {
     fn set_voters(&self, _: BTreeSet<u64>) {}
 }
 
-pub fn clock_ms() -> u64 {
+pub(crate) fn clock_ms() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
 impl Cluster {
-    pub async fn start(nodes: u64, change: fn(&mut Config)) -> Cluster {
+    pub(crate) async fn start(nodes: u64, change: fn(&mut Config)) -> Cluster {
         let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
         let dir = tempfile::tempdir().unwrap();
         let mut cluster = Cluster { net: Net::default(), members: BTreeMap::new(), peers, change, dir };
@@ -290,7 +289,7 @@ impl Cluster {
     }
 
     /// Waits until every running node knows the same leader; gives it.
-    pub async fn agreed(&self) -> u64 {
+    pub(crate) async fn agreed(&self) -> u64 {
         until("one view of the leader", || {
             let mut views = self.members.values().map(|member| *member.consensus.leadership().borrow());
             let first = views.next()?;
@@ -300,11 +299,11 @@ impl Cluster {
         .await
     }
 
-    pub fn directory(&self, node: u64) -> PathBuf {
+    pub(crate) fn directory(&self, node: u64) -> PathBuf {
         self.dir.path().join(format!("node-{node}"))
     }
 
-    pub async fn boot(&mut self, node: u64) {
+    pub(crate) async fn boot(&mut self, node: u64) {
         let mut config = Config::new("test", node, self.peers.clone());
         (self.change)(&mut config);
         let fatal: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -353,7 +352,7 @@ impl Cluster {
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
-    pub fn kill(&mut self, node: u64) -> Member {
+    pub(crate) fn kill(&mut self, node: u64) -> Member {
         if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
             life.cancel();
         }
@@ -361,7 +360,7 @@ impl Cluster {
     }
 
     /// What is left of a killed process goes away, and its directory is free.
-    pub async fn bury(member: Member) {
+    pub(crate) async fn bury(member: Member) {
         let Member { consensus, store, .. } = member;
         consensus.shutdown().await;
         drop(consensus);
@@ -369,11 +368,11 @@ impl Cluster {
     }
 
     /// The one node that leads and that a majority of the living follow.
-    pub async fn leader(&self) -> u64 {
+    pub(crate) async fn leader(&self) -> u64 {
         self.leader_but(0).await
     }
 
-    pub async fn leader_but(&self, not: u64) -> u64 {
+    pub(crate) async fn leader_but(&self, not: u64) -> u64 {
         until("a leader", || {
             self.members
                 .iter()
@@ -383,20 +382,20 @@ impl Cluster {
         .await
     }
 
-    pub fn at(&self, node: u64) -> &Member {
+    pub(crate) fn at(&self, node: u64) -> &Member {
         &self.members[&node]
     }
 
     /// A node as the gate of another sees it.
-    pub fn caller(&self, node: u64) -> PeerCaller {
+    pub(crate) fn caller(&self, node: u64) -> PeerCaller {
         PeerCaller { node, start: self.at(node).start, expects: None }
     }
 
-    pub fn followers(&self, leader: u64) -> Vec<u64> {
+    pub(crate) fn followers(&self, leader: u64) -> Vec<u64> {
         self.members.keys().copied().filter(|node| *node != leader).collect()
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         for (_, member) in self.members {
             member.consensus.shutdown().await;
         }
@@ -404,7 +403,7 @@ impl Cluster {
 }
 
 /// Waits for a condition, not for a time; the bound only ends a test that has failed.
-pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(value) = condition() {
@@ -416,7 +415,7 @@ pub async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T
 }
 
 /// Proposes at a node until it is taken; gives how long that took.
-pub async fn propose_until_taken(consensus: &Consensus, payload: &'static [u8]) -> Duration {
+pub(crate) async fn propose_until_taken(consensus: &Consensus, payload: &'static [u8]) -> Duration {
     let started = Instant::now();
     loop {
         if consensus.propose(Bytes::from_static(payload)).await.is_ok() {

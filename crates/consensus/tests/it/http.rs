@@ -1,5 +1,4 @@
 //! The HTTP transport and the gate, over real sockets.
-#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

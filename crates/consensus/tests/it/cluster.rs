@@ -1,13 +1,11 @@
 //! Three nodes in one process: forming, proposing, losing a leader, restarting, snapshots, membership.
-#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
-
-mod common;
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use common::{Cluster, propose_until_taken, until};
 use lockkeeper_consensus::{BarrierError, ChangeError, PeerKind, ProposeError};
+
+use crate::common::{Cluster, propose_until_taken, until};
 
 fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())

@@ -1,15 +1,11 @@
 //! Messages that nobody who follows the protocol sends: refused, and the cluster goes on, also after a restart. Before, an unreadable entry
 //! was committed, one vote used up all terms, and an answer could end the leader's replication.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
-
-mod common;
-#[path = "common/forged.rs"]
-mod forged;
-
 use bytes::Bytes;
-use common::{Cluster, UNREADABLE, propose_until_taken, until};
 use lockkeeper_consensus::{PeerKind, ServeError};
+
+use crate::common::{Cluster, UNREADABLE, propose_until_taken, until};
+use crate::forged;
 
 const STEP: u64 = 1 << 32;
 

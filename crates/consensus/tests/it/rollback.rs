@@ -1,12 +1,10 @@
 //! Data directories put back from older copies, and wiped: none passes for what it was (promise P12).
-#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
-
-mod common;
 
 use std::path::Path;
 
 use bytes::Bytes;
-use common::{Cluster, until};
+
+use crate::common::{Cluster, propose_until_taken, until};
 
 fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
@@ -207,7 +205,7 @@ async fn intact_directories_are_let_in_with_one_node_down_and_after_many_restart
         }
         let leader = cluster.leader().await;
         let payload: &'static [u8] = Box::leak(format!("round {round}").into_bytes().into_boxed_slice());
-        common::propose_until_taken(&cluster.at(leader).consensus, payload).await;
+        propose_until_taken(&cluster.at(leader).consensus, payload).await;
         cluster.boot(down).await;
         everybody_has(&cluster, payload).await;
     }

@@ -1,8 +1,5 @@
 //! Three real processes over HTTP: what a kill -9 and a SIGSTOP of the leader look like through real sockets. The processes are this very
 //! test binary, started again.
-#![allow(clippy::unwrap_used)] // what a test cannot go on without may end it
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +15,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
-use common::{Recorder, WallTime};
 use lockkeeper_consensus::{
     BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind,
     PeerService, ServiceError, StartId, Transport,
@@ -26,6 +22,8 @@ use lockkeeper_consensus::{
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::common::{Recorder, WallTime};
 
 /// The test itself speaks as this node; it is known to the gates and no member.
 const TESTER: u64 = 9;
@@ -167,7 +165,7 @@ impl Processes {
 
     fn boot(&mut self, node: u64) {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process", "--nocapture"])
+            .args(["--exact", "processes::process", "--nocapture"])
             .env("CONSENSUS_TEST_NODE", node.to_string())
             .env("CONSENSUS_TEST_PORTS", &self.ports)
             .env("CONSENSUS_TEST_DIR", self.dir.path())

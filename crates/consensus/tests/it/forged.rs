@@ -1,5 +1,4 @@
 //! What a peer could send, byte by byte: mirrors of the bodies in `wire`, so that a test can say what the crate itself never would.
-#![allow(dead_code, unreachable_pub)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +8,24 @@ use serde::Serialize;
 const VERSION: u8 = 2;
 
 /// (term, index) of an entry.
-pub type Id = (u64, u64);
+pub(crate) type Id = (u64, u64);
 
 #[derive(Clone, Copy, Serialize)]
-pub struct Vote {
-    pub term: u64,
-    pub node: Option<u64>,
-    pub committed: bool,
+pub(crate) struct Vote {
+    pub(crate) term: u64,
+    pub(crate) node: Option<u64>,
+    pub(crate) committed: bool,
 }
 
-pub fn leader(term: u64, node: u64) -> Vote {
+pub(crate) fn leader(term: u64, node: u64) -> Vote {
     Vote { term, node: Some(node), committed: true }
 }
 
-pub fn candidate(term: u64, node: u64) -> Vote {
+pub(crate) fn candidate(term: u64, node: u64) -> Vote {
     Vote { term, node: Some(node), committed: false }
 }
 
-pub fn body(value: &impl Serialize) -> Bytes {
+pub(crate) fn body(value: &impl Serialize) -> Bytes {
     postcard::to_extend(value, vec![VERSION]).unwrap().into()
 }
 
@@ -36,21 +35,21 @@ fn framed(head: &impl Serialize, rest: &[u8]) -> Bytes {
 }
 
 /// A vote request, or one on trial.
-pub fn vote(vote: Vote, last: Option<Id>) -> Bytes {
+pub(crate) fn vote(vote: Vote, last: Option<Id>) -> Bytes {
     body(&(vote, last, false))
 }
 
 /// The answer to one.
-pub fn vote_answer(vote: Vote, granted: bool, last: Option<Id>) -> Bytes {
+pub(crate) fn vote_answer(vote: Vote, granted: bool, last: Option<Id>) -> Bytes {
     body(&(vote, granted, last))
 }
 
 /// An entry's bytes: a kind, and what the kind has.
-pub fn normal(clock_ms: u64, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn normal(clock_ms: u64, payload: &[u8]) -> Vec<u8> {
     [&[1], &clock_ms.to_le_bytes()[..], payload].concat()
 }
 
-pub fn membership(configs: &[&[u64]], nodes: &[u64]) -> Vec<u8> {
+pub(crate) fn membership(configs: &[&[u64]], nodes: &[u64]) -> Vec<u8> {
     let members = postcard::to_stdvec(&members(configs, nodes)).unwrap();
     [&[2], &members[..]].concat()
 }
@@ -62,7 +61,7 @@ fn members(configs: &[&[u64]], nodes: &[u64]) -> Members {
     (configs, nodes.iter().map(|node| (*node, format!("memory:{node}"))).collect())
 }
 
-pub fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, Vec<u8>)]) -> Bytes {
+pub(crate) fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, Vec<u8>)]) -> Bytes {
     let mut rest = Vec::new();
     for ((term, index), payload) in entries {
         rest.extend(term.to_le_bytes());
@@ -77,32 +76,32 @@ pub fn append(vote: Vote, prev: Option<Id>, commit: Option<Id>, entries: &[(Id, 
 const CLOCKS: (u64, Option<u64>) = (1_000, None);
 
 /// Answers to an append, as the number of the variant and what it has.
-pub fn partial(upto: Option<Id>) -> Bytes {
+pub(crate) fn partial(upto: Option<Id>) -> Bytes {
     body(&(CLOCKS, 1_u8, upto))
 }
 
-pub fn conflict() -> Bytes {
+pub(crate) fn conflict() -> Bytes {
     body(&(CLOCKS, 2_u8))
 }
 
-pub fn higher_vote(vote: Vote) -> Bytes {
+pub(crate) fn higher_vote(vote: Vote) -> Bytes {
     body(&(CLOCKS, 3_u8, vote))
 }
 
-pub fn success_at(wall_ms: u64) -> Bytes {
+pub(crate) fn success_at(wall_ms: u64) -> Bytes {
     body(&(wall_ms, None::<u64>, 0_u8))
 }
 
 /// The whole of a snapshot in one piece.
-pub fn snapshot(vote: Vote, last: Option<Id>, configs: &[&[u64]], nodes: &[u64], content: &[u8]) -> Bytes {
+pub(crate) fn snapshot(vote: Vote, last: Option<Id>, configs: &[&[u64]], nodes: &[u64], content: &[u8]) -> Bytes {
     let meta = postcard::to_stdvec(&(last, last, members(configs, nodes))).unwrap();
     framed(&(vote, meta, 0_u64, true), content)
 }
 
-pub fn transfer(vote: Vote, to: u64, last: Option<Id>) -> Bytes {
+pub(crate) fn transfer(vote: Vote, to: u64, last: Option<Id>) -> Bytes {
     body(&(vote, to, last))
 }
 
-pub fn proposal(payload: &[u8]) -> Bytes {
+pub(crate) fn proposal(payload: &[u8]) -> Bytes {
     body(&(0_u8, payload))
 }
