@@ -1,5 +1,4 @@
 //! Gates against a real cluster: one run however many ask, and a gate that opens again whatever became of the worker.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -6,7 +6,7 @@ use lockkeeper_client::Transport;
 use lockkeeper_client::recipes::{DoubleBarrier, Entered, RecipeError};
 use tokio::task::JoinHandle;
 
-use crate::support::{
+use super::support::{
     Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
 };
 

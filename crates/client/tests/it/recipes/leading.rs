@@ -6,7 +6,7 @@ use lockkeeper_client::Session;
 use lockkeeper_client::recipes::{Leader, LeaderWatch, Leadership, RecipeError};
 use tokio::task::JoinHandle;
 
-use crate::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
 
 fn campaign(session: &Session, election: &str, data: &str) -> JoinHandle<Result<Leadership, RecipeError>> {
     let (election, data) = (session.election(election).unwrap(), data.to_owned());

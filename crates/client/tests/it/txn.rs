@@ -1,5 +1,4 @@
 //! Transactions against a real cluster: all or nothing, and nothing once the lock they rest on is gone.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::nodes::{Create, Kind, TxnOp, TxnResult};

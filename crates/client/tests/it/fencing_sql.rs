@@ -1,8 +1,7 @@
 //! The fenced statements against a real PostgreSQL, with writers that come at the same time and late. Says so where none is installed.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
-#[path = "../examples/support/postgres.rs"]
+#[path = "../../examples/support/postgres.rs"]
 mod postgres;
 
 use lockkeeper_client::fencing::sql::{FENCE_TABLE, FencedTable, RAISE_FENCE, accepted, parameter};

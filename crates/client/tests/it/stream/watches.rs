@@ -6,7 +6,7 @@ use lockkeeper_client::api::{Code, Problem};
 use lockkeeper_client::{WatchItem, WatchOptions};
 use serde_json::{Value, json};
 
-use crate::node::*;
+use super::node::*;
 
 fn changes(id: &Value, zxid: u64, paths: &[&str]) -> Do {
     let changes: Vec<Value> = paths.iter().map(|path| json!({"kind": "created", "path": path})).collect();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_client::{Moment, SessionState};
 use serde_json::json;
 
-use crate::node::*;
+use super::node::*;
 
 #[tokio::test]
 async fn keepalives_over_the_stream_renew_from_their_sending() {

@@ -9,7 +9,7 @@ use lockkeeper_client::api::{Code, Problem};
 use lockkeeper_client::{Error, Reading, SessionState};
 use serde_json::json;
 
-use crate::node::*;
+use super::node::*;
 
 /// Leaves acquires unanswered.
 fn never_grants(event: &Event) -> Vec<Do> {

@@ -1,6 +1,5 @@
 //! What a client does when an endpoint fails, against scripted endpoints: which failure leads where, what is repeated and
 //! what is not, and when a session counts as lost. The real cluster's part is tested from the command line's crate.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,9 +12,7 @@ use lockkeeper_client::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-#[path = "support/http.rs"]
-mod http;
-use http::read_request;
+use crate::http::read_request;
 
 /// What an endpoint does with a request.
 #[derive(Clone)]

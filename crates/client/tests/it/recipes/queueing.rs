@@ -10,7 +10,7 @@ use lockkeeper_client::recipes::{Queue, RecipeError};
 use lockkeeper_client::{Error, Transport};
 use tokio::sync::mpsc;
 
-use crate::support::{
+use super::support::{
     Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
 };
 

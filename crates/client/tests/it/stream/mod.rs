@@ -1,11 +1,8 @@
 //! The session stream against scripted nodes: what is sent again and how, what breaks off what, and when the session counts as
 //! lost. The real node's part is tested in its own crate.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod breaks;
 mod endings;
-#[path = "../support/http.rs"]
-mod http;
 mod lease;
 mod node;
 mod requests;

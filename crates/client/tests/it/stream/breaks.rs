@@ -7,7 +7,7 @@ use lockkeeper_client::api::{Code, locks::Acquire};
 use lockkeeper_client::{Error, SessionState};
 use serde_json::{Value, json};
 
-use crate::node::*;
+use super::node::*;
 
 fn requests(node: &Node) -> Vec<Value> {
     node.frames("request").into_iter().map(|(_, request)| request).collect()

@@ -9,7 +9,7 @@ use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::{Error, Reading};
 use serde_json::json;
 
-use crate::node::*;
+use super::node::*;
 
 /// Answers nothing but what keeps the session alive.
 fn keeps_still(event: &Event) -> Vec<Do> {

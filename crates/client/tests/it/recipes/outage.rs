@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use lockkeeper_client::recipes::RecipeError;
 use lockkeeper_server::local::Cluster;
 
-use crate::support::{client, session, soon, until};
+use super::support::{client, session, soon, until};
 
 const ADDITIONS: i64 = 60;
 const ITEMS: usize = 30;

@@ -1,5 +1,4 @@
 //! The lock recipes against a real cluster inside this process.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod mutex;
 mod proxy;

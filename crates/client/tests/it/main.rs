@@ -1,0 +1,13 @@
+//! The client library in use: against scripted endpoints, against real clusters inside this process, and against a real database.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod calls;
+mod fencing_file;
+mod fencing_sql;
+mod gate;
+mod http;
+mod locks;
+mod recipes;
+mod stream;
+mod txn;
