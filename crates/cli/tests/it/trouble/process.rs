@@ -9,8 +9,8 @@ use nix::sys::signal::{Signal, kill};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-use crate::children::{Child, Role};
-use crate::parties::{
+use super::children::{Child, Role};
+use super::parties::{
     TRANSPORTS, bystander, client, crowd, leaves_no_orphan, lock_name, queued_token, session, until_crowd_is,
 };
 use crate::support::proxy::eventually_async;
@@ -119,7 +119,7 @@ fn steps_of_the_wall_clock_cost_nothing() {
 
 fn shim(directory: &Path) -> PathBuf {
     let shim = directory.join("stepped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/stepped_clock.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/stepped_clock.c");
     let compiled = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&shim).arg(source).output().unwrap();
     assert!(compiled.status.success(), "{compiled:?}");
     shim

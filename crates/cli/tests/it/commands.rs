@@ -1,7 +1,4 @@
 //! The commands for people and programs against a real cluster, and `serve` and `dev` with bad input.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod support;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -9,7 +6,8 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
-use support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, pid_of};
+
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, pid_of};
 
 #[test]
 fn every_json_output_parses_and_tables_are_for_people() {

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-const README: &str = include_str!("../../../README.md");
-const HTTP: &str = include_str!("../../../docs/http.md");
+const README: &str = include_str!("../../../../README.md");
+const HTTP: &str = include_str!("../../../../docs/http.md");
 const MARK: &str = "# → ";
 
 /// A `lockkeeper dev` cluster that ends with the test.

@@ -1,13 +1,11 @@
 //! `lockkeeper lock` with real processes: what CMD is given, how it ends, and that all of it is dead in time.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod support;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use support::{Dev, Killed, alive, complaint, eventually, lockkeeper, numbers};
+
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers};
 
 #[test]
 fn a_command_under_a_lock() {
@@ -106,7 +104,7 @@ fn a_wait_that_times_out(dev: &Dev) {
 fn a_signal_while_waiting_leaves_the_queue(dev: &Dev) {
     let held = hold(dev, "queue", &[]);
     let mut waits = Killed(dev.lock(&["queue"], "true").spawn().unwrap());
-    let waiting = || support::json(&dev.run(&["--json", "locks", "queue"]))["waiting"].as_u64().unwrap();
+    let waiting = || json(&dev.run(&["--json", "locks", "queue"]))["waiting"].as_u64().unwrap();
     eventually("it waits", || waiting() == 1);
     kill(waits.pid(), Signal::SIGINT).unwrap();
     assert_eq!(waits.code(), Some(128 + 2));
@@ -153,7 +151,7 @@ fn stubborn(dev: &Dev, lock: &str, ttl: &str, directory: &std::path::Path) -> (K
 fn a_forced_release_kills_the_group(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let (mut held, pids) = stubborn(dev, "forced", "1s", directory.path());
-    let token = support::json(&dev.run(&["--json", "locks", "forced"]))["holders"][0]["token"].to_string();
+    let token = json(&dev.run(&["--json", "locks", "forced"]))["holders"][0]["token"].to_string();
     let refused = dev.run(&["unlock", "forced", "--token", &token]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(complaint(&refused).contains("--force"));
@@ -216,7 +214,7 @@ fn one_frozen_node_does_not_cost_the_lock() {
     eventually("the command runs", || ready.exists());
     let mut leader = None;
     eventually("one leads", || {
-        let status = support::json(&dev.run(&["--json", "--patience", "1s", "status"]));
+        let status = json(&dev.run(&["--json", "--patience", "1s", "status"]));
         leader = (0..3).find(|at| status[at]["leading"] == true);
         leader.is_some()
     });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_client::{Client, Error, Session, SessionState, Transport};
 use tokio::time::timeout;
 
-use crate::parties::{
+use super::parties::{
     TRANSPORTS, bystander, client, crowd, leaves_no_orphan, lock_name, options, queued_token, session, until_crowd_is,
 };
 use crate::support::Dev;

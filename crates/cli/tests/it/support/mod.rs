@@ -1,5 +1,4 @@
 //! Real processes for the tests of the command line: a cluster that ends with its test, and commands against it.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod proxy;
 

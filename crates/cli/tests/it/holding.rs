@@ -1,14 +1,12 @@
 //! `lockkeeper lock` with several names and with a delay, `semaphore`, and `elect`, with real processes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use support::{Dev, Killed, alive, complaint, eventually, json, numbers};
+
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, numbers};
 
 #[test]
 fn commands_under_several_locks_permits_and_elections() {
@@ -220,7 +218,7 @@ fn each_help_tells_its_exit_codes() {
         ("elect", &["120", "121", "122", "123", "125", "126", "127"]),
         ("gate", &["117", "118", "119", "121", "122", "123", "125", "126", "127"]),
     ] {
-        let help = support::lockkeeper().args([command, "--help"]).output().unwrap();
+        let help = lockkeeper().args([command, "--help"]).output().unwrap();
         let help = String::from_utf8(help.stdout).unwrap();
         for code in codes {
             assert!(help.lines().any(|line| line.trim_start().starts_with(code)), "{command} --help tells {code}");

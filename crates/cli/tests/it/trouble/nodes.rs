@@ -6,7 +6,7 @@ use lockkeeper_client::{Error, Moment, Session, Transport};
 use nix::sys::signal::{Signal, kill};
 use tokio::time::timeout;
 
-use crate::parties::{TRANSPORTS, bystander, client, crowd, lock_name, queued_token, session, until_crowd_is};
+use super::parties::{TRANSPORTS, bystander, client, crowd, lock_name, queued_token, session, until_crowd_is};
 use crate::support::{Dev, alive, eventually};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use lockkeeper_client::{Session, Transport};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-use crate::parties::{TRANSPORTS, client, session, until_crowd_is};
+use super::parties::{TRANSPORTS, client, session, until_crowd_is};
 use crate::support::{Dev, Killed};
 
 const ROLE: &str = "LOCKKEEPER_TEST_ROLE";
@@ -59,7 +59,7 @@ impl Child {
     ) -> Command {
         let transport = TRANSPORTS.iter().position(|one| *one == transport).unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "children::a_child_of_another_test", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "trouble::children::a_child_of_another_test", "--nocapture", "--test-threads", "1"]);
         command.env(ROLE, format!("{role:?}")).env(ENDPOINTS, dev.endpoints.join(","));
         command.env(ARGUMENTS, format!("{transport}\n{}\n{lock}\n{}", ttl.as_millis(), file.display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped());

@@ -1,14 +1,12 @@
 //! `lockkeeper gate` with real processes: a command that is run once, whatever number of times it is asked for.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
-
-mod support;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use support::{Dev, Killed, alive, complaint, eventually, json, numbers};
+
+use crate::support::{Dev, Killed, alive, complaint, eventually, json, numbers};
 
 #[test]
 fn a_command_behind_a_gate() {

@@ -4,7 +4,7 @@ use lockkeeper_client::api::locks::Acquire;
 use lockkeeper_client::api::nodes::Changed;
 use lockkeeper_client::api::{Credential, REQUEST_ID_HEADER, SESSION_HEADER};
 
-use crate::parties::{bystander, crowd};
+use super::parties::{bystander, crowd};
 use crate::support::Dev;
 
 /// More than a session remembers of any one kind of request.
