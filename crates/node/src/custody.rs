@@ -1,8 +1,9 @@
-//! Signs of life that a node owes the leader on behalf of its callers: a session with a request waiting here is kept alive, and
-//! each sign that it gave is passed on with its age (DESIGN section 6).
+//! Signs of life that a node owes the leader on behalf of its callers: a session with a request waiting here is kept
+//! alive, and each sign that it gave is passed on with its age (`ARCHITECTURE.md`, Sessions).
 //!
-//! Pure: time comes in as milliseconds of a monotonic clock. A sign may be passed on late, as long as that is well before the leader would
-//! miss it: the leader counts from when it was given here, so that lateness neither lengthens nor shortens a life.
+//! Pure: time comes in as milliseconds of a monotonic clock. A sign may be passed on late, as long as that is well
+//! before the leader would miss it: the leader counts from when it was given here, so that lateness neither lengthens
+//! nor shortens a life.
 
 use std::collections::{BTreeMap, BTreeSet};
 

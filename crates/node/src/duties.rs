@@ -1,8 +1,10 @@
-//! What the leader does besides replicating: hears keepalives, expires silent sessions, reaps what has had its time (DESIGN section 6).
+//! What the leader does besides replicating: hears keepalives, expires silent sessions, reaps what has had its time
+//! (`ARCHITECTURE.md`, Sessions).
 //!
-//! A leader acts only after a quorum has confirmed it in its term and everything of earlier terms is applied here; its record of
-//! sessions starts with what `heard_replication` has collected, or else with every timer in full. It must never acknowledge a keepalive on its own word, nor one of a session that it has
-//! named in this term (promise P5). What it proposes carries its term, so that it has no effect in another.
+//! A leader acts only after a quorum has confirmed it in its term and everything of earlier terms is applied here; its
+//! record of sessions starts with what `heard_replication` has collected, or else with every timer in full. It must
+//! never acknowledge a keepalive on its own word, nor one of a session that it has named in this term (promise P5).
+//! What it proposes carries its term, so that it has no effect in another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

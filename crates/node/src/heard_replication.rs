@@ -1,9 +1,10 @@
-//! Copies of the leader's record of sessions on the other voters, so that the next leader begins where this one ended (DESIGN section 6).
+//! Copies of the leader's record of sessions on the other voters, so that the next leader begins where this one ended
+//! (`ARCHITECTURE.md`, Sessions).
 //!
-//! Before a keepalive is acknowledged, a majority of the voters has put it into its [`LastHeard`] table. A new leader collects the tables.
-//! If a majority of the voters, itself included, has a whole one, every acknowledged keepalive is in one of them, and each timer begins at
-//! the last sign of life that anybody knows of. If not, every timer starts in full (promise P5). A node that has restarted is given the
-//! leader's whole table, and counts from then on.
+//! Before a keepalive is acknowledged, a majority of the voters has put it into its [`LastHeard`] table. A new leader
+//! collects the tables. If a majority of the voters, itself included, has a whole one, every acknowledged keepalive is
+//! in one of them, and each timer begins at the last sign of life that anybody knows of. If not, every timer starts in
+//! full (promise P5). A node that has restarted is given the leader's whole table, and counts from then on.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
-//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next (DESIGN section 6). With them go
-//! the signs of life that this node owes the leader, each with its age.
+//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next
+//! (`ARCHITECTURE.md`, Sessions). With them go the signs of life that this node owes the leader, each with its age.
 //!
-//! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began after the keepalive
-//! arrived. A change of leader is a pause.
+//! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began
+//! after the keepalive arrived. A change of leader is a pause.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

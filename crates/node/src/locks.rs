@@ -1,9 +1,11 @@
-//! The lock service (DESIGN section 5): one log entry for a request, one watch for a waiter, and no grant lost.
+//! The lock service (`ARCHITECTURE.md`, Locks): one log entry for a request, one watch for a waiter, and no grant lost.
 //!
-//! A request for several locks waits for one of them at a time: it stands in every queue, so no place is lost meanwhile.
+//! A request for several locks waits for one of them at a time: it stands in every queue, so no place is lost
+//! meanwhile.
 //!
-//! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed since the
-//! request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds by then.
+//! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed
+//! since the request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds
+//! by then.
 
 use std::sync::Arc;
 use std::time::Duration;

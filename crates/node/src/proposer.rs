@@ -1,8 +1,9 @@
-//! The way of this node's commands into the log (DESIGN section 4).
+//! The way of this node's commands into the log (`ARCHITECTURE.md`, The way of a write).
 //!
-//! Everything that waits goes into one batch; while that batch is on its way the next one fills. There is no linger and no timer that
-//! delays a lone command. A batch whose fate is open is sent again, the very same, until this replica has applied it: the state applies
-//! each origin once. It must never report an outcome that it has not seen applied here, nor call a command lost that may be in the log.
+//! Everything that waits goes into one batch; while that batch is on its way the next one fills. There is no linger and
+//! no timer that delays a lone command. A batch whose fate is open is sent again, the very same, until this replica has
+//! applied it: the state applies each origin once. It must never report an outcome that it has not seen applied here,
+//! nor call a command lost that may be in the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

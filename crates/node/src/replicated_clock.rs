@@ -1,9 +1,11 @@
-//! The replicated clock as this node sees it between two entries of the log, and what it says as the leader (DESIGN section 3).
+//! The replicated clock as this node sees it between two entries of the log, and what it says as the leader
+//! (`ARCHITECTURE.md`, Time).
 //!
-//! It goes by monotonic clocks: the leader says with each append what it shows, and every node counts on from there. So a new leader goes
-//! on where the old one was, whatever its wall clock shows. Wall clocks pull it gently (at most [`SLEW_DIVISOR`]) towards what a majority
-//! of them says. Only a leader that has not been told the time since its process began, after a restart of the whole cluster, steps to
-//! that: forward, and at most by a bound. So no wall clock can stop time or skip years.
+//! It goes by monotonic clocks: the leader says with each append what it shows, and every node counts on from there. So
+//! a new leader goes on where the old one was, whatever its wall clock shows. Wall clocks pull it gently (at most
+//! [`SLEW_DIVISOR`]) towards what a majority of them says. Only a leader that has not been told the time since its
+//! process began, after a restart of the whole cluster, steps to that: forward, and at most by a bound. So no wall
+//! clock can stop time or skip years.
 //!
 //! Pure: time comes in as milliseconds, of a monotonic clock and of the wall clock.
 

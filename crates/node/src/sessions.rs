@@ -1,4 +1,5 @@
-//! Sessions as their clients see them (DESIGN section 6). The timers are the leader's, in `tracker` and `duties`.
+//! Sessions as their clients see them (`ARCHITECTURE.md`, Sessions). The timers are the leader's, in `tracker` and
+//! `duties`.
 
 use std::sync::Arc;
 

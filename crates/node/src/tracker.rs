@@ -1,11 +1,13 @@
-//! The leader's record of when it last heard from each session, and of who is to be expired (DESIGN section 6).
+//! The leader's record of when it last heard from each session, and of who is to be expired (`ARCHITECTURE.md`,
+//! Sessions).
 //!
-//! Pure: time comes in as milliseconds of a monotonic clock. It must never name a session as silent before a full timeout has
-//! passed since the last sign of life it was told of, and must never confirm a session that it has named, unless it has been decided
-//! that the session goes on (promise P5).
+//! Pure: time comes in as milliseconds of a monotonic clock. It must never name a session as silent before a full
+//! timeout has passed since the last sign of life it was told of, and must never confirm a session that it has named,
+//! unless it has been decided that the session goes on (promise P5).
 //!
-//! A sign of life only notes a time. Each session stands under one deadline in an ordered set, and is moved there only when that
-//! deadline comes up and turns out to be stale: about once per timeout, however often the session is heard from.
+//! A sign of life only notes a time. Each session stands under one deadline in an ordered set, and is moved there only
+//! when that deadline comes up and turns out to be stale: about once per timeout, however often the session is heard
+//! from.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

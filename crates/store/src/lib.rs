@@ -1,12 +1,14 @@
-//! Durable Raft log and vote on sled, and snapshot files (design, section 8; Raft, section 5: "persistent state on all servers").
+//! Durable Raft log and vote on sled, and snapshot files (`ARCHITECTURE.md`, The way of a write; Raft, section 5:
+//! "persistent state on all servers").
 //!
-//! The promise: what was acknowledged through a callback survives kill -9 at any instant and power loss, or the directory is refused at
-//! the next open. This crate must never acknowledge before the barrier, retry after a failed sync, repair damage silently, or know what
-//! the payloads mean. It alone names sled; it never names the consensus library.
+//! The promise: what was acknowledged through a callback survives kill -9 at any instant and power loss, or the
+//! directory is refused at the next open. This crate must never acknowledge before the barrier, retry after a failed
+//! sync, repair damage silently, or know what the payloads mean. It alone names sled; it never names the consensus
+//! library.
 //!
 //! [`Store`] is the log, the vote and the small marks; [`SnapshotStore`] the snapshot files beside it; both behind
-//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`trace`] checks a system-call
-//! trace of a running process against the promise.
+//! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`trace`] checks a
+//! system-call trace of a running process against the promise.
 
 mod barrier;
 mod codec;

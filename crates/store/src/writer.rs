@@ -1,7 +1,8 @@
-//! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order (design, section 8).
+//! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order
+//! (`ARCHITECTURE.md`, The way of a write).
 //!
-//! It must never call back before the barrier, and never write again after a failure. Purging is its spare-time work: the mark is
-//! written at once, the keys go in small chunks between the batches, so that no append waits for them.
+//! It must never call back before the barrier, and never write again after a failure. Purging is its spare-time work:
+//! the mark is written at once, the keys go in small chunks between the batches, so that no append waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

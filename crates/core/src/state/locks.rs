@@ -1,6 +1,8 @@
-//! The lock commands (DESIGN section 5): each decides at the moment at which it is applied, so no grant is lost in between.
+//! The lock commands (`ARCHITECTURE.md`, Locks): each decides at the moment at which it is applied, so no grant is lost
+//! in between.
 //!
-//! One request may stand in several queues. Its nodes are made in one transaction, so they share their zxid, which is its token.
+//! One request may stand in several queues. Its nodes are made in one transaction, so they share their zxid, which is
+//! its token.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -1,11 +1,12 @@
 //! The session stream: keepalives, requests, watches and lock events of one session on one WebSocket, in one order.
 //!
-//! One task serves a stream, the connection's own: it reads, polls what is at work, and writes all that is ready at once. It must never
-//! write an answer before the events that the answer could reveal (DESIGN section 4): the watch queues are drained between the two.
-//! Nothing of the locks' rules is here; see `request` for the way to them.
+//! One task serves a stream, the connection's own: it reads, polls what is at work, and writes all that is ready at
+//! once. It must never write an answer before the events that the answer could reveal (`ARCHITECTURE.md`, The way of a
+//! write): the watch queues are drained between the two. Nothing of the locks' rules is here; see `request` for the way
+//! to them.
 //!
-//! Messages are JSON and nothing else: reading and writing it was measured at 1 to 2.5 µs of a lock cycle that costs three servers 150 µs and
-//! more, so a binary encoding would not show.
+//! Messages are JSON and nothing else: reading and writing it was measured at 1 to 2.5 µs of a lock cycle that costs
+//! three servers 150 µs and more, so a binary encoding would not show.
 
 mod farewell;
 mod figures;
