@@ -7,6 +7,7 @@ pub mod made;
 pub mod matrix;
 pub mod plan;
 pub mod programs;
+pub mod recorded;
 pub mod screen;
 pub mod settings;
 pub mod stage;

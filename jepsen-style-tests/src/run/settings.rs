@@ -59,6 +59,9 @@ pub struct Arguments {
     /// Only these mutants, and without the runs that have none.
     #[arg(long, value_delimiter = ',', requires = "mutants")]
     pub only: Vec<String>,
+    /// Judge recorded runs again, by the directories of their reports, with the checks as they are now.
+    #[arg(long, num_args = 1.., value_name = "DIRECTORY", conflicts_with_all = ["matrix", "slice", "mutants", "list"])]
+    pub judge: Vec<PathBuf>,
     /// Explain each workload and each nemesis in a line.
     #[arg(long)]
     pub list: bool,

@@ -1,4 +1,4 @@
-//! How long others wait when a large session ends: `cargo run --release -p lockkeeper-node --example session_endings`. One node with its store;
+//! How long others wait when a large session ends: `cargo bench -p lockkeeper-node --bench session_endings`. One node with its store;
 //! a client writes all the time, and the longest of its writes while the session goes is shown beside the longest before. Prints;
 //! asserts nothing.
 #![allow(clippy::unwrap_used)] // it ends where something is not as it must be

@@ -1,39 +1,37 @@
-//! Judges recorded runs again, with the checks as they are now: `cargo run -p jepsen-style-tests --example judge -- DIRECTORY…`, each the directory of a
-//! report. Prints the checks of its workload that are not valid, with `ALL=1` all of them. The store of `fenced-lock` is asked in the run
-//! itself, so its word is in the history.
+//! Judges recorded runs again, with the checks as they are now. The store of `fenced-lock` is asked in the run itself, so its word is in
+//! the history.
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
 
-use jepsen_style_tests::check::{Check, Verdict, order};
-use jepsen_style_tests::run::{archive, settings};
-use jepsen_style_tests::workload::Expected;
+use super::{archive, settings};
+use crate::check::{Check, Verdict, order};
+use crate::workload::Expected;
 
-fn main() -> ExitCode {
-    let all = std::env::var_os("ALL").is_some();
+/// Judges each run, named by the directory of its report, and prints its checks. Whether all are valid.
+pub fn judge(directories: &[PathBuf]) -> bool {
     let mut passes = true;
-    for directory in std::env::args().skip(1) {
-        match judged(Path::new(&directory)) {
+    for directory in directories {
+        match judged(directory) {
             Ok(checks) => {
                 let wrong = checks.iter().filter(|check| check.verdict != Verdict::Valid).count();
                 passes &= wrong == 0;
-                println!("{directory}: {} checks, {wrong} not valid", checks.len());
-                for check in checks.iter().filter(|check| all || check.verdict != Verdict::Valid) {
-                    let Check { name, promises, verdict, detail, counterexample, at_us } = check;
-                    println!(
-                        "  {verdict:?} {name} [{promises}]: {detail} {}",
-                        at_us.map_or(String::new(), |at| format!("({at} us)"))
-                    );
-                    counterexample.iter().for_each(|line| println!("    {line}"));
-                }
+                println!("{}: {} checks, {wrong} not valid", directory.display(), checks.len());
+                checks.iter().for_each(print);
             }
             Err(why) => {
                 passes = false;
-                println!("{directory}: {why}");
+                println!("{}: {why}", directory.display());
             }
         }
     }
-    if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    passes
+}
+
+fn print(check: &Check) {
+    let Check { name, promises, verdict, detail, counterexample, at_us } = check;
+    let at = at_us.map_or(String::new(), |at| format!(" ({at} us)"));
+    println!("  {verdict:?} {name} [{promises}]: {detail}{at}");
+    counterexample.iter().for_each(|line| println!("    {line}"));
 }
 
 fn judged(directory: &Path) -> Result<Vec<Check>, String> {

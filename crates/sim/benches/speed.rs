@@ -1,4 +1,4 @@
-//! How much faster than real time a quiet world of three nodes goes, at different ticks and loads. Run with `--release`.
+//! How much faster than real time a quiet world of three nodes goes, at different ticks and loads. `cargo bench -p lockkeeper-sim --bench speed`
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What the state costs at full size, for those who change it: `cargo run --release -p lockkeeper-core --example figures`.
+//! What the state costs at full size, for those who change it: `cargo bench -p lockkeeper-core --bench figures`.
 //! Prints; asserts nothing.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
