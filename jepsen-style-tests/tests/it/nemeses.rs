@@ -1,5 +1,4 @@
 //! Each family of nemeses against a real cluster: the fault bites, says so from what was seen, and the cluster comes back and agrees.
-#![allow(clippy::unwrap_used)] // helpers of tests, outside of which clippy takes them to be
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
