@@ -38,7 +38,7 @@ fn start_dev() -> (Dev, Vec<String>) {
 /// The block of shell under a heading.
 fn block(page: &'static str, heading: &str) -> &'static str {
     let after = page.split(heading).nth(1).expect("the page has the heading");
-    after.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of sh is below it")
+    after.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of bash is below it")
 }
 
 /// What the script prints; it must succeed. `lockkeeper` is the one that was built.
