@@ -101,8 +101,9 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     for op in ops.iter().filter(|op| !never_told(op)) {
         asks.extend(asked(op).map_err(|error| error.to_string())?.map(|asked| (op, asked)));
     }
-    // A grant that nobody was told of explains nothing where only told ones are given back and asked about: an order with it is one
-    // without it, for nothing is refused here because a lock is held. With it a search has more orders to try by far.
+    // A grant that nobody was told of explains nothing where only told ones are given back and asked about: it has a token
+    // of its own, and nothing is refused here because a lock is held, so an order with it is one without it. With it a
+    // search has more orders to try by far.
     let all_told = asks.iter().filter_map(|(_, asked)| asked.about()).all(|token| granted.contains(&token));
     asks.retain(|(_, asked)| !(all_told && asked.is_untold()));
     for (op, asked) in asks {

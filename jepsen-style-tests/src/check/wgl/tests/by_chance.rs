@@ -96,6 +96,7 @@ impl Runs for RwLock {
             (5, Some(grant)) if state.writer.is_some() => {
                 (RwAsk::Downgrade { owner: grant.owner, token: grant.token? }, LockAnswer::Done)
             }
+            (6, Some(grant)) => (RwAsk::SessionEnds { owner: grant.owner }, LockAnswer::Done),
             _ => return None,
         })
     }
