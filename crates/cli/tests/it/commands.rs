@@ -1,7 +1,7 @@
 //! The commands for people and programs against a real cluster, and `serve` and `dev` with bad input.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Output, Stdio};
 
@@ -132,6 +132,42 @@ fn dev_keeps_data_where_it_is_told_and_leaves_nothing_else() {
     assert!(path.exists());
     stop(temporary, Signal::SIGINT);
     assert!(!path.exists());
+}
+
+#[test]
+fn dev_serves_zookeepers_clients_where_it_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap().to_owned();
+    let first = Dev::start(3, &["--data", &data]);
+    let addresses = first.zookeeper.clone();
+    assert_eq!(addresses.len(), 3);
+    addresses.iter().for_each(|address| speaks_zookeepers_protocol(address));
+    stop(first, Signal::SIGINT);
+    let second = Dev::start(3, &["--data", &data]);
+    assert_eq!(second.zookeeper, addresses, "it is reached where it was");
+    stop(second, Signal::SIGINT);
+
+    // As versions before it wrote them.
+    for node in 1..=3 {
+        let file = directory.path().join(format!("node{node}.toml"));
+        let config = std::fs::read_to_string(&file).unwrap();
+        let listen = format!("[zookeeper]\nlisten = \"{}\"\n", addresses[node - 1]);
+        assert!(config.contains(&listen), "{config}");
+        let config = config.replace(&listen, "");
+        let older: Vec<&str> = config.lines().filter(|line| !line.starts_with("zookeeper = ")).collect();
+        std::fs::write(&file, older.join("\n")).unwrap();
+    }
+    let third = Dev::start(3, &["--data", &data]);
+    assert!(third.zookeeper.is_empty(), "{:?}", third.zookeeper);
+    stop(third, Signal::SIGINT);
+}
+
+fn speaks_zookeepers_protocol(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"srvr").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("Zookeeper version:"), "{address}: {answer}");
 }
 
 /// Stops it, and looks whether it did so in order.

@@ -71,6 +71,7 @@ impl Drop for Killed {
 pub(crate) struct Dev {
     pub(crate) process: Child,
     pub(crate) endpoints: Vec<String>,
+    pub(crate) zookeeper: Vec<String>,
     pub(crate) pids: Vec<Pid>,
     pub(crate) data: PathBuf,
 }
@@ -82,7 +83,8 @@ impl Dev {
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = process.stdout.take().unwrap();
         // From here on it is stopped in order, whatever happens.
-        let mut dev = Self { process, endpoints: Vec::new(), pids: Vec::new(), data: PathBuf::new() };
+        let (endpoints, zookeeper, pids) = (Vec::new(), Vec::new(), Vec::new());
+        let mut dev = Self { process, endpoints, zookeeper, pids, data: PathBuf::new() };
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         let told: serde_json::Value = serde_json::from_str(&line).expect("dev says where it is");
@@ -91,6 +93,7 @@ impl Dev {
         let pids = told["nodes"].as_array().unwrap().iter();
         dev.pids = pids.map(|node| Pid::from_raw(node["pid"].as_i64().unwrap().try_into().unwrap())).collect();
         dev.endpoints = strings(&told["endpoints"]);
+        dev.zookeeper = strings(&told["zookeeper"]);
         dev.data = Path::new(told["data"].as_str().unwrap()).to_path_buf();
         dev
     }
