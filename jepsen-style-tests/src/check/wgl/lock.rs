@@ -23,9 +23,10 @@ pub enum LockAsk {
         /// The token.
         token: u64,
     },
-    /// The owner's session ends and with it all it holds; it is granted nothing any more. Put one into the history for each session that was not closed by a release:
-    /// invoked at its last sign of life, done when it was seen to be gone, open if that was never seen. And close that owner's
-    /// requests of unknown outcome at the same moment ([`super::Operation::closed_at`]), or the search explodes.
+    /// The owner's session ends and with it all it holds; it is granted nothing any more. Put one into the history for
+    /// each session that was not closed by a release: invoked at its last sign of life, done when it was seen to be
+    /// gone, open if that was never seen. And close that owner's requests of unknown outcome at the same moment
+    /// ([`super::Operation::closed_at`]), or the search explodes.
     SessionEnds {
         /// Whose.
         owner: u64,
@@ -96,6 +97,23 @@ impl Ended {
     }
 }
 
+/// The state after a session's end, which freed something (`freed`) or not. If the end is not certain and freed
+/// nothing, it is as if it had not happened here.
+pub(super) fn after_end<S: Clone>(
+    state: &S,
+    freed: Option<S>,
+    answer: Option<&LockAnswer>,
+    owner: u64,
+    ended: impl FnOnce(&mut S) -> &mut Ended,
+) -> S {
+    let is_over = answer.is_some() || freed.is_some();
+    let mut next = freed.unwrap_or_else(|| state.clone());
+    if is_over {
+        ended(&mut next).insert(owner);
+    }
+    next
+}
+
 impl Model for Mutex {
     type State = Held;
     type Input = LockAsk;
@@ -130,12 +148,10 @@ impl Model for Mutex {
                 Some((_, None)) => Some(state.clone()),
                 None => (!held).then(|| state.clone()),
             },
-            (LockAsk::SessionEnds { owner }, answer) => {
-                let mut next = held_by(holder.filter(|(by, _)| *by != owner), largest);
-                if answer.is_some() || next.holder != holder {
-                    next.ended.insert(owner);
-                }
-                self.tokens.may_end(largest, owner).then_some(next)
+            (LockAsk::SessionEnds { owner }, _) => {
+                let freed = holder.is_some_and(|(by, _)| by == owner).then(|| held_by(None, largest));
+                let next = || after_end(state, freed, output, owner, |next| &mut next.ended);
+                self.tokens.may_end(largest, owner).then(next)
             }
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! A lock that readers share and a writer has alone.
 
-use super::lock::{Ended, LockAnswer};
+use super::lock::{Ended, LockAnswer, after_end};
 use super::semaphore::{End, Grant, end, verify};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
@@ -124,14 +124,10 @@ impl Model for RwLock {
             (RwAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.all(), token, held).then(|| state.clone())
             }
-            (RwAsk::SessionEnds { owner }, answer) => {
-                let freed = state.without(End::All { owner });
-                let is_over = answer.is_some() || freed.is_some();
-                let mut next = freed.unwrap_or_else(|| state.clone());
-                if is_over {
-                    next.ended.insert(owner);
-                }
-                self.tokens.may_end(state.largest, owner).then_some(next)
+            (RwAsk::SessionEnds { owner }, _) => {
+                let next =
+                    || after_end(state, state.without(End::All { owner }), output, owner, |next| &mut next.ended);
+                self.tokens.may_end(state.largest, owner).then(next)
             }
             _ => None,
         }

@@ -1,6 +1,6 @@
 //! A semaphore: so many may hold at a time.
 
-use super::lock::{Ended, LockAnswer, LockAsk};
+use super::lock::{Ended, LockAnswer, LockAsk, after_end};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
 
@@ -119,14 +119,9 @@ impl Model for Semaphore {
             (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.holders, token, held).then(|| state.clone())
             }
-            (LockAsk::SessionEnds { owner }, answer) => {
-                let freed = without(End::All { owner });
-                let is_over = answer.is_some() || freed.is_some();
-                let mut next = freed.unwrap_or_else(|| state.clone());
-                if is_over {
-                    next.ended.insert(owner);
-                }
-                self.tokens.may_end(state.largest, owner).then_some(next)
+            (LockAsk::SessionEnds { owner }, _) => {
+                let next = || after_end(state, without(End::All { owner }), output, owner, |next| &mut next.ended);
+                self.tokens.may_end(state.largest, owner).then(next)
             }
             _ => None,
         }
