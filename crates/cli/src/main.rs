@@ -13,7 +13,8 @@ mod supervise;
 
 use std::process::ExitCode;
 
-/// A node allocates for each message of each peer and client; a fifth of its processor time went into the system's allocator.
+/// A node allocates for each message of each peer and client; a fifth of its processor time went into the system's
+/// allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-//! What the end of a large session costs the log: `cargo bench -p lockkeeper-core --bench endings`. Prints; asserts nothing.
+//! What the end of a large session costs the log: `cargo bench -p lockkeeper-core --bench endings`. Prints; asserts
+//! nothing.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it measures the pure core from outside, with a clock
 
 use std::time::Duration;

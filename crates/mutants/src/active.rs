@@ -26,7 +26,8 @@ pub fn active() -> Option<Mutant> {
     Mutant::ALL.iter().copied().find(|mutant| is_active(*mutant))
 }
 
-/// Activates one mutant in place of the one before, or none. Call it before the work that the mutant shall spoil begins.
+/// Activates one mutant in place of the one before, or none. Call it before the work that the mutant shall spoil
+/// begins.
 pub fn activate(mutant: Option<Mutant>) {
     ACTIVE.store(mutant.map_or(NONE, |mutant| mutant as u8), Ordering::Relaxed);
 }

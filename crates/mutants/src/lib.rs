@@ -1,10 +1,10 @@
-//! Mutation testing: defects on purpose, which the simulation and the fault suite must find. A suite that has never caught
-//! anything proves little. Each mutant is one line at its place in the code: `if mutant!(LoseWakeup) { … }`.
+//! Mutation testing: defects on purpose, which the simulation and the fault suite must find. A suite that has never
+//! caught anything proves little. Each mutant is one line at its place in the code: `if mutant!(LoseWakeup) { … }`.
 //!
-//! This crate must never change what an ordinary build does. Without `--cfg mutants` the macro [`mutant!`] is the constant
-//! `false`: the compiler removes it together with the code behind it, and nothing can activate a mutant. With it, a process
-//! has at most one active mutant, chosen at its start (`start`, by the variable `LOCKKEEPER_MUTANT`) or by a simulation
-//! (`activate`).
+//! This crate must never change what an ordinary build does. Without `--cfg mutants` the macro [`mutant!`] is the
+//! constant `false`: the compiler removes it together with the code behind it, and nothing can activate a mutant. With
+//! it, a process has at most one active mutant, chosen at its start (`start`, by the variable `LOCKKEEPER_MUTANT`) or
+//! by a simulation (`activate`).
 //!
 //! A mutant build has a target directory of its own, and its programs say on stderr and in `--version` what they are:
 //! `cargo build --config 'build.rustflags=["--cfg","mutants"]' --target-dir target/mutants`.

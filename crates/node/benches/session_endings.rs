@@ -1,6 +1,6 @@
-//! How long others wait when a large session ends: `cargo bench -p lockkeeper-node --bench session_endings`. One node with its store;
-//! a client writes all the time, and the longest of its writes while the session goes is shown beside the longest before. Prints;
-//! asserts nothing.
+//! How long others wait when a large session ends: `cargo bench -p lockkeeper-node --bench session_endings`. One node
+//! with its store; a client writes all the time, and the longest of its writes while the session goes is shown beside
+//! the longest before. Prints; asserts nothing.
 #![allow(clippy::unwrap_used)] // it ends where something is not as it must be
 
 #[allow(dead_code)] // it uses a part

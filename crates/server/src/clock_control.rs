@@ -1,9 +1,10 @@
-//! The injected clock of a node under test: the machine's, put wrong from outside by a line in a file (`LOCKKEEPER_CLOCK_CONTROL`).
+//! The injected clock of a node under test: the machine's, put wrong from outside by a line in a file
+//! (`LOCKKEEPER_CLOCK_CONTROL`).
 //!
-//! Only in builds with debug assertions and in mutant builds, never in a release build. The line is `OFFSET_MS RATE`: what is
-//! added to the wall clock, and how fast time passes, wall and monotonic alike. The monotonic clock keeps its promise: it never
-//! jumps and never goes back, whatever the line says. A line that makes no sense is skipped and the one before stays in force.
-//! The timers of elections are not the node's and keep the machine's time.
+//! Only in builds with debug assertions and in mutant builds, never in a release build. The line is `OFFSET_MS RATE`:
+//! what is added to the wall clock, and how fast time passes, wall and monotonic alike. The monotonic clock keeps its
+//! promise: it never jumps and never goes back, whatever the line says. A line that makes no sense is skipped and the
+//! one before stays in force. The timers of elections are not the node's and keep the machine's time.
 
 use std::io;
 use std::path::{Path, PathBuf};

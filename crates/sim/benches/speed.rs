@@ -1,4 +1,5 @@
-//! How much faster than real time a quiet world of three nodes goes, at different ticks and loads. `cargo bench -p lockkeeper-sim --bench speed`
+//! How much faster than real time a quiet world of three nodes goes, at different ticks and loads. `cargo bench -p
+//! lockkeeper-sim --bench speed`
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

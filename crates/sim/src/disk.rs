@@ -241,7 +241,8 @@ impl Disk {
         });
     }
 
-    /// Takes all that is queued under a barrier; gives how long that lasts, and whom the mutant `ack-before-barrier` tells too early.
+    /// Takes all that is queued under a barrier; gives how long that lasts, and whom the mutant `ack-before-barrier`
+    /// tells too early.
     fn begin_barrier(&self) -> Option<(Duration, Vec<Done>)> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {

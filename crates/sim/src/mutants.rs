@@ -1,5 +1,6 @@
-//! The proof that the checks find something: activates each mutant in turn and runs seeds until it is caught. A mutant that no
-//! seed shows is reported as missed, which is a defect of this simulation, or as one of a part that is not simulated.
+//! The proof that the checks find something: activates each mutant in turn and runs seeds until it is caught. A mutant
+//! that no seed shows is reported as missed, which is a defect of this simulation, or as one of a part that is not
+//! simulated.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
-//! The proof that both tiers find something: each mutant (`crates/mutants`) in turn, in the simulation and under the run that
-//! should catch it here.
+//! The proof that both tiers find something: each mutant (`crates/mutants`) in turn, in the simulation and under the
+//! run that should catch it here.
 //!
-//! A run under a mutant is a process of its own, this program's or `prove`, with the server and the workers of a mutant build, so
-//! that it is the very run that users make. It catches the mutant if it says *invalid*, or *broken*: one that could not be run, or
-//! is unknown, does not. Before that the same runs are made with the same programs and no mutant, and must pass: else nothing
-//! follows from the others.
+//! A run under a mutant is a process of its own, this program's or `prove`, with the server and the workers of a mutant
+//! build, so that it is the very run that users make. It catches the mutant if it says *invalid*, or *broken*: one that
+//! could not be run, or is unknown, does not. Before that the same runs are made with the same programs and no mutant,
+//! and must pass: else nothing follows from the others.
 
 mod simulation;
 mod table;

@@ -1,5 +1,5 @@
-//! Wrong clocks: wall clocks that jump, and clocks that run at another rate. The servers are a build with an injected clock
-//! (`LOCKKEEPER_CLOCK_CONTROL`): one with debug assertions, or else a mutant build in which no mutant is active.
+//! Wrong clocks: wall clocks that jump, and clocks that run at another rate. The servers are a build with an injected
+//! clock (`LOCKKEEPER_CLOCK_CONTROL`): one with debug assertions, or else a mutant build in which no mutant is active.
 //!
 //! Time is data and must decide nothing about sessions but through the monotonic clock, so jumps may be wild. Rates are bounded above by
 //! what the client library allows for: a leader's clock may be a twentieth too fast, and as slow as it likes.

@@ -1,8 +1,8 @@
 //! The programs that a run needs beside its own: found beside this program, or built from this checkout.
 //!
-//! Everything is built in one selection, the whole workspace, so that no crate is built twice with different features. Where a
-//! program is missing, it is built by that one command in the profile that this program was built in. What is there is taken as it
-//! is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
+//! Everything is built in one selection, the whole workspace, so that no crate is built twice with different features.
+//! Where a program is missing, it is built by that one command in the profile that this program was built in. What is
+//! there is taken as it is: `scripts/jepsen` and `scripts/prove` bring it up to date before they start.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,8 @@ impl Programs {
         Self::ready(None)
     }
 
-    /// Whether the server was given and is not of a mutant build, so that it cannot be relied on for mutants and an injected clock.
+    /// Whether the server was given and is not of a mutant build, so that it cannot be relied on for mutants and an
+    /// injected clock.
     pub fn has_foreign_server(&self) -> bool {
         self.given && self.server.file_name().is_none_or(|name| name != MUTANT_SERVER)
     }
@@ -81,7 +82,8 @@ impl Programs {
         if self.given || cfg!(debug_assertions) { Ok(self.server.clone()) } else { Ok(self.mutants()?.server) }
     }
 
-    /// The programs of a mutant build, brought up to date. Where the server is given, programs that lie there were put there on purpose.
+    /// The programs of a mutant build, brought up to date. Where the server is given, programs that lie there were put
+    /// there on purpose.
     ///
     /// # Errors
     /// They cannot be built.

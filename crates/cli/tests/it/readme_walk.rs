@@ -1,5 +1,6 @@
-//! Runs the README's blocks of shell and the walk with curl of `docs/http.md` as they are printed, against three real processes.
-//! `scripts/interop` runs the README's blocks in other languages, the client's documentation tests compile the one in Rust.
+//! Runs the README's blocks of shell and the walk with curl of `docs/http.md` as they are printed, against three real
+//! processes. `scripts/interop` runs the README's blocks in other languages, the client's documentation tests compile
+//! the one in Rust.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

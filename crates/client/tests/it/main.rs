@@ -1,4 +1,5 @@
-//! The client library in use: against scripted endpoints, against real clusters inside this process, and against a real database.
+//! The client library in use: against scripted endpoints, against real clusters inside this process, and against a real
+//! database.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 

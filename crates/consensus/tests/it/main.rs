@@ -1,4 +1,5 @@
-//! Consensus in use: clusters in one process over a network in memory, real sockets, real processes, and peers that do not keep to the protocol.
+//! Consensus in use: clusters in one process over a network in memory, real sockets, real processes, and peers that do
+//! not keep to the protocol.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot go on without may end it; helpers belong to the tests")]
 

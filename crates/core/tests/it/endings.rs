@@ -1,5 +1,6 @@
-//! What the end of a large session may cost, counted and not timed: everybody waits for it, and memory asked for is what makes it slow.
-//! It counts by thread, so the tests beside it change nothing. `cargo bench -p lockkeeper-core --bench endings` shows the time.
+//! What the end of a large session may cost, counted and not timed: everybody waits for it, and memory asked for is
+//! what makes it slow. It counts by thread, so the tests beside it change nothing. `cargo bench -p lockkeeper-core
+//! --bench endings` shows the time.
 #![allow(unsafe_code)] // an allocator that counts
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)] // it looks at the pure core from outside
 

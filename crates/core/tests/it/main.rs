@@ -1,4 +1,5 @@
-//! The replicated state, seen from outside: scripts that people read, a naive model beside it, and what large sessions cost.
+//! The replicated state, seen from outside: scripts that people read, a naive model beside it, and what large sessions
+//! cost.
 
 #![allow(clippy::unwrap_used, reason = "tests may; the exemption does not reach helpers outside of #[test] functions")]
 

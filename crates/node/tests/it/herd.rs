@@ -9,8 +9,8 @@ use crate::common::*;
 const NOTIFIED: &str = "lockkeeper_lock_notifications_total";
 const RELEASED: &str = "lockkeeper_lock_releases_total";
 
-/// One after the other: they count in the same place. That is the thread's own, and the whole cluster runs on it: what the tests beside this
-/// one count stays out.
+/// One after the other: they count in the same place. That is the thread's own, and the whole cluster runs on it: what
+/// the tests beside this one count stays out.
 #[tokio::test]
 async fn wake_ups_are_as_few_as_promised() {
     let counters = Counters::default();

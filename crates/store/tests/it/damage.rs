@@ -171,8 +171,8 @@ fn every_flipped_byte_and_every_truncation_is_refused_or_harmless() {
         let whole = examine(template, &scratch.path().join("node"), true).unwrap();
         assert!(matches!(whole, Found::Harmless), "the undamaged log was refused");
     }
-    // sled answers some damage with a panic, which the open turns into a refusal; without this each would print its backtrace. The panics
-    // of the tests beside this one are still printed.
+    // sled answers some damage with a panic, which the open turns into a refusal; without this each would print its
+    // backtrace. The panics of the tests beside this one are still printed.
     let usual = Arc::new(std::panic::take_hook());
     let others = usual.clone();
     std::panic::set_hook(Box::new(move |panic| {

@@ -94,16 +94,17 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     let mut alive_us: BTreeMap<u64, u64> = BTreeMap::new();
     let ops = run.history.ops();
     let granted: BTreeSet<u64> = ops.iter().filter_map(token_granted).collect();
-    // A grant that was taken away before its client was told: the library has asked anew, and the client was told of another.
+    // A grant that was taken away before its client was told: the library has asked anew, and the client was told of
+    // another.
     let never_told =
         |op: &Op| op.what == tells::FORCE && op.asked::<Under>().is_ok_and(|under| !granted.contains(&under.token));
     let mut asks = Vec::new();
     for op in ops.iter().filter(|op| !never_told(op)) {
         asks.extend(asked(op).map_err(|error| error.to_string())?.map(|asked| (op, asked)));
     }
-    // A grant that nobody was told of explains nothing where only told ones are given back and asked about: it has a token
-    // of its own, and nothing is refused here because a lock is held, so an order with it is one without it. With it a
-    // search has more orders to try by far.
+    // A grant that nobody was told of explains nothing where only told ones are given back and asked about: it has a
+    // token of its own, and nothing is refused here because a lock is held, so an order with it is one without it. With
+    // it a search has more orders to try by far.
     let all_told = asks.iter().filter_map(|(_, asked)| asked.about()).all(|token| granted.contains(&token));
     asks.retain(|(_, asked)| !(all_told && asked.is_untold()));
     for (op, asked) in asks {

@@ -1,6 +1,6 @@
-//! The tokens that were told, known beforehand: they rise from grant to grant, so each grant that was told has its place among them before
-//! the search begins, and a session ends after all of its own. Without this a search that places something too early finds out only when
-//! nothing fits any more.
+//! The tokens that were told, known beforehand: they rise from grant to grant, so each grant that was told has its
+//! place among them before the search begins, and a session ends after all of its own. Without this a search that
+//! places something too early finds out only when nothing fits any more.
 
 use std::collections::BTreeMap;
 

@@ -80,7 +80,8 @@ impl Honest {
         Ok(Self { window, stop, task: tokio::spawn(worker.work()) })
     }
 
-    /// Counts times from here on. What has failed stays until [`window`](Self::window) gives it: nobody has looked at it yet.
+    /// Counts times from here on. What has failed stays until [`window`](Self::window) gives it: nobody has looked at
+    /// it yet.
     pub(super) fn restart(&self) {
         self.window.lock().unwrap_or_else(PoisonError::into_inner).took.clear();
     }

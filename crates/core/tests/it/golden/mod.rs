@@ -1,8 +1,8 @@
 //! Golden scripts: what the state answers, told in text that reads like a session at a terminal.
 //!
-//! In `*.txt`, lines that start with `> ` are commands (see `script.rs`), the lines up to the next blank one are what came out,
-//! `#` starts a comment. `UPDATE=1 cargo test -p lockkeeper-core --test it golden` writes what comes out; read it before you
-//! commit it. After each command every invariant is checked.
+//! In `*.txt`, lines that start with `> ` are commands (see `script.rs`), the lines up to the next blank one are what
+//! came out, `#` starts a comment. `UPDATE=1 cargo test -p lockkeeper-core --test it golden` writes what comes out;
+//! read it before you commit it. After each command every invariant is checked.
 
 mod render;
 mod script;
