@@ -12,9 +12,9 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use parking_lot::Mutex;
 
-use crate::app::Shared;
 use crate::budget::{Budget, Exceeded, Holder, Taken};
 use crate::config::Limits;
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 
@@ -217,13 +217,13 @@ impl AtWork {
     }
 }
 
-impl FromRequestParts<Shared> for AtWork {
+impl FromRequestParts<Arc<Context>> for AtWork {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
         match parts.extensions.get::<Self>() {
             Some(at_work) => Ok(at_work.clone()),
-            None => Ok(shared.admission.enter(address_of(parts.extensions.get()), None)?),
+            None => Ok(context.admission.enter(address_of(parts.extensions.get()), None)?),
         }
     }
 }

@@ -217,12 +217,12 @@ impl Taken {
 }
 
 /// Bytes that count for as long as anybody has them.
-struct Counted {
+struct CountedBytes {
     bytes: Bytes,
     _taken: Taken,
 }
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -235,7 +235,7 @@ impl Taken {
 
     /// The same bytes, which give this back when they are gone.
     pub(crate) fn with(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Counted { bytes, _taken: self })
+        Bytes::from_owner(CountedBytes { bytes, _taken: self })
     }
 }
 

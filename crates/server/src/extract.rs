@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::admission::{self, Admission, AtWork};
-use crate::app::Shared;
 use crate::budget::{Budget, Exceeded, Holder, Taken};
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::ClientAddress;
 use crate::principals::{Unproved, from_address, prove_basic};
@@ -42,14 +42,14 @@ pub(crate) struct BodyBounds {
 #[derive(Debug)]
 pub(crate) struct Json<T>(pub(crate) T);
 
-impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Arc<Context>> for Json<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, shared: &Shared) -> Result<Self, Failure> {
+    async fn from_request(request: Request, context: &Arc<Context>) -> Result<Self, Failure> {
         let json = is_json(request.headers());
         let at_work = request.extensions().get::<AtWork>().cloned();
-        let mut room = Room::new(&shared.admission, admission::address_of(request.extensions().get()));
-        let bytes = read_body(request, shared.body, Some(&mut room)).await?;
+        let mut room = Room::new(&context.admission, admission::address_of(request.extensions().get()));
+        let bytes = read_body(request, context.body, Some(&mut room)).await?;
         if let (Some(at_work), Some(taken)) = (at_work, room.taken) {
             at_work.keep(taken);
         }
@@ -328,34 +328,34 @@ pub(crate) fn session_required() -> Failure {
 #[derive(Debug)]
 pub(crate) struct Who(pub(crate) Principals);
 
-impl FromRequestParts<Shared> for Who {
+impl FromRequestParts<Arc<Context>> for Who {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
         match parts.extensions.get::<Asking>() {
             Some(asking) => Ok(Self(asking.0.principals.clone())),
             None => {
-                note_presence(parts, shared);
-                principals_of(parts, shared).map(Self)
+                note_presence(parts, context);
+                principals_of(parts, context).map(Self)
             }
         }
     }
 }
 
 /// A read needs no session, but one that names its session shows that it lives.
-fn note_presence(parts: &Parts, shared: &Shared) {
+fn note_presence(parts: &Parts, context: &Context) {
     let header = single(&parts.headers, SESSION_HEADER).ok().flatten();
     if let Some(Ok(credential)) = header.map(parse_credential) {
         // A session that is not known here is not waited for, and a wrong secret shows nothing.
-        let _ = shared.node.authorise(&credential).now_or_never();
+        let _ = context.node.authorise(&credential).now_or_never();
     }
 }
 
-fn principals_of(parts: &Parts, shared: &Shared) -> Result<Principals, Failure> {
+fn principals_of(parts: &Parts, context: &Context) -> Result<Principals, Failure> {
     let address = parts.extensions.get::<ClientAddress>().map(|ClientAddress(from)| from.ip());
     let mut principals = address.map(from_address).unwrap_or_default();
     if let Some(header) = single(&parts.headers, header::AUTHORIZATION.as_str())? {
-        let proved = prove_basic(&mut principals, header, &shared.super_digest);
+        let proved = prove_basic(&mut principals, header, &context.super_digest);
         // Of another scheme: it is for somebody on the way, a proxy say, and proves nothing here.
         let proved = if proved == Err(Unproved::Scheme) { Ok(()) } else { proved };
         proved.map_err(|why| {
@@ -367,10 +367,10 @@ fn principals_of(parts: &Parts, shared: &Shared) -> Result<Principals, Failure> 
     Ok(principals)
 }
 
-impl FromRequestParts<Shared> for Asking {
+impl FromRequestParts<Arc<Context>> for Asking {
     type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Failure> {
         // On a stream it is known already who asks.
         if let Some(asking) = parts.extensions.remove::<Self>() {
             return Ok(asking);
@@ -390,8 +390,8 @@ impl FromRequestParts<Shared> for Asking {
             }
             None => None,
         };
-        let principals = principals_of(parts, shared)?;
-        let may_force = shared.admin.allow_force_release;
+        let principals = principals_of(parts, context)?;
+        let may_force = context.admin.allow_force_release;
         Ok(Self(Caller { credential, request, principals, may_force, presence: Presence::default() }))
     }
 }

@@ -7,11 +7,11 @@
 //! same two cores, a current-thread runtime was measured fastest; on larger machines give it a few workers.
 
 mod admission;
-mod app;
 mod budget;
 #[cfg(any(mutants, debug_assertions))]
 mod clock_control;
 pub mod config;
+mod context;
 mod error;
 mod extract;
 mod failure;
@@ -20,7 +20,7 @@ pub mod fuzzing;
 mod http;
 pub mod local;
 mod log_lines;
-mod observe;
+mod middleware;
 mod peer;
 mod principals;
 mod reply;

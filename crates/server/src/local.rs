@@ -40,20 +40,20 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// ```
 #[derive(Debug)]
 pub struct Cluster {
-    nodes: Vec<Node>,
+    nodes: Vec<LocalNode>,
     /// Taken by the drop.
     parts: Option<(Runtime, TempDir)>,
 }
 
 #[derive(Debug)]
-struct Node {
+struct LocalNode {
     config: Config,
     address: SocketAddr,
-    running: Option<Running>,
+    running: Option<RunningNode>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct RunningNode {
     stop: oneshot::Sender<()>,
     done: JoinHandle<Result<(), ServeError>>,
 }
@@ -89,7 +89,7 @@ impl Cluster {
             .map_err(|error| ServeError::Start(format!("cannot start a thread for the nodes: {error}")))?;
         let start = |server: Server| {
             let (config, address) = (server.config().clone(), server.client_address());
-            Node { config, address, running: Some(Running::start(server, &runtime)) }
+            LocalNode { config, address, running: Some(RunningNode::start(server, &runtime)) }
         };
         let nodes = servers.into_iter().map(start).collect();
         let mut cluster = Self { nodes, parts: Some((runtime, directory)) };
@@ -127,13 +127,13 @@ impl Cluster {
         }
         let server = Server::bind(node.config.clone())?;
         let Some((runtime, _)) = &self.parts else { return Err(ServeError::Start("the cluster is gone".into())) };
-        let running = Running::start(server, runtime);
+        let running = RunningNode::start(server, runtime);
         let node = self.node(node_id)?;
         node.running = Some(running);
         node.ready().await
     }
 
-    fn node(&mut self, node_id: u64) -> Result<&mut Node, ServeError> {
+    fn node(&mut self, node_id: u64) -> Result<&mut LocalNode, ServeError> {
         let count = self.nodes.len();
         let place = usize::try_from(node_id).ok().and_then(|id| id.checked_sub(1));
         place
@@ -145,11 +145,11 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let Some((runtime, directory)) = self.parts.take() else { return };
-        let running: Vec<Running> = self.nodes.iter_mut().filter_map(|node| node.running.take()).collect();
+        let running: Vec<RunningNode> = self.nodes.iter_mut().filter_map(|node| node.running.take()).collect();
         // A thread that belongs to no runtime may block; the one that drops this may not.
         let end = thread::Builder::new().name("lockkeeper-local-end".into()).spawn(move || {
             runtime.block_on(async {
-                let stopped = running.into_iter().map(Running::stop);
+                let stopped = running.into_iter().map(RunningNode::stop);
                 // The data are thrown away: it does not matter how well the stores were closed.
                 let _ = timeout(LEAVE, futures::future::join_all(stopped)).await;
             });
@@ -171,7 +171,7 @@ fn remove(directory: TempDir) {
     }
 }
 
-impl Running {
+impl RunningNode {
     fn start(server: Server, runtime: &Runtime) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let done = runtime.spawn(server.run(async {
@@ -187,7 +187,7 @@ impl Running {
     }
 }
 
-impl Node {
+impl LocalNode {
     async fn ready(&mut self) -> Result<(), ServeError> {
         let began = Instant::now();
         while !is_ready(self.address).await {

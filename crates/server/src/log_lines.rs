@@ -18,7 +18,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::Context;
 
-/// Lines of one place in the code within a window.
+/// MakeLineWriter of one place in the code within a window.
 const LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 /// Longest line; of a longer one the beginning is kept.
@@ -88,7 +88,7 @@ impl<S: Subscriber> Layer<S> for RateLimit {
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum LineFormat {
     /// Text.
     Text,
     /// Text with the escape sequences of colours.
@@ -99,37 +99,37 @@ pub(crate) enum Form {
 
 /// Makes writers that bound each line.
 #[derive(Clone, Debug)]
-pub(crate) struct Lines<M> {
+pub(crate) struct MakeLineWriter<M> {
     to: M,
-    form: Form,
+    form: LineFormat,
 }
 
-impl<M> Lines<M> {
-    pub(crate) fn new(to: M, form: Form) -> Self {
+impl<M> MakeLineWriter<M> {
+    pub(crate) fn new(to: M, form: LineFormat) -> Self {
         Self { to, form }
     }
 }
 
-impl<'m, M: MakeWriter<'m>> MakeWriter<'m> for Lines<M> {
-    type Writer = Line<M::Writer>;
+impl<'m, M: MakeWriter<'m>> MakeWriter<'m> for MakeLineWriter<M> {
+    type Writer = LineWriter<M::Writer>;
 
     fn make_writer(&'m self) -> Self::Writer {
-        Line { to: self.to.make_writer(), form: self.form, level: Level::INFO }
+        LineWriter { to: self.to.make_writer(), form: self.form, level: Level::INFO }
     }
 
     fn make_writer_for(&'m self, kind: &Metadata<'_>) -> Self::Writer {
-        Line { to: self.to.make_writer_for(kind), form: self.form, level: *kind.level() }
+        LineWriter { to: self.to.make_writer_for(kind), form: self.form, level: *kind.level() }
     }
 }
 
 /// Writes one line, which comes in one piece.
-pub(crate) struct Line<W> {
+pub(crate) struct LineWriter<W> {
     to: W,
-    form: Form,
+    form: LineFormat,
     level: Level,
 }
 
-impl<W: Write> Write for Line<W> {
+impl<W: Write> Write for LineWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let mut out = NOTICE.take().map(|notice| self.notice(notice)).unwrap_or_default();
@@ -144,7 +144,7 @@ impl<W: Write> Write for Line<W> {
     }
 }
 
-impl<W> Line<W> {
+impl<W> LineWriter<W> {
     fn notice(&self, notice: Notice) -> String {
         let seconds = WINDOW.as_secs();
         let message = match notice {
@@ -153,8 +153,8 @@ impl<W> Line<W> {
             Notice::LeftOut(lines) => format!("{lines} lines of the kind of the next one were left out"),
         };
         match self.form {
-            Form::Json => self.json(&message, None) + "\n",
-            Form::Text | Form::Colour => format!("{} {message}\n", self.level),
+            LineFormat::Json => self.json(&message, None) + "\n",
+            LineFormat::Text | LineFormat::Colour => format!("{} {message}\n", self.level),
         }
     }
 
@@ -167,10 +167,10 @@ impl<W> Line<W> {
         let (begin, bytes) = (&line[..end], line.len());
         match self.form {
             // A part of an object is none.
-            Form::Json => self.json(&format!("a line of {bytes} bytes is cut"), Some(begin)),
+            LineFormat::Json => self.json(&format!("a line of {bytes} bytes is cut"), Some(begin)),
             // What was cut off may have ended the colour.
-            Form::Colour => format!("{begin}\x1b[0m … ({bytes} bytes in all)"),
-            Form::Text => format!("{begin} … ({bytes} bytes in all)"),
+            LineFormat::Colour => format!("{begin}\x1b[0m … ({bytes} bytes in all)"),
+            LineFormat::Text => format!("{begin} … ({bytes} bytes in all)"),
         }
     }
 
@@ -187,9 +187,9 @@ impl<W> Line<W> {
         line.char_indices().fold(String::with_capacity(line.len()), |mut out, (at, c)| {
             match self.form {
                 _ if !is_obeyed(c) => out.push(c),
-                Form::Json => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-                Form::Colour if is_colour(&line[at..]) => out.push(c),
-                Form::Text | Form::Colour => out.extend(c.escape_default()),
+                LineFormat::Json => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+                LineFormat::Colour if is_colour(&line[at..]) => out.push(c),
+                LineFormat::Text | LineFormat::Colour => out.extend(c.escape_default()),
             }
             out
         })
@@ -223,13 +223,13 @@ mod tests {
         }
     }
 
-    fn logged(form: Form, logging: impl FnOnce()) -> Vec<String> {
+    fn logged(form: LineFormat, logging: impl FnOnce()) -> Vec<String> {
         let kept = Kept::default();
         let made = kept.clone();
-        let lines = tracing_subscriber::fmt::layer().with_writer(Lines::new(move || made.clone(), form));
+        let lines = tracing_subscriber::fmt::layer().with_writer(MakeLineWriter::new(move || made.clone(), form));
         let lines = match form {
-            Form::Json => lines.json().flatten_event(true).boxed(),
-            Form::Text | Form::Colour => lines.with_ansi(form == Form::Colour).boxed(),
+            LineFormat::Json => lines.json().flatten_event(true).boxed(),
+            LineFormat::Text | LineFormat::Colour => lines.with_ansi(form == LineFormat::Colour).boxed(),
         };
         let subscriber = tracing_subscriber::registry().with(RateLimit::default()).with(lines);
         tracing::subscriber::with_default(subscriber, logging);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_one_kind_leaves_room_for_the_rest() {
-        let lines = logged(Form::Text, || {
+        let lines = logged(LineFormat::Text, || {
             for number in 0..1_000 {
                 tracing::warn!(number, "a stranger at the door");
                 tracing::debug!(number, "asked for");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_audit_log_is_whole() {
-        let lines = logged(Form::Text, || {
+        let lines = logged(LineFormat::Text, || {
             for number in 0..3_000 {
                 tracing::info!(target: "audit", number, "forced release");
             }
@@ -282,18 +282,18 @@ mod tests {
     #[test]
     fn a_line_stays_one_line_and_is_bounded() {
         let (long, sly) = ("x".repeat(100_000), "a\nERROR forged\u{202e}\x1b[2J\u{9b}");
-        for form in [Form::Text, Form::Colour, Form::Json] {
+        for form in [LineFormat::Text, LineFormat::Colour, LineFormat::Json] {
             let lines = logged(form, || {
                 tracing::warn!(name = %sly, "sly {sly}");
                 tracing::warn!(%long, "long");
             });
             assert_eq!(lines.len(), 2, "{form:?}: {lines:?}");
             assert!(!lines[0].contains(['\u{202e}', '\u{9b}']), "{form:?}: {}", lines[0]);
-            assert!(form == Form::Colour || !lines[0].contains('\x1b'), "{form:?}: {}", lines[0]);
+            assert!(form == LineFormat::Colour || !lines[0].contains('\x1b'), "{form:?}: {}", lines[0]);
             assert!(!lines[0].contains("\x1b[2J"), "{form:?}: {}", lines[0]);
             assert!(lines[1].len() < LINE_BYTES + 200, "{form:?}: {}", lines[1].len());
             assert!(lines[1].contains("100") && lines[1].contains("xxx"), "{form:?}");
-            if form == Form::Json {
+            if form == LineFormat::Json {
                 let object: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
                 assert_eq!(object["name"], sly);
                 serde_json::from_str::<serde_json::Value>(&lines[1]).unwrap();

@@ -1,5 +1,6 @@
 //! The peer listener: `POST /peer/v1/{kind}` with a binary body. Every call passes the gate before anything of it is read.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +10,7 @@ use axum::response::Response;
 use hyper::body::Incoming;
 use lockkeeper_consensus::{HEADER_CODE, PeerKind};
 
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{BodyBounds, read_body};
 use crate::http::connection::{Front, Proved};
 
@@ -20,7 +21,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Answers peers.
 #[derive(Clone)]
 pub(crate) struct PeerFront {
-    pub(crate) shared: Shared,
+    pub(crate) context: Arc<Context>,
 }
 
 impl Front for PeerFront {
@@ -77,7 +78,7 @@ impl PeerFront {
             return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "peer calls are POST"));
         }
         let headers = request.headers();
-        let admitted = self.shared.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+        let admitted = self.context.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
         let caller = admitted.map_err(|rejection| {
             metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
             tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer call was turned away");
@@ -89,7 +90,7 @@ impl PeerFront {
             let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
             Rejection::new(status, &problem.code.to_string(), problem.detail)
         })?;
-        self.shared.node.serve_peer(caller, kind, body).await.map_err(|refused| {
+        self.context.node.serve_peer(caller, kind, body).await.map_err(|refused| {
             // The peer understood and said no: the caller must not take it for an outage.
             Rejection::new(StatusCode::CONFLICT, &refused.code, refused.detail)
         })

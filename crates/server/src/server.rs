@@ -18,16 +18,16 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::app::Shared;
 #[cfg(any(mutants, debug_assertions))]
 use crate::clock_control::clock;
 use crate::config::{Checked, Config, ForeignNames, Limits, ZooKeeper};
+use crate::context::Context;
 use crate::error::ServeError;
-use crate::http::connection::Bounds;
+use crate::http::connection::ConnectionBounds;
 use crate::http::connections::Most;
 use crate::http::limits::raise_open_files;
 use crate::http::listener::{Bound, Keys, Policy, accept};
-use crate::observe::ClientFront;
+use crate::middleware::ClientFront;
 use crate::peer::PeerFront;
 use crate::{routes, telemetry, zookeeper};
 
@@ -181,18 +181,18 @@ impl Server {
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
-        let shared =
-            Shared::new((&config, &checked), node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
+        let context =
+            Context::new((&config, &checked), node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
         let client_listener = listen("listen.client", client, client_address)?;
         let peers = tokio::spawn(accept(
             peer_listener,
-            PeerFront { shared: shared.clone() },
+            PeerFront { context: context.clone() },
             peer_policy(&config, peers_stop.clone()),
         ));
-        let front = ClientFront { shared: shared.clone(), router: routes::router(shared.clone()) };
+        let front = ClientFront { context: context.clone(), router: routes::router(context.clone()) };
         let clients =
             tokio::spawn(accept(client_listener, front, client_policy(&config, connections, stopping.clone())));
         let zookeeper = match zookeeper {
@@ -204,7 +204,7 @@ impl Server {
                     listener,
                     &node,
                     (&config, &checked),
-                    &shared.admission,
+                    &context.admission,
                     for_zookeeper,
                     stopping.clone(),
                 )))
@@ -237,12 +237,12 @@ impl Server {
         }
         tracing::info!("shutting down");
         stopping.cancel();
-        let leave = leave(&shared, &config, clients, zookeeper, peers, peers_stop);
+        let leave = leave(&context, &config, clients, zookeeper, peers, peers_stop);
         tokio::select! {
             () = leave => {}
             fatal = fate.sealed() => return Err(fatal),
         }
-        drop(shared);
+        drop(context);
         close_store(store).await?;
         tracing::info!("stopped");
         Ok(())
@@ -349,7 +349,7 @@ fn node_config(config: &Config, checked: &Checked) -> NodeConfig {
 
 fn client_policy(config: &Config, connections: usize, finish: CancellationToken) -> Policy {
     let limits = &config.limits;
-    let bounds = Bounds {
+    let bounds = ConnectionBounds {
         // A header somewhat too large still gets a problem document; one far too large a bare 431.
         buffer_bytes: (limits.header_bytes * 2).max(16 * 1024),
         header_read_timeout: Duration::from_millis(limits.header_read_timeout_ms),
@@ -367,7 +367,7 @@ fn client_policy(config: &Config, connections: usize, finish: CancellationToken)
 }
 
 fn peer_policy(config: &Config, finish: CancellationToken) -> Policy {
-    let bounds = Bounds {
+    let bounds = ConnectionBounds {
         buffer_bytes: 512 * 1024,
         header_read_timeout: Duration::from_millis(config.limits.header_read_timeout_ms),
         // Peers keep their connections; one that has vanished is noticed by the system's keepalive.
@@ -385,7 +385,7 @@ type Accepting = tokio::task::JoinHandle<JoinSet<()>>;
 
 /// Lets the requests at work finish, stops the node, lets waiters and peers hear of it, and cuts off what is left.
 async fn leave(
-    shared: &Shared,
+    context: &Context,
     config: &Config,
     clients: Accepting,
     zookeeper: Option<Accepting>,
@@ -398,11 +398,11 @@ async fn leave(
     if let Some(zookeeper) = zookeeper {
         finish(&mut zookeeper.await.unwrap_or_default(), "zookeeper").await;
     }
-    while shared.admission.brief() > 0 && Instant::now() < deadline {
+    while context.admission.brief() > 0 && Instant::now() < deadline {
         sleep(LOOK_EVERY).await;
     }
     // Lock requests that wait are told to ask another node; their places in the queue are kept by their sessions.
-    shared.node.shutdown().await;
+    context.node.shutdown().await;
     finish(&mut clients, "clients").await;
     peers_stop.cancel();
     let mut peers = peers.await.unwrap_or_default();

@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 
 use crate::config::{Log, LogFormat};
-use crate::log_lines::{Form, Lines, RateLimit};
+use crate::log_lines::{LineFormat, MakeLineWriter, RateLimit};
 
 /// Latencies in seconds, from a loopback reply to a client that waits for a lock.
 const SECONDS: &[f64] = &[
@@ -44,14 +44,14 @@ pub(crate) fn check_filter(level: &str) -> Result<(), String> {
 pub fn install_logging(log: &Log) {
     let filter = filter(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
     let form = match log.format {
-        LogFormat::Json => Form::Json,
-        LogFormat::Auto if std::io::stderr().is_terminal() => Form::Colour,
-        LogFormat::Auto | LogFormat::Text => Form::Text,
+        LogFormat::Json => LineFormat::Json,
+        LogFormat::Auto if std::io::stderr().is_terminal() => LineFormat::Colour,
+        LogFormat::Auto | LogFormat::Text => LineFormat::Text,
     };
-    let lines = fmt::layer().with_writer(Lines::new(std::io::stderr, form));
+    let lines = fmt::layer().with_writer(MakeLineWriter::new(std::io::stderr, form));
     let lines = match form {
-        Form::Json => lines.json().flatten_event(true).boxed(),
-        Form::Colour | Form::Text => lines.with_ansi(form == Form::Colour).boxed(),
+        LineFormat::Json => lines.json().flatten_event(true).boxed(),
+        LineFormat::Colour | LineFormat::Text => lines.with_ansi(form == LineFormat::Colour).boxed(),
     };
     let installed = tracing_subscriber::registry().with(filter).with(RateLimit::default()).with(lines).try_init();
     if installed.is_err() {
@@ -185,7 +185,7 @@ fn describe_state() {
     describe_counter!(
         "lockkeeper_log_lines_left_out_total",
         Unit::Count,
-        "Lines of the log that were left out because too many of their kind came at once."
+        "MakeLineWriter of the log that were left out because too many of their kind came at once."
     );
     describe_gauge!(
         "lockkeeper_whole_session_tables",
@@ -306,8 +306,8 @@ fn describe_replication() {
 }
 
 /// Figures that are read when asked for, not kept up to date all the time.
-pub(crate) fn set_gauges(app: &crate::app::Shared) {
-    let status = app.node.status();
+pub(crate) fn set_gauges(context: &crate::context::Context) {
+    let status = context.node.status();
     let set = |name: &'static str, value: u64| metrics::gauge!(name).set(value as f64);
     set("lockkeeper_sessions", status.sessions as u64);
     set("lockkeeper_nodes", status.nodes as u64);
@@ -325,6 +325,6 @@ pub(crate) fn set_gauges(app: &crate::app::Shared) {
     set("lockkeeper_applied_index", status.consensus.applied.map_or(0, |applied| applied.index));
     set("lockkeeper_purged_log_index", status.consensus.purged.map_or(0, |purged| purged.index));
     set("lockkeeper_last_log_index", status.consensus.last_log.unwrap_or_default());
-    set("lockkeeper_http_requests_in_flight", app.admission.in_flight() as u64);
-    app.admission.show();
+    set("lockkeeper_http_requests_in_flight", context.admission.in_flight() as u64);
+    context.admission.show();
 }

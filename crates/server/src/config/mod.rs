@@ -20,7 +20,7 @@ pub use load::ConfigError;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Who this is.
-    pub cluster: Cluster,
+    pub cluster: ClusterSection,
     /// Every founding member by its node id, this one included. Empty means that this node is a cluster of its own.
     #[serde(default)]
     pub peers: BTreeMap<String, Peer>,
@@ -56,7 +56,7 @@ pub struct Config {
 /// Section `[cluster]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterSection {
     /// Name of the cluster, the same on all members: a node of another cluster is turned away.
     #[serde(deserialize_with = "load::text")]
     pub id: String,
@@ -386,7 +386,7 @@ impl Config {
     /// A node with every default. The fields are there to be set.
     pub fn new(cluster: impl Into<String>, node: u64) -> Self {
         Self {
-            cluster: Cluster { id: cluster.into(), node },
+            cluster: ClusterSection { id: cluster.into(), node },
             peers: BTreeMap::new(),
             listen: Listen::default(),
             storage: Storage::default(),

@@ -18,12 +18,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Pace, Phase, Socket};
+use super::phase::{Phase, PhaseClock, PhasedSocket};
 use super::upgrade::Handover;
 
 /// What bounds a connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct ConnectionBounds {
     /// What is read at once; a header that does not fit gets a bare 431.
     pub(crate) buffer_bytes: usize,
     pub(crate) header_read_timeout: Duration,
@@ -45,7 +45,7 @@ pub(crate) trait Front: Clone + Send + Sync + 'static {
 }
 
 /// Socket options: no delay for small replies, and the system notices peers that vanished or take nothing.
-pub(crate) fn prepare(stream: &TcpStream, bounds: &Bounds) -> std::io::Result<()> {
+pub(crate) fn prepare(stream: &TcpStream, bounds: &ConnectionBounds) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
     let keepalive =
@@ -80,39 +80,39 @@ pub(crate) struct Ends {
 /// Serves one connection until its end.
 pub(crate) async fn serve(
     (stream, address): (TcpStream, SocketAddr),
-    pace: Arc<Pace>,
+    phase_clock: Arc<PhaseClock>,
     front: impl Front,
-    bounds: Arc<Bounds>,
+    bounds: Arc<ConnectionBounds>,
     ends: Ends,
 ) {
     if let Err(error) = prepare(&stream, &bounds) {
         tracing::debug!(%error, "a connection ended before it began");
         return;
     }
-    let socket = TokioIo::new(Socket::new(stream, pace.clone()));
+    let socket = TokioIo::new(PhasedSocket::new(stream, phase_clock.clone()));
     let handover = Handover::default();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(ClientAddress(address));
         if request.headers().contains_key(UPGRADE) {
             request.extensions_mut().insert(handover.clone());
         }
-        let (front, pace) = (front.clone(), pace.clone());
+        let (front, phase_clock) = (front.clone(), phase_clock.clone());
         async move {
-            pace.enter(Phase::Busy);
+            phase_clock.enter(Phase::Busy);
             let response = front.answer(request).await;
             if response.extensions().get::<Proved>().is_some() {
-                pace.prove();
+                phase_clock.prove();
             }
             // A stream of events ends by itself, when its client or this node goes.
             let goes_on = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !goes_on && response.extensions().get::<Endless>().is_none() {
-                pace.enter(Phase::Idle);
+                phase_clock.enter(Phase::Idle);
             }
             Ok::<_, Infallible>(response)
         }
     });
     let mut builder = http1::Builder::new();
-    // hyper's own header timer also runs while a connection is idle; the pace tells the two apart.
+    // hyper's own header timer also runs while a connection is idle; the phase clock tells the two apart.
     builder.timer(TokioTimer::new()).header_read_timeout(None).max_buf_size(bounds.buffer_bytes);
     builder.keep_alive(!bounds.once);
     let mut connection = pin!(builder.serve_connection(socket, service).with_upgrades());
@@ -138,9 +138,9 @@ pub(crate) async fn serve(
                 making_way = Some(Instant::now());
                 connection.as_mut().graceful_shutdown();
             }
-            () = tokio::time::sleep(wait(&pace, &bounds, if making_way.is_some() { tick.min(MAKE_WAY_WITHIN) } else { tick })) => {
-                let late = making_way.is_some_and(|since| is_late(&pace, &bounds, since.elapsed()));
-                if let Some(why) = overdue(&pace, &bounds).or(late.then_some("made way")) {
+            () = tokio::time::sleep(wait(&phase_clock, &bounds, if making_way.is_some() { tick.min(MAKE_WAY_WITHIN) } else { tick })) => {
+                let late = making_way.is_some_and(|since| is_late(&phase_clock, &bounds, since.elapsed()));
+                if let Some(why) = overdue(&phase_clock, &bounds).or(late.then_some("made way")) {
                     tracing::debug!(why, "a connection was cut off");
                     metrics::counter!("lockkeeper_http_connections_cut_total", "why" => why).increment(1);
                     return;
@@ -163,8 +163,8 @@ pub(crate) struct Proved;
 pub(crate) struct Endless;
 
 /// When to look again: a header that begins now may take no longer than its timeout, twice that at worst with this tick.
-fn wait(pace: &Pace, bounds: &Bounds, tick: Duration) -> Duration {
-    let (phase, lasted) = pace.now();
+fn wait(phase_clock: &PhaseClock, bounds: &ConnectionBounds, tick: Duration) -> Duration {
+    let (phase, lasted) = phase_clock.now();
     let left = match phase {
         Phase::Idle => bounds.idle_timeout.saturating_sub(lasted),
         Phase::Header => bounds.header_read_timeout.saturating_sub(lasted),
@@ -174,8 +174,8 @@ fn wait(pace: &Pace, bounds: &Bounds, tick: Duration) -> Duration {
 }
 
 /// Whether one that has been making way for so long is to be cut off.
-fn is_late(pace: &Pace, bounds: &Bounds, making_way: Duration) -> bool {
-    match pace.now() {
+fn is_late(phase_clock: &PhaseClock, bounds: &ConnectionBounds, making_way: Duration) -> bool {
+    match phase_clock.now() {
         (Phase::Busy, _) => false,
         (Phase::Header, _) => making_way >= MAKE_WAY_WITHIN,
         // One that is sent nothing has ended by itself.
@@ -183,8 +183,8 @@ fn is_late(pace: &Pace, bounds: &Bounds, making_way: Duration) -> bool {
     }
 }
 
-fn overdue(pace: &Pace, bounds: &Bounds) -> Option<&'static str> {
-    match pace.now() {
+fn overdue(phase_clock: &PhaseClock, bounds: &ConnectionBounds) -> Option<&'static str> {
+    match phase_clock.now() {
         (Phase::Idle, lasted) if lasted >= bounds.idle_timeout => Some("idle"),
         (Phase::Header, lasted) if lasted >= bounds.header_read_timeout => Some("slow header"),
         _ => None,
@@ -234,7 +234,7 @@ mod tests {
     /// came.
     async fn read_while_it_makes_way(bytes: usize, mut pauses: usize, pause: Duration) -> usize {
         let second = Duration::from_secs(1);
-        let bounds = Bounds {
+        let bounds = ConnectionBounds {
             buffer_bytes: 16 * 1024,
             header_read_timeout: 10 * second,
             idle_timeout: 60 * second,
@@ -243,7 +243,7 @@ mod tests {
         };
         let (mut client, accepted) = connected().await;
         let ends = Ends { finish: CancellationToken::new(), make_way: CancellationToken::new() };
-        tokio::spawn(serve(accepted, Pace::new(), Large(bytes), Arc::new(bounds), ends.clone()));
+        tokio::spawn(serve(accepted, PhaseClock::new(), Large(bytes), Arc::new(bounds), ends.clone()));
         client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.unwrap();
         let (mut some, mut came) = (vec![0; 16 * 1024], 0);
         loop {

@@ -12,7 +12,7 @@ use lockkeeper_node::network_of;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::pace::{Pace, Phase};
+use super::phase::{Phase, PhaseClock};
 use crate::budget::give_back;
 
 /// A header that is not complete after this counts as no request.
@@ -48,11 +48,11 @@ pub(crate) enum Full {
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) most: Most,
-    open: Mutex<Open>,
+    open: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct Registry {
     next_id: u64,
     all: HashMap<u64, Connection>,
     by_address: HashMap<IpAddr, usize>,
@@ -70,14 +70,14 @@ struct Noted {
 #[derive(Debug)]
 struct Connection {
     address: IpAddr,
-    pace: Arc<Pace>,
+    phase_clock: Arc<PhaseClock>,
     make_way: CancellationToken,
 }
 
 impl Connection {
     /// For how long it has had no request; none if it is not to make way.
     fn idle_for(&self, young: Duration) -> Option<Duration> {
-        match self.pace.now() {
+        match self.phase_clock.now() {
             (Phase::Idle, lasted) if lasted >= young => Some(lasted),
             (Phase::Header, lasted) if lasted >= SLOW_HEADER => Some(lasted),
             _ => None,
@@ -87,7 +87,7 @@ impl Connection {
 
 /// A connection that was let in, for as long as it is there.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct Registered {
     connections: Arc<Connections>,
     id: u64,
     /// Cancelled when it is to make way.
@@ -105,7 +105,7 @@ impl Connections {
     ///
     /// # Errors
     /// There is no room, and none is idle.
-    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr, pace: Arc<Pace>) -> Result<Entered, Full> {
+    pub(crate) fn enter(self: &Arc<Self>, from: IpAddr, phase_clock: Arc<PhaseClock>) -> Result<Registered, Full> {
         let address = network_of(from);
         let mut open = self.open.lock();
         let of_address = open.by_address.get(&address).copied().unwrap_or(0);
@@ -124,13 +124,13 @@ impl Connections {
         let id = open.next_id;
         open.next_id += 1;
         let make_way = CancellationToken::new();
-        open.all.insert(id, Connection { address, pace, make_way: make_way.clone() });
+        open.all.insert(id, Connection { address, phase_clock, make_way: make_way.clone() });
         *open.by_address.entry(address).or_default() += 1;
-        Ok(Entered { connections: self.clone(), id, make_way, displaced })
+        Ok(Registered { connections: self.clone(), id, make_way, displaced })
     }
 
     /// How many one address may have now. One that is alone there, or has a few, is not asked to leave room for others.
-    fn share(&self, open: &Open) -> usize {
+    fn share(&self, open: &Registry) -> usize {
         let Most { all, of_address, .. } = self.most;
         let free = all.saturating_sub(open.all.len());
         let is_scarce = open.by_address.len() > 1 && free <= all / 4;
@@ -138,7 +138,7 @@ impl Connections {
     }
 }
 
-impl Open {
+impl Registry {
     /// Has an idle connection make way, of one address or of any.
     fn make_room(&mut self, of: Option<IpAddr>, young: Duration) -> bool {
         for looked in [false, true] {
@@ -165,7 +165,7 @@ impl Open {
             .filter_map(|(id, connection)| {
                 let idle_for = connection.idle_for(young)?;
                 let neighbours = self.by_address.get(&connection.address).copied().unwrap_or(0);
-                Some((connection.pace.is_proved(), Reverse(neighbours), Reverse(idle_for), *id))
+                Some((connection.phase_clock.is_proved(), Reverse(neighbours), Reverse(idle_for), *id))
             })
             .collect();
         if idle.len() > NOTED {
@@ -187,7 +187,7 @@ impl Open {
     }
 }
 
-impl Drop for Entered {
+impl Drop for Registered {
     fn drop(&mut self) {
         // One that has made way is gone already.
         drop(self.connections.open.lock().remove(self.id));
@@ -204,19 +204,19 @@ mod tests {
         IpAddr::from([10, 0, 0, host])
     }
 
-    fn busy() -> Arc<Pace> {
-        let pace = Pace::new();
-        pace.enter(Phase::Busy);
-        pace
+    fn busy() -> Arc<PhaseClock> {
+        let phase_clock = PhaseClock::new();
+        phase_clock.enter(Phase::Busy);
+        phase_clock
     }
 
     #[test]
     fn the_idle_make_way_oldest_first_at_the_greediest_address() {
         let connections = Connections::new(Most { all: 6, of_address: 4, young: YOUNG, young_of_own: YOUNG });
-        let enter = |host, pace| connections.enter(from(host), pace);
-        let honest = enter(2, Pace::new()).unwrap();
+        let enter = |host, phase_clock| connections.enter(from(host), phase_clock);
+        let honest = enter(2, PhaseClock::new()).unwrap();
         std::thread::sleep(Duration::from_millis(2));
-        let greedy: Vec<_> = (0..4).map(|_| enter(1, Pace::new()).unwrap()).collect();
+        let greedy: Vec<_> = (0..4).map(|_| enter(1, PhaseClock::new()).unwrap()).collect();
         let _fifth = enter(1, busy()).unwrap();
         assert!(greedy.iter().any(|one| one.make_way.is_cancelled()), "of the same address");
         let _other = enter(3, busy()).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn two_addresses_do_not_fill_it() {
         let connections = Connections::new(Most { all: 640, of_address: 320, young: YOUNG, young_of_own: YOUNG });
-        let honest: Vec<_> = (0..5).map(|_| connections.enter(from(9), Pace::new()).unwrap()).collect();
+        let honest: Vec<_> = (0..5).map(|_| connections.enter(from(9), PhaseClock::new()).unwrap()).collect();
         let mut greedy = Vec::new();
         for _ in 0..640 {
             greedy.extend([1, 2].into_iter().filter_map(|host| connections.enter(from(host), busy()).ok()));
@@ -247,7 +247,7 @@ mod tests {
     fn an_address_beyond_its_share_replaces_its_own_in_its_own_time() {
         let young_of_own = Duration::from_millis(50);
         let connections = Connections::new(Most { all: 8, of_address: 4, young: YOUNG, young_of_own });
-        let enter = |host| connections.enter(from(host), Pace::new());
+        let enter = |host| connections.enter(from(host), PhaseClock::new());
         let began = Instant::now();
         let mut open: Vec<_> = (0..4).map(|_| enter(1).unwrap()).collect();
         // Another address comes meanwhile: what is known of the one is not forgotten for it.
@@ -289,10 +289,10 @@ mod tests {
     #[test]
     fn who_has_proved_to_be_a_member_makes_way_last() {
         let connections = Connections::new(Most { all: 2, of_address: 2, young: YOUNG, young_of_own: YOUNG });
-        let pace = Pace::new();
-        pace.prove();
-        let member = connections.enter(from(1), pace).unwrap();
-        let stranger = connections.enter(from(1), Pace::new()).unwrap();
+        let phase_clock = PhaseClock::new();
+        phase_clock.prove();
+        let member = connections.enter(from(1), phase_clock).unwrap();
+        let stranger = connections.enter(from(1), PhaseClock::new()).unwrap();
         let _next = connections.enter(from(1), busy()).unwrap();
         assert!(stranger.make_way.is_cancelled() && !member.make_way.is_cancelled());
     }

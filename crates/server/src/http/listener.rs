@@ -17,9 +17,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Bounds, Ends, Front, serve};
+use super::connection::{ConnectionBounds, Ends, Front, serve};
 use super::connections::{Connections, Full, Most};
-use super::pace::Pace;
+use super::phase::PhaseClock;
 use crate::admission::{is_health, keeps_or_gives_back};
 use crate::failure::Failure;
 
@@ -70,8 +70,8 @@ pub(crate) struct Policy {
     /// Most connections at a time, with the keys of the configuration that say so.
     pub(crate) most: Most,
     pub(crate) keys: Keys,
-    /// Bounds of each.
-    pub(crate) bounds: Arc<Bounds>,
+    /// ConnectionBounds of each.
+    pub(crate) bounds: Arc<ConnectionBounds>,
     /// Stop accepting, let what is at work finish.
     pub(crate) finish: CancellationToken,
 }
@@ -88,7 +88,7 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
     let open = Connections::new(policy.most);
     let young = Duration::ZERO;
     let reserve = Connections::new(Most { all: RESERVE, of_address: RESERVE / 8, young, young_of_own: young });
-    let reserve_bounds = Arc::new(Bounds {
+    let reserve_bounds = Arc::new(ConnectionBounds {
         header_read_timeout: policy.bounds.header_read_timeout.min(RESERVE_WAITS),
         idle_timeout: policy.bounds.idle_timeout.min(RESERVE_WAITS),
         once: true,
@@ -111,9 +111,9 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 continue;
             }
         };
-        let pace = Pace::new();
+        let phase_clock = PhaseClock::new();
         let finish = policy.finish.clone();
-        match open.enter(address.ip(), pace.clone()) {
+        match open.enter(address.ip(), phase_clock.clone()) {
             Ok(entered) => {
                 if entered.displaced {
                     made_way.increment(1);
@@ -121,16 +121,16 @@ pub(crate) async fn accept(listener: TcpListener, front: impl Front, policy: Pol
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let (front, bounds, counted) = (front.clone(), policy.bounds.clone(), Gauged::new(&gauge));
                 connections.spawn(async move {
-                    serve((stream, address), pace, front, bounds, ends).await;
+                    serve((stream, address), phase_clock, front, bounds, ends).await;
                     drop((entered, counted));
                 });
             }
             Err(full) => {
                 refused.increment(1);
-                let Ok(entered) = reserve.enter(address.ip(), pace.clone()) else { continue };
+                let Ok(entered) = reserve.enter(address.ip(), phase_clock.clone()) else { continue };
                 let ends = Ends { finish, make_way: entered.make_way.clone() };
                 let front = Urgent { front: front.clone(), full: Arc::new(policy.refusal(full)) };
-                let serving = serve((stream, address), pace, front, reserve_bounds.clone(), ends);
+                let serving = serve((stream, address), phase_clock, front, reserve_bounds.clone(), ends);
                 connections.spawn(async move {
                     // Whatever it does, its place is needed.
                     let _ = tokio::time::timeout(RESERVE_LASTS, serving).await;

@@ -7,6 +7,6 @@ pub(crate) mod connections;
 pub(crate) mod limits;
 pub(crate) mod listener;
 pub(crate) mod origin;
-pub(crate) mod pace;
 pub(crate) mod paths;
+pub(crate) mod phase;
 pub(crate) mod upgrade;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::pace::Socket;
+use super::phase::PhasedSocket;
 use crate::failure::Failure;
 
 /// Where a handler leaves what is to go on with the connection once its reply has ended HTTP on it.
@@ -76,7 +76,7 @@ impl Upgrade {
         let Self { accept, socket, handover } = self;
         handover.leave(async move {
             if let Ok(upgraded) = socket.await
-                && let Ok(parts) = upgraded.downcast::<TokioIo<Socket>>()
+                && let Ok(parts) = upgraded.downcast::<TokioIo<PhasedSocket>>()
             {
                 next(parts.io.into_inner().into_stream(), parts.read_buf).await;
             }

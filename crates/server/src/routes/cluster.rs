@@ -1,5 +1,7 @@
 //! `/v1/cluster`: how the cluster stands, who belongs to it, who leads it.
 
+use std::sync::Arc;
+
 use axum::extract::State as Extract;
 use lockkeeper_api::cluster::{AddMember, Member, Role, StateChecksum, Status, Transfer, Transferred};
 use lockkeeper_api::{Code, Problem};
@@ -7,7 +9,7 @@ use lockkeeper_consensus::{ConsensusStatus, Follower, MemberAddresses, Members};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Id, Json, Query};
 use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
@@ -24,7 +26,7 @@ pub(super) struct Asked {
     checksum: Option<bool>,
 }
 
-fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
+fn members_out(context: &Context, members: &Members, status: Option<&ConsensusStatus>) -> Vec<Member> {
     let follower = |node: u64| {
         let status = status?;
         let itself = || Follower { matched: status.last_log, answered_ms_ago: Some(0), synced: true };
@@ -41,7 +43,7 @@ fn members_out(app: &Shared, members: &Members, status: Option<&ConsensusStatus>
                 node_id: *node_id,
                 peer_address: addresses.peer.clone(),
                 // The membership knows it; the file is for members of whom nobody has said it.
-                client_address: addresses.client.as_ref().or_else(|| app.clients.get(node_id)).cloned(),
+                client_address: addresses.client.as_ref().or_else(|| context.clients.get(node_id)).cloned(),
                 zookeeper_address: addresses.zookeeper.clone(),
                 role,
                 matched_index: follower.and_then(|follower| follower.matched),
@@ -62,21 +64,21 @@ fn role(members: &Members, node: u64) -> Option<Role> {
 #[utoipa::path(get, path = "/v1/cluster", tag = "cluster", params(Asked),
     responses((status = 200, description = "The cluster", body = Status),
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<Asked>) -> Answer<Status> {
+pub(super) async fn status(Extract(context): Extract<Arc<Context>>, Query(asked): Query<Asked>) -> Answer<Status> {
     let state = match asked.checksum {
         Some(true) => {
             // Any client may ask: however many do, one processor at most is busy with it.
             let _turn = CHECKSUM.lock().await;
-            let (zxid, checksum) = app.node.checksum().await;
+            let (zxid, checksum) = context.node.checksum().await;
             Some(StateChecksum { zxid: zxid.0, checksum })
         }
         _ => None,
     };
-    let not_ready_because = super::meta::not_ready(&app).await;
-    let status = app.node.status();
+    let not_ready_because = super::meta::not_ready(&context).await;
+    let status = context.node.status();
     let consensus = &status.consensus;
     let body = Status {
-        cluster: app.cluster.clone(),
+        cluster: context.cluster.clone(),
         node_id: consensus.node,
         version: env!("CARGO_PKG_VERSION").into(),
         term: consensus.term,
@@ -98,7 +100,7 @@ pub(super) async fn status(Extract(app): Extract<Shared>, Query(asked): Query<As
         watches: status.watches as u64,
         lock_waiters: status.waiters as u64,
         state,
-        members: members_out(&app, &consensus.members, Some(consensus)),
+        members: members_out(&context, &consensus.members, Some(consensus)),
     };
     Ok(Reply::ok(status.zxid, body))
 }
@@ -110,12 +112,12 @@ pub(super) struct Membership {
     members: Vec<Member>,
 }
 
-fn changed(app: &Shared, members: &Members) -> Reply<Membership> {
-    Reply::timeless(Membership { members: members_out(app, members, None) })
+fn changed(context: &Context, members: &Members) -> Reply<Membership> {
+    Reply::timeless(Membership { members: members_out(context, members, None) })
 }
 
-fn check_allowed(app: &Shared) -> Result<(), Failure> {
-    if app.admin.allow_membership {
+fn check_allowed(context: &Context) -> Result<(), Failure> {
+    if context.admin.allow_membership {
         return Ok(());
     }
     let detail = "changes of the membership are switched off at this node (admin.allow_membership); ask the operator";
@@ -128,8 +130,11 @@ fn check_allowed(app: &Shared) -> Result<(), Failure> {
     responses((status = 200, description = "It was added", body = Membership),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<AddMember>) -> Answer<Membership> {
-    check_allowed(&app)?;
+pub(super) async fn add_member(
+    Extract(context): Extract<Arc<Context>>,
+    Json(ask): Json<AddMember>,
+) -> Answer<Membership> {
+    check_allowed(&context)?;
     if ask.node_id == 0 || ask.node_id > u64::from(u32::MAX) {
         return Err(Failure::bad_request(format!("'node_id' is from 1 to {}, not {}", u32::MAX, ask.node_id)));
     }
@@ -140,7 +145,7 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
         crate::config::host_and_port(field, address).map_err(|error| Failure::bad_request(error.to_string()))?;
     }
     let addresses = MemberAddresses { peer, client, zookeeper };
-    Ok(changed(&app, &app.node.consensus().add_learner(node_id, addresses).await?))
+    Ok(changed(&context, &context.node.consensus().add_learner(node_id, addresses).await?))
 }
 
 /// Makes a learner a voter, once it has caught up.
@@ -148,9 +153,9 @@ pub(super) async fn add_member(Extract(app): Extract<Shared>, Json(ask): Json<Ad
     responses((status = 200, description = "It votes", body = Membership),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn promote_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
-    check_allowed(&app)?;
-    Ok(changed(&app, &app.node.consensus().promote(id).await?))
+pub(super) async fn promote_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
+    check_allowed(&context)?;
+    Ok(changed(&context, &context.node.consensus().promote(id).await?))
 }
 
 /// Removes a member. Its id is spent.
@@ -158,9 +163,9 @@ pub(super) async fn promote_member(Extract(app): Extract<Shared>, Id(id): Id) ->
     responses((status = 200, description = "It is removed", body = Membership),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn remove_member(Extract(app): Extract<Shared>, Id(id): Id) -> Answer<Membership> {
-    check_allowed(&app)?;
-    Ok(changed(&app, &app.node.consensus().remove(id).await?))
+pub(super) async fn remove_member(Extract(context): Extract<Arc<Context>>, Id(id): Id) -> Answer<Membership> {
+    check_allowed(&context)?;
+    Ok(changed(&context, &context.node.consensus().remove(id).await?))
 }
 
 /// Hands leadership over.
@@ -168,8 +173,11 @@ pub(super) async fn remove_member(Extract(app): Extract<Shared>, Id(id): Id) -> 
     responses((status = 200, description = "Who leads now", body = Transferred),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn transfer(Extract(app): Extract<Shared>, Json(ask): Json<Transfer>) -> Answer<Transferred> {
-    check_allowed(&app)?;
-    let leader = app.node.consensus().transfer_leadership(ask.to).await?;
+pub(super) async fn transfer(
+    Extract(context): Extract<Arc<Context>>,
+    Json(ask): Json<Transfer>,
+) -> Answer<Transferred> {
+    check_allowed(&context)?;
+    let leader = context.node.consensus().transfer_leadership(ask.to).await?;
     Ok(Reply::timeless(Transferred { leader }))
 }

@@ -8,7 +8,7 @@ use lockkeeper_core::limits::{
 };
 use serde_json::{Map, Value, json};
 
-use super::holding::MAX_WAIT_MS;
+use super::acquire::MAX_WAIT_MS;
 
 /// Stable names, which generated clients call their functions by.
 const OPERATIONS: [(&str, &str, &str); 32] = [

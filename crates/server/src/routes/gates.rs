@@ -11,7 +11,7 @@ use lockkeeper_node::NodeError;
 
 use super::sessions::check_label;
 use super::{Consistency, unexpected};
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Json, Key, Query, Who};
 use crate::failure::Failure;
 use crate::principals::may_read;
@@ -70,7 +70,7 @@ fn count(outcome: &'static str) {
               (status = "4XX", description = "Refused; 409 `gate_mismatch`: another fingerprint uses the key", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn begin(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
     asking: Asking,
     Json(ask): Json<Begin>,
@@ -81,7 +81,7 @@ pub(super) async fn begin(
         pending_ms: time("pending_ms", ask.pending_ms, DEFAULT_PENDING_MS, MAX_GATE_PENDING_MS)?,
         label: Arc::from(check_label(ask.label)?),
     };
-    let done = app.node.execute(asking.0, op).await.map_err(Failure::from).inspect_err(|failure| {
+    let done = context.node.execute(asking.0, op).await.map_err(Failure::from).inspect_err(|failure| {
         if failure.code() == Code::GateMismatch {
             count("mismatch");
         }
@@ -102,7 +102,7 @@ pub(super) async fn begin(
               (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn finish(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
     asking: Asking,
     Json(ask): Json<Finish>,
@@ -118,7 +118,7 @@ pub(super) async fn finish(
     let keep_ms = time("keep_ms", ask.keep_ms, DEFAULT_KEEP_MS, MAX_GATE_KEEP_MS)?;
     let token = FencingToken(ask.token);
     let op = Op::GateFinish { key: key.clone(), token, result: Arc::from(result), keep_ms };
-    settle(&app, asking, key, (ask.token, op), "finished").await
+    settle(&context, asking, key, (ask.token, op), "finished").await
 }
 
 /// Opens the gate again: the operation did not take place.
@@ -128,23 +128,23 @@ pub(super) async fn finish(
               (status = "4XX", description = "Refused; 409 `gate_not_pending`: not pending under this token (any more)", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn fail(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
     asking: Asking,
     Json(Fail { token }): Json<Fail>,
 ) -> Answer<Settled> {
     let op = Op::GateFail { key: key.clone(), token: FencingToken(token) };
-    settle(&app, asking, key, (token, op), "failed").await
+    settle(&context, asking, key, (token, op), "failed").await
 }
 
 async fn settle(
-    app: &Shared,
+    context: &Context,
     asking: Asking,
     key: GateKey,
     (token, op): (u64, Op),
     outcome: &'static str,
 ) -> Answer<Settled> {
-    let done = app.node.execute(asking.0, op).await?;
+    let done = context.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::GateSettled => {
             count(outcome);
@@ -161,13 +161,13 @@ async fn settle(
               (status = "4XX", description = "404 `not_found`: it is open", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Key(key): Key,
     Who(principals): Who,
     Query(how): Query<Consistency>,
 ) -> Answer<GateView> {
     let wanted = key.clone();
-    let read = app
+    let read = context
         .node
         .read(how.level(), move |state: &State| {
             may_read(&principals, state, &wanted.path())?;

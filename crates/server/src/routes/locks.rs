@@ -1,4 +1,6 @@
-//! `/v1/locks`: verify, look at, list, break. Acquiring and releasing is in `holding`.
+//! `/v1/locks`: verify, look at, list, break. Acquiring and releasing is in `acquire`.
+
+use std::sync::Arc;
 
 use axum::extract::{Extension, State as Extract};
 use lockkeeper_api::locks::{Lock as LockPage, LockSummary, Locks, Mode, Released, Request, Token, Verified};
@@ -11,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Consistency, page_limit};
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Json, Lock, LockAndToken, Query, Who};
 use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
@@ -54,9 +56,9 @@ fn request_view(request: LockRequest) -> Request {
 
 /// Those who hold now, as this replica knows it: for people, so that a busy reply says whom to ask. None for callers who may not read the
 /// lock's directory.
-pub(super) async fn holder_views(app: &Shared, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
+pub(super) async fn holder_views(context: &Context, principals: &Principals, lock: &LockName) -> Option<Vec<Request>> {
     let (name, principals) = (lock.clone(), principals.clone());
-    let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+    let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
         may_read(&principals, state, &name.directory()).ok()?;
         let requests = state.lock(&name).into_iter().flat_map(|view| view.requests());
         let holding = requests.take_while(|request| matches!(request.standing, Standing::Holds { .. }));
@@ -72,12 +74,12 @@ pub(super) async fn holder_views(app: &Shared, principals: &Principals, lock: &L
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Not confirmed: treat the token as not held, and try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn verify(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
     Json(Token { token }): Json<Token>,
 ) -> Answer<Verified> {
     let name = lock.to_string();
-    let verified = app.node.verify(&lock, FencingToken(token)).await?;
+    let verified = context.node.verify(&lock, FencingToken(token)).await?;
     Ok(Reply::ok(verified.zxid, Verified { lock: name, token, held: verified.value, zxid: verified.zxid.0 }))
 }
 
@@ -88,13 +90,13 @@ pub(super) async fn verify(
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
     Who(principals): Who,
     Query(how): Query<Consistency>,
 ) -> Answer<LockPage> {
     let name = lock.to_string();
-    let read = app
+    let read = context
         .node
         .read(how.level(), move |state: &State| {
             may_read(&principals, state, &lock.directory())?;
@@ -130,7 +132,7 @@ pub(super) struct Page {
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Who(principals): Who,
     Query(page): Query<Page>,
 ) -> Answer<Locks> {
@@ -141,7 +143,7 @@ pub(super) async fn list(
     }
     let after = page.after.as_deref().map(LockName::parse).transpose()?;
     let root = NodePath::parse(LOCKS_ROOT)?;
-    let read = app
+    let read = context
         .node
         .read(super::level(page.consistency), move |state: &State| {
             may_read(&principals, state, &root)?;
@@ -175,27 +177,27 @@ pub(super) async fn list(
               (status = "4XX", description = "Refused; 403 `forbidden`: switched off in this node's configuration", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn force_release(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     LockAndToken(lock, token): LockAndToken,
     asking: Asking,
     Extension(ClientAddress(from)): Extension<ClientAddress>,
 ) -> Answer<Released> {
-    if !app.admin.allow_force_release {
+    if !context.admin.allow_force_release {
         let detail = "forced release is switched off at this node (admin.allow_force_release); close the holder's session instead, or wait for it to expire";
         return Err(Failure::new(Code::Forbidden, detail));
     }
-    if app.stopping.is_cancelled() {
+    if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
     let by = match asking.0.credential {
         // The audit log is to name nobody who has not proved it; and any request is a sign of life.
         Some(credential) => {
-            app.node.keepalive(&credential).await?;
+            context.node.keepalive(&credential).await?;
             format!("session {} from {from}", credential.session)
         }
         None => format!("somebody without a session from {from}"),
     };
     let name = lock.to_string();
-    let done = app.node.force_release(lock, FencingToken(token), asking.0.principals, &by).await?;
+    let done = context.node.force_release(lock, FencingToken(token), asking.0.principals, &by).await?;
     Ok(Reply::ok(done.zxid, Released { lock: name, token, zxid: done.zxid.0 }))
 }

@@ -1,5 +1,6 @@
 //! What machines ask: is it alive, is it ready, its figures, its description.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_node::NodeError;
 
-use crate::app::Shared;
+use crate::context::Context;
 use crate::failure::{Failure, shutting_down};
 
 fn with_type(body: impl Into<Body>, content_type: &'static str) -> Response {
@@ -29,15 +30,15 @@ const CONFIRM_WITHIN: Duration = Duration::from_millis(500);
 
 /// Why this node should get no requests now. Asks a majority: a leader that was cut off, and a follower of one that died, believe
 /// for a while that all is well.
-pub(super) async fn not_ready(app: &Shared) -> Option<String> {
-    if app.stopping.is_cancelled() {
+pub(super) async fn not_ready(context: &Context) -> Option<String> {
+    if context.stopping.is_cancelled() {
         return Some("this node is shutting down".into());
     }
-    let status = app.node.status();
+    let status = context.node.status();
     if !status.ready {
         return Some(status.not_ready_because.unwrap_or_else(|| "it is not caught up".into()));
     }
-    match tokio::time::timeout(CONFIRM_WITHIN, app.node.consensus().read_barrier()).await {
+    match tokio::time::timeout(CONFIRM_WITHIN, context.node.consensus().read_barrier()).await {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("no majority answered within {} ms", CONFIRM_WITHIN.as_millis())),
@@ -48,11 +49,11 @@ pub(super) async fn not_ready(app: &Shared) -> Option<String> {
 #[utoipa::path(get, path = "/readyz", tag = "cluster",
     responses((status = 200, description = "Ready", body = String, content_type = "text/plain"),
               (status = 503, description = "Not ready, and why", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn readyz(Extract(app): Extract<Shared>) -> Response {
-    if app.stopping.is_cancelled() {
+pub(super) async fn readyz(Extract(context): Extract<Arc<Context>>) -> Response {
+    if context.stopping.is_cancelled() {
         return shutting_down().into_response();
     }
-    match not_ready(&app).await {
+    match not_ready(&context).await {
         None => with_type("ready\n", "text/plain; charset=utf-8"),
         Some(why) => {
             let failure: Failure = NodeError::NoLeader { retry_after_ms: 500 }.into();
@@ -63,17 +64,17 @@ pub(super) async fn readyz(Extract(app): Extract<Shared>) -> Response {
 
 /// The node's figures in Prometheus' text format.
 #[utoipa::path(get, path = "/metrics", tag = "cluster", responses((status = 200, description = "The figures", body = String, content_type = "text/plain")))]
-pub(super) async fn metrics(Extract(app): Extract<Shared>) -> Response {
-    let Some(handle) = &app.metrics else {
+pub(super) async fn metrics(Extract(context): Extract<Arc<Context>>) -> Response {
+    let Some(handle) = &context.metrics else {
         let detail = "this process has a metrics recorder of its own; ask where its embedding program serves it";
         return Failure::new(Code::NotFound, detail).into_response();
     };
-    crate::telemetry::set_gauges(&app);
+    crate::telemetry::set_gauges(&context);
     with_type(handle.render(), "text/plain; version=0.0.4; charset=utf-8")
 }
 
 /// This description.
 #[utoipa::path(get, path = "/openapi.json", tag = "cluster", responses((status = 200, description = "OpenAPI 3.1", body = Object, content_type = "application/json")))]
-pub(super) async fn openapi(Extract(app): Extract<Shared>) -> Response {
-    with_type(app.openapi.clone(), "application/json")
+pub(super) async fn openapi(Extract(context): Extract<Arc<Context>>) -> Response {
+    with_type(context.openapi.clone(), "application/json")
 }

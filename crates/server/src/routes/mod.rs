@@ -1,9 +1,9 @@
 //! The resources of the HTTP API. A handler translates and decides nothing: the rules are the node's and the core's.
 
+pub(crate) mod acquire;
 mod cluster;
 mod description;
 mod gates;
-pub(crate) mod holding;
 mod locks;
 mod meta;
 mod nodes;
@@ -11,6 +11,8 @@ mod sessions;
 mod stream;
 mod txn;
 mod watch;
+
+use std::sync::Arc;
 
 use axum::response::IntoResponse;
 use axum::{Router, http::Method};
@@ -24,7 +26,7 @@ use utoipa_axum::routes;
 
 pub(crate) use watch::kind_out;
 
-use crate::app::Shared;
+use crate::context::Context;
 use crate::failure::Failure;
 
 /// Most entries of a page.
@@ -142,7 +144,7 @@ impl utoipa::Modify for Security {
     }
 }
 
-fn documented() -> OpenApiRouter<Shared> {
+fn documented() -> OpenApiRouter<Arc<Context>> {
     OpenApiRouter::with_openapi(Base::openapi())
         .routes(routes!(sessions::open, sessions::list))
         .routes(routes!(sessions::show, sessions::close))
@@ -150,9 +152,9 @@ fn documented() -> OpenApiRouter<Shared> {
         .routes(routes!(stream::stream))
         .routes(routes!(locks::list))
         .routes(routes!(locks::show))
-        .routes(routes!(holding::acquire))
-        .routes(routes!(holding::release))
-        .routes(routes!(holding::downgrade))
+        .routes(routes!(acquire::acquire))
+        .routes(routes!(acquire::release))
+        .routes(routes!(acquire::downgrade))
         .routes(routes!(locks::verify))
         .routes(routes!(locks::force_release))
         .routes(routes!(gates::show))
@@ -180,13 +182,13 @@ pub(crate) fn document() -> serde_json::Value {
 }
 
 /// The router of the client API.
-pub(crate) fn router(shared: Shared) -> Router {
+pub(crate) fn router(context: Arc<Context>) -> Router {
     let (router, _) = documented().split_for_parts();
     router
         .fallback(no_such_resource)
         .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), crate::observe::observe))
-        .with_state(shared)
+        .layer(axum::middleware::from_fn_with_state(context.clone(), crate::middleware::middleware))
+        .with_state(context)
 }
 
 async fn no_such_resource(uri: axum::http::Uri) -> axum::response::Response {

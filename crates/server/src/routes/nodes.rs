@@ -1,5 +1,7 @@
 //! `/v1/nodes`: read, create, set, delete.
 
+use std::sync::Arc;
+
 use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{AclEntry, Changed, Create, Deleted, Kind, Node as NodePage, SetData, Stat};
 use lockkeeper_api::{Code, Data, Problem};
@@ -12,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::unexpected;
 use crate::admission::{AtWork, check_reply};
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Json, Node, Query, Who};
 use crate::failure::Failure;
 use crate::principals::{fix_up, may_read, shown_id};
@@ -124,7 +126,7 @@ impl Reading {
               (status = "4XX", description = "404 `no_node`", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn get(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     at_work: AtWork,
     Node(path): Node,
     Who(principals): Who,
@@ -133,8 +135,8 @@ pub(super) async fn get(
     let limit = how.children_limit()?;
     let after = how.children_after;
     let wanted = path.clone();
-    let (replies, holder) = (app.admission.reply_bytes.clone(), at_work.holder(None));
-    let read = app
+    let (replies, holder) = (context.admission.reply_bytes.clone(), at_work.holder(None));
+    let read = context
         .node
         .read(super::level(how.consistency), move |state: &State| {
             may_read(&principals, state, &wanted)?;
@@ -210,7 +212,7 @@ pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn create(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Node(path): Node,
     asking: Asking,
     Json(ask): Json<Create>,
@@ -222,7 +224,7 @@ pub(super) async fn create(
     not_reserved(&path)?;
     let acl = acl_in(&asking.0.principals, ask.acl)?;
     let op = Op::Create { path, data: data_in(&ask.data)?, kind, sequential: ask.sequential.into(), acl };
-    let done = app.node.execute(asking.0, op).await?;
+    let done = context.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::Created { path, stat } => {
             let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
@@ -248,14 +250,14 @@ pub(super) struct Version {
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn set(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Node(path): Node,
     Query(Version { version }): Query<Version>,
     asking: Asking,
     Json(ask): Json<SetData>,
 ) -> Answer<Changed> {
     let op = Op::SetData { path: path.clone(), data: data_in(&ask.data)?, version };
-    let done = app.node.execute(asking.0, op).await?;
+    let done = context.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::DataSet(stat) => {
             let body = Changed { path: path.to_string(), stat: stat_out(stat), zxid: done.zxid.0 };
@@ -272,12 +274,12 @@ pub(super) async fn set(
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn delete(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Node(path): Node,
     Query(Version { version }): Query<Version>,
     asking: Asking,
 ) -> Answer<Deleted> {
-    let done = app.node.execute(asking.0, Op::Delete { path: path.clone(), version }).await?;
+    let done = context.node.execute(asking.0, Op::Delete { path: path.clone(), version }).await?;
     match done.value {
         Outcome::Deleted => Ok(Reply::ok(done.zxid, Deleted { path: path.to_string(), zxid: done.zxid.0 })),
         other => Err(unexpected(&other)),

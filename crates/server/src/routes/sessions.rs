@@ -1,5 +1,7 @@
 //! `/v1/sessions`: open, keep alive, look at, close.
 
+use std::sync::Arc;
+
 use axum::extract::State as Extract;
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
 use lockkeeper_api::{Code, Credential as ApiCredential, Problem};
@@ -11,7 +13,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Consistency, page_limit};
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Id, Json, Query, Who};
 use crate::failure::Failure;
 use crate::principals::may_name;
@@ -41,7 +43,7 @@ pub(super) fn credential_text(credential: &Credential) -> String {
     ApiCredential { session_id: credential.session.0, secret: credential.secret }.to_string()
 }
 
-impl Shared {
+impl Context {
     /// The timeout that a client gets for what it asks for.
     pub(super) fn session_timeout_ms(&self, asked_ms: Option<u32>) -> u32 {
         let timing = &self.timing;
@@ -55,9 +57,12 @@ impl Shared {
     responses((status = 201, description = "The session is open", body = SessionOpened),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn open(Extract(app): Extract<Shared>, Json(ask): Json<OpenSession>) -> Answer<SessionOpened> {
+pub(super) async fn open(
+    Extract(context): Extract<Arc<Context>>,
+    Json(ask): Json<OpenSession>,
+) -> Answer<SessionOpened> {
     let label = check_label(ask.label)?;
-    let opened = app.node.open_session(app.session_timeout_ms(ask.timeout_ms), &label).await?;
+    let opened = context.node.open_session(context.session_timeout_ms(ask.timeout_ms), &label).await?;
     let session = opened.value;
     let body = SessionOpened {
         session_id: session.credential.session.0,
@@ -74,9 +79,13 @@ pub(super) async fn open(Extract(app): Extract<Shared>, Json(ask): Json<OpenSess
     responses((status = 200, description = "It is kept alive", body = KeptAlive),
               (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Not confirmed; try again", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn keepalive(Extract(app): Extract<Shared>, Id(id): Id, asking: Asking) -> Answer<KeptAlive> {
+pub(super) async fn keepalive(
+    Extract(context): Extract<Arc<Context>>,
+    Id(id): Id,
+    asking: Asking,
+) -> Answer<KeptAlive> {
     let credential = asking.credential_of(id)?;
-    let kept = app.node.keepalive(&credential).await?;
+    let kept = context.node.keepalive(&credential).await?;
     Ok(Reply::ok(kept.zxid, KeptAlive { session_id: id, timeout_ms: kept.value.timeout_ms, zxid: kept.zxid.0 }))
 }
 
@@ -86,9 +95,13 @@ pub(super) async fn keepalive(Extract(app): Extract<Shared>, Id(id): Id, asking:
     responses((status = 200, description = "It is closed", body = super::Closed),
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn close(Extract(app): Extract<Shared>, Id(id): Id, asking: Asking) -> Answer<super::Closed> {
+pub(super) async fn close(
+    Extract(context): Extract<Arc<Context>>,
+    Id(id): Id,
+    asking: Asking,
+) -> Answer<super::Closed> {
     let credential = asking.credential_of(id)?;
-    let closed = app.node.close_session(&credential).await?;
+    let closed = context.node.close_session(&credential).await?;
     Ok(Reply::ok(closed.zxid, super::Closed { session_id: id, zxid: closed.zxid.0 }))
 }
 
@@ -99,13 +112,13 @@ pub(super) async fn close(Extract(app): Extract<Shared>, Id(id): Id, asking: Ask
               (status = "4XX", description = "404 `not_found`: never was, closed or expired", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Id(id): Id,
     Who(principals): Who,
     Query(how): Query<Consistency>,
 ) -> Answer<Session> {
     let session = SessionId(id);
-    let read = app
+    let read = context
         .node
         .read(how.level(), move |state: &State| {
             state.session(session).map(|found| view(&principals, state, session, found))
@@ -156,13 +169,13 @@ pub(super) struct Page {
               (status = "4XX", description = "Refused", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Who(principals): Who,
     Query(page): Query<Page>,
 ) -> Answer<Sessions> {
     let limit = page_limit(page.limit)?;
     let after = page.after.map(SessionId);
-    let read = app
+    let read = context
         .node
         .read(super::level(page.consistency), move |state: &State| {
             let mut found: Vec<Session> = state

@@ -1,16 +1,18 @@
 //! `/v1/sessions/{id}/stream`: from HTTP to the session stream. What can be refused is refused here, as a problem document.
 
+use std::sync::Arc;
+
 use axum::extract::{Extension, Request, State as Extract};
 use axum::response::Response;
 use lockkeeper_api::Problem;
 
 use crate::admission::Lane;
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Id};
 use crate::failure::{Failure, shutting_down};
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::Upgrade;
-use crate::observe::Inner;
+use crate::middleware::Inner;
 use crate::stream::Session;
 
 /// Opens the session stream: a WebSocket for keepalives, requests, watches and lock events. `docs/stream.md` describes it.
@@ -20,7 +22,7 @@ use crate::stream::Session;
               (status = "4XX", description = "Refused; 410 `session_expired`: all it owned is gone", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, here or at another node", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn stream(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Id(id): Id,
     asking: Asking,
     Extension(from): Extension<ClientAddress>,
@@ -31,13 +33,13 @@ pub(super) async fn stream(
     let Some(Inner(router)) = request.extensions_mut().remove::<Inner>() else {
         return Err(Failure::bad_request("a stream cannot be opened on a stream; open another connection"));
     };
-    if app.stopping.is_cancelled() {
+    if context.stopping.is_cancelled() {
         return Err(shutting_down());
     }
     // A keepalive: the client may count the session's life from its handshake.
-    let timeout_ms = app.node.keepalive(&credential).await?.value.timeout_ms;
-    let hearing = app.node.hear(credential.session).await?;
+    let timeout_ms = context.node.keepalive(&credential).await?.value.timeout_ms;
+    let hearing = context.node.hear(credential.session).await?;
     let principals = asking.0.principals;
-    let session = Session { app, router, from, principals, credential, timeout_ms, lane: Lane::default() };
+    let session = Session { context, router, from, principals, credential, timeout_ms, lane: Lane::default() };
     Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, hearing, socket, read)))
 }

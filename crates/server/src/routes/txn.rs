@@ -1,5 +1,7 @@
 //! `/v1/txn`: several operations, all or nothing, under one zxid.
 
+use std::sync::Arc;
+
 use axum::extract::State as Extract;
 use lockkeeper_api::nodes::{Kind, Txn, TxnDone, TxnOp, TxnResult};
 use lockkeeper_api::{Code, Problem};
@@ -9,7 +11,7 @@ use lockkeeper_core::{FencingToken, LockName, NodePath, Op, Reply as Outcome};
 
 use super::nodes::{acl_in, data_in, kind_in, not_reserved, stat_out};
 use super::unexpected;
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Json};
 use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
@@ -19,7 +21,11 @@ use crate::reply::{Answer, Reply};
     responses((status = 200, description = "It took place", body = TxnDone),
               (status = "4XX", description = "Refused; 409 `transaction_failed` says which operation and why; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn txn(Extract(app): Extract<Shared>, asking: Asking, Json(ask): Json<Txn>) -> Answer<TxnDone> {
+pub(super) async fn txn(
+    Extract(context): Extract<Arc<Context>>,
+    asking: Asking,
+    Json(ask): Json<Txn>,
+) -> Answer<TxnDone> {
     let count = ask.operations.len();
     if count == 0 || count > MAX_MULTI_OPS {
         return Err(Failure::bad_request(format!(
@@ -34,7 +40,7 @@ pub(super) async fn txn(Extract(app): Extract<Shared>, asking: Asking, Json(ask)
     for (index, op) in ask.operations.into_iter().enumerate() {
         ops.push(operation(op, &asking.0.principals).map_err(|failure| in_operation(failure, index))?);
     }
-    let done = app.node.execute(asking.0, Op::Multi(ops)).await?;
+    let done = context.node.execute(asking.0, Op::Multi(ops)).await?;
     let Outcome::Multi(replies) = done.value else { return Err(unexpected(&done.value)) };
     let results = replies.into_iter().map(result).collect::<Result<Vec<_>, _>>()?;
     Ok(Reply::ok(done.zxid, TxnDone { results, zxid: done.zxid.0 }))

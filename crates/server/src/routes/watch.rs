@@ -1,6 +1,7 @@
 //! `/v1/watch`: what changes, as server-sent events in the replicated order, resumable from a zxid.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State as Extract;
@@ -16,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use crate::admission::AtWork;
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Query, Who};
 use crate::failure::{Failure, compacted};
 use crate::http::connection::Endless;
@@ -47,7 +48,7 @@ pub(super) struct Asked {
               (status = "4XX", description = "Refused; 410 `compacted`: the history does not reach back that far", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn watch(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     at_work: AtWork,
     Who(principals): Who,
     headers: HeaderMap,
@@ -55,17 +56,17 @@ pub(super) async fn watch(
 ) -> Result<Response, Failure> {
     let from = resume_from(&headers)?.or(asked.from).map(Zxid);
     let spec = WatchSpec { path: NodePath::parse(&asked.path)?, recursive: asked.recursive.unwrap_or(false), from };
-    app.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
-    let waiting = at_work.wait(&app.admission, None)?;
-    let watch = app.admission.watches.take(at_work.holder(None), 1)?;
-    let items = app.node.watch(spec).await?;
+    context.node.look(|state| may_read(&principals, state, &spec.path)).map_err(NodeError::Refused)?;
+    let waiting = at_work.wait(&context.admission, None)?;
+    let watch = context.admission.watches.take(at_work.holder(None), 1)?;
+    let items = context.node.watch(spec).await?;
     let messages = items.flat_map(move |item| {
         let _for_as_long = (&waiting, &watch);
         stream::iter(messages(readable(&principals, item)))
     });
     // A first comment opens the stream, so that a client knows at once that it is being watched for.
     let opening = stream::once(async { Ok(Event::default().comment("watching")) });
-    let stopping = app.stopping.clone();
+    let stopping = context.stopping.clone();
     let stream = opening.chain(messages).take_until(stopping.cancelled_owned());
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -6,7 +6,7 @@ use lockkeeper_api::stream::FromServer;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Zxid};
 use lockkeeper_node::Hearing;
 
-use super::request::{Effect, Parting};
+use super::request::{Effect, Releasing};
 
 /// See the module's text.
 #[derive(Debug, Default)]
@@ -28,22 +28,22 @@ impl Grants {
         match effect {
             Effect::None => {}
             Effect::Granted { token, paths } => paths.into_iter().for_each(|path| self.keep(hearing, token, path)),
-            Effect::Released(parting) => self.drop_all(&parting),
-            Effect::NotReleased(parting) => {
-                for path in self.of(&parting) {
-                    hearing.keep(path, FencingToken(parting.token));
+            Effect::Released(releasing) => self.drop_all(&releasing),
+            Effect::NotReleased(releasing) => {
+                for path in self.of(&releasing) {
+                    hearing.keep(path, FencingToken(releasing.token));
                 }
             }
-            Effect::Renamed(parting, path) => {
-                self.drop_all(&parting);
-                self.keep(hearing, parting.token, path);
+            Effect::Renamed(releasing, path) => {
+                self.drop_all(&releasing);
+                self.keep(hearing, releasing.token, path);
             }
         }
     }
 
     /// Locks are about to be given back: that their nodes go is no loss.
-    pub(super) fn part(&self, hearing: &Hearing, parting: &Parting) {
-        self.of(parting).iter().for_each(|path| hearing.forget(path));
+    pub(super) fn part(&self, hearing: &Hearing, releasing: &Releasing) {
+        self.of(releasing).iter().for_each(|path| hearing.forget(path));
     }
 
     fn keep(&mut self, hearing: &Hearing, token: u64, path: NodePath) {
@@ -51,14 +51,15 @@ impl Grants {
         hearing.keep(path, FencingToken(token));
     }
 
-    fn of(&self, parting: &Parting) -> Vec<NodePath> {
-        let held = self.by_token.get(&parting.token).into_iter().flatten();
-        let meant = |path: &&NodePath| path.parent().is_some_and(|directory| parting.directories.contains(&directory));
+    fn of(&self, releasing: &Releasing) -> Vec<NodePath> {
+        let held = self.by_token.get(&releasing.token).into_iter().flatten();
+        let meant =
+            |path: &&NodePath| path.parent().is_some_and(|directory| releasing.directories.contains(&directory));
         held.filter(meant).cloned().collect()
     }
 
-    fn drop_all(&mut self, parting: &Parting) {
-        for path in self.of(parting) {
+    fn drop_all(&mut self, releasing: &Releasing) {
+        for path in self.of(releasing) {
             self.remove(&path);
         }
     }

@@ -8,13 +8,13 @@
 //! Messages are JSON and nothing else: reading and writing it was measured at 1 to 2.5 µs of a lock cycle that costs
 //! three servers 150 µs and more, so a binary encoding would not show.
 
-mod farewell;
-mod figures;
-mod flow;
+mod close;
 mod frame;
 pub(crate) mod fuzzing;
 mod grants;
+mod metrics;
 mod request;
+mod session_task;
 mod socket;
 mod watches;
 
@@ -30,12 +30,12 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::admission::{Lane, address_of};
-use crate::app::Shared;
 use crate::budget::Holder;
+use crate::context::Context;
 use crate::extract::Room;
 use crate::http::connection::ClientAddress;
 use crate::http::upgrade::allow_unread_for;
-use socket::Socket;
+use socket::StreamSocket;
 
 /// Most requests of a stream that are not answered yet; more are refused. Reading goes on all the same: behind them may come a
 /// keepalive, or the cancel that makes room.
@@ -53,7 +53,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// On whose behalf a stream runs.
 pub(crate) struct Session {
-    pub(crate) app: Shared,
+    pub(crate) context: Arc<Context>,
     pub(crate) router: Router,
     pub(crate) from: ClientAddress,
     pub(crate) principals: Principals,
@@ -76,17 +76,17 @@ impl Session {
 
 /// Serves a stream until its end.
 pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStream, read: Bytes) {
-    let write_timeout = session.app.stream_write_timeout;
-    allow_unread_for(&socket, write_timeout * 2 + farewell::LONGEST);
-    let message_bytes = session.app.body.max_bytes + ENVELOPE_BYTES;
+    let write_timeout = session.context.stream_write_timeout;
+    allow_unread_for(&socket, write_timeout * 2 + close::LONGEST);
+    let message_bytes = session.context.body.max_bytes + ENVELOPE_BYTES;
     let config = WebSocketConfig::default()
         .read_buffer_size(8 * 1024)
         .write_buffer_size(64 * 1024)
         .max_message_size(Some(message_bytes))
         .max_frame_size(Some(message_bytes));
-    let room = Room::of(&session.app.admission.request_bytes, session.holder());
-    let socket = Socket::new(socket, room);
+    let room = Room::of(&session.context.admission.request_bytes, session.holder());
+    let socket = StreamSocket::new(socket, room);
     let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
-    let _counted = figures::Streams::enter();
-    flow::Flow::new(Arc::new(session), hearing, socket, message_bytes).run().await;
+    let _counted = metrics::Streams::enter();
+    session_task::SessionTask::new(Arc::new(session), hearing, socket, message_bytes).run().await;
 }

@@ -29,9 +29,9 @@ use crate::extract::{self, Asking};
 use crate::failure::Failure;
 use crate::http::connection::Endless;
 use crate::http::paths;
-use crate::observe;
+use crate::middleware;
 use crate::reply::Reply;
-use crate::routes::holding;
+use crate::routes::acquire;
 
 /// How long a request that was given up may take to leave the queue before its client is told that this is not known.
 const LONGEST_WITHDRAWAL: Duration = Duration::from_secs(10);
@@ -44,16 +44,16 @@ pub(super) enum Effect {
     /// Granted, with these nodes.
     Granted { token: u64, paths: Vec<NodePath> },
     /// Given back.
-    Released(Parting),
+    Released(Releasing),
     /// Not given back after all, as far as is known.
-    NotReleased(Parting),
+    NotReleased(Releasing),
     /// Held on, with another node.
-    Renamed(Parting, NodePath),
+    Renamed(Releasing, NodePath),
 }
 
 /// Locks that a request gives back, or changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Parting {
+pub(super) struct Releasing {
     pub(super) token: u64,
     pub(super) directories: Vec<NodePath>,
 }
@@ -66,21 +66,21 @@ pub(super) enum Finished {
 
 /// Something the client asked for, at work.
 pub(super) struct Open {
-    kind: Kind,
+    kind: OnStreamEnd,
     /// Whether its client is there: as long as a lock request waits, that keeps the session alive.
     presence: Option<Presence>,
     work: BoxFuture<'static, Finished>,
 }
 
 impl Open {
-    fn new(kind: Kind, work: impl Future<Output = Finished> + Send + 'static) -> Self {
+    fn new(kind: OnStreamEnd, work: impl Future<Output = Finished> + Send + 'static) -> Self {
         Self { kind, presence: None, work: work.boxed() }
     }
 }
 
 /// What becomes of it when the stream ends before it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OnStreamEnd {
     /// Carried out all the same: the client may be sure that what it sent takes place.
     Carried,
     /// A lock request that waits: kept for a while when the connection breaks.
@@ -103,37 +103,37 @@ pub(super) struct Begun {
     /// How it is given up, if it can be.
     pub(super) cancel: Option<AbortHandle>,
     /// The locks that it gives back, or changes.
-    pub(super) parts_with: Option<Parting>,
+    pub(super) releasing: Option<Releasing>,
 }
 
 impl Begun {
     fn plain(work: impl Future<Output = Finished> + Send + 'static) -> Self {
-        Self { open: Open::new(Kind::Carried, work), cancel: None, parts_with: None }
+        Self { open: Open::new(OnStreamEnd::Carried, work), cancel: None, releasing: None }
     }
 }
 
 /// What is at work on a stream that has ended.
-pub(super) struct Left {
+pub(super) struct Unfinished {
     /// Lock requests that wait.
     pub(super) waiting: Vec<Open>,
     carried: usize,
     open: FuturesUnordered<Open>,
 }
 
-impl Left {
+impl Unfinished {
     /// Parts what is carried out from what is not. What is not kept leaves its queue by being dropped here.
     pub(super) fn of(mut open: FuturesUnordered<Open>) -> Self {
         let (mut waiting, mut carried) = (Vec::new(), 0);
         // In place: those that nobody has polled yet must be begun in the order in which they came.
         for request in open.iter_mut() {
             match request.kind {
-                Kind::Carried => carried += 1,
-                kind @ (Kind::Waits | Kind::Dropped) => {
+                OnStreamEnd::Carried => carried += 1,
+                kind @ (OnStreamEnd::Waits | OnStreamEnd::Dropped) => {
                     let work = std::mem::replace(&mut request.work, std::future::pending().boxed());
                     let presence = request.presence.take();
                     // Its client may come back for it, but is not there.
                     presence.iter().for_each(Presence::leave);
-                    if kind == Kind::Waits {
+                    if kind == OnStreamEnd::Waits {
                         waiting.push(Open { kind, presence, work });
                     }
                 }
@@ -153,8 +153,8 @@ impl Left {
 pub(super) fn keepalive(session: &Arc<Session>, number: u64) -> Open {
     let session = session.clone();
     let work =
-        async move { Finished::Keepalive { number, heard: session.app.node.keepalive(&session.credential).await } };
-    Open::new(Kind::Dropped, work)
+        async move { Finished::Keepalive { number, heard: session.context.node.keepalive(&session.credential).await } };
+    Open::new(OnStreamEnd::Dropped, work)
 }
 
 /// Begins a request. What is wrong with it is its answer.
@@ -194,7 +194,7 @@ fn asking(session: &Session, request: &Request<'_>) -> Result<Asking, Failure> {
         credential: Some(session.credential),
         request: key,
         principals: session.principals.clone(),
-        may_force: session.app.admin.allow_force_release,
+        may_force: session.context.admin.allow_force_release,
         presence: Presence::default(),
     }))
 }
@@ -237,14 +237,14 @@ fn begin_on_lock(
     match verb {
         Verb::Acquire => {
             let ask: Acquire = extract::parse(body)?;
-            let kind = if ask.wait_ms > 0 { Kind::Waits } else { Kind::Dropped };
+            let kind = if ask.wait_ms > 0 { OnStreamEnd::Waits } else { OnStreamEnd::Dropped };
             let presence = Presence::default();
             asking.0.presence = presence.clone();
-            let app = session.app.clone();
+            let context = session.context.clone();
             let (last_word, given_up) = oneshot::channel();
             let work = move |at_work: AtWork| {
                 async move {
-                    let (reply, grant) = holding::take(&app, &at_work, lock, asking, ask, Some(last_word)).await?;
+                    let (reply, grant) = acquire::take(&context, &at_work, lock, asking, ask, Some(last_word)).await?;
                     Ok((reply, Effect::Granted { token: grant.token.0, paths: grant.paths }))
                 }
                 .boxed()
@@ -260,30 +260,30 @@ fn begin_on_lock(
                 }
             };
             let open = Open { presence: Some(presence), ..Open::new(kind, work) };
-            Ok(Begun { open, cancel: Some(cancel), parts_with: None })
+            Ok(Begun { open, cancel: Some(cancel), releasing: None })
         }
         Verb::Release => {
             let ask: Release = extract::parse(body)?;
             let also = ask.also.iter().map(|name| LockName::parse(name)).collect::<Result<Vec<_>, _>>()?;
             let directories = also.iter().chain([&lock]).map(LockName::directory).collect();
-            let parting = Parting { token: ask.token, directories };
-            Ok(part(session, parting, |session, parting| {
-                let app = session.app.clone();
+            let releasing = Releasing { token: ask.token, directories };
+            Ok(release_with(session, releasing, |session, releasing| {
+                let context = session.context.clone();
                 let work = async move {
-                    let reply = holding::give_back(&app, lock, asking, ask).await?;
-                    Ok((reply, Effect::Released(parting)))
+                    let reply = acquire::give_back(&context, lock, asking, ask).await?;
+                    Ok((reply, Effect::Released(releasing)))
                 };
                 carry_out(session, id, "/v1/locks/{name}/release", |_| work.boxed())
             }))
         }
         Verb::Downgrade => {
             let ask: Token = extract::parse(body)?;
-            let parting = Parting { token: ask.token, directories: vec![lock.directory()] };
-            Ok(part(session, parting, |session, parting| {
-                let app = session.app.clone();
+            let releasing = Releasing { token: ask.token, directories: vec![lock.directory()] };
+            Ok(release_with(session, releasing, |session, releasing| {
+                let context = session.context.clone();
                 let work = async move {
-                    let (reply, path) = holding::become_reader(&app, lock, asking, ask).await?;
-                    Ok((reply, Effect::Renamed(parting, path)))
+                    let (reply, path) = acquire::become_reader(&context, lock, asking, ask).await?;
+                    Ok((reply, Effect::Renamed(releasing, path)))
                 };
                 carry_out(session, id, "/v1/locks/{name}/downgrade", |_| work.boxed())
             }))
@@ -292,18 +292,22 @@ fn begin_on_lock(
 }
 
 /// Work that parts with a lock: should it fail, the lock is listened for again.
-fn part<W>(session: Arc<Session>, parting: Parting, work: impl FnOnce(Arc<Session>, Parting) -> W) -> Begun
+fn release_with<W>(
+    session: Arc<Session>,
+    releasing: Releasing,
+    work: impl FnOnce(Arc<Session>, Releasing) -> W,
+) -> Begun
 where
     W: Future<Output = Finished> + Send + 'static,
 {
-    let failed = parting.clone();
-    let work = work(session, parting.clone()).map(move |finished| match finished {
+    let failed = releasing.clone();
+    let work = work(session, releasing.clone()).map(move |finished| match finished {
         Finished::Answer { id, text, effect: Effect::None } => {
             Finished::Answer { id, text, effect: Effect::NotReleased(failed) }
         }
         finished => finished,
     });
-    Begun { parts_with: Some(parting), ..Begun::plain(work) }
+    Begun { releasing: Some(releasing), ..Begun::plain(work) }
 }
 
 /// Gives back the locks whose grants were never written.
@@ -317,7 +321,7 @@ pub(super) fn give_back(session: &Arc<Session>, done: Vec<Finished>) {
             let caller = Caller { credential: Some(session.credential), ..Caller::default() };
             let op = Op::Release { locks, token: FencingToken(token) };
             // If this fails the session owns them until it ends or releases them; `hello` names them.
-            if let Err(error) = session.app.node.execute(caller, op).await {
+            if let Err(error) = session.context.node.execute(caller, op).await {
                 tracing::debug!(%error, session = %session.credential.session, token, "a grant that nobody took is left");
             }
         });
@@ -349,8 +353,8 @@ async fn carry_out<T: Serialize>(
 ) -> Finished {
     let started = Instant::now();
     let lane = has_own_lane(&Method::POST, route).then_some(&session.lane);
-    let done = match session.app.admission.enter(address_of(Some(&session.from)), lane) {
-        Ok(at_work) => observe::caught(work(at_work.clone())).await.unwrap_or_else(Err),
+    let done = match session.context.admission.enter(address_of(Some(&session.from)), lane) {
+        Ok(at_work) => middleware::caught(work(at_work.clone())).await.unwrap_or_else(Err),
         Err(exceeded) => Err(exceeded.into()),
     };
     let (finished, status, code) = match done {
@@ -364,7 +368,7 @@ async fn carry_out<T: Serialize>(
             (refused(id, failure), status, Some(code))
         }
     };
-    observe::count(route, &Method::POST, status, code, started);
+    middleware::count(route, &Method::POST, status, code, started);
     finished
 }
 

@@ -12,7 +12,7 @@ use crate::extract::Room;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(super) struct StreamSocket {
     stream: TcpStream,
     room: Room,
     partial_bytes: usize,
@@ -20,7 +20,7 @@ pub(super) struct Socket {
     exceeded: Option<Exceeded>,
 }
 
-impl Socket {
+impl StreamSocket {
     /// Some of a message may have been read already.
     pub(super) fn new(stream: TcpStream, room: Room) -> Self {
         Self { stream, room, partial_bytes: 0, exceeded: None }
@@ -39,7 +39,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for StreamSocket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -56,7 +56,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for StreamSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

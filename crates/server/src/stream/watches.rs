@@ -16,46 +16,46 @@ use crate::budget::Taken;
 
 /// Rung by watches that have something.
 #[derive(Debug, Default)]
-struct Bell {
-    rung: Mutex<Vec<u64>>,
+struct ReadyList {
+    ready: Mutex<Vec<u64>>,
     stream: AtomicWaker,
 }
 
 #[derive(Debug)]
-struct Ringer {
+struct ReadyWaker {
     id: u64,
-    bell: Arc<Bell>,
-    has_rung: AtomicBool,
+    ready_list: Arc<ReadyList>,
+    is_listed: AtomicBool,
 }
 
-impl Wake for Ringer {
+impl Wake for ReadyWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.has_rung.swap(true, Ordering::AcqRel) {
-            self.bell.rung.lock().push(self.id);
+        if !self.is_listed.swap(true, Ordering::AcqRel) {
+            self.ready_list.ready.lock().push(self.id);
         }
-        self.bell.stream.wake();
+        self.ready_list.stream.wake();
     }
 }
 
-struct One {
+struct ActiveWatch {
     _place: Taken,
     items: WatchStream,
-    ringer: Arc<Ringer>,
+    ready_waker: Arc<ReadyWaker>,
     waker: Waker,
 }
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Watches {
-    all: HashMap<u64, One>,
-    bell: Arc<Bell>,
+pub(super) struct StreamWatches {
+    all: HashMap<u64, ActiveWatch>,
+    ready_list: Arc<ReadyList>,
 }
 
-impl Watches {
+impl StreamWatches {
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
@@ -65,10 +65,11 @@ impl Watches {
     }
 
     pub(super) fn add(&mut self, id: u64, items: WatchStream, place: Taken) {
-        let ringer = Arc::new(Ringer { id, bell: self.bell.clone(), has_rung: AtomicBool::new(false) });
+        let ready_waker =
+            Arc::new(ReadyWaker { id, ready_list: self.ready_list.clone(), is_listed: AtomicBool::new(false) });
         // It may resume in the past, and has something to say then.
-        ringer.wake_by_ref();
-        self.all.insert(id, One { _place: place, items, waker: ringer.clone().into(), ringer });
+        ready_waker.wake_by_ref();
+        self.all.insert(id, ActiveWatch { _place: place, items, waker: ready_waker.clone().into(), ready_waker });
     }
 
     pub(super) fn remove(&mut self, id: u64) {
@@ -79,21 +80,21 @@ impl Watches {
     pub(super) fn drain(&mut self, context: &mut Context<'_>, mut tell: impl FnMut(u64, WatchItem) -> bool) -> bool {
         if self.all.is_empty() {
             // Rung by watches that have been removed: nobody else would take those away.
-            self.bell.rung.lock().clear();
+            self.ready_list.ready.lock().clear();
             return true;
         }
-        self.bell.stream.register(context.waker());
-        let rung = std::mem::take(&mut *self.bell.rung.lock());
-        let mut rung = rung.into_iter();
-        while let Some(id) = rung.next() {
+        self.ready_list.stream.register(context.waker());
+        let ready = std::mem::take(&mut *self.ready_list.ready.lock());
+        let mut ready = ready.into_iter();
+        while let Some(id) = ready.next() {
             let Some(one) = self.all.get_mut(&id) else { continue };
-            one.ringer.has_rung.store(false, Ordering::Release);
+            one.ready_waker.is_listed.store(false, Ordering::Release);
             let (over, enough) = one.drain(|item| tell(id, item));
             if over {
                 self.all.remove(&id);
             }
             if enough {
-                self.bell.rung.lock().extend(rung);
+                self.ready_list.ready.lock().extend(ready);
                 return false;
             }
         }
@@ -101,7 +102,7 @@ impl Watches {
     }
 }
 
-impl One {
+impl ActiveWatch {
     /// Whether the watch is over, and whether that is enough.
     fn drain(&mut self, mut tell: impl FnMut(WatchItem) -> bool) -> (bool, bool) {
         while let Poll::Ready(item) = self.next() {
@@ -109,7 +110,7 @@ impl One {
             let over = matches!(item, WatchItem::Lost { .. });
             let enough = !tell(item);
             if enough && !over {
-                self.ringer.wake_by_ref();
+                self.ready_waker.wake_by_ref();
             }
             if over || enough {
                 return (over, enough);
@@ -132,12 +133,12 @@ mod tests {
 
     #[test]
     fn what_removed_watches_have_rung_for_is_not_kept() {
-        let mut watches = Watches::default();
+        let mut watches = StreamWatches::default();
         for id in 0..100 {
-            let bell = watches.bell.clone();
-            Arc::new(Ringer { id, bell, has_rung: AtomicBool::new(false) }).wake_by_ref();
+            let ready_list = watches.ready_list.clone();
+            Arc::new(ReadyWaker { id, ready_list, is_listed: AtomicBool::new(false) }).wake_by_ref();
         }
         assert!(watches.drain(&mut Context::from_waker(Waker::noop()), |_, _| true));
-        assert!(watches.bell.rung.lock().is_empty());
+        assert!(watches.ready_list.ready.lock().is_empty());
     }
 }

@@ -3,25 +3,25 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it must be; helpers belong to the tests")]
 
 mod bad_input;
-mod bounds;
-mod browsers;
 mod cluster;
 mod config;
-mod described;
 mod gates;
 mod harness;
+mod joint_locks;
+mod lifecycle;
 mod local;
 mod locks;
 mod nodes;
+mod openapi;
+mod origins;
+mod peer_link;
 mod peers;
 mod sessions;
 mod shares;
+mod state_limits;
 mod stream;
+mod stream_client;
 mod stream_documented;
 mod stream_ends;
-mod together;
-mod trouble;
 mod watch;
-mod way;
-mod wire;
 mod zookeeper;

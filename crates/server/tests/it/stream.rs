@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::harness::{Cluster, Running, eventually};
-use crate::wire::Wire;
+use crate::stream_client::StreamClient;
 
 /// Waits until so many requests wait for the lock.
 async fn waiting(node: &Running, lock: &str, count: u64) {
@@ -24,11 +24,11 @@ async fn nobody(node: &Running, lock: &str) {
     .await;
 }
 
-async fn acquire(wire: &mut Wire, lock: &str) -> u64 {
+async fn acquire(wire: &mut StreamClient, lock: &str) -> u64 {
     wire.get("POST", &format!("/v1/locks/{lock}/acquire"), json!({})).await["token"].as_u64().unwrap()
 }
 
-async fn release(wire: &mut Wire, lock: &str, token: u64) {
+async fn release(wire: &mut StreamClient, lock: &str, token: u64) {
     wire.get("POST", &format!("/v1/locks/{lock}/release"), json!({ "token": token })).await;
 }
 
@@ -36,7 +36,7 @@ async fn release(wire: &mut Wire, lock: &str, token: u64) {
 async fn a_stream_carries_a_lock_from_acquire_to_release() {
     let node = Cluster::start(1).await;
     let session = node.session(10_000).await;
-    let (mut wire, hello) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, hello) = StreamClient::greeted(&node, &session.credential).await;
     assert_eq!((&hello["timeout_ms"], &hello["held"]), (&json!(10_000), &json!([])));
     wire.send(json!({ "keepalive": 7 })).await;
     assert_eq!(wire.kind("alive").await, json!({ "number": 7, "timeout_ms": 10_000 }));
@@ -64,7 +64,7 @@ async fn a_stream_carries_a_lock_from_acquire_to_release() {
 async fn requests_are_begun_in_order_and_a_waiting_one_holds_up_nothing() {
     let node = Cluster::start(1).await;
     let session = node.session(10_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let first = wire.ask("POST", "/v1/locks/a/acquire", json!({})).await;
     let waits = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     let mut ids = Vec::new();
@@ -88,7 +88,7 @@ async fn an_event_comes_before_every_answer_that_could_reveal_it() {
     let node = Cluster::start(3).await;
     let session = node.session(10_000).await;
     node.post("/v1/nodes/w", None, json!({})).await;
-    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node.nodes[1], &session.credential).await;
     wire.send(json!({ "watch": { "id": 5, "path": "/w" } })).await;
     wire.kind("watching").await;
     let writing = async {
@@ -128,7 +128,7 @@ async fn an_event_comes_before_every_answer_that_could_reveal_it() {
 async fn a_watch_is_resumed_by_zxid_at_another_node() {
     let node = Cluster::start(3).await;
     let session = node.session(10_000).await;
-    let (mut wire, _) = Wire::greeted(&node.nodes[0], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node.nodes[0], &session.credential).await;
     wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true } })).await;
     wire.kind("watching").await;
     wire.get("POST", "/v1/nodes/heard", json!({})).await;
@@ -138,7 +138,7 @@ async fn a_watch_is_resumed_by_zxid_at_another_node() {
     for number in 0..20 {
         node.post(&format!("/v1/nodes/missed{number}"), None, json!({})).await;
     }
-    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node.nodes[1], &session.credential).await;
     wire.send(json!({ "watch": { "id": 1, "path": "/", "recursive": true, "from": heard["zxid"] } })).await;
     assert_eq!(wire.kind("watching").await, json!({ "id": 1, "zxid": heard["zxid"] }));
     for number in 0..20 {
@@ -151,7 +151,7 @@ async fn a_watch_is_resumed_by_zxid_at_another_node() {
 async fn a_watch_that_cannot_be_resumed_is_told_so() {
     let node = Cluster::start_with(1, |config| config.limits.watch_history_events = 4).await;
     let session = node.session(10_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     for number in 0..20 {
         wire.get("POST", &format!("/v1/nodes/n{number}"), json!({})).await;
     }
@@ -169,8 +169,8 @@ async fn a_watch_that_cannot_be_resumed_is_told_so() {
 async fn what_is_cancelled_leaves_the_queue() {
     let node = Cluster::start(1).await;
     let (holder, waiter) = (node.session(10_000).await, node.session(10_000).await);
-    let (mut holds, _) = Wire::greeted(&node, &holder.credential).await;
-    let (mut waits, _) = Wire::greeted(&node, &waiter.credential).await;
+    let (mut holds, _) = StreamClient::greeted(&node, &holder.credential).await;
+    let (mut waits, _) = StreamClient::greeted(&node, &waiter.credential).await;
     let token = acquire(&mut holds, "a").await;
     let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     waiting(&node, "a", 1).await;
@@ -193,7 +193,7 @@ async fn what_is_cancelled_leaves_the_queue() {
 async fn nothing_is_held_by_what_is_cancelled_at_once() {
     let node = Cluster::start(3).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node.nodes[1], &session.credential).await;
     let mut cancelled = 0;
     for turn in 0..40_u64 {
         let request_id = Uuid::new_v4().to_string();
@@ -218,8 +218,8 @@ async fn nothing_is_held_by_what_is_cancelled_at_once() {
 async fn a_cancel_that_nobody_can_decide_is_not_confirmed() {
     let mut node = Cluster::start(3).await;
     let (holder, waiter) = (node.session(60_000).await, node.session(60_000).await);
-    let (mut holds, _) = Wire::greeted(&node, &holder.credential).await;
-    let (mut waits, _) = Wire::greeted(&node, &waiter.credential).await;
+    let (mut holds, _) = StreamClient::greeted(&node, &holder.credential).await;
+    let (mut waits, _) = StreamClient::greeted(&node, &waiter.credential).await;
     acquire(&mut holds, "a").await;
     let id = waits.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     waiting(&node, "a", 1).await;
@@ -233,25 +233,25 @@ async fn a_cancel_that_nobody_can_decide_is_not_confirmed() {
 
 /// A holder, one who waits on a stream of its own, and one who waits behind that.
 struct Queue {
-    holder: Wire,
+    holder: StreamClient,
     token: u64,
-    broken: Wire,
+    broken: StreamClient,
     credential: String,
     request_id: String,
-    behind: Wire,
+    behind: StreamClient,
     behind_id: u64,
 }
 
 async fn queue(node: &Cluster, timeout_ms: u32) -> Queue {
     let credential = async || node.session(timeout_ms).await.credential;
-    let (mut holder, _) = Wire::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
+    let (mut holder, _) = StreamClient::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
     let token = acquire(&mut holder, "a").await;
     let mine = credential().await;
-    let (mut broken, _) = Wire::greeted(&node.nodes[0], &mine).await;
+    let (mut broken, _) = StreamClient::greeted(&node.nodes[0], &mine).await;
     let request_id = Uuid::new_v4().to_string();
     broken.ask_as(Some(&request_id), "POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     waiting(node, "a", 1).await;
-    let (mut behind, _) = Wire::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
+    let (mut behind, _) = StreamClient::greeted(&node.nodes[0], &node.session(60_000).await.credential).await;
     let behind_id = behind.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     waiting(node, "a", 2).await;
     Queue { holder, token, broken, credential: mine, request_id, behind, behind_id }
@@ -262,7 +262,7 @@ async fn a_broken_connection_keeps_its_place_for_one_who_asks_again_elsewhere() 
     let node = Cluster::start(3).await;
     let mut queue = queue(&node, 10_000).await;
     drop(queue.broken);
-    let (mut again, _) = Wire::greeted(&node.nodes[1], &queue.credential).await;
+    let (mut again, _) = StreamClient::greeted(&node.nodes[1], &queue.credential).await;
     let ask = json!({ "wait_ms": 50_000 });
     let id = again.ask_as(Some(&queue.request_id), "POST", "/v1/locks/a/acquire", ask).await;
     again.get("GET", "/v1/locks/a", json!(null)).await;
@@ -332,7 +332,7 @@ async fn a_retry_on_another_stream_is_carried_out_once() {
     let request_id = Uuid::new_v4().to_string();
     let mut answers = Vec::new();
     for at in 0..3 {
-        let (mut wire, _) = Wire::greeted(&node.nodes[at], &session.credential).await;
+        let (mut wire, _) = StreamClient::greeted(&node.nodes[at], &session.credential).await;
         let body = json!({ "sequential": true });
         let id = wire.ask_as(Some(&request_id), "POST", "/v1/nodes/s", body).await;
         answers.push(wire.answer(id).await["body"]["path"].clone());
@@ -344,7 +344,7 @@ async fn a_retry_on_another_stream_is_carried_out_once() {
 async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
     let node = Cluster::start(3).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node.nodes[0], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node.nodes[0], &session.credential).await;
     let (one, two) = (acquire(&mut wire, "x/one").await, acquire(&mut wire, "two").await);
     let broken = node.nodes[2].call(Method::DELETE, &format!("/v1/locks/x/one/holders/{one}"), None, None).await;
     assert!(broken.status.is_success());
@@ -358,7 +358,7 @@ async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
     assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
     drop(wire);
 
-    let (mut wire, hello) = Wire::greeted(&node.nodes[1], &session.credential).await;
+    let (mut wire, hello) = StreamClient::greeted(&node.nodes[1], &session.credential).await;
     assert_eq!(hello["held"], json!([{ "lock": "two", "token": two }]), "what is held is said at the head of a stream");
     let path = wire.get("GET", "/v1/locks/two", json!(null)).await["holders"][0]["path"].as_str().unwrap().to_owned();
     let deleted = node.nodes[2].call(Method::DELETE, &format!("/v1/nodes{path}"), None, None).await;
@@ -370,7 +370,7 @@ async fn the_loss_of_a_lock_is_told_before_the_answer_that_reveals_it() {
 async fn the_loss_of_a_lock_comes_after_the_changes_up_to_it() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     wire.send(json!({ "watch": { "id": 1, "path": "/locks", "recursive": true } })).await;
     wire.kind("watching").await;
     for _ in 0..20 {
@@ -387,7 +387,7 @@ async fn the_loss_of_a_lock_comes_after_the_changes_up_to_it() {
 async fn a_release_that_failed_leaves_the_lock_listened_for() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let token = acquire(&mut wire, "two").await;
     let body = json!({ "token": token, "also": ["three"] });
     assert_eq!(wire.code("POST", "/v1/locks/two/release", body).await, "not_held");
@@ -399,7 +399,7 @@ async fn a_release_that_failed_leaves_the_lock_listened_for() {
 async fn several_locks_and_a_downgrade_are_listened_for() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let all = wire.get("POST", "/v1/locks/b/acquire", json!({ "also": ["c", "a"] })).await;
     assert_eq!((&all["lock"], &all["also"]), (&json!("b"), &json!(["a", "c"])));
     let token = all["token"].as_u64().unwrap();

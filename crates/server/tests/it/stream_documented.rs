@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::Cluster;
-use crate::wire::Wire;
+use crate::stream_client::StreamClient;
 
 const PAGE: &str = include_str!("../../../../docs/stream.md");
 
@@ -73,7 +73,7 @@ async fn a_client_written_from_the_page_meets_every_kind_of_message() {
     let node = Cluster::start_with(3, |config| config.limits.watch_history_events = 64).await;
     let session = node.session(20_000).await;
     let held: Value = node.post("/v1/locks/mine/acquire", Some(&session.credential), json!({})).await.json();
-    let mut wire = Wire::open(&node.nodes[0], session.session_id, Some(&session.credential)).await.unwrap();
+    let mut wire = StreamClient::open(&node.nodes[0], session.session_id, Some(&session.credential)).await.unwrap();
     let mut met: Vec<Value> = Vec::new();
     let hello = wire.next().await;
     assert_eq!(hello["hello"]["held"], json!([{ "lock": "mine", "token": held["token"] }]));

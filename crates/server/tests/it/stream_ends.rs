@@ -10,11 +10,11 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use crate::harness::{Cluster, Got, eventually};
-use crate::wire::{Ended, Wire};
+use crate::stream_client::{Ended, StreamClient};
 
 async fn after(node: &Cluster, message: Message) -> Ended {
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(node, &session.credential).await;
     wire.socket.send(message).await.unwrap();
     wire.ended().await
 }
@@ -61,7 +61,7 @@ async fn ids_in_use_are_not_given_twice() {
     let ask = json!({ "request": { "id": 1, "method": "POST", "path": "/v1/locks/a/acquire", "body": { "wait_ms": 60_000 } } });
     let watch = json!({ "watch": { "id": 1, "path": "/" } });
     for message in [ask, watch] {
-        let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+        let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
         wire.send(message.clone()).await;
         wire.send(message).await;
         let ended = wire.ended().await;
@@ -74,7 +74,7 @@ async fn ids_in_use_are_not_given_twice() {
 async fn what_does_not_belong_on_a_stream_is_refused_and_the_stream_goes_on() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let none = Value::Null;
     for path in ["/metrics", "/healthz", "/openapi.json", "", "v1/cluster", "http://x/v1/cluster", "/v1"] {
         assert_eq!(wire.code("GET", path, none.clone()).await, "bad_path", "{path}");
@@ -97,10 +97,11 @@ async fn a_handshake_that_is_not_in_order_gets_a_problem_document() {
     let node = Cluster::start(1).await;
     let (session, other) = (node.session(20_000).await, node.session(20_000).await);
     let id = session.session_id;
-    let refused = async |session: u64, credential: Option<&str>| match Wire::open(&node, session, credential).await {
-        Ok(_) => panic!("a stream for {session} with {credential:?}"),
-        Err((status, problem)) => (status, problem["code"].as_str().unwrap_or_default().to_owned()),
-    };
+    let refused =
+        async |session: u64, credential: Option<&str>| match StreamClient::open(&node, session, credential).await {
+            Ok(_) => panic!("a stream for {session} with {credential:?}"),
+            Err((status, problem)) => (status, problem["code"].as_str().unwrap_or_default().to_owned()),
+        };
     let forged = format!("{id}.{:032x}", 7);
     assert_eq!(refused(id, None).await, (401, "session_required".into()));
     assert_eq!(refused(id, Some(&other.credential)).await, (403, "forbidden".into()));
@@ -131,7 +132,7 @@ async fn a_handshake_that_is_not_in_order_gets_a_problem_document() {
 async fn a_client_that_does_not_read_is_cut_off_with_a_reason_and_resumes() {
     let node = Cluster::start_with(1, |config| config.limits.stream_write_timeout_ms = 200).await;
     let session = node.session(60_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     wire.get("POST", "/v1/nodes/large", json!({ "data": { "text": "x".repeat(1_000_000) } })).await;
     for _ in 0..40 {
         wire.ask("GET", "/v1/nodes/large", Value::Null).await;
@@ -144,7 +145,7 @@ async fn a_client_that_does_not_read_is_cut_off_with_a_reason_and_resumes() {
     assert_eq!(told(&ended), (Some(4002), "too_slow"), "{:?} {}", ended.code, ended.reason);
     let answers = wire.seen.iter().filter(|message| message.get("answer").is_some()).count();
     assert!(answers < 40, "all of it was written");
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     wire.get("GET", "/v1/nodes/large", Value::Null).await;
 }
 
@@ -153,14 +154,14 @@ async fn a_stream_ends_with_its_session() {
     let node = Cluster::start(1).await;
     // Closed on the stream itself: the answer comes first.
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     wire.get("POST", "/v1/locks/a/acquire", json!({})).await;
     wire.get("DELETE", &format!("/v1/sessions/{}", session.session_id), Value::Null).await;
     assert_eq!(told(&wire.ended().await), (Some(4001), "session_expired"));
     // Closed elsewhere, while it waits.
     let (holder, session) = (node.session(20_000).await, node.session(20_000).await);
     node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     wire.get("GET", "/v1/cluster", Value::Null).await;
     node.call(Method::DELETE, &format!("/v1/sessions/{}", session.session_id), Some(&session.credential), None).await;
@@ -174,7 +175,7 @@ async fn a_stream_ends_with_its_session() {
 async fn a_silent_stream_is_closed() {
     let node = Cluster::start(1).await;
     let session = node.session(700).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let path = format!("/v1/sessions/{}/keepalive", session.session_id);
     let alive = async {
         loop {
@@ -202,7 +203,7 @@ async fn a_node_that_goes_answers_its_streams_and_says_so() {
     let Cluster { mut nodes, directory } = Cluster::start(3).await;
     let (holder, session) = (nodes[0].session(20_000).await, nodes[0].session(20_000).await);
     nodes[1].post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
-    let (mut wire, _) = Wire::greeted(&nodes[0], &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&nodes[0], &session.credential).await;
     let id = wire.ask("POST", "/v1/locks/a/acquire", json!({ "wait_ms": 60_000 })).await;
     wire.get("GET", "/v1/cluster", Value::Null).await;
     let stopping = tokio::spawn(nodes.remove(0).stop());
@@ -223,7 +224,7 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
     let node = Cluster::start(1).await;
     let (holder, session) = (node.session(60_000).await, node.session(1_500).await);
     node.post("/v1/locks/a/acquire", Some(&holder.credential), json!({})).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let wait = json!({ "wait_ms": 60_000 });
     let mut ids = Vec::new();
     for number in 0..1_024 {
@@ -259,7 +260,7 @@ async fn a_stream_full_of_waiting_requests_is_kept_alive_and_takes_cancels() {
 async fn more_than_a_stream_takes_is_refused_and_so_are_too_many_watches() {
     let node = Cluster::start(1).await;
     let session = node.session(20_000).await;
-    let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+    let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
     let mut ids = Vec::new();
     for _ in 0..1_500 {
         ids.push(wire.ask("GET", "/v1/nodes/", Value::Null).await);
@@ -291,7 +292,7 @@ async fn what_arrived_before_the_end_is_carried_out_in_order() {
     let node = Cluster::start(1).await;
     for (name, close) in [("left", Some(1000)), ("moved", Some(1001)), ("cut", None)] {
         let session = node.session(60_000).await;
-        let (mut wire, _) = Wire::greeted(&node, &session.credential).await;
+        let (mut wire, _) = StreamClient::greeted(&node, &session.credential).await;
         let lock = format!("/v1/locks/{name}");
         let token = wire.get("POST", &format!("{lock}/acquire"), json!({})).await["token"].clone();
         let ask = |id: u64, method: &str, path: &str, body: Value| {

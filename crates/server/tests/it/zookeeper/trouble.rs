@@ -12,7 +12,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use super::client::{Client, get, new_session, set};
 use super::{cluster, cluster_with, until};
 use crate::harness::eventually;
-use crate::way::Way;
+use crate::peer_link::PeerLink;
 
 #[tokio::test]
 async fn watches_are_set_again_elsewhere_without_a_gap() {
@@ -63,7 +63,7 @@ async fn watches_are_set_again_elsewhere_without_a_gap() {
 /// A replica that was sent a snapshot does not know what happened on the way, and says so by letting go of its clients.
 #[tokio::test]
 async fn no_watch_is_missed_when_a_node_skips_ahead() {
-    let ways = [Way::new().await, Way::new().await, Way::new().await];
+    let ways = [PeerLink::new().await, PeerLink::new().await, PeerLink::new().await];
     let cluster = cluster_with(3, |config| {
         (config.storage.snapshot_every_entries, config.storage.keep_entries) = (100, 0);
         // Nobody pings here: the sessions must outlast it all.

@@ -1,10 +1,10 @@
-//! The figures of all streams, looked up once: a message should cost them an addition.
+//! The metrics of all streams, looked up once: a message should cost them an addition.
 
 use std::sync::LazyLock;
 
 use metrics::{Counter, Gauge};
 
-pub(super) struct Figures {
+pub(super) struct StreamMetrics {
     streams: Gauge,
     pub(super) requests: Counter,
     pub(super) keepalives: Counter,
@@ -15,10 +15,10 @@ pub(super) struct Figures {
     pub(super) flushes: Counter,
 }
 
-static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
+static METRICS: LazyLock<StreamMetrics> = LazyLock::new(|| {
     let received = |kind: &'static str| metrics::counter!("lockkeeper_stream_messages_received_total", "kind" => kind);
     let sent = |kind: &'static str| metrics::counter!("lockkeeper_stream_messages_sent_total", "kind" => kind);
-    Figures {
+    StreamMetrics {
         streams: metrics::gauge!("lockkeeper_streams"),
         requests: received("request"),
         keepalives: received("keepalive"),
@@ -30,8 +30,8 @@ static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
     }
 });
 
-pub(super) fn figures() -> &'static Figures {
-    &FIGURES
+pub(super) fn metrics() -> &'static StreamMetrics {
+    &METRICS
 }
 
 /// Counts a stream for as long as it lives.
@@ -39,14 +39,14 @@ pub(super) struct Streams;
 
 impl Streams {
     pub(super) fn enter() -> Self {
-        FIGURES.streams.increment(1);
+        METRICS.streams.increment(1);
         Self
     }
 }
 
 impl Drop for Streams {
     fn drop(&mut self) {
-        FIGURES.streams.decrement(1);
+        METRICS.streams.decrement(1);
     }
 }
 

@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
 use super::frame;
-use super::socket::Socket;
+use super::socket::StreamSocket;
 use crate::budget::Exceeded;
 use crate::failure::shutting_down;
 
@@ -21,11 +21,11 @@ pub(super) const LONGEST: Duration = Duration::from_secs(5);
 /// How long the client may take to close its side.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// Why a stream ends.
+/// CloseReason a stream ends.
 #[derive(Debug)]
-pub(super) enum Why {
+pub(super) enum CloseReason {
     /// The client closed it and is done.
-    Left,
+    ClientDone,
     /// The client closed it and may come back.
     Moved,
     /// The connection broke.
@@ -46,11 +46,11 @@ pub(super) enum Why {
     Silent(Duration),
 }
 
-impl Why {
+impl CloseReason {
     /// For the figures.
-    pub(super) fn word(&self) -> &'static str {
+    pub(super) fn label(&self) -> &'static str {
         match self {
-            Self::Left => "left",
+            Self::ClientDone => "left",
             Self::Moved => "moved",
             Self::Broken(_) => "broken",
             Self::BadMessage(_) => "bad_message",
@@ -66,15 +66,15 @@ impl Why {
     /// For the log.
     pub(super) fn describe(&self) -> String {
         match self {
-            Self::Left | Self::Moved => "the client closed it".into(),
+            Self::ClientDone | Self::Moved => "the client closed it".into(),
             Self::Broken(why) => format!("the connection broke: {why}"),
-            told => told.told().map(|(.., problem)| problem.detail).unwrap_or_default(),
+            other => other.message().map(|(.., problem)| problem.detail).unwrap_or_default(),
         }
     }
 
     /// Whether the client has closed it in good order.
     pub(super) fn is_closed_by_client(&self) -> bool {
-        matches!(self, Self::Left | Self::Moved)
+        matches!(self, Self::ClientDone | Self::Moved)
     }
 
     /// Whether the client may come back for the lock requests that wait.
@@ -82,10 +82,10 @@ impl Why {
         matches!(self, Self::Moved | Self::Broken(_) | Self::TooSlow(_) | Self::NoRoom(_))
     }
 
-    /// The close code, a word or two, and the whole of it.
-    fn told(&self) -> Option<(u16, &'static str, Problem)> {
+    /// The close code, a label or two, and the whole of it.
+    fn message(&self) -> Option<(u16, &'static str, Problem)> {
         Some(match self {
-            Self::Left | Self::Moved | Self::Broken(_) => return None,
+            Self::ClientDone | Self::Moved | Self::Broken(_) => return None,
             Self::BadMessage(detail) => {
                 (close::BAD_MESSAGE, "bad message", Problem::new(Code::BadRequest, detail.clone()))
             }
@@ -121,8 +121,8 @@ impl Why {
 }
 
 /// Says why, and closes.
-pub(super) async fn part(mut socket: WebSocketStream<Socket>, why: &Why) {
-    let Some((code, reason, problem)) = why.told() else {
+pub(super) async fn close(mut socket: WebSocketStream<StreamSocket>, why: &CloseReason) {
+    let Some((code, reason, problem)) = why.message() else {
         // The close frame of the client is still to be answered.
         let _ = timeout(CLOSING, socket.flush()).await;
         return;
@@ -139,7 +139,7 @@ pub(super) async fn part(mut socket: WebSocketStream<Socket>, why: &Why) {
     let _ = timeout(CLOSING, drain(socket)).await;
 }
 
-async fn drain(mut socket: WebSocketStream<Socket>) {
+async fn drain(mut socket: WebSocketStream<StreamSocket>) {
     // A message for which there was no room is not gathered after all.
     if socket.get_ref().exceeded().is_none() {
         while let Some(Ok(_)) = socket.next().await {}

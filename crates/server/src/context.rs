@@ -1,4 +1,4 @@
-//! What every handler can reach: the node, the bounds, what lets requests in.
+//! The context of every handler: the node, its limits, and admission.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::http::origin::Origins;
 use crate::principals::SuperDigest;
 
 /// Shared by all requests of a node.
-pub(crate) struct App {
+pub(crate) struct Context {
     pub(crate) node: Node,
     pub(crate) gate: PeerGate,
     pub(crate) cluster: String,
@@ -39,28 +39,16 @@ pub(crate) struct App {
     pub(crate) admission: Admission,
 }
 
-/// The handle that routers carry.
-#[derive(Clone)]
-pub(crate) struct Shared(pub(crate) Arc<App>);
-
-impl std::ops::Deref for Shared {
-    type Target = App;
-
-    fn deref(&self) -> &App {
-        &self.0
-    }
-}
-
-impl Shared {
+impl Context {
     pub(crate) fn new(
         (config, checked): (&Config, &Checked),
         node: Node,
         gate: PeerGate,
         openapi: Bytes,
         stopping: CancellationToken,
-    ) -> Self {
+    ) -> Arc<Self> {
         let limits = &config.limits;
-        Self(Arc::new(App {
+        Arc::new(Self {
             node,
             gate,
             cluster: config.cluster.id.clone(),
@@ -79,6 +67,6 @@ impl Shared {
             openapi,
             stopping,
             admission: Admission::new(limits),
-        }))
+        })
     }
 }

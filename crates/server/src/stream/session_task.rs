@@ -23,13 +23,13 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::farewell::{self, Why};
-use super::figures::{ended, figures};
+use super::close::{self, CloseReason};
 use super::frame::{self, Incoming};
 use super::grants::Grants;
+use super::metrics::{ended, metrics};
 use super::request::{self, Finished, Open};
-use super::socket::Socket;
-use super::watches::Watches;
+use super::socket::StreamSocket;
+use super::watches::StreamWatches;
 use super::{GRACE, HIGH_WATER_BYTES, MAX_KEEPALIVES, MAX_OPEN, MAX_WATCHES, Session};
 use crate::budget::{Exceeded, Taken};
 use crate::failure::{Failure, compacted};
@@ -44,13 +44,13 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 const LAST_ANSWERS_GOING_DOWN: Duration = Duration::from_secs(10);
 
 /// See the module's text.
-pub(super) struct Flow {
+pub(super) struct SessionTask {
     session: Arc<Session>,
-    socket: WebSocketStream<Socket>,
+    socket: WebSocketStream<StreamSocket>,
     message_bytes: usize,
     hearing: Hearing,
     grants: Grants,
-    watches: Watches,
+    watches: StreamWatches,
     open: FuturesUnordered<Open>,
     /// The requests at work, and how those are given up that can be.
     ids: HashMap<u64, Option<AbortHandle>>,
@@ -67,26 +67,26 @@ pub(super) struct Flow {
     silence: Pin<Box<Sleep>>,
     stopping: Pin<Box<WaitForCancellationFutureOwned>>,
     /// The stream ends as soon as the requests at work are answered, or then.
-    ending: Option<(Why, Pin<Box<Sleep>>)>,
+    ending: Option<(CloseReason, Pin<Box<Sleep>>)>,
 }
 
-impl Flow {
+impl SessionTask {
     pub(super) fn new(
         session: Arc<Session>,
         hearing: At<Hearing>,
-        socket: WebSocketStream<Socket>,
+        socket: WebSocketStream<StreamSocket>,
         message_bytes: usize,
     ) -> Self {
         let now = Instant::now();
-        let stopping = Box::pin(session.app.stopping.clone().cancelled_owned());
+        let stopping = Box::pin(session.context.stopping.clone().cancelled_owned());
         let silence = Box::pin(sleep_until(now + session.timeout()));
-        let mut flow = Self {
+        let mut session_task = Self {
             session,
             socket,
             message_bytes,
             hearing: hearing.value,
             grants: Grants::default(),
-            watches: Watches::default(),
+            watches: StreamWatches::default(),
             open: FuturesUnordered::new(),
             ids: HashMap::new(),
             lost: Vec::new(),
@@ -100,11 +100,11 @@ impl Flow {
             stopping,
             ending: None,
         };
-        flow.greet(hearing.zxid);
-        flow
+        session_task.send_hello(hearing.zxid);
+        session_task
     }
 
-    fn greet(&mut self, zxid: Zxid) {
+    fn send_hello(&mut self, zxid: Zxid) {
         let mut held = Vec::new();
         for request in self.hearing.take_held() {
             let lock = request.path.parent().and_then(|directory| LockName::of_directory(&directory));
@@ -120,7 +120,7 @@ impl Flow {
     pub(super) async fn run(mut self) {
         let why = loop {
             if let Err(why) = self.flush().await {
-                break self.take_in_the_rest(why).await;
+                break self.read_remaining(why).await;
             }
             if let Err(why) = poll_fn(|context| self.poll_turn(context)).await {
                 break why;
@@ -129,17 +129,17 @@ impl Flow {
         if tracing::enabled!(tracing::Level::DEBUG) {
             tracing::debug!(session = %self.session.credential.session, why = why.describe(), "a stream ended");
         }
-        ended(why.word());
+        ended(why.label());
         let Self { session, open, done, socket, .. } = self;
         // A client that is done has no use for what was granted and not written. Any other may ask again, and be told that it holds.
-        if matches!(why, Why::Left) {
+        if matches!(why, CloseReason::ClientDone) {
             request::give_back(&session, done);
         }
-        let mut left = request::Left::of(open);
+        let mut left = request::Unfinished::of(open);
         let waiting = std::mem::take(&mut left.waiting);
         // Those that are not kept leave their queues by being dropped.
         if why.may_return() {
-            hold_places(&session, waiting);
+            keep_queue_places(&session, waiting);
         } else {
             drop(waiting);
         }
@@ -147,19 +147,19 @@ impl Flow {
         let carry_out = timeout(LAST_ANSWERS_GOING_DOWN, left.carry_out());
         if why.is_closed_by_client() {
             let _ = carry_out.await;
-            farewell::part(socket, &why).await;
+            close::close(socket, &why).await;
         } else {
-            let _ = tokio::join!(carry_out, farewell::part(socket, &why));
+            let _ = tokio::join!(carry_out, close::close(socket, &why));
         }
     }
 
     /// A connection that cannot be written to any more may still hold requests that arrived whole, and how the client closed it.
-    async fn take_in_the_rest(&mut self, why: Why) -> Why {
-        if !matches!(why, Why::Broken(_)) {
+    async fn read_remaining(&mut self, why: CloseReason) -> CloseReason {
+        if !matches!(why, CloseReason::Broken(_)) {
             return why;
         }
         loop {
-            match poll_fn(|context| Poll::Ready(self.take_in(context))).await {
+            match poll_fn(|context| Poll::Ready(self.read_messages(context))).await {
                 Ok(true) => {}
                 Ok(false) => return why,
                 Err(read) => return if read.is_closed_by_client() { read } else { why },
@@ -168,12 +168,12 @@ impl Flow {
     }
 
     /// Ready when there is something to flush.
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Why>> {
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         for _ in 0..ROUNDS {
-            let taken_in = self.take_in(context)?;
-            let finished = self.finish(context);
+            let read = self.read_messages(context)?;
+            let finished = self.poll_requests(context);
             let unflushed = self.unflushed_bytes;
-            self.listen(context);
+            self.poll_session_events(context);
             // While an event is held back, so is what may reveal it: losses, and answers, which may reveal losses as well.
             if self.drain_watches(context) {
                 for lost in std::mem::take(&mut self.lost) {
@@ -185,8 +185,8 @@ impl Flow {
             if self.unflushed_bytes >= HIGH_WATER_BYTES {
                 return Poll::Ready(Ok(()));
             }
-            if !(taken_in || finished || told) {
-                return self.rest(context);
+            if !(read || finished || told) {
+                return self.poll_idle(context);
             }
         }
         context.waker().wake_by_ref();
@@ -194,39 +194,39 @@ impl Flow {
     }
 
     /// Nothing more is ready.
-    fn rest(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Why>> {
+    fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CloseReason>> {
         if self.unflushed_bytes > 0 {
             return Poll::Ready(Ok(()));
         }
         if let Some((_, until)) = &mut self.ending {
             if (self.open.is_empty() && self.done.is_empty()) || until.poll_unpin(context).is_ready() {
-                return Poll::Ready(Err(self.ending.take().map_or(Why::GoingDown, |(why, _)| why)));
+                return Poll::Ready(Err(self.ending.take().map_or(CloseReason::GoingDown, |(why, _)| why)));
             }
             return Poll::Pending;
         }
         if self.stopping.poll_unpin(context).is_ready() {
-            self.end_after(Why::GoingDown, LAST_ANSWERS_GOING_DOWN);
+            self.end_after(CloseReason::GoingDown, LAST_ANSWERS_GOING_DOWN);
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
         while self.silence.poll_unpin(context).is_ready() {
             let timeout = self.session.timeout();
             if self.heard_at.elapsed() >= timeout {
-                return Poll::Ready(Err(Why::Silent(timeout)));
+                return Poll::Ready(Err(CloseReason::Silent(timeout)));
             }
             self.silence.as_mut().reset(self.heard_at + timeout);
         }
         Poll::Pending
     }
 
-    fn end_after(&mut self, why: Why, time: Duration) {
+    fn end_after(&mut self, why: CloseReason, time: Duration) {
         if self.ending.is_none() {
             self.ending = Some((why, Box::pin(sleep_until(Instant::now() + time))));
         }
     }
 
     /// Reads what has arrived, whatever is at work: keepalives and cancels must get through. True if anything was read.
-    fn take_in(&mut self, context: &mut Context<'_>) -> Result<bool, Why> {
+    fn read_messages(&mut self, context: &mut Context<'_>) -> Result<bool, CloseReason> {
         let mut any = false;
         let were_full = self.is_full();
         // What is sent at once counts as unflushed. And what is done already may make room before any request is refused.
@@ -236,15 +236,15 @@ impl Flow {
             match read {
                 Some(Ok(message)) => {
                     self.socket.get_mut().whole();
-                    self.hear(message)?;
+                    self.on_message(message)?;
                 }
                 Some(Err(error)) => return Err(self.broken(error)),
-                None => return Err(Why::Broken("the connection ended".into())),
+                None => return Err(CloseReason::Broken("the connection ended".into())),
             }
         }
         if any {
             // Any message is a sign of life of its session.
-            self.session.app.node.touch(self.session.credential.session, self.session.timeout_ms);
+            self.session.context.node.touch(self.session.credential.session, self.session.timeout_ms);
         }
         Ok(any)
     }
@@ -259,28 +259,32 @@ impl Flow {
         (self.open.len() + self.done.len()).saturating_sub(self.ids.len())
     }
 
-    fn broken(&self, error: SocketError) -> Why {
+    fn broken(&self, error: SocketError) -> CloseReason {
         match error {
-            SocketError::Capacity(CapacityError::MessageTooLong { .. }) => Why::TooLarge(self.message_bytes),
-            SocketError::Utf8(_) => Why::BadMessage("a text message must be UTF-8".into()),
-            SocketError::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Why::Broken("it was cut".into()),
-            SocketError::Protocol(error) => Why::BadMessage(format!("this is not a WebSocket's frame: {error}")),
+            SocketError::Capacity(CapacityError::MessageTooLong { .. }) => CloseReason::TooLarge(self.message_bytes),
+            SocketError::Utf8(_) => CloseReason::BadMessage("a text message must be UTF-8".into()),
+            SocketError::Protocol(ProtocolError::ResetWithoutClosingHandshake) => {
+                CloseReason::Broken("it was cut".into())
+            }
+            SocketError::Protocol(error) => {
+                CloseReason::BadMessage(format!("this is not a WebSocket's frame: {error}"))
+            }
             error => match self.socket.get_ref().exceeded() {
-                Some(exceeded) => Why::NoRoom(Box::new(exceeded.clone())),
-                None => Why::Broken(error.to_string()),
+                Some(exceeded) => CloseReason::NoRoom(Box::new(exceeded.clone())),
+                None => CloseReason::Broken(error.to_string()),
             },
         }
     }
 
-    fn hear(&mut self, message: Message) -> Result<(), Why> {
+    fn on_message(&mut self, message: Message) -> Result<(), CloseReason> {
         self.heard_at = Instant::now();
         match message {
-            Message::Text(text) => self.understand(&text),
+            Message::Text(text) => self.on_text(&text),
             Message::Binary(_) => {
-                Err(Why::BadMessage("messages of this protocol are text; this one was binary".into()))
+                Err(CloseReason::BadMessage("messages of this protocol are text; this one was binary".into()))
             }
-            Message::Close(Some(frame)) if frame.code == CloseCode::Normal => Err(Why::Left),
-            Message::Close(_) => Err(Why::Moved),
+            Message::Close(Some(frame)) if frame.code == CloseCode::Normal => Err(CloseReason::ClientDone),
+            Message::Close(_) => Err(CloseReason::Moved),
             // A pong is on its way by itself, but only the next write would send it.
             Message::Ping(_) => {
                 self.unflushed_bytes += 1;
@@ -290,29 +294,30 @@ impl Flow {
         }
     }
 
-    fn understand(&mut self, text: &str) -> Result<(), Why> {
-        let message = serde_json::from_str(text)
-            .map_err(|error| Why::BadMessage(format!("the message is not one of those in docs/stream.md: {error}")))?;
+    fn on_text(&mut self, text: &str) -> Result<(), CloseReason> {
+        let message = serde_json::from_str(text).map_err(|error| {
+            CloseReason::BadMessage(format!("the message is not one of those in docs/stream.md: {error}"))
+        })?;
         match message {
             Incoming::Request(request) => {
-                figures().requests.increment(1);
+                metrics().requests.increment(1);
                 if self.ids.contains_key(&request.id) {
                     let detail = format!("request id {} belongs to a request that is not answered yet", request.id);
-                    return Err(Why::BadMessage(detail));
+                    return Err(CloseReason::BadMessage(detail));
                 }
                 if self.is_full() {
                     // It reveals nothing, so it waits for no event.
                     return self.write(request::refused_text(request.id, &too_many()));
                 }
                 let begun = request::begin(&self.session, &request);
-                if let Some(parting) = &begun.parts_with {
-                    self.grants.part(&self.hearing, parting);
+                if let Some(releasing) = &begun.releasing {
+                    self.grants.part(&self.hearing, releasing);
                 }
                 self.ids.insert(request.id, begun.cancel);
                 self.open.push(begun.open);
             }
             Incoming::Keepalive(number) => {
-                figures().keepalives.increment(1);
+                metrics().keepalives.increment(1);
                 if self.keepalives() < MAX_KEEPALIVES {
                     self.open.push(request::keepalive(&self.session, number));
                 } else {
@@ -324,21 +329,24 @@ impl Flow {
                 }
             }
             Incoming::Cancel(id) => {
-                figures().other.increment(1);
-                // One that has been answered meanwhile is not there any more.
+                metrics().other.increment(1);
+                // ActiveWatch that has been answered meanwhile is not there any more.
                 if let Some(Some(cancel)) = self.ids.get(&id) {
                     cancel.abort();
                 }
             }
             Incoming::Watch(watch) => {
-                figures().other.increment(1);
+                metrics().other.increment(1);
                 if self.watches.has(watch.id) {
-                    return Err(Why::BadMessage(format!("watch id {} belongs to a watch that goes on", watch.id)));
+                    return Err(CloseReason::BadMessage(format!(
+                        "watch id {} belongs to a watch that goes on",
+                        watch.id
+                    )));
                 }
                 self.begin_watch(&watch);
             }
             Incoming::Unwatch(id) => {
-                figures().other.increment(1);
+                metrics().other.increment(1);
                 self.watches.remove(id);
             }
         }
@@ -360,11 +368,11 @@ impl Flow {
         }
         let spec =
             WatchSpec { path: NodePath::parse(&watch.path)?, recursive: watch.recursive, from: watch.from.map(Zxid) };
-        let (node, principals) = (&self.session.app.node, &self.session.principals);
+        let (node, principals) = (&self.session.context.node, &self.session.principals);
         node.look(|state| may_read(principals, state, &spec.path)).map_err(NodeError::Refused)?;
-        let place = self.session.app.admission.watches.take(self.session.holder(), 1)?;
+        let place = self.session.context.admission.watches.take(self.session.holder(), 1)?;
         // It does not wait for anything.
-        let begun = self.session.app.node.watch(spec).now_or_never();
+        let begun = self.session.context.node.watch(spec).now_or_never();
         let items = begun.unwrap_or(Err(NodeError::Overloaded { bound: Bound::Watches, retry_after_ms: 100 }))?;
         let after = items.after().0;
         self.watches.add(watch.id, items, place);
@@ -372,7 +380,7 @@ impl Flow {
     }
 
     /// Polls what is at work. True if anything was done.
-    fn finish(&mut self, context: &mut Context<'_>) -> bool {
+    fn poll_requests(&mut self, context: &mut Context<'_>) -> bool {
         let before = self.done.len();
         while self.done_bytes < HIGH_WATER_BYTES
             && let Poll::Ready(Some(finished)) = self.open.poll_next_unpin(context)
@@ -386,12 +394,12 @@ impl Flow {
     }
 
     /// What is heard of the session and its locks.
-    fn listen(&mut self, context: &mut Context<'_>) {
+    fn poll_session_events(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(told) = self.hearing.poll_told(context) {
             match told {
                 Told::LockGone { path, zxid } => {
                     if let Some(lost) = self.grants.gone(&path, zxid) {
-                        figures().losses.increment(1);
+                        metrics().losses.increment(1);
                         self.lost.push(lost);
                     }
                 }
@@ -406,7 +414,7 @@ impl Flow {
         if let Some(zxid) = zxid {
             problem.detail.push_str(&format!("; that was at zxid {zxid}"));
         }
-        self.end_after(Why::SessionOver(Box::new(problem)), LAST_ANSWERS);
+        self.end_after(CloseReason::SessionOver(Box::new(problem)), LAST_ANSWERS);
     }
 
     /// True if the watches have nothing left.
@@ -420,13 +428,13 @@ impl Flow {
         drained
     }
 
-    fn write_answers(&mut self) -> Result<(), Why> {
+    fn write_answers(&mut self) -> Result<(), CloseReason> {
         self.done_bytes = 0;
         for finished in std::mem::take(&mut self.done) {
             match finished {
                 Finished::Answer { id, text, effect } => {
                     self.ids.remove(&id);
-                    figures().answers.increment(1);
+                    metrics().answers.increment(1);
                     self.write(text)?;
                     // Behind the answer, so that nobody hears of the loss of a lock before its grant.
                     self.grants.follow(&self.hearing, effect);
@@ -448,24 +456,24 @@ impl Flow {
 
     fn send(&mut self, message: &FromServer) {
         if matches!(message, FromServer::Changes { .. }) {
-            figures().changes.increment(1);
+            metrics().changes.increment(1);
         }
         // What cannot be written any more shows when it is flushed.
         let _ = self.write(frame::message(message));
     }
 
-    fn write(&mut self, text: Vec<u8>) -> Result<(), Why> {
+    fn write(&mut self, text: Vec<u8>) -> Result<(), CloseReason> {
         self.unflushed_bytes += text.len();
         self.count_unread();
-        let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(|error| Why::Broken(error.to_string()))?;
-        self.socket.start_send_unpin(Message::Text(text)).map_err(|error| Why::Broken(error.to_string()))
+        let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(|error| CloseReason::Broken(error.to_string()))?;
+        self.socket.start_send_unpin(Message::Text(text)).map_err(|error| CloseReason::Broken(error.to_string()))
     }
 
     /// Has what is written and not flushed take room, but for the little that every stream has.
     fn count_unread(&mut self) {
         let counted = HIGH_WATER_BYTES + self.unread.as_ref().map_or(0, Taken::amount);
         let Some(more) = self.unflushed_bytes.checked_sub(counted).filter(|more| *more > 0) else { return };
-        let budget = &self.session.app.admission.reply_bytes;
+        let budget = &self.session.context.admission.reply_bytes;
         let taken = match &mut self.unread {
             Some(taken) => taken.grow(more),
             none => budget.take(self.session.holder(), more).map(|taken| *none = Some(taken)),
@@ -476,21 +484,21 @@ impl Flow {
     }
 
     /// Writes out what is waiting; a client that takes nothing for too long is given up, and at once one for which there is no room.
-    async fn flush(&mut self) -> Result<(), Why> {
-        figures().flushes.increment(1);
+    async fn flush(&mut self) -> Result<(), CloseReason> {
+        metrics().flushes.increment(1);
         self.unflushed_bytes = 0;
         let flushed = match self.socket.flush().now_or_never() {
             Some(flushed) => flushed,
             None => {
                 if let Some(exceeded) = self.no_room.take() {
-                    return Err(Why::NoRoom(Box::new(exceeded)));
+                    return Err(CloseReason::NoRoom(Box::new(exceeded)));
                 }
-                let limit = self.session.app.stream_write_timeout;
-                timeout(limit, self.socket.flush()).await.map_err(|_| Why::TooSlow(limit))?
+                let limit = self.session.context.stream_write_timeout;
+                timeout(limit, self.socket.flush()).await.map_err(|_| CloseReason::TooSlow(limit))?
             }
         };
         (self.unread, self.no_room) = (None, None);
-        flushed.map_err(|error| Why::Broken(error.to_string()))
+        flushed.map_err(|error| CloseReason::Broken(error.to_string()))
     }
 }
 
@@ -520,12 +528,12 @@ fn watched(id: u64, item: WatchItem) -> FromServer {
 
 /// Keeps the lock requests that wait in their queues for a while: a client that comes back, here or at another node, and asks again under
 /// the same request id finds its place. They are not looked at meanwhile, so one that is granted and not asked for again is given back.
-fn hold_places(session: &Arc<Session>, mut places: Vec<Open>) {
+fn keep_queue_places(session: &Arc<Session>, mut places: Vec<Open>) {
     if places.is_empty() {
         return;
     }
     let grace = session.timeout().min(GRACE);
-    let stopping = session.app.stopping.clone();
+    let stopping = session.context.stopping.clone();
     tokio::spawn(async move {
         tokio::select! {
             () = tokio::time::sleep(grace) => {}

@@ -1,4 +1,4 @@
-//! The way to the door at which a node hears its peers, which can be shut: it then hears nobody, and is still heard.
+//! The link to the door at which a node hears its peers, which can be shut: it then hears nobody, and is still heard.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -10,18 +10,18 @@ use lockkeeper_server::Config;
 
 use crate::harness::eventually;
 
-pub(crate) struct Way {
+pub(crate) struct PeerLink {
     address: SocketAddr,
     target: Arc<OnceLock<String>>,
     open: watch::Sender<bool>,
 }
 
-impl Way {
+impl PeerLink {
     pub(crate) async fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (open, is_open) = watch::channel(true);
-        let way = Self { address: listener.local_addr().unwrap(), target: Arc::default(), open };
-        let target = way.target.clone();
+        let link = Self { address: listener.local_addr().unwrap(), target: Arc::default(), open };
+        let target = link.target.clone();
         tokio::spawn(async move {
             while let Ok((peer, _)) = listener.accept().await {
                 if *is_open.borrow()
@@ -32,17 +32,17 @@ impl Way {
                 }
             }
         });
-        way
+        link
     }
 
-    /// Has the peers of a node take this way to it.
+    /// Has the peers of a node take this link to it.
     pub(crate) fn lead_to(&self, node: usize, config: &mut Config) {
         let peer = config.peers.get_mut(&node.to_string()).unwrap();
         let target = std::mem::replace(&mut peer.peer, self.address.to_string());
         assert_eq!(*self.target.get_or_init(|| target.clone()), target);
     }
 
-    /// Nothing comes this way once this returns.
+    /// Nothing passes this link once this returns.
     pub(crate) async fn shut(&self) {
         self.open.send_replace(false);
         // Each connection listens, and whoever takes them in.

@@ -1,6 +1,7 @@
 //! `/v1/locks/{name}`: acquire, release, downgrade; alone, as one of many, or several locks together. What a stream asks for goes through
 //! the same functions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State as Extract;
@@ -18,7 +19,7 @@ use uuid::Uuid;
 use super::locks::holder_views;
 use super::sessions::{check_label, credential_text};
 use crate::admission::AtWork;
-use crate::app::Shared;
+use crate::context::Context;
 use crate::extract::{Asking, Json, Lock, session_required};
 use crate::failure::Failure;
 use crate::reply::{Answer, Reply};
@@ -144,7 +145,7 @@ struct Owner {
     made: Option<Made>,
 }
 
-async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
+async fn owner(context: &Context, asking: Asking, ask: &Acquire, label: &str) -> Result<Owner, Failure> {
     let mut caller = asking.0;
     match (&caller.credential, ask.ttl_ms) {
         (Some(_), Some(_)) => {
@@ -163,10 +164,10 @@ async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Resu
             Ok(Owner { session, caller, timeout_ms: None, made: None })
         }
         (None, Some(ttl_ms)) => {
-            let opened = app.node.open_session(app.session_timeout_ms(Some(ttl_ms)), label).await?.value;
+            let opened = context.node.open_session(context.session_timeout_ms(Some(ttl_ms)), label).await?.value;
             let credential = opened.credential;
             caller.credential = Some(credential);
-            let made = Made { node: app.node.clone(), credential, kept: false };
+            let made = Made { node: context.node.clone(), credential, kept: false };
             Ok(Owner { caller, session: credential.session.0, timeout_ms: Some(opened.timeout_ms), made: Some(made) })
         }
     }
@@ -182,13 +183,13 @@ async fn owner(app: &Shared, asking: Asking, ask: &Acquire, label: &str) -> Resu
               (status = "4XX", description = "Refused; nothing changed", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn acquire(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     at_work: AtWork,
     Lock(lock): Lock,
     asking: Asking,
     Json(ask): Json<Acquire>,
 ) -> Answer<Acquired> {
-    take(&app, &at_work, lock, asking, ask, None).await.map(|(reply, _)| reply)
+    take(&context, &at_work, lock, asking, ask, None).await.map(|(reply, _)| reply)
 }
 
 fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
@@ -204,7 +205,7 @@ fn request_for(wanted: &Wanted, ask: &Acquire) -> lockkeeper_node::Acquire {
 
 /// Acquires, and gives the grant beside the reply. Dropped, it takes the request back, and then drops `last_word`.
 pub(crate) async fn take(
-    app: &Shared,
+    context: &Context,
     at_work: &AtWork,
     lock: LockName,
     asking: Asking,
@@ -216,10 +217,10 @@ pub(crate) async fn take(
     let waiting = (ask.wait_ms > 0).then(|| {
         let session = asking.0.credential.map(|credential| credential.session.0);
         let holder = session.map_or_else(|| at_work.holder_to_come(), |session| at_work.holder(Some(session)));
-        at_work.take_waiting(&app.admission, holder)
+        at_work.take_waiting(&context.admission, holder)
     });
     let waiting = waiting.transpose()?;
-    let mut owner = owner(app, asking, &ask, &wanted.label).await?;
+    let mut owner = owner(context, asking, &ask, &wanted.label).await?;
     let request = request_for(&wanted, &ask);
     let answer = {
         if waiting.is_some() {
@@ -227,18 +228,18 @@ pub(crate) async fn take(
         }
         let _waiting = waiting;
         match last_word {
-            Some(last_word) => app.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
-            None => app.node.acquire(owner.caller.clone(), request).await?,
+            Some(last_word) => context.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
+            None => context.node.acquire(owner.caller.clone(), request).await?,
         }
     };
     let zxid = answer.zxid;
     match answer.value {
         lockkeeper_node::Acquired::Held(grant) => {
-            let body = held(app, &wanted, &mut owner, (&grant, zxid)).await?;
+            let body = held(context, &wanted, &mut owner, (&grant, zxid)).await?;
             Ok((Reply::ok(zxid, body), grant))
         }
         lockkeeper_node::Acquired::Busy { lock, holders, ahead } => {
-            Err(busy(app, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
+            Err(busy(context, &owner.caller.principals, &lock, &ask, (&holders, ahead)).await.at(zxid))
         }
         lockkeeper_node::Acquired::Gone => {
             let detail = format!(
@@ -252,13 +253,13 @@ pub(crate) async fn take(
 }
 
 async fn busy(
-    app: &Shared,
+    context: &Context,
     principals: &Principals,
     lock: &LockName,
     ask: &Acquire,
     (holders, ahead): (&[lockkeeper_node::HolderInfo], u64),
 ) -> Failure {
-    let views = holder_views(app, principals, lock).await;
+    let views = holder_views(context, principals, lock).await;
     // Whoever may not read the lock's directory is not told who holds it.
     let first = holders.first().filter(|_| views.is_some());
     let who = first.map_or_else(String::new, |first| format!(", first of all by {}", describe(first)));
@@ -275,7 +276,7 @@ fn describe(holder: &lockkeeper_node::HolderInfo) -> String {
 }
 
 async fn held(
-    app: &Shared,
+    context: &Context,
     wanted: &Wanted,
     owner: &mut Owner,
     (grant, zxid): (&Grant, Zxid),
@@ -284,7 +285,7 @@ async fn held(
     let session_timeout_ms = match owner.timeout_ms {
         Some(timeout_ms) => timeout_ms,
         None => {
-            let read = app.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
+            let read = context.node.read(lockkeeper_node::Consistency::Stale, move |state: &State| {
                 state.session(session).map(|s| s.timeout_ms)
             });
             let timeout_ms = read.await?.value;
@@ -328,16 +329,16 @@ async fn held(
               (status = "4XX", description = "Refused; 409 `not_held`: not held with this token by this session; `not_queued`: nothing was left (`even_in_part`)", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn release(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
     asking: Asking,
     Json(ask): Json<Release>,
 ) -> Answer<Released> {
-    give_back(&app, lock, asking, ask).await
+    give_back(&context, lock, asking, ask).await
 }
 
 /// Releases.
-pub(crate) async fn give_back(app: &Shared, lock: LockName, asking: Asking, ask: Release) -> Answer<Released> {
+pub(crate) async fn give_back(context: &Context, lock: LockName, asking: Asking, ask: Release) -> Answer<Released> {
     asking.credential()?;
     let token = ask.token;
     let (locks, of_grant) = (together(&lock, &ask.also)?, FencingToken(token));
@@ -345,7 +346,7 @@ pub(crate) async fn give_back(app: &Shared, lock: LockName, asking: Asking, ask:
         false => Op::Release { locks, token: of_grant },
         true => Op::Withdraw { locks, token: of_grant, if_holding: IfHolding::Release },
     };
-    let done = app.node.execute(asking.0, op).await?;
+    let done = context.node.execute(asking.0, op).await?;
     match done.value {
         Outcome::Released | Outcome::Withdrawn => {
             Ok(Reply::ok(done.zxid, Released { lock: lock.to_string(), token, zxid: done.zxid.0 }))
@@ -361,24 +362,24 @@ pub(crate) async fn give_back(app: &Shared, lock: LockName, asking: Asking, ask:
               (status = "4XX", description = "Refused; 409 `not_held`: not held as a writer with this token by this session", body = Problem, content_type = "application/problem+json"),
               (status = "5XX", description = "Try again, or unknown (504)", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn downgrade(
-    Extract(app): Extract<Shared>,
+    Extract(context): Extract<Arc<Context>>,
     Lock(lock): Lock,
     asking: Asking,
     Json(ask): Json<Token>,
 ) -> Answer<Downgraded> {
-    become_reader(&app, lock, asking, ask).await.map(|(reply, _)| reply)
+    become_reader(&context, lock, asking, ask).await.map(|(reply, _)| reply)
 }
 
 /// Downgrades, and gives the new node beside the reply.
 pub(crate) async fn become_reader(
-    app: &Shared,
+    context: &Context,
     lock: LockName,
     asking: Asking,
     Token { token }: Token,
 ) -> Result<(Reply<Downgraded>, NodePath), Failure> {
     asking.credential()?;
     let name = lock.to_string();
-    let done = app.node.execute(asking.0, Op::Downgrade { lock, token: FencingToken(token) }).await?;
+    let done = context.node.execute(asking.0, Op::Downgrade { lock, token: FencingToken(token) }).await?;
     match done.value {
         Outcome::Downgraded { path } => {
             let body = Downgraded { lock: name, token, path: path.to_string(), zxid: done.zxid.0 };

@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 
 use crate::harness::{PATIENCE, Running};
 
-pub(crate) struct Wire {
+pub(crate) struct StreamClient {
     pub(crate) socket: WebSocketStream<TcpStream>,
     /// Messages that came while another was waited for, in their order.
     pub(crate) seen: VecDeque<Value>,
@@ -27,7 +27,7 @@ pub(crate) struct Ended {
     pub(crate) reason: String,
 }
 
-impl Wire {
+impl StreamClient {
     /// The handshake; what is refused comes as status and problem document.
     pub(crate) async fn open(node: &Running, session: u64, credential: Option<&str>) -> Result<Self, (u16, Value)> {
         let url = format!("ws://{}/v1/sessions/{session}/stream", node.client);

@@ -24,7 +24,7 @@ pub(crate) enum Phase {
 
 /// The phase and since when, shared by the socket and the service of one connection.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PhaseClock {
     opened: Instant,
     /// Milliseconds since `opened`, times four, plus the phase.
     word: AtomicU64,
@@ -32,7 +32,7 @@ pub(crate) struct Pace {
     proved: AtomicBool,
 }
 
-impl Pace {
+impl PhaseClock {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             opened: Instant::now(),
@@ -76,41 +76,41 @@ impl Pace {
 
 /// A socket that notices when a header begins, and when something of a reply is taken.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct PhasedSocket {
     stream: TcpStream,
-    pace: Arc<Pace>,
+    phase_clock: Arc<PhaseClock>,
 }
 
-impl Socket {
-    pub(crate) fn new(stream: TcpStream, pace: Arc<Pace>) -> Self {
-        Self { stream, pace }
+impl PhasedSocket {
+    pub(crate) fn new(stream: TcpStream, phase_clock: Arc<PhaseClock>) -> Self {
+        Self { stream, phase_clock }
     }
 
     /// Whose reply is being sent has not been idle.
     fn went_on(&self, written: &Poll<io::Result<usize>>) {
-        if matches!(written, Poll::Ready(Ok(_))) && self.pace.phase() == Phase::Idle {
-            self.pace.enter(Phase::Idle);
+        if matches!(written, Poll::Ready(Ok(_))) && self.phase_clock.phase() == Phase::Idle {
+            self.phase_clock.enter(Phase::Idle);
         }
     }
 
-    /// The socket alone: what follows on it has another pace.
+    /// The socket alone: what follows on it has another phase_clock.
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for PhasedSocket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before && self.pace.phase() == Phase::Idle {
-            self.pace.enter(Phase::Header);
+        if buf.filled().len() > before && self.phase_clock.phase() == Phase::Idle {
+            self.phase_clock.enter(Phase::Header);
         }
         polled
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for PhasedSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.went_on(&written);

@@ -1,4 +1,4 @@
-//! Around every request of a client: its admission, the figures by route, the access log at debug, and the net
+//! Around every request of a client: its admission, the metrics by route, the access log at debug, and the net
 //! under a handler that panics.
 
 use std::any::Any;
@@ -19,8 +19,8 @@ use metrics::{Counter, Histogram};
 use parking_lot::RwLock;
 
 use crate::admission::{self, Lane, SMALL_REPLY_BYTES, has_own_lane, is_health};
-use crate::app::Shared;
 use crate::budget::{Budget, Holder};
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::http::connection::Front;
 use crate::http::{origin, paths};
@@ -31,7 +31,7 @@ const NO_ROUTE: &str = "none";
 /// What stands before the router: bounds that hold for every request, and names with slashes made one part.
 #[derive(Clone)]
 pub(crate) struct ClientFront {
-    pub(crate) shared: Shared,
+    pub(crate) context: Arc<Context>,
     pub(crate) router: axum::Router,
 }
 
@@ -43,7 +43,7 @@ impl Front for ClientFront {
             Ok(Some(uri)) => *request.uri_mut() = uri,
             Err(failure) => {
                 let response = failure.into_response();
-                figures(NO_ROUTE, request.method(), &response).finish(Instant::now());
+                metrics_of_response(NO_ROUTE, request.method(), &response).finish(Instant::now());
                 return response;
             }
         }
@@ -56,7 +56,7 @@ impl Front for ClientFront {
         let mut router = self.router.clone();
         match tower::Service::call(&mut router, request).await {
             Ok(response) if is_health => response,
-            Ok(response) => until_read(&self.shared.admission.reply_bytes, Holder::address(from), reads, response),
+            Ok(response) => until_read(&self.context.admission.reply_bytes, Holder::address(from), reads, response),
             Err(never) => match never {},
         }
     }
@@ -89,7 +89,7 @@ pub(crate) struct Inner(pub(crate) axum::Router);
 impl ClientFront {
     /// Checks what holds for every request; gives the URI with its name folded, if it has to be.
     fn prepare(&self, request: &Request) -> Result<Option<axum::http::Uri>, Failure> {
-        let (bytes, header_bytes) = (header_size(request.headers()), self.shared.header_bytes);
+        let (bytes, header_bytes) = (header_size(request.headers()), self.context.header_bytes);
         if bytes > header_bytes {
             let detail = format!(
                 "the header has {bytes} bytes, more than {header_bytes} (limits.header_bytes); send fewer or shorter fields"
@@ -101,7 +101,7 @@ impl ClientFront {
             return origin::check_host_count(request.version(), request.headers()).map(|()| None);
         }
         origin::check_host(request.version(), request.headers())?;
-        self.shared.origins.check(request.method(), request.headers())?;
+        self.context.origins.check(request.method(), request.headers())?;
         paths::fold(request.method(), request.uri())
     }
 }
@@ -112,7 +112,7 @@ fn header_size(headers: &HeaderMap) -> usize {
 }
 
 /// The layer of the router.
-pub(crate) async fn observe(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn middleware(State(context): State<Arc<Context>>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().cloned();
@@ -123,7 +123,7 @@ pub(crate) async fn observe(State(app): State<Shared>, mut request: Request, nex
         let from = admission::address_of(request.extensions().get());
         // A connection has one request at a time; a stream brings the count of its own.
         let lane = has_own_lane(&method, route).then(|| request.extensions_mut().remove::<Lane>().unwrap_or_default());
-        match app.admission.enter(from, lane.as_ref()) {
+        match context.admission.enter(from, lane.as_ref()) {
             Ok(at_work) => {
                 request.extensions_mut().insert(at_work.clone());
                 let response = caught(next.run(request)).await.unwrap_or_else(Failure::into_response);
@@ -133,11 +133,11 @@ pub(crate) async fn observe(State(app): State<Shared>, mut request: Request, nex
             Err(exceeded) => Failure::from(exceeded).into_response(),
         }
     } else {
-        // Whoever asks for health or figures needs them most when the node is overloaded.
+        // Whoever asks for health or metrics needs them most when the node is overloaded.
         caught(next.run(request)).await.unwrap_or_else(Failure::into_response)
     };
     abandoned.not();
-    figures(route, &method, &response).finish(started);
+    metrics_of_response(route, &method, &response).finish(started);
     if let Some(path) = path {
         let (status, took) = (response.status().as_u16(), started.elapsed());
         tracing::debug!(%method, %path, status, took_us = took.as_micros(), "request");
@@ -183,20 +183,20 @@ impl Drop for Abandoned {
 
 /// Counter and latency of one route, method and outcome.
 #[derive(Clone)]
-struct Figures {
+struct RouteMetrics {
     requests: Counter,
     seconds: Histogram,
 }
 
-impl Figures {
+impl RouteMetrics {
     fn finish(&self, started: Instant) {
         self.requests.increment(1);
         self.seconds.record(started.elapsed().as_secs_f64());
     }
 }
 
-/// Looked up by hash instead of registered anew each time: a request should cost the figures no allocation.
-static KNOWN: LazyLock<RwLock<HashMap<Labels, Figures>>> = LazyLock::new(RwLock::default);
+/// Looked up by hash instead of registered anew each time: a request should cost the metrics no allocation.
+static KNOWN: LazyLock<RwLock<HashMap<Labels, RouteMetrics>>> = LazyLock::new(RwLock::default);
 
 /// Route patterns come from the router's table, so there are only so many of these.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -209,21 +209,21 @@ struct Labels {
 
 /// Counts a request that did not pass through the router.
 pub(crate) fn count(route: &'static str, method: &Method, status: u16, code: Option<Code>, started: Instant) {
-    figures_of(route, method, status, code).finish(started);
+    metrics_of(route, method, status, code).finish(started);
 }
 
-fn figures(route: &str, method: &Method, response: &Response) -> Figures {
-    figures_of(route, method, response.status().as_u16(), response.extensions().get::<Code>().copied())
+fn metrics_of_response(route: &str, method: &Method, response: &Response) -> RouteMetrics {
+    metrics_of(route, method, response.status().as_u16(), response.extensions().get::<Code>().copied())
 }
 
-fn figures_of(route: &str, method: &Method, status: u16, code: Option<Code>) -> Figures {
+fn metrics_of(route: &str, method: &Method, status: u16, code: Option<Code>) -> RouteMetrics {
     let labels = Labels { route: hash_of(route), method: method_label(method), status, code };
     if let Some(known) = KNOWN.read().get(&labels) {
         return known.clone();
     }
     let code = code.map_or_else(|| "ok".to_owned(), |code| code.to_string());
     let (route, method) = (route.to_owned(), labels.method);
-    let made = Figures {
+    let made = RouteMetrics {
         requests: metrics::counter!("lockkeeper_http_requests_total",
             "route" => route.clone(), "method" => method, "status" => status.to_string(), "code" => code),
         seconds: metrics::histogram!("lockkeeper_http_request_duration_seconds", "route" => route, "method" => method),
