@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::endpoints::{Endpoint, EndpointError, Endpoints};
 use crate::error::Error;
 use crate::routes::Paging;
-use crate::stream::Hub;
+use crate::stream::StreamHandle;
 
 /// How patient a client is.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub struct Client {
     pub(crate) options: Arc<Options>,
     pub(crate) identity: Option<Identity>,
     /// Over which its session speaks, as long as there is one.
-    pub(crate) stream: Option<Arc<Hub>>,
+    pub(crate) stream: Option<Arc<StreamHandle>>,
 }
 
 impl Client {
@@ -144,7 +144,7 @@ impl Client {
     }
 
     /// The same client, asking over that stream what its session asks.
-    pub(crate) fn over(self, stream: Arc<Hub>) -> Self {
+    pub(crate) fn over(self, stream: Arc<StreamHandle>) -> Self {
         Self { stream: Some(stream), ..self }
     }
 

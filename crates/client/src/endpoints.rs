@@ -103,13 +103,13 @@ impl Endpoints {
         &self.ring
     }
 
-    /// The place of the endpoint to turn to first.
+    /// The index of the endpoint to turn to first.
     pub(crate) fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed) % self.ring.len()
     }
 
-    pub(crate) fn at(&self, place: usize) -> &Endpoint {
-        &self.ring[place % self.ring.len()]
+    pub(crate) fn at(&self, index: usize) -> &Endpoint {
+        &self.ring[index % self.ring.len()]
     }
 
     /// The endpoint at `failed` could not serve: the next is preferred, unless another caller has moved on already.
@@ -118,9 +118,9 @@ impl Endpoints {
         let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The endpoint at `place` has just served where the preferred one did not.
-    pub(crate) fn prefer(&self, place: usize) {
-        self.preferred.store(place % self.ring.len(), Ordering::Relaxed);
+    /// The endpoint at `index` has just served where the preferred one did not.
+    pub(crate) fn prefer(&self, index: usize) {
+        self.preferred.store(index % self.ring.len(), Ordering::Relaxed);
     }
 }
 

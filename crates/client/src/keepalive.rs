@@ -1,4 +1,4 @@
-//! One round of keepalive: ask the preferred endpoint, and another beside it as soon as it is slow, so that a dead or
+//! One round of keepalives: ask the preferred endpoint, and another beside it as soon as it is slow, so that a dead or
 //! frozen node does not cost the session.
 
 use std::collections::VecDeque;
@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Tried};
-use crate::stream::Hub;
+use crate::stream::StreamHandle;
 
-/// How a round ended.
-pub(crate) enum Round {
+/// How a round of keepalives ended.
+pub(crate) enum RoundOutcome {
     /// Acknowledged; counts from when that very request was sent.
     Acknowledged { sent: Moment, timeout: Duration },
     /// The cluster says that the session is over.
@@ -30,62 +30,63 @@ pub(crate) fn hedge_after(timeout: Duration) -> Duration {
     (timeout / 12).clamp(Duration::from_millis(20), Duration::from_millis(500))
 }
 
-/// Whom a round asks.
+/// Where a round sends a keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum KeepaliveTarget {
     /// The session's stream, as it was in that generation after so many messages.
-    Stream { generation: u64, heard: u64 },
-    /// The endpoint at that place, over HTTP.
+    Stream { generation: u64, messages_received: u64 },
+    /// The endpoint at that index, over HTTP.
     Http(usize),
 }
 
 /// The stream first, where there is one, and the endpoint that serves it last; otherwise the ring from the preferred endpoint on.
-fn ways(client: &Client) -> VecDeque<Way> {
+fn targets(client: &Client) -> VecDeque<KeepaliveTarget> {
     let count = client.endpoints.all().len();
-    let up = client.stream.as_ref().and_then(|hub| Some((hub.up()?, hub.heard())));
-    let first = up.map_or(client.endpoints.preferred(), |((place, _), _)| place + 1);
-    let stream = up.map(|((_, generation), heard)| Way::Stream { generation, heard });
-    stream.into_iter().chain((0..count).map(|step| Way::Http((first + step) % count))).collect()
+    let up = client.stream.as_ref().and_then(|stream| Some((stream.up()?, stream.messages_received())));
+    let first = up.map_or(client.endpoints.preferred(), |((index, _), _)| index + 1);
+    let stream =
+        up.map(|((_, generation), messages_received)| KeepaliveTarget::Stream { generation, messages_received });
+    stream.into_iter().chain((0..count).map(|step| KeepaliveTarget::Http((first + step) % count))).collect()
 }
 
 /// Asks until one acknowledges, one says that the session is over, or all have failed within `limit`.
-pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -> Round {
-    let mut ways = ways(client);
-    let first = ways.front().copied();
+pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: Duration) -> RoundOutcome {
+    let mut targets = targets(client);
+    let first = targets.front().copied();
     let mut asked = FuturesUnordered::new();
     let mut failures = Vec::new();
     let mut refused = false;
     loop {
         if asked.is_empty() {
-            match ways.pop_front() {
-                Some(way) => asked.push(ask(client, way, limit)),
+            match targets.pop_front() {
+                Some(target) => asked.push(ask(client, target, limit)),
                 None => {
-                    give_stream_up(client, first, false, "it answered no keepalive, and no other endpoint did");
-                    return Round::Failed(failures.join("; "));
+                    abandon_stream(client, first, false, "it answered no keepalive, and no other endpoint did");
+                    return RoundOutcome::Failed(failures.join("; "));
                 }
             }
         }
         tokio::select! {
-            Some((way, sent, answer)) = asked.next() => match answer {
+            Some((target, sent, answer)) = asked.next() => match answer {
                 Ok(timeout) => {
-                    if let Way::Http(place) = way {
-                        client.endpoints.prefer(place);
-                        give_stream_up(client, first, refused, "another endpoint answered a keepalive, and it did not");
+                    if let KeepaliveTarget::Http(index) = target {
+                        client.endpoints.prefer(index);
+                        abandon_stream(client, first, refused, "another endpoint answered a keepalive, and it did not");
                     }
-                    return Round::Acknowledged { sent, timeout };
+                    return RoundOutcome::Acknowledged { sent, timeout };
                 }
-                Err(error) if says_over(&error) => return Round::Over(error.to_string()),
+                Err(error) if says_over(&error) => return RoundOutcome::Over(error.to_string()),
                 Err(error) => {
-                    refused |= matches!(way, Way::Stream { .. });
+                    refused |= matches!(target, KeepaliveTarget::Stream { .. });
                     failures.push(error.to_string());
-                    if let Some(way) = ways.pop_front() {
-                        asked.push(ask(client, way, limit));
+                    if let Some(target) = targets.pop_front() {
+                        asked.push(ask(client, target, limit));
                     }
                 }
             },
-            () = sleep(hedge_after(timeout)), if !ways.is_empty() => {
-                if let Some(way) = ways.pop_front() {
-                    asked.push(ask(client, way, limit));
+            () = sleep(hedge_after(timeout)), if !targets.is_empty() => {
+                if let Some(target) = targets.pop_front() {
+                    asked.push(ask(client, target, limit));
                 }
             }
         }
@@ -94,31 +95,35 @@ pub(crate) async fn round(client: &Client, timeout: Duration, limit: Duration) -
 
 /// A stream over which nothing came since it was asked is of no use, whatever its connection looks like. Nor is one whose node
 /// could not confirm what another has: it is cut off from the rest.
-fn give_stream_up(client: &Client, way: Option<Way>, refused: bool, why: &str) {
-    if let (Some(hub), Some(Way::Stream { generation, heard })) = (&client.stream, way)
-        && (refused || hub.heard() == heard)
+fn abandon_stream(client: &Client, target: Option<KeepaliveTarget>, refused: bool, why: &str) {
+    if let (Some(stream), Some(KeepaliveTarget::Stream { generation, messages_received })) = (&client.stream, target)
+        && (refused || stream.messages_received() == messages_received)
     {
-        hub.abandon(generation, why);
+        stream.abandon(generation, why);
     }
 }
 
-async fn ask(client: &Client, way: Way, limit: Duration) -> (Way, Moment, Result<Duration, Error>) {
+async fn ask(
+    client: &Client,
+    target: KeepaliveTarget,
+    limit: Duration,
+) -> (KeepaliveTarget, Moment, Result<Duration, Error>) {
     // Before it is handed to any socket: an answer then confirms no more than it should.
     let sent = Moment::now();
-    let answer = match (way, &client.stream) {
-        (Way::Http(place), _) => {
-            let kept = client.keepalive_at(client.endpoints.at(place), limit).await;
+    let answer = match (target, &client.stream) {
+        (KeepaliveTarget::Http(index), _) => {
+            let kept = client.keepalive_at(client.endpoints.at(index), limit).await;
             kept.map(|kept| Duration::from_millis(kept.timeout_ms.into()))
         }
-        (Way::Stream { .. }, Some(hub)) => over_stream(hub, limit).await,
-        (Way::Stream { .. }, None) => Err(unanswered("there is no stream")),
+        (KeepaliveTarget::Stream { .. }, Some(stream)) => over_stream(stream, limit).await,
+        (KeepaliveTarget::Stream { .. }, None) => Err(unanswered("there is no stream")),
     };
     let counted = if mutant!(LeaseFromAnswer) { Moment::now() } else { sent };
-    (way, counted, answer)
+    (target, counted, answer)
 }
 
-async fn over_stream(hub: &Hub, limit: Duration) -> Result<Duration, Error> {
-    let answer = hub.keepalive().ok_or_else(|| unanswered("the stream has just broken"))?;
+async fn over_stream(stream: &StreamHandle, limit: Duration) -> Result<Duration, Error> {
+    let answer = stream.keepalive().ok_or_else(|| unanswered("the stream has just broken"))?;
     match tokio::time::timeout(limit, answer).await {
         Ok(Ok(Ok(timeout))) => Ok(timeout),
         Ok(Ok(Err(why))) => Err(unanswered(&why)),

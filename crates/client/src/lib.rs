@@ -9,7 +9,6 @@
 
 mod client;
 mod clock;
-mod course;
 mod endpoints;
 mod error;
 pub mod fencing;
@@ -18,6 +17,7 @@ mod lease;
 mod liveness;
 pub mod locks;
 pub mod recipes;
+mod retry;
 mod routes;
 mod session;
 mod sse;

@@ -17,9 +17,9 @@ use tokio::time::{sleep, timeout};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::keepalive::{Round, round};
+use crate::keepalive::{RoundOutcome, keepalive_round};
 use crate::lease::Lease;
-use crate::stream::{Hub, Renewal};
+use crate::stream::{Renewal, StreamHandle};
 
 /// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
@@ -72,16 +72,16 @@ pub enum SessionState {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SessionShared {
     client: Client,
     lease: Mutex<Lease>,
     state: watch::Sender<SessionState>,
     renewed: watch::Sender<Moment>,
     /// What its lock handles share.
-    locks: crate::locks::Registry,
+    locks: crate::locks::SessionLocks,
 }
 
-impl Shared {
+impl SessionShared {
     /// Lost for good, and for the first reason that is given.
     fn tell_lost(&self, because: &str) {
         self.state.send_if_modified(|state| {
@@ -94,11 +94,11 @@ impl Shared {
     }
 }
 
-/// Says that the session is lost however its keeper ends: with the runtime on which it was opened, too, while others on another
+/// Says that the session is lost however its keepalive task ends: with the runtime on which it was opened, too, while others on another
 /// runtime wait to hear of it.
-struct LastWord(Arc<Shared>);
+struct LostOnDrop(Arc<SessionShared>);
 
-impl Drop for LastWord {
+impl Drop for LostOnDrop {
     fn drop(&mut self) {
         self.0.tell_lost("nobody renews it any more: it was dropped, or the runtime on which it was opened has ended");
     }
@@ -108,19 +108,19 @@ impl Drop for LastWord {
 /// [`close`](Session::close) ends it at once.
 #[derive(Clone, Debug)]
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionShared>,
     credential: Credential,
-    keeper: Arc<Keeper>,
+    tasks: Arc<SessionTasks>,
 }
 
 /// What keeps it alive, for as long as somebody has the session.
 #[derive(Debug)]
-struct Keeper {
+struct SessionTasks {
     task: JoinHandle<()>,
-    stream: Option<Arc<Hub>>,
+    stream: Option<Arc<StreamHandle>>,
 }
 
-impl Keeper {
+impl SessionTasks {
     fn stop(&self) {
         self.task.abort();
         if let Some(stream) = &self.stream {
@@ -129,7 +129,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for SessionTasks {
     fn drop(&mut self) {
         self.stop();
     }
@@ -152,17 +152,17 @@ impl Session {
         })?;
         let lease = Lease::new(sent, Duration::from_millis(opened.timeout_ms.into()));
         let mut client = client.as_session(credential);
-        let stream = (options.transport == Transport::Stream).then(|| Hub::start(&client, lease.timeout()));
+        let stream = (options.transport == Transport::Stream).then(|| StreamHandle::start(&client, lease.timeout()));
         client.stream = stream.clone();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SessionShared {
             client,
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
-            locks: crate::locks::Registry::default(),
+            locks: crate::locks::SessionLocks::default(),
         });
-        let keeper = Arc::new(Keeper { task: tokio::spawn(keep(LastWord(shared.clone()))), stream });
-        Ok(Self { shared, credential, keeper })
+        let tasks = Arc::new(SessionTasks { task: tokio::spawn(keep(LostOnDrop(shared.clone()))), stream });
+        Ok(Self { shared, credential, tasks })
     }
 
     /// Its number.
@@ -232,7 +232,7 @@ impl Session {
                 return because.clone();
             }
             if state.changed().await.is_err() {
-                return "its keeper has stopped".into();
+                return "its tasks has stopped".into();
             }
         }
     }
@@ -241,7 +241,7 @@ impl Session {
     /// back: broken by force, or its node was deleted. That the session is lost is for [`lost`](Self::lost) to tell; over
     /// [`Transport::Http`] nobody tells, and this never completes.
     pub(crate) fn watch_grant(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
-        let told = self.keeper.stream.as_ref().map(|stream| stream.grants.watch(lock, token));
+        let told = self.tasks.stream.as_ref().map(|stream| stream.grants.watch(lock, token));
         async move {
             match told {
                 Some(told) => told.await,
@@ -250,7 +250,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn lock_registry(&self) -> &crate::locks::Registry {
+    pub(crate) fn session_locks(&self) -> &crate::locks::SessionLocks {
         &self.shared.locks
     }
 
@@ -259,11 +259,11 @@ impl Session {
     /// # Errors
     /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
     pub async fn close(&self) -> Result<(), Error> {
-        // Said before the keeper can say that it was stopped.
+        // Said before the keepalive task can say that it was stopped.
         self.shared.tell_lost("it was closed");
-        self.keeper.task.abort();
+        self.tasks.task.abort();
         let closed = self.shared.client.close_session().await;
-        self.keeper.stop();
+        self.tasks.stop();
         match closed {
             Err(Error::Lost(_)) | Ok(()) => Ok(()),
             Err(other) => Err(other),
@@ -271,8 +271,8 @@ impl Session {
     }
 }
 
-/// The keeper: renews, and says what it finds, until the session is lost.
-async fn keep(last_word: LastWord) {
+/// The keepalive task: renews, and says what it finds, until the session is lost.
+async fn keep(last_word: LostOnDrop) {
     let shared = &last_word.0;
     let mut told = shared.client.stream.as_ref().map(|stream| stream.renewals());
     let because = loop {
@@ -300,7 +300,7 @@ async fn keep(last_word: LastWord) {
         // A round is cut short to tell of trouble and to look at the clock; it is begun again at once.
         let until_failing = now.until(lease.failing_at());
         let cut = if until_failing.is_zero() { until_lost } else { until_failing.min(until_lost) };
-        let attempt = round(&shared.client, lease.timeout(), lease.timeout() / 3);
+        let attempt = keepalive_round(&shared.client, lease.timeout(), lease.timeout() / 3);
         let attempt = timeout(cut.min(LONGEST_NAP.max(lease.timeout() / 3)), attempt);
         let attempted = tokio::select! {
             biased;
@@ -309,14 +309,14 @@ async fn keep(last_word: LastWord) {
             because = told_over(shared) => break because,
         };
         match attempted {
-            Ok(Round::Acknowledged { sent, timeout }) => {
+            Ok(RoundOutcome::Acknowledged { sent, timeout }) => {
                 if !renew(shared, sent, timeout) {
                     // What began when the old deadline had passed cannot be taken back.
                     break "a keepalive was acknowledged too late".into();
                 }
             }
-            Ok(Round::Over(why)) => break why,
-            Ok(Round::Failed(why)) => {
+            Ok(RoundOutcome::Over(why)) => break why,
+            Ok(RoundOutcome::Failed(why)) => {
                 tracing::debug!(why, "keepalive not acknowledged");
                 sleep(PAUSE_AFTER_FAILURE.min(until_lost)).await;
             }
@@ -327,7 +327,7 @@ async fn keep(last_word: LastWord) {
 }
 
 /// A keepalive that was sent then is acknowledged. False if that came after the session was lost without it.
-fn renew(shared: &Shared, sent: Moment, timeout: Duration) -> bool {
+fn renew(shared: &SessionShared, sent: Moment, timeout: Duration) -> bool {
     let (before, after) = {
         let mut lease = shared.lease.lock();
         let before = lease.lost_at();
@@ -363,14 +363,14 @@ async fn renewed(told: &mut Option<watch::Receiver<Option<Renewal>>>) {
 }
 
 /// Completes when the cluster has said on the stream that the session is over.
-async fn told_over(shared: &Shared) -> String {
+async fn told_over(shared: &SessionShared) -> String {
     match &shared.client.stream {
         Some(stream) => stream.over().await,
         None => std::future::pending().await,
     }
 }
 
-fn tell_if_failing(shared: &Shared, lease: &Lease, now: Moment) {
+fn tell_if_failing(shared: &SessionShared, lease: &Lease, now: Moment) {
     if now < lease.failing_at() {
         return;
     }

@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::client::{Client, MAX_ACKNOWLEDGED_IN_HEADER};
-use crate::course::{Course, jitter, refusal};
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
+use crate::retry::{RetryLoop, jitter, refusal};
 
 /// Longest answer that is read.
 pub(crate) const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -29,9 +29,9 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
 /// Whether a request may be sent again when its fate is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
+pub(crate) enum RetryPolicy {
     /// It changes nothing, or a second time changes nothing more.
-    Freely,
+    Always,
     /// Its body carries what makes it one and the same request.
     Idempotent,
     /// With the session's request id; without a session not at all.
@@ -44,13 +44,13 @@ type MakeBody = Arc<dyn Fn() -> Result<Bytes, Error> + Send + Sync>;
 
 /// What to ask.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct RequestSpec {
     pub(crate) method: Method,
     /// Path and query.
     pub(crate) target: String,
     /// Made anew for each try, for bodies that say how long is left to wait.
     pub(crate) body: Option<MakeBody>,
-    pub(crate) repeat: Repeat,
+    pub(crate) repeat: RetryPolicy,
     /// How long the request itself asks the server to wait.
     pub(crate) wait: Duration,
     /// Whether the session's credential goes with it, where there is one.
@@ -59,19 +59,19 @@ pub(crate) struct Ask {
     large: bool,
 }
 
-impl fmt::Debug for Ask {
+impl fmt::Debug for RequestSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.target)
     }
 }
 
-impl Ask {
-    pub(crate) fn new(method: Method, target: String, repeat: Repeat) -> Self {
+impl RequestSpec {
+    pub(crate) fn new(method: Method, target: String, repeat: RetryPolicy) -> Self {
         Self { method, target, body: None, repeat, wait: Duration::ZERO, as_session: true, large: false }
     }
 
     pub(crate) fn get(target: String) -> Self {
-        Self::new(Method::GET, target, Repeat::Freely)
+        Self::new(Method::GET, target, RetryPolicy::Always)
     }
 
     pub(crate) fn json(mut self, body: &(impl Serialize + ?Sized)) -> Result<Self, Error> {
@@ -103,59 +103,59 @@ pub(crate) fn encode(body: &(impl Serialize + ?Sized)) -> Result<Bytes, Error> {
 }
 
 /// How one try went.
-pub(crate) enum Outcome {
+pub(crate) enum AttemptOutcome {
     Answered(Bytes),
     Problem(Box<Problem>),
     /// It never left, or certainly had no effect.
     NotSent(String),
     /// It was sent and no answer came.
-    Open(String),
+    Unanswered(String),
     NotLockkeeper(String),
 }
 
 impl Client {
     /// Asks until there is an answer, a refusal, or no patience left: over the session's stream where there is one, and over HTTP
     /// otherwise.
-    pub(crate) async fn call<T: DeserializeOwned>(&self, ask: &Ask) -> Result<T, Error> {
-        let (endpoint, bytes) = self.call_under(ask, self.request_id(ask), None).await?;
+    pub(crate) async fn call<T: DeserializeOwned>(&self, spec: &RequestSpec) -> Result<T, Error> {
+        let (endpoint, bytes) = self.call_under(spec, self.request_id(spec), None).await?;
         decode(&endpoint, &bytes)
     }
 
     /// The same under an id that the caller keeps, to ask again what became of it.
-    pub(crate) async fn call_as<T: DeserializeOwned>(&self, ask: &Ask, request_id: Uuid) -> Result<T, Error> {
-        let (endpoint, bytes) = self.call_under(ask, Some(request_id), None).await?;
+    pub(crate) async fn call_as<T: DeserializeOwned>(&self, spec: &RequestSpec, request_id: Uuid) -> Result<T, Error> {
+        let (endpoint, bytes) = self.call_under(spec, Some(request_id), None).await?;
         decode(&endpoint, &bytes)
     }
 
     /// A new request id, for requests that are repeated under one.
-    fn request_id(&self, ask: &Ask) -> Option<Uuid> {
-        (ask.repeat == Repeat::ByRequestId && self.identity.is_some()).then(Uuid::new_v4)
+    fn request_id(&self, spec: &RequestSpec) -> Option<Uuid> {
+        (spec.repeat == RetryPolicy::ByRequestId && self.identity.is_some()).then(Uuid::new_v4)
     }
 
     async fn call_under(
         &self,
-        ask: &Ask,
+        spec: &RequestSpec,
         request_id: Option<Uuid>,
         earlier: Option<String>,
     ) -> Result<(Endpoint, Bytes), Error> {
-        Course::new(self, ask, request_id, earlier, !self.is_streamed(ask)).run().await
+        RetryLoop::new(self, spec, request_id, earlier, !self.is_streamed(spec)).run().await
     }
 
-    fn is_streamed(&self, ask: &Ask) -> bool {
-        self.stream.is_some() && ask.as_session && ask.repeat != Repeat::Never && !ask.large
+    fn is_streamed(&self, spec: &RequestSpec) -> bool {
+        self.stream.is_some() && spec.as_session && spec.repeat != RetryPolicy::Never && !spec.large
     }
 
     /// Hands a request over without waiting for what comes of it, from wherever this is called: for what must be said while
     /// something is dropped. Over a stream it comes after all that was asked before and before all that is asked after it. Where no
     /// runtime lives any more nothing is sent, and what the session owns goes with it.
-    pub(crate) fn post(&self, ask: Ask) {
-        let request_id = self.request_id(&ask);
+    pub(crate) fn send_detached(&self, spec: RequestSpec) {
+        let request_id = self.request_id(&spec);
         let left = match &self.stream {
-            Some(hub) if self.is_streamed(&ask) => hub.post(ask, request_id),
-            _ => Err(ask),
+            Some(stream) if self.is_streamed(&spec) => stream.send_detached(spec, request_id),
+            _ => Err(spec),
         };
-        if let Err(ask) = left {
-            self.spawn(move |client| async move { client.see_to(&ask, request_id, None).await });
+        if let Err(spec) = left {
+            self.spawn(move |client| async move { client.retry_until_decided(&spec, request_id, None).await });
         }
     }
 
@@ -169,10 +169,15 @@ impl Client {
 
     /// Has a request carried out of which nobody waits to hear. What the session owns outlives an outage that is shorter than its
     /// timeout, so this does too: it goes on until the cluster has decided. `earlier` says why it may have taken place already.
-    pub(crate) async fn see_to(&self, ask: &Ask, request_id: Option<Uuid>, mut earlier: Option<String>) {
+    pub(crate) async fn retry_until_decided(
+        &self,
+        spec: &RequestSpec,
+        request_id: Option<Uuid>,
+        mut earlier: Option<String>,
+    ) {
         let give_up_at = Instant::now() + LONGEST_OUTAGE;
-        while let Err(error) = self.call_under(ask, request_id, earlier.clone()).await {
-            tracing::debug!(%error, target = ask.target, "a request that nobody waits for failed");
+        while let Err(error) = self.call_under(spec, request_id, earlier.clone()).await {
+            tracing::debug!(%error, target = spec.target, "a request that nobody waits for failed");
             if Instant::now() >= give_up_at {
                 return;
             }
@@ -187,37 +192,37 @@ impl Client {
         }
     }
 
-    pub(crate) async fn try_once(
+    pub(crate) async fn attempt(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask,
+        spec: &RequestSpec,
         request_id: Option<Uuid>,
         give_up_at: Instant,
-    ) -> Result<Outcome, Error> {
-        let request = self.request(endpoint, ask, request_id)?;
+    ) -> Result<AttemptOutcome, Error> {
+        let request = self.request(endpoint, spec, request_id)?;
         let left = give_up_at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let limit = (self.options.attempt_timeout + ask.wait).min(left);
+        let limit = (self.options.attempt_timeout + spec.wait).min(left);
         let answer = async {
             tokio::select! {
                 outcome = send(request) => outcome,
-                () = self.dead(endpoint, ask.wait) => Outcome::Open("the node no longer answers".into()),
+                () = self.dead(endpoint, spec.wait) => AttemptOutcome::Unanswered("the node no longer answers".into()),
             }
         };
         let outcome = tokio::time::timeout(limit, answer).await;
-        Ok(outcome.unwrap_or_else(|_| Outcome::Open(format!("no answer within {} ms", limit.as_millis()))))
+        Ok(outcome.unwrap_or_else(|_| AttemptOutcome::Unanswered(format!("no answer within {} ms", limit.as_millis()))))
     }
 
     pub(crate) fn request(
         &self,
         endpoint: &Endpoint,
-        ask: &Ask,
+        spec: &RequestSpec,
         request_id: Option<Uuid>,
     ) -> Result<reqwest::RequestBuilder, Error> {
-        let mut request = self.http.request(ask.method.clone(), format!("{endpoint}{}", ask.target));
-        if let Some(make) = &ask.body {
+        let mut request = self.http.request(spec.method.clone(), format!("{endpoint}{}", spec.target));
+        if let Some(make) = &spec.body {
             request = request.header(reqwest::header::CONTENT_TYPE, "application/json").body(make()?);
         }
-        if let Some(identity) = self.identity.as_ref().filter(|_| ask.as_session) {
+        if let Some(identity) = self.identity.as_ref().filter(|_| spec.as_session) {
             request = request.header(SESSION_HEADER, identity.credential.to_string());
             if let Some(id) = request_id {
                 request = request.header(REQUEST_ID_HEADER, id.to_string());
@@ -248,28 +253,28 @@ pub(crate) fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     at.to_string()
 }
 
-async fn send(request: reqwest::RequestBuilder) -> Outcome {
+async fn send(request: reqwest::RequestBuilder) -> AttemptOutcome {
     let mut response = match request.send().await {
         Ok(response) => response,
-        Err(error) if error.is_connect() || error.is_builder() => return Outcome::NotSent(root_cause(&error)),
-        Err(error) => return Outcome::Open(root_cause(&error)),
+        Err(error) if error.is_connect() || error.is_builder() => return AttemptOutcome::NotSent(root_cause(&error)),
+        Err(error) => return AttemptOutcome::Unanswered(root_cause(&error)),
     };
     let status = response.status();
     let mut body = BytesMut::new();
     loop {
         match response.chunk().await {
             Ok(Some(piece)) if body.len() + piece.len() <= MAX_ANSWER_BYTES => body.extend_from_slice(&piece),
-            Ok(Some(_)) => return Outcome::NotLockkeeper(format!("longer than {MAX_ANSWER_BYTES} bytes")),
+            Ok(Some(_)) => return AttemptOutcome::NotLockkeeper(format!("longer than {MAX_ANSWER_BYTES} bytes")),
             Ok(None) => break,
-            Err(error) => return Outcome::Open(root_cause(&error)),
+            Err(error) => return AttemptOutcome::Unanswered(root_cause(&error)),
         }
     }
     if status.is_success() {
-        return Outcome::Answered(body.freeze());
+        return AttemptOutcome::Answered(body.freeze());
     }
     match serde_json::from_slice::<Problem>(&body) {
-        Ok(problem) => Outcome::Problem(Box::new(problem)),
-        Err(_) => Outcome::NotLockkeeper(format!("status {status} without a problem document")),
+        Ok(problem) => AttemptOutcome::Problem(Box::new(problem)),
+        Err(_) => AttemptOutcome::NotLockkeeper(format!("status {status} without a problem document")),
     }
 }
 
@@ -282,10 +287,10 @@ pub(crate) async fn send_once<T: DeserializeOwned>(
     let unreachable = |why| Error::Unreachable { tried: vec![Tried { endpoint: endpoint.to_string(), why }] };
     match tokio::time::timeout(limit, send(request)).await {
         Err(_) => Err(unreachable(format!("no answer within {} ms", limit.as_millis()))),
-        Ok(Outcome::Answered(bytes)) => decode(endpoint, &bytes),
-        Ok(Outcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),
-        Ok(Outcome::Problem(problem)) => Err(refusal(*problem, true)),
-        Ok(Outcome::NotSent(why) | Outcome::Open(why)) => Err(unreachable(why)),
-        Ok(Outcome::NotLockkeeper(why)) => Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }),
+        Ok(AttemptOutcome::Answered(bytes)) => decode(endpoint, &bytes),
+        Ok(AttemptOutcome::Problem(problem)) if problem.code.is_transient() => Err(unreachable(problem.to_string())),
+        Ok(AttemptOutcome::Problem(problem)) => Err(refusal(*problem, true)),
+        Ok(AttemptOutcome::NotSent(why) | AttemptOutcome::Unanswered(why)) => Err(unreachable(why)),
+        Ok(AttemptOutcome::NotLockkeeper(why)) => Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }),
     }
 }

@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::error::{Error, Tried};
 use crate::routes::Query;
 use crate::sse::{SseEvent, SseParser};
-use crate::stream::{Subscription, Told};
+use crate::stream::{WatchMessage, WatchSubscription};
 use crate::transport::root_cause;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -58,19 +58,19 @@ pub enum WatchItem {
 
 type Pieces = Pin<Box<dyn Stream<Item = reqwest::Result<Bytes>> + Send>>;
 
-struct Connection {
+struct SseConnection {
     pieces: Pieces,
     parser: SseParser,
-    place: usize,
+    index: usize,
 }
 
 /// A watch; connects when first asked.
 pub struct Watch {
     client: Client,
     options: WatchOptions,
-    connection: Option<Connection>,
+    connection: Option<SseConnection>,
     ready: VecDeque<SseEvent>,
-    subscription: Option<Subscription>,
+    subscription: Option<WatchSubscription>,
     /// Changes of one transaction that came over the stream; with the last of them it is complete.
     transaction: VecDeque<Change>,
     /// Changes already given of a transaction that is not complete: its zxid and how many. A break now makes them come again.
@@ -123,8 +123,8 @@ impl Watch {
             }
             let step = match self.ready.pop_front() {
                 Some(event) => self.understand(&event),
-                None if self.subscription.is_some() => self.hear().await,
-                None if self.connection.is_some() => self.receive().await,
+                None if self.subscription.is_some() => self.receive_from_stream().await,
+                None if self.connection.is_some() => self.receive_sse().await,
                 None => self.connect().await,
             };
             match step {
@@ -181,7 +181,7 @@ impl Watch {
         }
     }
 
-    /// Moves the place to resume from once a transaction is complete, and tells whether its change was not given before the last break.
+    /// Moves the zxid to resume from once a transaction is complete, and tells whether its change was not given before the last break.
     fn is_news(&mut self, zxid: u64, complete: bool) -> bool {
         let repeated = self.given.0 == zxid && self.repeated > 0;
         if complete {
@@ -200,7 +200,7 @@ impl Watch {
         Error::NotLockkeeper { endpoint: self.client.preferred().to_string(), why }
     }
 
-    async fn receive(&mut self) -> Step {
+    async fn receive_sse(&mut self) -> Step {
         let Some(connection) = &mut self.connection else { return Step::Again };
         let why = match timeout(self.options.silence, connection.pieces.next()).await {
             Ok(Some(Ok(piece))) => match connection.parser.feed(&piece) {
@@ -214,38 +214,38 @@ impl Watch {
             Ok(None) => "the node ended the stream".into(),
             Err(_) => format!("silent for {} s", self.options.silence.as_secs()),
         };
-        let place = connection.place;
+        let index = connection.index;
         self.connection = None;
-        self.failed(place, why).await
+        self.failed(index, why).await
     }
 
     /// What comes over the stream, which mends itself.
-    async fn hear(&mut self) -> Step {
+    async fn receive_from_stream(&mut self) -> Step {
         let Some(subscription) = &mut self.subscription else { return Step::Again };
-        let hub = subscription.hub().clone();
+        let stream = subscription.stream().clone();
         let told = match self.options.patience {
             None => subscription.next().await,
             Some(patience) => tokio::select! {
                 told = subscription.next() => told,
-                () = hub.down_for(patience) => return Step::End(Error::Unreachable { tried: hub.tried() }),
+                () = stream.down_for(patience) => return Step::End(Error::Unreachable { tried: stream.tried() }),
             },
         };
         match told {
-            Some(Told::Begun(zxid)) => {
+            Some(WatchMessage::Begun(zxid)) => {
                 self.options.from.get_or_insert(zxid);
                 Step::Again
             }
-            Some(Told::Changes(zxid, changes)) => {
+            Some(WatchMessage::Changes(zxid, changes)) => {
                 self.pause = FIRST_PAUSE;
                 let whole = changes.into_iter().map(|change| Change { zxid, kind: change.kind, path: change.path });
                 self.transaction.extend(whole);
                 Step::Again
             }
-            Some(Told::Bookmark(zxid)) => {
+            Some(WatchMessage::Bookmark(zxid)) => {
                 self.pause = FIRST_PAUSE;
                 if self.is_news(zxid, true) { Step::Item(WatchItem::Bookmark(zxid)) } else { Step::Again }
             }
-            Some(Told::Ended(problem)) => {
+            Some(WatchMessage::Ended(problem)) => {
                 self.subscription = None;
                 let again = problem.code.is_transient()
                     || matches!(problem.code, Code::UnknownOutcome | Code::SessionExpired | Code::Cancelled);
@@ -269,15 +269,15 @@ impl Watch {
     }
 
     async fn connect(&mut self) -> Step {
-        if let Some(hub) = &self.client.stream
-            && let Some(subscription) = hub.watch(&self.options.path, self.options.recursive, self.options.from)
+        if let Some(stream) = &self.client.stream
+            && let Some(subscription) = stream.watch(&self.options.path, self.options.recursive, self.options.from)
         {
             self.repeated = self.given.1;
             self.subscription = Some(subscription);
             return Step::Again;
         }
-        let place = self.client.endpoints.preferred();
-        let endpoint = self.client.endpoints.at(place).clone();
+        let index = self.client.endpoints.preferred();
+        let endpoint = self.client.endpoints.at(index).clone();
         let target = Query::default()
             .with("path", &self.options.path)
             .maybe("recursive", self.options.recursive.then_some("true"))
@@ -286,8 +286,8 @@ impl Watch {
         let request = self.client.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
         let response = match timeout(self.client.options.attempt_timeout, request).await {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return self.failed(place, root_cause(&error)).await,
-            Err(_) => return self.failed(place, "no answer in time".into()).await,
+            Ok(Err(error)) => return self.failed(index, root_cause(&error)).await,
+            Err(_) => return self.failed(index, "no answer in time".into()).await,
         };
         if response.status().is_success() {
             // Where the stream begins, so that a break before the first event leaves no gap.
@@ -297,24 +297,24 @@ impl Watch {
             self.broken_since = None;
             self.repeated = self.given.1;
             self.connection =
-                Some(Connection { pieces: Box::pin(response.bytes_stream()), parser: SseParser::new(), place });
+                Some(SseConnection { pieces: Box::pin(response.bytes_stream()), parser: SseParser::new(), index });
             return Step::Again;
         }
         let status = response.status();
         match response.json::<Problem>().await {
             Ok(problem) if problem.code.is_transient() || problem.code == Code::UnknownOutcome => {
-                self.failed(place, problem.to_string()).await
+                self.failed(index, problem.to_string()).await
             }
             Ok(problem) => Step::End(Error::Refused(Box::new(problem))),
             Err(_) => Step::End(self.not_lockkeeper(format!("status {status} without a problem document"))),
         }
     }
 
-    async fn failed(&mut self, place: usize, why: String) -> Step {
-        let endpoint = self.client.endpoints.at(place).to_string();
+    async fn failed(&mut self, index: usize, why: String) -> Step {
+        let endpoint = self.client.endpoints.at(index).to_string();
         self.tried.retain(|tried| tried.endpoint != endpoint);
         self.tried.push(Tried { endpoint, why });
-        self.client.endpoints.move_on_from(place);
+        self.client.endpoints.move_on_from(index);
         let since = *self.broken_since.get_or_insert_with(Instant::now);
         if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {
             return Step::End(Error::Unreachable { tried: std::mem::take(&mut self.tried) });

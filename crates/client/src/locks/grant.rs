@@ -11,31 +11,31 @@ use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquired;
 use tokio::sync::watch;
 
-use super::request::Request;
-use super::settle;
+use super::cleanup;
+use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::{Session, SessionState};
 
 /// See the module's text.
 pub(crate) struct Grant {
     session: Session,
-    request: Request,
+    request: LockRequest,
     token: u64,
     /// Where in the replicated order the answer stood.
     zxid: u64,
     /// Completes when the cluster tells that the lock was taken away.
-    taken: Shared<BoxFuture<'static, String>>,
+    revoked: Shared<BoxFuture<'static, String>>,
     /// Whether it is still to be given back.
-    owed: bool,
+    to_release: bool,
 }
 
 impl Grant {
-    pub(crate) fn new(session: &Session, request: &Request, acquired: &Acquired) -> Self {
+    pub(crate) fn new(session: &Session, request: &LockRequest, acquired: &Acquired) -> Self {
         let (token, zxid) = (acquired.token, acquired.zxid);
         let told = request.names().map(|name| session.watch_grant(name, token).boxed());
-        let taken = select_all(told).map(|(because, ..)| because).boxed().shared();
+        let revoked = select_all(told).map(|(because, ..)| because).boxed().shared();
         tracing::debug!(lock = request.first, token, session = session.id(), "granted");
-        Self { session: session.clone(), request: request.clone(), token, zxid, taken, owed: true }
+        Self { session: session.clone(), request: request.clone(), token, zxid, revoked, to_release: true }
     }
 
     pub(crate) fn token(&self) -> u64 {
@@ -58,7 +58,7 @@ impl Grant {
 
     /// Why it does not hold any more, if that is so. Looks at the clock, not only at what was told.
     pub(crate) fn loss(&self) -> Option<String> {
-        if let Some(because) = self.taken.clone().now_or_never() {
+        if let Some(because) = self.revoked.clone().now_or_never() {
             return Some(because);
         }
         self.session.loss()
@@ -70,11 +70,11 @@ impl Grant {
 
     /// Completes when it does not hold any more without having been given back.
     pub(crate) fn lost(&self) -> impl Future<Output = String> + Send + use<> {
-        let (state, taken, token) = (self.session.state(), self.taken.clone(), self.token);
+        let (state, revoked, token) = (self.session.state(), self.revoked.clone(), self.token);
         async move {
             let because = tokio::select! {
                 biased;
-                because = taken => because,
+                because = revoked => because,
                 because = session_lost(state) => because,
             };
             tracing::debug!(token, because, "lock lost");
@@ -89,7 +89,7 @@ impl Grant {
         let result = answer.map(drop).map_err(|error| self.as_loss(error));
         // Unreachable or unknown: dropping it sees to the rest. So it does to the locks that are held together with one that is lost.
         let settled = matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
-        self.owed = !settled || result.is_err() && !self.request.also.is_empty();
+        self.to_release = !settled || result.is_err() && !self.request.also.is_empty();
         result
     }
 
@@ -112,8 +112,8 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if self.owed {
-            settle::give_back(&self.session, &self.request, self.token);
+        if self.to_release {
+            cleanup::release_detached(&self.session, &self.request, self.token);
         }
     }
 }

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::grant::Grant;
-use super::shared::Turn;
+use super::shared_queue::LocalTurn;
 use crate::error::Error;
 
 /// What kinds of guard there are. The kind says what a guard can do beyond what all can.
@@ -36,12 +36,12 @@ pub mod kind {
 
 /// What a guard holds: a share in a grant of the cluster. The last share that goes gives the grant back, unless the guard was one
 /// turn among several of this process: then the end of the turn decides.
-pub(crate) struct Held {
+pub(crate) struct Hold {
     pub(super) grant: Arc<Grant>,
-    turn: Option<Turn>,
+    turn: Option<LocalTurn>,
 }
 
-impl Held {
+impl Hold {
     pub(super) fn new(grant: Grant) -> Self {
         Self::share(Arc::new(grant))
     }
@@ -50,7 +50,7 @@ impl Held {
         Self { grant, turn: None }
     }
 
-    pub(super) fn for_turn(grant: Arc<Grant>, turn: Turn) -> Self {
+    pub(super) fn for_turn(grant: Arc<Grant>, turn: LocalTurn) -> Self {
         Self { grant, turn: Some(turn) }
     }
 
@@ -108,16 +108,16 @@ impl Held {
 /// ```
 #[must_use = "the lock is given back as soon as its guard is dropped"]
 pub struct Guard<K = kind::Exclusive> {
-    held: Held,
+    held: Hold,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Guard<K> {
-    pub(crate) fn new(held: Held) -> Self {
+    pub(crate) fn new(held: Hold) -> Self {
         Self { held, kind: PhantomData }
     }
 
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn held(&self) -> &Hold {
         &self.held
     }
 

@@ -2,42 +2,42 @@
 
 use std::time::Duration;
 
-use super::guard::{Guard, Held};
-use super::request::{Patience, Request};
-use super::wait::obtain;
+use super::acquire::acquire;
+use super::guard::{Guard, Hold};
+use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
 #[derive(Clone, Debug)]
-pub(super) struct Handle {
+pub(super) struct LockHandle {
     pub(super) session: Session,
-    pub(super) request: Request,
+    pub(super) request: LockRequest,
 }
 
-impl Handle {
-    pub(super) fn new(session: &Session, request: Request) -> Self {
+impl LockHandle {
+    pub(super) fn new(session: &Session, request: LockRequest) -> Self {
         Self { session: session.clone(), request }
     }
 
     pub(super) async fn wait<K>(&self) -> Result<Guard<K>, Error> {
         loop {
-            if let Some(guard) = self.obtain(Patience::Endless).await? {
+            if let Some(guard) = self.acquire(Wait::Endless).await? {
                 return Ok(guard);
             }
         }
     }
 
     pub(super) async fn try_once<K>(&self) -> Result<Option<Guard<K>>, Error> {
-        self.obtain(Patience::Try).await
+        self.acquire(Wait::Try).await
     }
 
     pub(super) async fn wait_for<K>(&self, wait: Duration) -> Result<Option<Guard<K>>, Error> {
-        self.obtain(Patience::lasting(wait)).await
+        self.acquire(Wait::lasting(wait)).await
     }
 
-    pub(super) async fn obtain<K>(&self, patience: Patience) -> Result<Option<Guard<K>>, Error> {
-        let grant = obtain(&self.session, &self.request, patience).await?;
-        Ok(grant.map(|grant| Guard::new(Held::new(grant))))
+    pub(super) async fn acquire<K>(&self, wait: Wait) -> Result<Option<Guard<K>>, Error> {
+        let grant = acquire(&self.session, &self.request, wait).await?;
+        Ok(grant.map(|grant| Guard::new(Hold::new(grant))))
     }
 }
 

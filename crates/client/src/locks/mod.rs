@@ -7,31 +7,31 @@
 //! Every guard has a fencing token. Holding a guard is a good reason to act; that the resource checks the token is what makes
 //! acting safe.
 
+mod acquire;
+mod cleanup;
 mod grant;
 mod guard;
 mod handle;
-mod line;
+mod local_queue;
 mod multi;
 mod mutex;
+mod owners;
 mod reentrant;
-mod reentry;
-mod registry;
 mod request;
 mod rwlock;
 mod semaphore;
-mod settle;
-mod shared;
+mod session_locks;
+mod shared_queue;
 mod spin;
-mod wait;
 
 pub use guard::{Guard, kind};
-pub use line::Sharing;
+pub use local_queue::Sharing;
 pub use multi::{MultiGuard, MultiLock};
 pub use mutex::Lock;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
-pub(crate) use registry::Registry;
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
+pub(crate) use session_locks::SessionLocks;
 pub use spin::{Backoff, SpinLock};
 
 use crate::session::Session;

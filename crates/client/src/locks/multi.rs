@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::guard::{Guard, kind};
-use super::handle::{Handle, asking_options};
-use super::request::Request;
+use super::handle::{LockHandle, asking_options};
+use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -32,12 +32,12 @@ pub type MultiGuard = Guard<kind::Together>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiLock {
-    handle: Handle,
+    handle: LockHandle,
 }
 
 impl MultiLock {
     pub(super) fn new(session: &Session, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        Self { handle: Handle::new(session, Request::together(names)) }
+        Self { handle: LockHandle::new(session, LockRequest::together(names)) }
     }
 
     asking_options!(handle);

@@ -5,9 +5,9 @@ use std::time::Duration;
 use lockkeeper_api::locks::Mode;
 
 use super::guard::Guard;
-use super::handle::{Handle, asking_options};
-use super::line::Sharing;
-use super::request::{Patience, Request};
+use super::handle::{LockHandle, asking_options};
+use super::local_queue::Sharing;
+use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
@@ -35,13 +35,13 @@ use crate::session::Session;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
-    handle: Handle,
+    handle: LockHandle,
     sharing: Option<Sharing>,
 }
 
 impl Lock {
     pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
-        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)), sharing: None }
+        Self { handle: LockHandle::new(session, LockRequest::new(name, Mode::Exclusive)), sharing: None }
     }
 
     asking_options!(handle);
@@ -94,7 +94,7 @@ impl Lock {
     /// [`Error::Lost`] if the session was lost while waiting; otherwise see [`Error`].
     pub async fn lock(&self) -> Result<Guard, Error> {
         loop {
-            if let Some(guard) = self.obtain(Patience::Endless).await? {
+            if let Some(guard) = self.acquire(Wait::Endless).await? {
                 return Ok(guard);
             }
         }
@@ -105,7 +105,7 @@ impl Lock {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.obtain(Patience::Try).await
+        self.acquire(Wait::Try).await
     }
 
     /// Waits for the lock for so long at most. Finding a node that serves may come on top.
@@ -113,12 +113,12 @@ impl Lock {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.obtain(Patience::lasting(wait)).await
+        self.acquire(Wait::lasting(wait)).await
     }
 
-    async fn obtain(&self, patience: Patience) -> Result<Option<Guard>, Error> {
-        let Some(sharing) = self.sharing else { return self.handle.obtain(patience).await };
-        let line = self.handle.session.lock_registry().lines.line(&self.handle, sharing);
-        Ok(line.obtain(patience).await?.map(Guard::new))
+    async fn acquire(&self, wait: Wait) -> Result<Option<Guard>, Error> {
+        let Some(sharing) = self.sharing else { return self.handle.acquire(wait).await };
+        let queue = self.handle.session.session_locks().queues.queue(&self.handle, sharing);
+        Ok(queue.acquire(wait).await?.map(Guard::new))
     }
 }

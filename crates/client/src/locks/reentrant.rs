@@ -6,12 +6,12 @@ use std::time::Duration;
 use lockkeeper_api::locks::Mode;
 use tokio::time::timeout_at;
 
+use super::acquire::acquire;
 use super::grant::Grant;
-use super::guard::{Guard, Held, kind};
-use super::handle::{Handle, asking_options};
-use super::reentry::Owner;
-use super::request::{Patience, Request};
-use super::wait::obtain;
+use super::guard::{Guard, Hold, kind};
+use super::handle::{LockHandle, asking_options};
+use super::owners::Owner;
+use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
@@ -42,12 +42,12 @@ pub type ReentrantGuard = Guard<kind::Reentrant>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct ReentrantLock {
-    handle: Handle,
+    handle: LockHandle,
 }
 
 impl ReentrantLock {
     pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
-        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)) }
+        Self { handle: LockHandle::new(session, LockRequest::new(name, Mode::Exclusive)) }
     }
 
     asking_options!(handle);
@@ -66,7 +66,7 @@ impl ReentrantLock {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<ReentrantGuard>, Error> {
-        self.enter(Owner::current(), Patience::Try).await
+        self.enter(Owner::current(), Wait::Try).await
     }
 
     /// Takes it for the current task, waiting for so long at most.
@@ -74,7 +74,7 @@ impl ReentrantLock {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<ReentrantGuard>, Error> {
-        self.enter(Owner::current(), Patience::lasting(wait)).await
+        self.enter(Owner::current(), Wait::lasting(wait)).await
     }
 
     /// Takes it for an owner by that name, such as an order or a request that several tasks work on.
@@ -90,7 +90,7 @@ impl ReentrantLock {
     /// # Errors
     /// As [`lock`](Self::lock).
     pub async fn try_lock_as(&self, owner: impl AsRef<str>) -> Result<Option<ReentrantGuard>, Error> {
-        self.enter(Owner::Named(owner.as_ref().into()), Patience::Try).await
+        self.enter(Owner::Named(owner.as_ref().into()), Wait::Try).await
     }
 
     /// Takes it for an owner by that name, waiting for so long at most.
@@ -102,31 +102,31 @@ impl ReentrantLock {
         owner: impl AsRef<str>,
         wait: Duration,
     ) -> Result<Option<ReentrantGuard>, Error> {
-        self.enter(Owner::Named(owner.as_ref().into()), Patience::lasting(wait)).await
+        self.enter(Owner::Named(owner.as_ref().into()), Wait::lasting(wait)).await
     }
 
     async fn wait(&self, owner: Owner) -> Result<ReentrantGuard, Error> {
         loop {
-            if let Some(guard) = self.enter(owner.clone(), Patience::Endless).await? {
+            if let Some(guard) = self.enter(owner.clone(), Wait::Endless).await? {
                 return Ok(guard);
             }
         }
     }
 
-    async fn enter(&self, owner: Owner, patience: Patience) -> Result<Option<ReentrantGuard>, Error> {
-        let Handle { session, request } = &self.handle;
-        let slot = session.lock_registry().owners.slot(&request.first, &owner);
+    async fn enter(&self, owner: Owner, wait: Wait) -> Result<Option<ReentrantGuard>, Error> {
+        let LockHandle { session, request } = &self.handle;
+        let slot = session.session_locks().owners.slot(&request.first, &owner);
         // Somebody may be asking for the same owner at this moment; what comes of that is this one's as well.
-        let mut hold = match patience {
-            Patience::Try => match slot.try_lock() {
+        let mut hold = match wait {
+            Wait::Try => match slot.try_lock() {
                 Ok(hold) => hold,
                 Err(_) => return Ok(None),
             },
-            Patience::Until(at) => match timeout_at(at, slot.lock()).await {
+            Wait::Until(at) => match timeout_at(at, slot.lock()).await {
                 Ok(hold) => hold,
                 Err(_) => return Ok(None),
             },
-            Patience::Endless => slot.lock().await,
+            Wait::Endless => slot.lock().await,
         };
         if let Some(grant) = hold.upgrade() {
             return match grant.loss() {
@@ -134,7 +134,7 @@ impl ReentrantLock {
                 Some(because) => Err(Error::Lost(because)),
             };
         }
-        let Some(grant) = obtain(session, request, patience).await? else { return Ok(None) };
+        let Some(grant) = acquire(session, request, wait).await? else { return Ok(None) };
         let grant = Arc::new(grant);
         *hold = Arc::downgrade(&grant);
         Ok(Some(guard(grant)))
@@ -142,7 +142,7 @@ impl ReentrantLock {
 }
 
 fn guard(grant: Arc<Grant>) -> ReentrantGuard {
-    Guard::new(Held::share(grant))
+    Guard::new(Hold::share(grant))
 }
 
 impl ReentrantGuard {

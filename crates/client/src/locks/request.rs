@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 /// One kind of request; the same for every wait of a handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct LockRequest {
     /// The lock in the path of the call.
     pub(crate) first: String,
     /// Those that are taken together with it.
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) delay_ms: u32,
 }
 
-impl Request {
+impl LockRequest {
     pub(crate) fn new(name: impl Into<String>, mode: Mode) -> Self {
         Self { first: name.into(), also: Vec::new(), mode, permits: None, label: String::new(), delay_ms: 0 }
     }
@@ -61,14 +61,14 @@ impl Request {
 
     /// The release of one who does not wait for the answer. It takes what is left: if one of several locks was broken by force, a
     /// release of all would be refused, and the others would stay with a session that lives on.
-    pub(crate) fn parting(&self, token: u64) -> Release {
+    pub(crate) fn detached_release(&self, token: u64) -> Release {
         Release { even_in_part: !self.also.is_empty(), ..self.release(token) }
     }
 }
 
 /// How long to wait in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum Wait {
     /// Not at all.
     Try,
     /// Until then.
@@ -77,7 +77,7 @@ pub(crate) enum Patience {
     Endless,
 }
 
-impl Patience {
+impl Wait {
     /// A time so long that it cannot be expressed is endless.
     pub(crate) fn lasting(wait: Duration) -> Self {
         Instant::now().checked_add(wait).map_or(Self::Endless, Self::Until)
@@ -116,28 +116,31 @@ mod tests {
 
     #[test]
     fn names_together_are_a_set() {
-        let request = Request::together(["b", "a", "b", "c"]);
+        let request = LockRequest::together(["b", "a", "b", "c"]);
         assert_eq!(request.names().collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(request.release(7), Release { token: 7, also: vec!["b".into(), "c".into()], even_in_part: false });
-        assert!(request.parting(7).even_in_part && !Request::new("a", Mode::Exclusive).parting(7).even_in_part);
-        assert_eq!(Request::together(Vec::<String>::new()).first, "");
+        assert!(
+            request.detached_release(7).even_in_part
+                && !LockRequest::new("a", Mode::Exclusive).detached_release(7).even_in_part
+        );
+        assert_eq!(LockRequest::together(Vec::<String>::new()).first, "");
     }
 
     #[test]
     fn patience_runs_out() {
         let longest = Duration::from_secs(600);
-        assert_eq!(Patience::Try.left(longest), Duration::ZERO);
-        assert!(Patience::Try.is_over());
-        assert_eq!(Patience::Endless.left(longest), longest);
-        assert_eq!(Patience::lasting(Duration::MAX), Patience::Endless);
-        let hour = Patience::lasting(Duration::from_secs(3_600));
+        assert_eq!(Wait::Try.left(longest), Duration::ZERO);
+        assert!(Wait::Try.is_over());
+        assert_eq!(Wait::Endless.left(longest), longest);
+        assert_eq!(Wait::lasting(Duration::MAX), Wait::Endless);
+        let hour = Wait::lasting(Duration::from_secs(3_600));
         assert_eq!(hour.left(longest), longest);
-        assert!(!hour.is_over() && Patience::lasting(Duration::ZERO).is_over());
+        assert!(!hour.is_over() && Wait::lasting(Duration::ZERO).is_over());
     }
 
     #[test]
     fn the_wire_form_says_no_more_than_was_asked() {
-        let mut request = Request::new("a", Mode::Exclusive);
+        let mut request = LockRequest::new("a", Mode::Exclusive);
         let ask = request.acquire(Uuid::nil(), Duration::from_millis(5));
         assert_eq!(ask, Acquire { wait_ms: 5, request_id: Some(Uuid::nil()), ..Acquire::default() });
         request.delayed_by(Duration::MAX);

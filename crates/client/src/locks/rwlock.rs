@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockkeeper_api::locks::Mode;
 
 use super::guard::{Guard, kind};
-use super::handle::{Handle, asking_options};
-use super::request::Request;
+use super::handle::{LockHandle, asking_options};
+use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -39,16 +39,16 @@ pub type WriteGuard = Guard<kind::Write>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    reading: Handle,
-    writing: Handle,
+    reading: LockHandle,
+    writing: LockHandle,
 }
 
 impl RwLock {
     pub(super) fn new(session: &Session, name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
-            reading: Handle::new(session, Request::new(name.clone(), Mode::Shared)),
-            writing: Handle::new(session, Request::new(name, Mode::Write)),
+            reading: LockHandle::new(session, LockRequest::new(name.clone(), Mode::Shared)),
+            writing: LockHandle::new(session, LockRequest::new(name, Mode::Write)),
         }
     }
 

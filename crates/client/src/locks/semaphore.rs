@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockkeeper_api::locks::Mode;
 
 use super::guard::{Guard, kind};
-use super::handle::{Handle, asking_options};
-use super::request::Request;
+use super::handle::{LockHandle, asking_options};
+use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -37,13 +37,13 @@ pub type Permit = Guard<kind::Permit>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    handle: Handle,
+    handle: LockHandle,
 }
 
 impl Semaphore {
     pub(super) fn new(session: &Session, name: impl Into<String>, permits: u16) -> Self {
-        let request = Request { permits: Some(permits), ..Request::new(name, Mode::Permit) };
-        Self { handle: Handle::new(session, request) }
+        let request = LockRequest { permits: Some(permits), ..LockRequest::new(name, Mode::Permit) };
+        Self { handle: LockHandle::new(session, request) }
     }
 
     asking_options!(handle);

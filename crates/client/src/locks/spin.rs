@@ -7,8 +7,8 @@ use rand::Rng;
 use tokio::time::sleep;
 
 use super::guard::Guard;
-use super::handle::{Handle, asking_options};
-use super::request::{Patience, Request};
+use super::handle::{LockHandle, asking_options};
+use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
@@ -63,13 +63,13 @@ impl Backoff {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SpinLock {
-    handle: Handle,
+    handle: LockHandle,
     backoff: Backoff,
 }
 
 impl SpinLock {
     pub(super) fn new(session: &Session, name: impl Into<String>, backoff: Backoff) -> Self {
-        Self { handle: Handle::new(session, Request::new(name, Mode::Exclusive)), backoff }
+        Self { handle: LockHandle::new(session, LockRequest::new(name, Mode::Exclusive)), backoff }
     }
 
     asking_options!(handle);
@@ -80,7 +80,7 @@ impl SpinLock {
     /// As [`Lock::lock`](super::Lock::lock).
     pub async fn lock(&self) -> Result<Guard, Error> {
         loop {
-            if let Some(guard) = self.spin(Patience::Endless).await? {
+            if let Some(guard) = self.spin(Wait::Endless).await? {
                 return Ok(guard);
             }
         }
@@ -99,21 +99,21 @@ impl SpinLock {
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.spin(Patience::lasting(wait)).await
+        self.spin(Wait::lasting(wait)).await
     }
 
-    async fn spin(&self, patience: Patience) -> Result<Option<Guard>, Error> {
+    async fn spin(&self, wait: Wait) -> Result<Option<Guard>, Error> {
         let mut tries = 0_u32;
         loop {
             if let Some(guard) = self.handle.try_once().await? {
                 return Ok(Some(guard));
             }
-            if patience.is_over() {
+            if wait.is_over() {
                 return Ok(None);
             }
             tries = tries.saturating_add(1);
             let pause = self.backoff.pause(tries, rand::rng().random_range(0.0..1.0));
-            sleep(patience.left(pause)).await;
+            sleep(wait.left(pause)).await;
         }
     }
 }

@@ -4,10 +4,10 @@ use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::watch::ChangeKind;
 use lockkeeper_api::{Code, Data};
 
-use super::alive::while_alive;
 use super::error::RecipeError;
-use super::follow::{Follow, look};
-use super::place::{self, Place};
+use super::gapless_watch::{GaplessWatch, read_node};
+use super::path::{self, RecipePath};
+use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
 
@@ -36,17 +36,17 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct Barrier {
     session: Session,
-    place: Place,
+    path: RecipePath,
 }
 
 impl Barrier {
-    pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { session, place }
+    pub(crate) fn new(session: Session, path: RecipePath) -> Self {
+        Self { session, path }
     }
 
     /// Where it stands.
     pub fn path(&self) -> &str {
-        self.place.as_str()
+        self.path.as_str()
     }
 
     /// Sets the barrier; `false` if it stood already.
@@ -67,7 +67,7 @@ impl Barrier {
 
     async fn set(&self, kind: Kind) -> Result<bool, RecipeError> {
         let data = Data::Text("barrier".into());
-        match place::create(self.session.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
+        match path::create_node(self.session.client(), self.path(), &Create { data, kind, ..Create::default() }).await {
             Ok(_) => Ok(true),
             Err(error) if error.code() == Some(Code::NodeExists) => Ok(false),
             Err(error) => Err(error.into()),
@@ -91,7 +91,7 @@ impl Barrier {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn is_blocked(&self) -> Result<bool, RecipeError> {
-        Ok(look(self.session.client(), self.path(), &Reading::default()).await?.node.is_some())
+        Ok(read_node(self.session.client(), self.path(), &Reading::default()).await?.node.is_some())
     }
 
     /// Waits until no barrier stands. Dropping the future gives up waiting and leaves nothing behind.
@@ -99,11 +99,11 @@ impl Barrier {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn wait(&self) -> Result<(), RecipeError> {
-        while_alive(&self.session, self.wait_inner()).await
+        until_lost(&self.session, self.wait_inner()).await
     }
 
     async fn wait_inner(&self) -> Result<(), RecipeError> {
-        let mut follow = Follow::node(self.session.client(), self.path());
+        let mut follow = GaplessWatch::node(self.session.client(), self.path());
         let mut waits_for = None;
         loop {
             let node = match self.session.client().node(self.path(), &Reading::default()).await {

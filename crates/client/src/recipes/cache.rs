@@ -9,10 +9,10 @@ use lockkeeper_api::nodes::{Kind, Node, Stat};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::cache_sync::CacheSync;
 use super::error::RecipeError;
-use super::follow::bytes_of;
-use super::keeping::Scope;
-use super::place::Place;
+use super::gapless_watch::bytes_of;
+use super::path::RecipePath;
 use crate::client::Client;
 
 /// Most nodes that a tree cache holds.
@@ -71,7 +71,7 @@ impl Image {
         self.zxid
     }
 
-    /// Why it does not keep up at the moment, if it does not. It goes on trying.
+    /// Why the cache is not up to date at the moment; `None` if it is. The cache keeps retrying.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -109,9 +109,9 @@ fn difference(old: &Image, new: &Image) -> Vec<CacheChange> {
 
 /// The task that keeps a cache up to date; ends with the last handle.
 #[derive(Debug)]
-struct Keeper(JoinHandle<()>);
+struct SyncTask(JoinHandle<()>);
 
-impl Drop for Keeper {
+impl Drop for SyncTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -192,7 +192,7 @@ impl NodeCache {
 pub struct TreeCache {
     images: watch::Receiver<Image>,
     seen: Image,
-    _keeper: Arc<Keeper>,
+    _keeper: Arc<SyncTask>,
 }
 
 impl TreeCache {
@@ -215,7 +215,7 @@ impl TreeCache {
     pub async fn wait_for(&mut self, mut fits: impl FnMut(&Image) -> bool) -> Image {
         match self.images.wait_for(|image| fits(image)).await {
             Ok(image) => image.clone(),
-            // The keeper ends with its runtime: nothing will come any more.
+            // The task ends with its runtime: nothing will come any more.
             Err(_) => std::future::pending().await,
         }
     }
@@ -227,8 +227,8 @@ impl Client {
     /// # Errors
     /// [`RecipeError::BadPath`], or it could not be loaded.
     pub async fn node_cache(&self, path: &str) -> Result<NodeCache, RecipeError> {
-        let place = Place::readable(path)?;
-        let inner = start(Scope { client: self.clone(), path: place.as_str().into(), tree: false }).await?;
+        let checked = RecipePath::readable(path)?;
+        let inner = start(CacheSync { client: self.clone(), path: checked.as_str().into(), tree: false }).await?;
         Ok(NodeCache { inner, path: path.into() })
     }
 
@@ -237,19 +237,19 @@ impl Client {
     /// # Errors
     /// [`RecipeError::BadPath`], or it could not be loaded.
     pub async fn tree_cache(&self, path: &str) -> Result<TreeCache, RecipeError> {
-        let place = Place::readable(path)?;
-        start(Scope { client: self.clone(), path: place.as_str().into(), tree: true }).await
+        let checked = RecipePath::readable(path)?;
+        start(CacheSync { client: self.clone(), path: checked.as_str().into(), tree: true }).await
     }
 }
 
 /// A subtree as it is, once.
 pub(super) async fn load_tree(client: &Client, path: &str) -> Result<Image, RecipeError> {
-    Scope { client: client.clone(), path: path.into(), tree: true }.load().await
+    CacheSync { client: client.clone(), path: path.into(), tree: true }.load().await
 }
 
-async fn start(scope: Scope) -> Result<TreeCache, RecipeError> {
+async fn start(scope: CacheSync) -> Result<TreeCache, RecipeError> {
     let image = scope.load().await?;
     let (send, images) = watch::channel(image.clone());
-    let keeper = Arc::new(Keeper(tokio::spawn(scope.keep(send))));
-    Ok(TreeCache { images, seen: image, _keeper: keeper })
+    let task = Arc::new(SyncTask(tokio::spawn(scope.run(send))));
+    Ok(TreeCache { images, seen: image, _keeper: task })
 }

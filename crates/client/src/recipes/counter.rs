@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::cell::{Cell, Edit, Turn};
+use super::cas::{CasCell, Edit, UpdateLock};
+use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
-use super::owned::to_its_end;
-use super::place::Place;
+use super::path::RecipePath;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -36,7 +36,7 @@ use crate::session::Session;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Counter {
-    cell: Cell,
+    cell: CasCell,
     waiting: Arc<Mutex<Vec<Addition>>>,
 }
 
@@ -48,13 +48,13 @@ struct Addition {
 }
 
 impl Counter {
-    pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { cell: Cell::new(session, place), waiting: Arc::default() }
+    pub(crate) fn new(session: Session, path: RecipePath) -> Self {
+        Self { cell: CasCell::new(session, path), waiting: Arc::default() }
     }
 
     /// Where it lives.
     pub fn path(&self) -> &str {
-        self.cell.place.as_str()
+        self.cell.path.as_str()
     }
 
     /// Its value, linearizable.
@@ -73,24 +73,24 @@ impl Counter {
     pub async fn add(&self, delta: i64) -> Result<i64, RecipeError> {
         let (answer, mut told) = oneshot::channel();
         self.waiting.lock().push(Addition { delta, answer });
-        let turn = tokio::select! {
+        let lock = tokio::select! {
             biased;
             told = &mut told => return told.unwrap_or_else(|_| Err(cut_off())),
-            turn = self.cell.turn() => turn,
+            lock = self.cell.lock() => lock,
         };
         let counter = self.clone();
         // The others' additions go on if this future is dropped.
-        to_its_end(async move {
-            counter.add_what_waits(turn).await;
+        run_to_completion(async move {
+            counter.add_what_waits(lock).await;
             Ok(())
         })
         .await?;
-        // It was among them, or had been answered just before its turn came.
+        // It was among them, or had been answered just before it got the update lock.
         told.await.unwrap_or_else(|_| Err(cut_off()))
     }
 
     /// Adds what all clones wait for in one write. Whoever went away before that has nothing added.
-    async fn add_what_waits(&self, turn: Turn) {
+    async fn add_what_waits(&self, lock: UpdateLock) {
         let mut additions = std::mem::take(&mut *self.waiting.lock());
         additions.retain(|addition| !addition.answer.is_closed());
         if additions.is_empty() {
@@ -108,7 +108,7 @@ impl Counter {
             let each: Vec<Result<i64, RecipeError>> = each.collect();
             Ok(if value == before { Edit::Keep(each) } else { Edit::Put(value.to_string(), each) })
         };
-        let done = self.cell.update_in_turn(&turn, sums).await;
+        let done = self.cell.update_locked(&lock, sums).await;
         for (place, addition) in additions.into_iter().enumerate() {
             let answer = match &done {
                 Ok(each) => each[place].clone(),

@@ -5,8 +5,8 @@
 use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Txn, TxnOp};
 
+use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
-use super::owned::{OwnedNode, to_its_end};
 
 /// An item that is this taker's, for as long as its session lives.
 ///
@@ -14,7 +14,7 @@ use super::owned::{OwnedNode, to_its_end};
 #[derive(Debug)]
 #[must_use = "an item that is dropped is given back"]
 pub struct Delivery {
-    pub(super) claim: OwnedNode,
+    pub(super) claim: EphemeralNode,
     pub(super) item: String,
     pub(super) version: i32,
     pub(super) data: Vec<u8>,
@@ -76,7 +76,7 @@ impl Delivery {
 
     async fn settle(self, operations: Vec<TxnOp>) -> Result<(), RecipeError> {
         let client = self.claim.session().client().clone();
-        let to_its_end = to_its_end(async move {
+        let run_to_completion = run_to_completion(async move {
             match client.txn(&Txn { operations }).await {
                 Ok(_) => {
                     self.claim.forget();
@@ -91,6 +91,6 @@ impl Delivery {
                 },
             }
         });
-        to_its_end.await
+        run_to_completion.await
     }
 }

@@ -12,12 +12,12 @@ use lockkeeper_api::watch::ChangeKind;
 use rand::seq::IndexedRandom;
 use uuid::Uuid;
 
-use super::alive::while_alive;
-use super::departed::{Presence, Trace};
+use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
-use super::follow::{Follow, Seen, bytes_of, look};
-use super::owned::{OwnedNode, to_its_end};
-use super::place::{self, Place, make_directories};
+use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
+use super::path::{self, RecipePath, make_directories};
+use super::stale_participants::{NodeGuard, ParticipantGuard};
+use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
 
@@ -57,12 +57,12 @@ const MAX_PARTIES: u32 = 1_000;
 #[derive(Clone, Debug)]
 pub struct DoubleBarrier {
     session: Session,
-    place: Place,
+    path: RecipePath,
     parties: u32,
 }
 
 /// A round as its mark has it.
-struct Round {
+struct BarrierRound {
     members: BTreeSet<String>,
     parties: u32,
     version: i32,
@@ -70,20 +70,20 @@ struct Round {
 }
 
 impl DoubleBarrier {
-    pub(crate) fn new(session: Session, place: Place, parties: u32) -> Result<Self, RecipeError> {
+    pub(crate) fn new(session: Session, path: RecipePath, parties: u32) -> Result<Self, RecipeError> {
         if !(1..=MAX_PARTIES).contains(&parties) {
             return Err(RecipeError::BadArgument(format!("a barrier has 1 to {MAX_PARTIES} parties, not {parties}")));
         }
-        Ok(Self { session, place, parties })
+        Ok(Self { session, path, parties })
     }
 
     /// Where it stands.
     pub fn path(&self) -> &str {
-        self.place.as_str()
+        self.path.as_str()
     }
 
     fn directory(&self) -> String {
-        self.place.child("parties")
+        self.path.child("parties")
     }
 
     /// Waits until all parties are there. Dropping the future takes this one away again; if the round had opened at that moment, the
@@ -95,32 +95,32 @@ impl DoubleBarrier {
     /// # Errors
     /// [`RecipeError::Mismatch`] if others state another N; otherwise see [`RecipeError`].
     pub async fn enter(&self) -> Result<Entered, RecipeError> {
-        let parties = &self.session.lock_registry().parties;
+        let parties = &self.session.session_locks().parties;
         let entering = async {
             // One party with two nodes would count as two.
-            parties.no_ghosts(self.path()).await;
-            let (presence, trace) = parties.arrive(self.path());
+            parties.no_stale_nodes(self.path()).await;
+            let (participant_guard, node_guard) = parties.arrive(self.path());
             let arriving = self.clone();
-            let own = to_its_end(async move { arriving.arrive(trace).await }).await?;
+            let own = run_to_completion(async move { arriving.arrive(node_guard).await }).await?;
             let members = self.wait_for_round(own.name()).await?;
-            Ok(Entered { barrier: self.clone(), members, presence, own })
+            Ok(Entered { barrier: self.clone(), members, participant_guard, own })
         };
-        while_alive(&self.session, entering).await
+        until_lost(&self.session, entering).await
     }
 
     /// Makes this party's node. Where the answer is missing it goes on until there is one: a node that may be there would count.
-    async fn arrive(self, trace: Trace) -> Result<OwnedNode, RecipeError> {
+    async fn arrive(self, node_guard: NodeGuard) -> Result<EphemeralNode, RecipeError> {
         let prefix = format!("{}/{}-", self.directory(), Uuid::new_v4().simple());
         let create = Create { kind: Kind::Ephemeral, sequential: true, ..Create::default() };
         let mut open = None;
-        let made = match place::create_as(self.session.client(), &prefix, &create, &mut open).await {
+        let made = match path::create_node_tracked(self.session.client(), &prefix, &create, &mut open).await {
             Err(error) => match open {
                 Some(change) => change.decided::<Changed>(&self.session).await?,
                 None => return Err(error.into()),
             },
             Ok(made) => made,
         };
-        Ok(OwnedNode::new(&self.session, made.path).traced(trace))
+        Ok(EphemeralNode::new(&self.session, made.path).guarded_by(node_guard))
     }
 
     async fn wait_for_round(&self, own: &str) -> Result<BTreeSet<String>, RecipeError> {
@@ -137,12 +137,14 @@ impl DoubleBarrier {
             if names.iter().any(|name| round.members.contains(name)) {
                 self.same_size(round.parties)?;
                 let matters = |kind, at: &str| kind == ChangeKind::Deleted || at == path;
-                Follow::tree(client, path).change(round.as_of, |change| matters(change.kind, &change.path)).await?;
+                GaplessWatch::tree(client, path)
+                    .change(round.as_of, |change| matters(change.kind, &change.path))
+                    .await?;
             } else if names.len() >= self.parties as usize {
                 self.open(own, &names, round.version).await?;
             } else {
                 let is_mark = |kind| matches!(kind, ChangeKind::DataChanged | ChangeKind::Deleted);
-                Follow::node(client, path).change(round.as_of, |change| is_mark(change.kind)).await?;
+                GaplessWatch::node(client, path).change(round.as_of, |change| is_mark(change.kind)).await?;
             }
         }
     }
@@ -164,12 +166,12 @@ impl DoubleBarrier {
         }
     }
 
-    async fn round(&self) -> Result<Round, RecipeError> {
-        let Seen { node, as_of } = look(self.session.client(), self.path(), &Reading::default()).await?;
+    async fn round(&self) -> Result<BarrierRound, RecipeError> {
+        let Observed { node, as_of } = read_node(self.session.client(), self.path(), &Reading::default()).await?;
         let Some(node) = node else {
             // Made with its parties' directory, and never removed while one stands there.
             make_directories(self.session.client(), self.path()).await?;
-            return Ok(Round { members: BTreeSet::new(), parties: self.parties, version: -1, as_of });
+            return Ok(BarrierRound { members: BTreeSet::new(), parties: self.parties, version: -1, as_of });
         };
         let foreign = || RecipeError::Foreign {
             path: self.path().into(),
@@ -182,13 +184,13 @@ impl DoubleBarrier {
             Some(first) => first.parse().map_err(|_| foreign())?,
             None => self.parties,
         };
-        Ok(Round { members: lines.map(str::to_owned).collect(), parties, version: node.stat.version, as_of })
+        Ok(BarrierRound { members: lines.map(str::to_owned).collect(), parties, version: node.stat.version, as_of })
     }
 
     /// The names of those who are there.
     async fn present(&self) -> Result<(BTreeSet<String>, u64), RecipeError> {
         let reading = Reading { children: true, ..Reading::default() };
-        let seen = look(self.session.client(), &self.directory(), &reading).await?;
+        let seen = read_node(self.session.client(), &self.directory(), &reading).await?;
         let names = seen.node.and_then(|node| node.children).unwrap_or_default();
         Ok((names.into_iter().collect(), seen.as_of))
     }
@@ -212,8 +214,8 @@ pub struct Entered {
     barrier: DoubleBarrier,
     members: BTreeSet<String>,
     /// Goes before the node does.
-    presence: Presence,
-    own: OwnedNode,
+    participant_guard: ParticipantGuard,
+    own: EphemeralNode,
 }
 
 impl Entered {
@@ -227,19 +229,21 @@ impl Entered {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn leave(self) -> Result<(), RecipeError> {
-        let Self { barrier, members, presence, own } = self;
-        drop(presence);
+        let Self { barrier, members, participant_guard, own } = self;
+        drop(participant_guard);
         let wait = async {
-            to_its_end(own.remove()).await?;
+            run_to_completion(own.remove()).await?;
             loop {
                 let (names, as_of) = barrier.present().await?;
                 let inside: Vec<&String> = names.intersection(&members).collect();
                 let Some(one) = inside.choose(&mut rand::rng()) else { return Ok(()) };
                 let path = format!("{}/{one}", barrier.directory());
                 let is_gone = |kind| kind == ChangeKind::Deleted;
-                Follow::node(barrier.session.client(), &path).change(as_of, |change| is_gone(change.kind)).await?;
+                GaplessWatch::node(barrier.session.client(), &path)
+                    .change(as_of, |change| is_gone(change.kind))
+                    .await?;
             }
         };
-        while_alive(&barrier.session, wait).await
+        until_lost(&barrier.session, wait).await
     }
 }

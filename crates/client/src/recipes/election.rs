@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use lockkeeper_api::Data;
 
+use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
-use super::follow::{Follow, Seen, anonymous, bytes_of, look};
+use super::gapless_watch::{GaplessWatch, Observed, anonymous, bytes_of, read_node};
 use super::leadership::Leadership;
-use super::owned::to_its_end;
-use super::place::Place;
+use super::path::RecipePath;
 use crate::client::Client;
 use crate::locks::Guard;
 use crate::routes::Reading;
@@ -27,16 +27,16 @@ const LEADER: &str = "_leader";
 
 /// Where an election takes place.
 #[derive(Clone, Debug)]
-pub(super) struct Seat {
+pub(super) struct ElectionPaths {
     pub(super) name: String,
     directory: String,
 }
 
-impl Seat {
+impl ElectionPaths {
     fn of(name: &str) -> Result<Self, RecipeError> {
         let bad = |why: String| RecipeError::BadPath { path: name.into(), why };
         let directory = format!("{ROOT}/{name}");
-        Place::parse(&directory).map_err(|error| match error {
+        RecipePath::parse(&directory).map_err(|error| match error {
             RecipeError::BadPath { why, .. } => bad(why),
             other => other,
         })?;
@@ -87,13 +87,13 @@ impl Seat {
 #[derive(Clone, Debug)]
 pub struct Election {
     session: Session,
-    seat: Seat,
+    paths: ElectionPaths,
     label: String,
 }
 
 impl Election {
     pub(crate) fn new(session: Session, name: &str) -> Result<Self, RecipeError> {
-        Ok(Self { session, seat: Seat::of(name)?, label: "candidate".into() })
+        Ok(Self { session, paths: ElectionPaths::of(name)?, label: "candidate".into() })
     }
 
     /// Who stands for election, for people who look at the queue.
@@ -105,12 +105,12 @@ impl Election {
 
     /// The election's name.
     pub fn name(&self) -> &str {
-        &self.seat.name
+        &self.paths.name
     }
 
     /// The lock whose holder leads.
     pub fn lock_name(&self) -> String {
-        self.seat.lock()
+        self.paths.lock()
     }
 
     /// Stands for election and waits until this candidate leads. `data` is what observers are given, such as an address: it can be
@@ -149,13 +149,13 @@ impl Election {
     }
 
     fn candidacy(&self) -> crate::locks::Lock {
-        self.session.lock(self.seat.lock()).label(self.label.as_str())
+        self.session.lock(self.paths.lock()).label(self.label.as_str())
     }
 
     async fn take_office(&self, guard: Guard, data: &[u8]) -> Result<Leadership, RecipeError> {
-        let leadership = Leadership::new(&self.session, self.seat.clone(), guard);
+        let leadership = Leadership::new(&self.session, self.paths.clone(), guard);
         let data = Data::from_bytes(data);
-        to_its_end(async move {
+        run_to_completion(async move {
             leadership.announce(data).await?;
             Ok(leadership)
         })
@@ -167,12 +167,12 @@ impl Election {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn leader(&self) -> Result<Option<Leader>, RecipeError> {
-        Ok(leader_now(self.session.client(), &self.seat).await?.0)
+        Ok(leader_now(self.session.client(), &self.paths).await?.0)
     }
 
     /// Follows who leads. Needs no session, and goes on when the one through which it was made is lost.
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(anonymous(self.session.client()), self.seat.clone())
+        LeaderWatch::new(anonymous(self.session.client()), self.paths.clone())
     }
 }
 
@@ -182,7 +182,7 @@ impl Client {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn observe_election(&self, name: &str) -> Result<LeaderWatch, RecipeError> {
-        Ok(LeaderWatch::new(anonymous(self), Seat::of(name)?))
+        Ok(LeaderWatch::new(anonymous(self), ElectionPaths::of(name)?))
     }
 }
 
@@ -210,14 +210,14 @@ pub struct Leader {
 }
 
 /// Who leads, and as of when. A leader that was deposed by force may have left its node behind: the lock is asked.
-async fn leader_now(client: &Client, seat: &Seat) -> Result<(Option<Leader>, u64), RecipeError> {
+async fn leader_now(client: &Client, paths: &ElectionPaths) -> Result<(Option<Leader>, u64), RecipeError> {
     loop {
         let reading = Reading { children: true, ..Reading::default() };
-        let Seen { node, as_of } = look(client, &seat.leaders(), &reading).await?;
+        let Observed { node, as_of } = read_node(client, &paths.leaders(), &reading).await?;
         let names = node.and_then(|node| node.children).unwrap_or_default();
         let Some(token) = names.iter().filter_map(|name| name.parse().ok()).max() else { return Ok((None, as_of)) };
-        let Some(node) = look(client, &seat.node(token), &Reading::default()).await?.node else { continue };
-        let held = client.verify(&seat.lock(), token).await?.held;
+        let Some(node) = read_node(client, &paths.node(token), &Reading::default()).await?.node else { continue };
+        let held = client.verify(&paths.lock(), token).await?.held;
         let session_id = node.stat.ephemeral_owner.unwrap_or_default();
         let leader = Leader { token, session_id, data: bytes_of(&node)?, zxid: node.zxid };
         return Ok((held.then_some(leader), as_of));
@@ -240,16 +240,16 @@ async fn leader_now(client: &Client, seat: &Seat) -> Result<(Option<Leader>, u64
 /// ```
 pub struct LeaderWatch {
     client: Client,
-    seat: Seat,
-    follow: Follow,
+    paths: ElectionPaths,
+    follow: GaplessWatch,
     /// What was told last, and as of when.
     told: Option<(Option<Leader>, u64)>,
 }
 
 impl LeaderWatch {
-    fn new(client: Client, seat: Seat) -> Self {
-        let follow = Follow::tree(&client, &seat.leaders());
-        Self { client, seat, follow, told: None }
+    fn new(client: Client, paths: ElectionPaths) -> Self {
+        let follow = GaplessWatch::tree(&client, &paths.leaders());
+        Self { client, paths, follow, told: None }
     }
 
     /// The next leader, or other data of the same one; `None` when nobody leads. Dropping the future loses nothing.
@@ -261,7 +261,7 @@ impl LeaderWatch {
             if let Some((_, as_of)) = &self.told {
                 self.follow.change(*as_of, |_| true).await?;
             }
-            let (leader, as_of) = leader_now(&self.client, &self.seat).await?;
+            let (leader, as_of) = leader_now(&self.client, &self.paths).await?;
             let what = |leader: &Option<Leader>| leader.as_ref().map(|l| (l.token, l.data.clone()));
             let news = self.told.as_ref().is_none_or(|(told, _)| what(told) != what(&leader));
             self.told = Some((leader.clone(), as_of));
@@ -278,14 +278,14 @@ mod tests {
 
     #[test]
     fn names() {
-        let seat = Seat::of("db/primary").unwrap();
+        let paths = ElectionPaths::of("db/primary").unwrap();
         assert_eq!(
-            (seat.lock().as_str(), seat.leaders().as_str()),
+            (paths.lock().as_str(), paths.leaders().as_str()),
             ("elections/db/primary", "/elections/db/primary/_leader")
         );
-        assert!(seat.node(9) < seat.node(10), "the order of the names is that of the tokens");
+        assert!(paths.node(9) < paths.node(10), "the order of the names is that of the tokens");
         for bad in ["", "/", "a/", "/a", "a/_leader", "a/../b", "a\n"] {
-            assert!(matches!(Seat::of(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
+            assert!(matches!(ElectionPaths::of(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
         }
     }
 }

@@ -12,10 +12,10 @@ use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
 use lockkeeper_api::{Code, Data};
 use tokio::time::sleep;
 
+use super::ephemeral::{in_background, run_to_completion};
 use super::error::RecipeError;
-use super::follow::Follow;
-use super::owned::{in_background, to_its_end};
-use super::place::check_part;
+use super::gapless_watch::GaplessWatch;
+use super::path::check_part;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::lease::safety_margin;
@@ -159,11 +159,11 @@ impl Gate {
             // Counting from before the first try can only make the worker more careful than it needs to be.
             let asked_at = Moment::now();
             let view = gate.session.client().gate_begin(&gate.key, &begin).await?;
-            Ok(Untaken(Some((gate.understand(view.clone(), asked_at)?, view.zxid))))
+            Ok(UnclaimedTicket(Some((gate.understand(view.clone(), asked_at)?, view.zxid))))
         };
-        match to_its_end::<Untaken>(asked).await {
-            Ok(mut untaken) => {
-                untaken.0.take().ok_or_else(|| Error::UnknownOutcome("the answer was taken twice".into()))
+        match run_to_completion::<UnclaimedTicket>(asked).await {
+            Ok(mut unclaimed) => {
+                unclaimed.0.take().ok_or_else(|| Error::UnknownOutcome("the answer was taken twice".into()))
             }
             Err(RecipeError::Client(error)) => Err(error),
             Err(other) => Err(Error::UnknownOutcome(other.to_string())),
@@ -229,8 +229,8 @@ impl Gate {
                 }
                 (Begun::InProgress(underway), as_of) => (underway, as_of),
             };
-            let follow =
-                follow.get_or_insert_with(|| Follow::node(self.session.client(), &format!("/gates/{}", self.key)));
+            let follow = follow
+                .get_or_insert_with(|| GaplessWatch::node(self.session.client(), &format!("/gates/{}", self.key)));
             tokio::select! {
                 changed = follow.change(as_of, |_| true) => drop(changed.map_err(only_client)?),
                 () = sleep(until_over(&underway)) => {}
@@ -376,9 +376,9 @@ impl Ticket {
 }
 
 /// An answer on its way to the caller. If nobody takes it, the work has not begun, and the gate is opened again.
-struct Untaken(Option<(Begun, u64)>);
+struct UnclaimedTicket(Option<(Begun, u64)>);
 
-impl Drop for Untaken {
+impl Drop for UnclaimedTicket {
     fn drop(&mut self) {
         let Some((Begun::Proceed(ticket), _)) = self.0.take() else { return };
         let ticket = ticket.ticket.clone();

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use lockkeeper_api::nodes::{Create, Kind, SetData};
 use lockkeeper_api::{Code, Data};
 
-use super::alive::while_alive;
 use super::cache::{CacheChange, Image, TreeCache, load_tree};
+use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::RecipeError;
-use super::follow::look;
-use super::owned::{OwnedNode, to_its_end};
-use super::place::{self, Place, check_part};
+use super::gapless_watch::read_node;
+use super::path::{self, RecipePath, check_part};
+use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
 
@@ -43,17 +43,17 @@ const MAX_MEMBER_BYTES: usize = 64 * 1024;
 #[derive(Clone, Debug)]
 pub struct Group {
     session: Session,
-    place: Place,
+    path: RecipePath,
 }
 
 impl Group {
-    pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { session, place }
+    pub(crate) fn new(session: Session, path: RecipePath) -> Self {
+        Self { session, path }
     }
 
     /// Where it lives.
     pub fn path(&self) -> &str {
-        self.place.as_str()
+        self.path.as_str()
     }
 
     /// Becomes a member. Dropping the future undoes it.
@@ -63,23 +63,24 @@ impl Group {
     pub async fn join(&self, name: &str, data: &[u8]) -> Result<Membership, RecipeError> {
         check_part(name)?;
         check_data(data)?;
-        let (group, path) = (self.clone(), self.place.child(name));
+        let (group, path) = (self.clone(), self.path.child(name));
         let data = Data::from_bytes(data);
-        let join = to_its_end(async move { group.enter(path, data).await });
-        while_alive(&self.session, join).await
+        let join = run_to_completion(async move { group.enter(path, data).await });
+        until_lost(&self.session, join).await
     }
 
     async fn enter(self, path: String, data: Data) -> Result<Membership, RecipeError> {
         let create = Create { data, kind: Kind::Ephemeral, ..Create::default() };
         let client = self.session.client();
-        let node = OwnedNode::new(&self.session, path.clone());
+        let node = EphemeralNode::new(&self.session, path.clone());
         let mut open = None;
-        match place::create_as(client, &path, &create, &mut open).await {
+        match path::create_node_tracked(client, &path, &create, &mut open).await {
             Ok(_) => Ok(Membership { node }),
             Err(error) if error.code() == Some(Code::NodeExists) => {
                 // Not this handle's to remove, even if it is the same session's.
                 node.forget();
-                let owner = look(client, &path, &Reading::default()).await?.node.and_then(|n| n.stat.ephemeral_owner);
+                let owner =
+                    read_node(client, &path, &Reading::default()).await?.node.and_then(|n| n.stat.ephemeral_owner);
                 let owner = match owner {
                     Some(id) if id == self.session.id() => "another handle of this session".into(),
                     Some(id) => format!("session {id}"),
@@ -189,7 +190,7 @@ impl Members {
 #[derive(Debug)]
 #[must_use = "who drops this leaves the group"]
 pub struct Membership {
-    node: OwnedNode,
+    node: EphemeralNode,
 }
 
 impl Membership {
@@ -219,6 +220,6 @@ impl Membership {
     /// # Errors
     /// See [`RecipeError`]; then it goes on in the background.
     pub async fn leave(self) -> Result<(), RecipeError> {
-        to_its_end(self.node.remove()).await
+        run_to_completion(self.node.remove()).await
     }
 }

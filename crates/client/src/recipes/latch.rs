@@ -2,11 +2,11 @@
 
 use lockkeeper_api::watch::ChangeKind;
 
-use super::alive::while_alive;
-use super::cell::{Cell, Edit};
+use super::cas::{CasCell, Edit};
 use super::error::RecipeError;
-use super::follow::Follow;
-use super::place::Place;
+use super::gapless_watch::GaplessWatch;
+use super::path::RecipePath;
+use super::until_lost::until_lost;
 use crate::session::Session;
 
 /// Some count down, others wait until 0 is reached; then it stays at 0 until it is removed.
@@ -37,21 +37,21 @@ use crate::session::Session;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Latch {
-    cell: Cell,
+    cell: CasCell,
     count: u32,
 }
 
 impl Latch {
-    pub(crate) fn new(session: Session, place: Place, count: u32) -> Result<Self, RecipeError> {
+    pub(crate) fn new(session: Session, path: RecipePath, count: u32) -> Result<Self, RecipeError> {
         if count == 0 {
             return Err(RecipeError::BadArgument("a latch counts down from at least 1".into()));
         }
-        Ok(Self { cell: Cell::new(session, place), count })
+        Ok(Self { cell: CasCell::new(session, path), count })
     }
 
     /// Where it lives.
     pub fn path(&self) -> &str {
-        self.cell.place.as_str()
+        self.cell.path.as_str()
     }
 
     /// How many counts are missing, linearizable.
@@ -80,11 +80,11 @@ impl Latch {
     /// # Errors
     /// [`RecipeError::Removed`] if the latch is removed; otherwise see [`RecipeError`].
     pub async fn wait(&self) -> Result<(), RecipeError> {
-        while_alive(&self.cell.session, self.wait_inner()).await
+        until_lost(&self.cell.session, self.wait_inner()).await
     }
 
     async fn wait_inner(&self) -> Result<(), RecipeError> {
-        let mut follow = Follow::node(self.cell.session.client(), self.path());
+        let mut follow = GaplessWatch::node(self.cell.session.client(), self.path());
         let mut existed = false;
         loop {
             let (bytes, as_of) = self.cell.read().await?;

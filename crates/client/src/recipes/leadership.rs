@@ -9,49 +9,49 @@ use lockkeeper_api::nodes::{Kind, Txn, TxnOp};
 use lockkeeper_api::{Code, Data};
 use tokio::task::JoinHandle;
 
-use super::election::{Seat, check_data};
+use super::election::{ElectionPaths, check_data};
+use super::ephemeral::{EphemeralNode, in_background, run_to_completion};
 use super::error::{RecipeError, refused_operation};
-use super::owned::{OwnedNode, in_background, to_its_end};
-use super::place::make_directories;
+use super::path::make_directories;
 use crate::error::Error;
 use crate::locks::Guard;
 use crate::session::Session;
 
 /// What a leader has until it resigns.
 #[derive(Debug)]
-struct Office {
+struct LeaderState {
     guard: Guard,
-    node: OwnedNode,
+    node: EphemeralNode,
     /// Removes the node of a leader that was deposed by force, so that observers are told.
-    herald: Herald,
+    deposed_cleanup: DeposedCleanup,
 }
 
 #[derive(Debug)]
-struct Herald(JoinHandle<()>);
+struct DeposedCleanup(JoinHandle<()>);
 
-impl Drop for Herald {
+impl Drop for DeposedCleanup {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Office {
-    fn new(guard: Guard, node: OwnedNode) -> Self {
+impl LeaderState {
+    fn new(guard: Guard, node: EphemeralNode) -> Self {
         let (lost, client, path) = (guard.lost(), node.session().client().clone(), node.path().to_owned());
-        let herald = Herald(tokio::spawn(async move {
+        let deposed_cleanup = DeposedCleanup(tokio::spawn(async move {
             lost.await;
             // If its session is lost too, the node is going or gone already.
             if let Err(error) = client.delete(&path, None).await {
                 tracing::debug!(%error, path, "the node of a leader that lost its lock goes with its session");
             }
         }));
-        Self { guard, node, herald }
+        Self { guard, node, deposed_cleanup }
     }
 
     /// In this order: nobody is to be observed as the leader who is none.
     async fn leave(self) -> Result<(), RecipeError> {
-        let Self { guard, node, herald } = self;
-        drop(herald);
+        let Self { guard, node, deposed_cleanup } = self;
+        drop(deposed_cleanup);
         // What fails goes on in the background, and the end of the lock counts whatever became of the node.
         if let Err(error) = node.remove().await {
             tracing::debug!(%error, "the leader's node could not be removed yet");
@@ -64,27 +64,27 @@ impl Office {
 #[derive(Debug)]
 #[must_use = "who drops this resigns"]
 pub struct Leadership {
-    seat: Seat,
+    paths: ElectionPaths,
     /// There until the drop.
-    office: Option<Office>,
+    state: Option<LeaderState>,
 }
 
 impl Leadership {
-    pub(super) fn new(session: &Session, seat: Seat, guard: Guard) -> Self {
-        let node = OwnedNode::new(session, seat.node(guard.token()));
-        Self { seat, office: Some(Office::new(guard, node)) }
+    pub(super) fn new(session: &Session, paths: ElectionPaths, guard: Guard) -> Self {
+        let node = EphemeralNode::new(session, paths.node(guard.token()));
+        Self { paths, state: Some(LeaderState::new(guard, node)) }
     }
 
-    fn office(&self) -> Result<&Office, RecipeError> {
-        self.office.as_ref().ok_or_else(|| self.stale("it was resigned"))
+    fn state(&self) -> Result<&LeaderState, RecipeError> {
+        self.state.as_ref().ok_or_else(|| self.stale("it was resigned"))
     }
 
     fn stale(&self, why: &str) -> RecipeError {
-        RecipeError::Stale { what: format!("the leadership of '{}'", self.seat.name), why: why.into() }
+        RecipeError::Stale { what: format!("the leadership of '{}'", self.paths.name), why: why.into() }
     }
 
     fn lock(&self) -> Option<&Guard> {
-        self.office.as_ref().map(|office| &office.guard)
+        self.state.as_ref().map(|state| &state.guard)
     }
 
     /// The fencing token: larger than that of each leader before. Show it to what the leader writes to.
@@ -94,12 +94,12 @@ impl Leadership {
 
     /// The lock whose holder leads; with the token a guard for transactions.
     pub fn lock_name(&self) -> String {
-        self.seat.lock()
+        self.paths.lock()
     }
 
     /// An operation for transactions that refuses them when this leadership is over.
     pub fn guard(&self) -> TxnOp {
-        TxnOp::LockHeld { lock: self.seat.lock(), token: self.token() }
+        TxnOp::LockHeld { lock: self.paths.lock(), token: self.token() }
     }
 
     /// Completes, with the reason, when the leadership is lost: its session is, or (told over the session's stream only) it was
@@ -129,7 +129,7 @@ impl Leadership {
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the leadership was lost before `work` was done, or by the time it was done.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, RecipeError> {
-        Ok(self.office()?.guard.run(work).await?)
+        Ok(self.state()?.guard.run(work).await?)
     }
 
     /// Gives observers other data, if this candidate still leads.
@@ -139,7 +139,7 @@ impl Leadership {
     pub async fn proclaim(&self, data: &[u8]) -> Result<(), RecipeError> {
         check_data(data)?;
         let data = Data::from_bytes(data);
-        let set = TxnOp::Set { path: self.office()?.node.path().to_owned(), data: data.clone(), version: None };
+        let set = TxnOp::Set { path: self.state()?.node.path().to_owned(), data: data.clone(), version: None };
         match self.guarded(set).await? {
             None => Ok(()),
             // Somebody has removed the node.
@@ -150,24 +150,24 @@ impl Leadership {
 
     /// Makes the leader's node.
     pub(super) async fn announce(&self, data: Data) -> Result<(), RecipeError> {
-        let office = self.office()?;
-        let path = office.node.path().to_owned();
+        let state = self.state()?;
+        let path = state.node.path().to_owned();
         let (kind, ttl_ms, sequential, acl) = (Kind::Ephemeral, None, false, None);
         let create = TxnOp::Create { path: path.clone(), data, kind, ttl_ms, sequential, acl };
         for _ in 0..MOST_TRIES {
             match self.guarded(create.clone()).await? {
                 None | Some(Code::NodeExists) => return Ok(()),
-                Some(Code::NoNode) => make_directories(office.node.session().client(), &self.seat.leaders()).await?,
+                Some(Code::NoNode) => make_directories(state.node.session().client(), &self.paths.leaders()).await?,
                 Some(code) => return Err(Error::refused(code, format!("{path} could not be made")).into()),
             }
         }
-        Err(RecipeError::Removed { path: self.seat.leaders() })
+        Err(RecipeError::Removed { path: self.paths.leaders() })
     }
 
     /// Carries out an operation if this candidate still leads; gives the code if it was refused for itself.
     async fn guarded(&self, operation: TxnOp) -> Result<Option<Code>, RecipeError> {
         let txn = Txn { operations: vec![self.guard(), operation] };
-        match self.office()?.node.session().client().txn(&txn).await {
+        match self.state()?.node.session().client().txn(&txn).await {
             Ok(_) => Ok(None),
             Err(error) => match refused_operation(&error) {
                 Some((0, _)) => Err(self.stale("the lock is no longer held with its token")),
@@ -183,8 +183,8 @@ impl Leadership {
     /// [`Error::Lost`](crate::Error::Lost) if it was not held any more: what was done as the leader may have been done beside another. After any
     /// error it goes on in the background until the cluster has answered or the session is over.
     pub async fn resign(mut self) -> Result<(), RecipeError> {
-        match self.office.take() {
-            Some(office) => to_its_end(office.leave()).await,
+        match self.state.take() {
+            Some(state) => run_to_completion(state.leave()).await,
             None => Ok(()),
         }
     }
@@ -195,10 +195,10 @@ const MOST_TRIES: u32 = 16;
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        let Some(office) = self.office.take() else { return };
-        let client = office.node.session().client().clone();
+        let Some(state) = self.state.take() else { return };
+        let client = state.node.session().client().clone();
         in_background(&client, async move {
-            if let Err(error) = office.leave().await {
+            if let Err(error) = state.leave().await {
                 tracing::debug!(%error, "a leader that resigned had been deposed, or is seen to in the background");
             }
         });

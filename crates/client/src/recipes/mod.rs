@@ -13,28 +13,28 @@
 //! A recipe must never poll, never wake everybody where one would do (what it wakes is in its documentation), and never
 //! delete what it did not make.
 
-mod alive;
 mod barrier;
 mod cache;
-mod cell;
-mod change;
+mod cache_sync;
+mod cas;
 mod counter;
 mod delivery;
-mod departed;
 mod double_barrier;
 mod election;
+mod ephemeral;
 mod error;
-mod follow;
+mod gapless_watch;
 mod gate;
 mod group;
-mod keeping;
 mod latch;
 mod leadership;
-mod owned;
+mod path;
 mod persistent;
-mod place;
 mod queue;
+mod stale_participants;
+mod tracked_change;
 mod txn;
+mod until_lost;
 
 pub use barrier::Barrier;
 pub use cache::{CacheChange, CachedNode, Image, MAX_CACHED_NODES, NodeCache, TreeCache};
@@ -51,10 +51,10 @@ pub use persistent::{PersistentNode, PersistentState};
 pub use queue::Queue;
 pub use txn::{Committed, Transaction, TxnError};
 
-pub(crate) use departed::Parties;
+pub(crate) use stale_participants::Participants;
 
 use crate::session::Session;
-use place::Place;
+use path::RecipePath;
 
 impl Session {
     /// A number that everybody may change. See [`Counter`].
@@ -62,7 +62,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn counter(&self, path: &str) -> Result<Counter, RecipeError> {
-        Ok(Counter::new(self.clone(), Place::parse(path)?))
+        Ok(Counter::new(self.clone(), RecipePath::parse(path)?))
     }
 
     /// A count that goes down to 0 once, and those who wait for it. See [`Latch`].
@@ -70,7 +70,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`], or a count of 0.
     pub fn latch(&self, path: &str, count: u32) -> Result<Latch, RecipeError> {
-        Latch::new(self.clone(), Place::parse(path)?, count)
+        Latch::new(self.clone(), RecipePath::parse(path)?, count)
     }
 
     /// A gate across the way of many, opened by one. See [`Barrier`].
@@ -78,7 +78,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn barrier(&self, path: &str) -> Result<Barrier, RecipeError> {
-        Ok(Barrier::new(self.clone(), Place::parse(path)?))
+        Ok(Barrier::new(self.clone(), RecipePath::parse(path)?))
     }
 
     /// First in, first out, with take and acknowledge. See [`Queue`].
@@ -86,7 +86,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn queue(&self, path: &str) -> Result<Queue, RecipeError> {
-        Ok(Queue::new(self.clone(), Place::parse(path)?))
+        Ok(Queue::new(self.clone(), RecipePath::parse(path)?))
     }
 
     /// N parties that meet on the way in and on the way out. See [`DoubleBarrier`].
@@ -94,7 +94,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`], or a number of parties out of bounds.
     pub fn double_barrier(&self, path: &str, parties: u32) -> Result<DoubleBarrier, RecipeError> {
-        DoubleBarrier::new(self.clone(), Place::parse(path)?, parties)
+        DoubleBarrier::new(self.clone(), RecipePath::parse(path)?, parties)
     }
 
     /// Processes that see each other. See [`Group`].
@@ -102,7 +102,7 @@ impl Session {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn group(&self, path: &str) -> Result<Group, RecipeError> {
-        Ok(Group::new(self.clone(), Place::parse(path)?))
+        Ok(Group::new(self.clone(), RecipePath::parse(path)?))
     }
 
     /// One leader at a time. See [`Election`].

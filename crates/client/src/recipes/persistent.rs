@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::error::RecipeError;
-use super::follow::{Follow, Seen, anonymous, bytes_of, look};
-use super::place::{self, Place};
+use super::gapless_watch::{GaplessWatch, Observed, anonymous, bytes_of, read_node};
+use super::path::{self, RecipePath};
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
@@ -84,14 +84,14 @@ impl PersistentNode {
     /// # Errors
     /// [`RecipeError::BadPath`], or too much data.
     pub fn start(client: &Client, options: SessionOptions, path: &str, data: &[u8]) -> Result<Self, RecipeError> {
-        let place = Place::parse(path)?;
+        let checked = RecipePath::parse(path)?;
         check_data(data)?;
         let (desired, wanted) = watch::channel(data.to_vec());
         let (report, state) = watch::channel(PersistentState::Absent { because: "it was not made yet".into() });
         // The session that it is made through is its own.
         let client = anonymous(client);
-        let keeper = Keeper { client, options, place, wanted, report };
-        Ok(Self { desired, state, path: path.into(), task: tokio::spawn(keeper.run()) })
+        let maintainer = NodeMaintainer { client, options, path: checked, wanted, report };
+        Ok(Self { desired, state, path: path.into(), task: tokio::spawn(maintainer.run()) })
     }
 
     /// Where it is.
@@ -109,7 +109,7 @@ impl PersistentNode {
         let fits = |state: &PersistentState| matches!(state, PersistentState::Present { data, .. } if *data == *self.desired.borrow());
         match self.state.clone().wait_for(fits).await {
             Ok(state) => state.clone(),
-            // The keeper ends with its runtime: nothing will come any more.
+            // The maintainer ends with its runtime: nothing will come any more.
             Err(_) => std::future::pending().await,
         }
     }
@@ -146,15 +146,15 @@ enum End {
     Lost,
 }
 
-struct Keeper {
+struct NodeMaintainer {
     client: Client,
     options: SessionOptions,
-    place: Place,
+    path: RecipePath,
     wanted: watch::Receiver<Vec<u8>>,
     report: watch::Sender<PersistentState>,
 }
 
-impl Keeper {
+impl NodeMaintainer {
     async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -185,7 +185,7 @@ impl Keeper {
 
     /// Keeps the node there for the life of one session.
     async fn keep(&mut self, session: &Session) -> End {
-        let mut follow = Follow::node(session.client(), self.place.as_str());
+        let mut follow = GaplessWatch::node(session.client(), self.path.as_str());
         let mut pause = FIRST_PAUSE;
         loop {
             self.wanted.borrow_and_update();
@@ -224,13 +224,13 @@ impl Keeper {
 
     /// Makes what there is what there should be, by one step at most, and gives the zxid from which on changes matter.
     async fn compare(&self, session: &Session) -> Result<u64, RecipeError> {
-        let (client, path) = (session.client(), self.place.as_str());
+        let (client, path) = (session.client(), self.path.as_str());
         let wanted = self.wanted.borrow().clone();
-        let Seen { node, as_of } = look(client, path, &Reading::default()).await?;
+        let Observed { node, as_of } = read_node(client, path, &Reading::default()).await?;
         let done = match node {
             None => {
                 let data = Data::from_bytes(&wanted);
-                place::create(client, path, &Create { data, kind: Kind::Ephemeral, ..Create::default() }).await
+                path::create_node(client, path, &Create { data, kind: Kind::Ephemeral, ..Create::default() }).await
             }
             Some(node) if node.stat.ephemeral_owner != Some(session.id()) => {
                 let owner = node.stat.ephemeral_owner;

@@ -13,16 +13,16 @@ use lockkeeper_api::nodes::{Create, Kind, Txn, TxnDone, TxnOp};
 use lockkeeper_api::watch::{Change, ChangeKind};
 use lockkeeper_api::{Code, Data};
 
-use super::alive::while_alive;
-use super::change::Change as Asked;
 use super::delivery::Delivery;
+use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
-use super::follow::{Follow, bytes_of, look};
-use super::owned::{OwnedNode, to_its_end};
-use super::place::{Place, make_directories};
+use super::gapless_watch::{GaplessWatch, bytes_of, read_node};
+use super::path::{RecipePath, make_directories};
+use super::tracked_change::TrackedChange;
+use super::until_lost::until_lost;
 use crate::client::Client;
 use crate::error::Error;
-use crate::routes::{Reading, txn_ask};
+use crate::routes::{Reading, txn_spec};
 use crate::session::Session;
 
 /// Largest item, in bytes: each taking writes it once.
@@ -60,17 +60,17 @@ const PAGE: u32 = 64;
 #[derive(Clone, Debug)]
 pub struct Queue {
     session: Session,
-    place: Place,
+    path: RecipePath,
 }
 
 impl Queue {
-    pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { session, place }
+    pub(crate) fn new(session: Session, path: RecipePath) -> Self {
+        Self { session, path }
     }
 
     /// Where it lives.
     pub fn path(&self) -> &str {
-        self.place.as_str()
+        self.path.as_str()
     }
 
     /// The lock in whose queue takers wait.
@@ -79,11 +79,11 @@ impl Queue {
     }
 
     fn items(&self) -> String {
-        self.place.child("items")
+        self.path.child("items")
     }
 
     fn claims(&self) -> String {
-        self.place.child("claims")
+        self.path.child("claims")
     }
 
     fn client(&self) -> &Client {
@@ -118,7 +118,7 @@ impl Queue {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn len(&self) -> Result<u64, RecipeError> {
-        let seen = look(self.client(), &self.items(), &Reading::default()).await?;
+        let seen = read_node(self.client(), &self.items(), &Reading::default()).await?;
         Ok(seen.node.map_or(0, |node| node.stat.num_children.into()))
     }
 
@@ -135,7 +135,7 @@ impl Queue {
     /// # Errors
     /// See [`RecipeError`].
     pub async fn try_take(&self) -> Result<Option<Delivery>, RecipeError> {
-        while_alive(&self.session, async { Ok(self.find().await?.0) }).await
+        until_lost(&self.session, async { Ok(self.find().await?.0) }).await
     }
 
     /// Takes the first item that nobody is at work on, and waits for one in line. Dropping the future leaves the line, and gives
@@ -146,7 +146,7 @@ impl Queue {
     pub async fn take(&self) -> Result<Delivery, RecipeError> {
         match self.try_take().await? {
             Some(delivery) => Ok(delivery),
-            None => while_alive(&self.session, self.wait_in_line()).await,
+            None => until_lost(&self.session, self.wait_in_line()).await,
         }
     }
 
@@ -163,7 +163,7 @@ impl Queue {
 
     async fn wait_in_line(&self) -> Result<Delivery, RecipeError> {
         let _first_in_line = self.session.lock(self.line()).label("waits for an item").lock().await?;
-        let mut follow = Follow::tree(self.client(), self.path());
+        let mut follow = GaplessWatch::tree(self.client(), self.path());
         loop {
             let (found, as_of) = self.find().await?;
             if let Some(delivery) = found {
@@ -179,13 +179,15 @@ impl Queue {
         let (claimed, as_of) = self.claimed().await?;
         let mut reading = Reading { children: true, children_limit: Some(PAGE), ..Reading::default() };
         loop {
-            let Some(page) = look(self.client(), &self.items(), &reading).await?.node else { return Ok((None, as_of)) };
+            let Some(page) = read_node(self.client(), &self.items(), &reading).await?.node else {
+                return Ok((None, as_of));
+            };
             for name in page.children.unwrap_or_default() {
                 if claimed.contains(&name) {
                     continue;
                 }
                 let queue = self.clone();
-                if let Some(delivery) = to_its_end(async move { queue.claim(name).await }).await? {
+                if let Some(delivery) = run_to_completion(async move { queue.claim(name).await }).await? {
                     return Ok((Some(delivery), as_of));
                 }
             }
@@ -202,7 +204,7 @@ impl Queue {
         let mut reading = Reading { children: true, ..Reading::default() };
         let mut as_of = None;
         loop {
-            let seen = look(self.client(), &self.claims(), &reading).await?;
+            let seen = read_node(self.client(), &self.claims(), &reading).await?;
             let as_of = *as_of.get_or_insert(seen.as_of);
             let Some(page) = seen.node else { return Ok((names, as_of)) };
             names.extend(page.children.unwrap_or_default());
@@ -238,8 +240,8 @@ impl Queue {
         let version = node.stat.version.wrapping_add(1);
         let data = bytes_of(&node)?;
         // From here on it is cleaned up, whatever comes of the transaction.
-        let claim = OwnedNode::new(&self.session, claim);
-        let mut asked = Asked::new(txn_ask(&txn)?);
+        let claim = EphemeralNode::new(&self.session, claim);
+        let mut asked = TrackedChange::new(txn_spec(&txn)?);
         let mut done = asked.ask::<TxnDone>(self.client()).await;
         if done.as_ref().err().and_then(refused_operation) == Some((0, Code::NoNode)) {
             if let Err(error) = self.prepare().await {
@@ -247,7 +249,7 @@ impl Queue {
                 return Err(error);
             }
             // Under another id: the first was refused for good.
-            asked = Asked::new(txn_ask(&txn)?);
+            asked = TrackedChange::new(txn_spec(&txn)?);
             done = asked.ask(self.client()).await;
         }
         match done {

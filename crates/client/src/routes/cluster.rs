@@ -10,7 +10,7 @@ use super::Query;
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::Error;
-use crate::transport::{Ask, Repeat, send_once};
+use crate::transport::{RequestSpec, RetryPolicy, send_once};
 
 impl Client {
     /// The cluster as one endpoint sees it, whatever state it is in; no other endpoint is asked instead.
@@ -19,20 +19,20 @@ impl Client {
     /// See [`Error`].
     pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
         let target = Query::default().maybe("checksum", checksum.then_some("true")).behind("/v1/cluster");
-        let request = self.request(endpoint, &Ask::get(target), None)?;
+        let request = self.request(endpoint, &RequestSpec::get(target), None)?;
         send_once(endpoint, request, limit).await
     }
 
     /// [`status_of`](Self::status_of) each endpoint, all at once.
     pub async fn status_of_all(&self, checksum: bool, limit: Duration) -> Vec<(Endpoint, Result<Status, Error>)> {
-        let ask = |endpoint: &Endpoint| {
+        let status = |endpoint: &Endpoint| {
             let endpoint = endpoint.clone();
             async move {
                 let status = self.status_of(&endpoint, checksum, limit).await;
                 (endpoint, status)
             }
         };
-        join_all(self.endpoints().iter().map(ask)).await
+        join_all(self.endpoints().iter().map(status)).await
     }
 
     /// Hands leadership over.
@@ -40,8 +40,9 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<Transferred, Error> {
-        let ask = Ask::new(Method::POST, "/v1/cluster/transfer".into(), Repeat::Never).json(&Transfer { to })?;
-        self.call(&ask).await
+        let spec =
+            RequestSpec::new(Method::POST, "/v1/cluster/transfer".into(), RetryPolicy::Never).json(&Transfer { to })?;
+        self.call(&spec).await
     }
 
     /// Adds a member that receives the log and does not vote yet.
@@ -49,8 +50,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn add_member(&self, add: &AddMember) -> Result<(), Error> {
-        let ask = Ask::new(Method::POST, "/v1/cluster/members".into(), Repeat::Never).json(add)?;
-        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+        let spec = RequestSpec::new(Method::POST, "/v1/cluster/members".into(), RetryPolicy::Never).json(add)?;
+        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
     /// Gives a member its vote.
@@ -58,8 +59,8 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn promote_member(&self, node_id: u64) -> Result<(), Error> {
-        let ask = Ask::new(Method::POST, format!("/v1/cluster/members/{node_id}/promote"), Repeat::Never);
-        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+        let spec = RequestSpec::new(Method::POST, format!("/v1/cluster/members/{node_id}/promote"), RetryPolicy::Never);
+        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
     /// Removes a member; its id is never used again.
@@ -67,7 +68,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn remove_member(&self, node_id: u64) -> Result<(), Error> {
-        let ask = Ask::new(Method::DELETE, format!("/v1/cluster/members/{node_id}"), Repeat::Never);
-        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+        let spec = RequestSpec::new(Method::DELETE, format!("/v1/cluster/members/{node_id}"), RetryPolicy::Never);
+        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 }

@@ -6,7 +6,7 @@ use reqwest::Method;
 use super::encode as encode_part;
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{Ask, Repeat};
+use crate::transport::{RequestSpec, RetryPolicy};
 
 impl Client {
     /// Asks to do an operation that is to be done once. With a session the gate opens again when that session ends.
@@ -15,7 +15,7 @@ impl Client {
     /// [`GateMismatch`](lockkeeper_api::Code::GateMismatch) if the key is used for another operation; otherwise see [`Error`].
     pub async fn gate_begin(&self, key: &str, begin: &Begin) -> Result<GateView, Error> {
         let target = format!("/v1/gates/{}/begin", encode_part(key));
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(begin)?).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(begin)?).await
     }
 
     /// Stores the result of the operation.
@@ -24,7 +24,7 @@ impl Client {
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
     pub async fn gate_finish(&self, key: &str, finish: &Finish) -> Result<Settled, Error> {
         let target = format!("/v1/gates/{}/finish", encode_part(key));
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(finish)?).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(finish)?).await
     }
 
     /// Opens the gate again: the operation did not take place.
@@ -33,7 +33,7 @@ impl Client {
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
     pub async fn gate_fail(&self, key: &str, token: u64) -> Result<Settled, Error> {
         let target = format!("/v1/gates/{}/fail", encode_part(key));
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(&Fail { token })?).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Fail { token })?).await
     }
 
     /// How a gate stands.
@@ -41,6 +41,6 @@ impl Client {
     /// # Errors
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if nobody has begun it; otherwise see [`Error`].
     pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
-        self.call(&Ask::get(format!("/v1/gates/{}", encode_part(key)))).await
+        self.call(&RequestSpec::get(format!("/v1/gates/{}", encode_part(key)))).await
     }
 }

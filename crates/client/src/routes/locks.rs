@@ -11,15 +11,15 @@ use uuid::Uuid;
 use super::{Paging, Query, lock_part};
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{Ask, Repeat, encode};
+use crate::transport::{RequestSpec, RetryPolicy, encode};
 
 /// Longest wait that the server takes in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// A release, to be [called](Client::call) or posted.
-pub(crate) fn release_ask(lock: &str, release: &Release) -> Result<Ask, Error> {
+pub(crate) fn release_spec(lock: &str, release: &Release) -> Result<RequestSpec, Error> {
     let target = format!("/v1/locks/{}/release", lock_part(lock)?);
-    Ask::new(Method::POST, target, Repeat::ByRequestId).json(release)
+    RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(release)
 }
 
 impl Client {
@@ -34,7 +34,7 @@ impl Client {
         if wait > LONGEST_WAIT {
             return Err(Error::refused(Code::BadRequest, format!("a wait is at most {} s", LONGEST_WAIT.as_secs())));
         }
-        let repeat = if self.identity.is_some() { Repeat::Idempotent } else { Repeat::Never };
+        let repeat = if self.identity.is_some() { RetryPolicy::Idempotent } else { RetryPolicy::Never };
         let request_id = acquire.request_id.unwrap_or_else(Uuid::new_v4);
         let until = Instant::now() + wait;
         let acquire = acquire.clone();
@@ -44,7 +44,7 @@ impl Client {
             encode(&Acquire { request_id: Some(request_id), wait_ms, ..acquire.clone() })
         };
         let target = format!("/v1/locks/{}/acquire", lock_part(lock)?);
-        self.call(&Ask::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await
+        self.call(&RequestSpec::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await
     }
 
     /// Gives back what this client's session holds with that token.
@@ -60,7 +60,7 @@ impl Client {
     /// # Errors
     /// [`Code::NotHeld`] if one of them is not held with that token; otherwise see [`Error`].
     pub async fn release_together(&self, lock: &str, release: &Release) -> Result<Released, Error> {
-        self.call(&release_ask(lock, release)?).await
+        self.call(&release_spec(lock, release)?).await
     }
 
     /// Makes the holder of a [`Write`](lockkeeper_api::locks::Mode::Write) a reader, without anybody coming between. The token
@@ -70,7 +70,7 @@ impl Client {
     /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
     pub async fn downgrade(&self, lock: &str, token: u64) -> Result<Downgraded, Error> {
         let target = format!("/v1/locks/{}/downgrade", lock_part(lock)?);
-        self.call(&Ask::new(Method::POST, target, Repeat::ByRequestId).json(&Token { token })?).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Token { token })?).await
     }
 
     /// Whether the lock is held with that token, linearizable. Needs no session: it is the resource that asks.
@@ -79,7 +79,8 @@ impl Client {
     /// See [`Error`].
     pub async fn verify(&self, lock: &str, token: u64) -> Result<Verified, Error> {
         let target = format!("/v1/locks/{}/verify", lock_part(lock)?);
-        self.call(&Ask::new(Method::POST, target, Repeat::Freely).anonymous().json(&Token { token })?).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always).anonymous().json(&Token { token })?)
+            .await
     }
 
     /// Who holds a lock and who waits for it.
@@ -87,7 +88,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn lock(&self, lock: &str) -> Result<Lock, Error> {
-        self.call(&Ask::get(format!("/v1/locks/{}", lock_part(lock)?))).await
+        self.call(&RequestSpec::get(format!("/v1/locks/{}", lock_part(lock)?))).await
     }
 
     /// A page of the locks that somebody holds.
@@ -95,7 +96,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn locks(&self, prefix: Option<&str>, paging: &Paging) -> Result<Locks, Error> {
-        self.call(&Ask::get(Query::default().maybe("prefix", prefix).paged(paging).behind("/v1/locks"))).await
+        self.call(&RequestSpec::get(Query::default().maybe("prefix", prefix).paged(paging).behind("/v1/locks"))).await
     }
 
     /// Takes a lock from whoever holds it with that token. Audited by the server. The holder may still be at work.
@@ -105,6 +106,6 @@ impl Client {
     pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
         let target = format!("/v1/locks/{}/holders/{token}", lock_part(lock)?);
         // The cluster remembers no request id for it: a second try could not tell its own success from another's.
-        self.call(&Ask::new(Method::DELETE, target, Repeat::Never)).await
+        self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::Never)).await
     }
 }

@@ -13,8 +13,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::Error;
 
-pub(crate) use locks::release_ask;
-pub(crate) use nodes::{create_ask, txn_ask};
+pub(crate) use locks::release_spec;
+pub(crate) use nodes::{create_spec, txn_spec};
 
 /// Everything but RFC 3986's unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');

@@ -6,17 +6,17 @@ use reqwest::Method;
 use super::{Query, Reading, node_path};
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{Ask, Repeat};
+use crate::transport::{RequestSpec, RetryPolicy};
 
 /// For [`Client::create`].
-pub(crate) fn create_ask(path: &str, create: &Create) -> Result<Ask, Error> {
+pub(crate) fn create_spec(path: &str, create: &Create) -> Result<RequestSpec, Error> {
     let target = format!("/v1/nodes{}", node_path(path)?);
-    Ask::new(Method::POST, target, Repeat::ByRequestId).json(create)
+    RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(create)
 }
 
 /// For [`Client::txn`].
-pub(crate) fn txn_ask(txn: &Txn) -> Result<Ask, Error> {
-    Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(txn)
+pub(crate) fn txn_spec(txn: &Txn) -> Result<RequestSpec, Error> {
+    RequestSpec::new(Method::POST, "/v1/txn".into(), RetryPolicy::ByRequestId).json(txn)
 }
 
 impl Client {
@@ -30,7 +30,7 @@ impl Client {
             .maybe("children_after", reading.children_after.as_ref())
             .maybe("children_limit", reading.children_limit)
             .maybe("consistency", reading.stale.then_some("stale"));
-        self.call(&Ask::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
+        self.call(&RequestSpec::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
     }
 
     /// The names of all children of a node, page by page. Between two pages the node may change.
@@ -55,7 +55,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn create(&self, path: &str, create: &Create) -> Result<Changed, Error> {
-        self.call(&create_ask(path, create)?).await
+        self.call(&create_spec(path, create)?).await
     }
 
     /// Sets a node's data, if it has that version.
@@ -64,7 +64,7 @@ impl Client {
     /// See [`Error`].
     pub async fn set(&self, path: &str, set: &SetData, version: Option<i32>) -> Result<Changed, Error> {
         let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
-        self.call(&Ask::new(Method::PUT, target, Repeat::ByRequestId).json(set)?).await
+        self.call(&RequestSpec::new(Method::PUT, target, RetryPolicy::ByRequestId).json(set)?).await
     }
 
     /// Deletes a node, if it has that version.
@@ -73,7 +73,7 @@ impl Client {
     /// See [`Error`].
     pub async fn delete(&self, path: &str, version: Option<i32>) -> Result<Deleted, Error> {
         let target = Query::default().maybe("version", version).behind(&format!("/v1/nodes{}", node_path(path)?));
-        self.call(&Ask::new(Method::DELETE, target, Repeat::ByRequestId)).await
+        self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::ByRequestId)).await
     }
 
     /// Several operations, all or nothing.
@@ -81,6 +81,6 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn txn(&self, txn: &Txn) -> Result<TxnDone, Error> {
-        self.call(&txn_ask(txn)?).await
+        self.call(&txn_spec(txn)?).await
     }
 }

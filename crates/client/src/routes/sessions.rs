@@ -9,7 +9,7 @@ use super::{Paging, Query};
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::Error;
-use crate::transport::{Ask, Repeat, send_once};
+use crate::transport::{RequestSpec, RetryPolicy, send_once};
 
 impl Client {
     /// Opens a session that nobody keeps alive yet. If an answer is lost it asks again: a session that nobody knows of
@@ -18,8 +18,9 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn open_session(&self, open: &OpenSession) -> Result<SessionOpened, Error> {
-        let ask = Ask::new(Method::POST, "/v1/sessions".into(), Repeat::Idempotent).anonymous().json(open)?;
-        self.call(&ask).await
+        let spec =
+            RequestSpec::new(Method::POST, "/v1/sessions".into(), RetryPolicy::Idempotent).anonymous().json(open)?;
+        self.call(&spec).await
     }
 
     /// Keeps this client's session alive, once.
@@ -28,13 +29,13 @@ impl Client {
     /// See [`Error`].
     pub async fn keepalive(&self) -> Result<KeptAlive, Error> {
         let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
-        self.call(&Ask::new(Method::POST, target, Repeat::Freely)).await
+        self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always)).await
     }
 
     /// Keeps this client's session alive through that endpoint and no other.
     pub(crate) async fn keepalive_at(&self, endpoint: &Endpoint, limit: Duration) -> Result<KeptAlive, Error> {
         let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
-        let request = self.request(endpoint, &Ask::new(Method::POST, target, Repeat::Freely), None)?;
+        let request = self.request(endpoint, &RequestSpec::new(Method::POST, target, RetryPolicy::Always), None)?;
         send_once(endpoint, request, limit).await
     }
 
@@ -45,8 +46,8 @@ impl Client {
     pub async fn close_session(&self) -> Result<(), Error> {
         let target = format!("/v1/sessions/{}", self.credential()?.session_id);
         // Once closed it cannot be closed again, and that is what the caller wants to be true: see `session.rs`.
-        let ask = Ask::new(Method::DELETE, target, Repeat::Idempotent);
-        self.call::<serde::de::IgnoredAny>(&ask).await.map(|_| ())
+        let spec = RequestSpec::new(Method::DELETE, target, RetryPolicy::Idempotent);
+        self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
     /// What a session is and owns.
@@ -54,7 +55,7 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn session(&self, session_id: u64) -> Result<Session, Error> {
-        self.call(&Ask::get(format!("/v1/sessions/{session_id}")).anonymous()).await
+        self.call(&RequestSpec::get(format!("/v1/sessions/{session_id}")).anonymous()).await
     }
 
     /// A page of the open sessions.
@@ -62,6 +63,6 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn sessions(&self, paging: &Paging) -> Result<Sessions, Error> {
-        self.call(&Ask::get(Query::default().paged(paging).behind("/v1/sessions"))).await
+        self.call(&RequestSpec::get(Query::default().paged(paging).behind("/v1/sessions"))).await
     }
 }

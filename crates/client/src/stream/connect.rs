@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, Response};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
-use super::hub::Hub;
+use super::handle::StreamHandle;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::endpoints::Endpoint;
@@ -27,8 +27,8 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
 /// A stream that has begun, and how things stood when it was asked for.
-pub(super) struct Opened {
-    pub(super) place: usize,
+pub(super) struct OpenedStream {
+    pub(super) index: usize,
     pub(super) socket: Box<Socket>,
     /// When the handshake was begun.
     pub(super) sent: Moment,
@@ -38,7 +38,7 @@ pub(super) struct Opened {
 
 /// Why an endpoint gave no stream.
 #[derive(Debug)]
-enum Failure {
+enum ConnectFailure {
     /// It cannot be reached or cannot serve now.
     Now(String),
     /// It answers, and has no session stream.
@@ -48,15 +48,15 @@ enum Failure {
 }
 
 /// What came of a round through all endpoints.
-pub(super) enum Found {
-    Stream(Opened),
+pub(super) enum SearchResult {
+    Stream(OpenedStream),
     Nothing { tried: Vec<Tried>, some_answer_without: bool },
     Over(String),
 }
 
 /// Goes through all endpoints once, from the preferred one on.
-pub(super) async fn find(hub: &Hub) -> Found {
-    let client = &hub.client;
+pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
+    let client = &stream.client;
     let first = client.endpoints.preferred();
     let count = client.endpoints().len();
     let (mut next, mut tried, mut some_answer_without) = (0, Vec::new(), false);
@@ -64,62 +64,62 @@ pub(super) async fn find(hub: &Hub) -> Found {
     loop {
         if asked.is_empty() {
             if next == count {
-                return Found::Nothing { tried, some_answer_without };
+                return SearchResult::Nothing { tried, some_answer_without };
             }
-            asked.push(open(hub, (first + next) % count));
+            asked.push(connect_one(stream, (first + next) % count));
             next += 1;
         }
         tokio::select! {
-            Some((place, outcome)) = asked.next() => {
+            Some((index, outcome)) = asked.next() => {
                 let why = match outcome {
-                    Ok(opened) => return Found::Stream(opened),
-                    Err(Failure::Over(why)) => return Found::Over(why),
-                    Err(Failure::NoStream(why)) => {
+                    Ok(opened) => return SearchResult::Stream(opened),
+                    Err(ConnectFailure::Over(why)) => return SearchResult::Over(why),
+                    Err(ConnectFailure::NoStream(why)) => {
                         some_answer_without = true;
                         why
                     }
-                    Err(Failure::Now(why)) => why,
+                    Err(ConnectFailure::Now(why)) => why,
                 };
-                tried.push(Tried { endpoint: client.endpoints.at(place).to_string(), why });
+                tried.push(Tried { endpoint: client.endpoints.at(index).to_string(), why });
             }
-            () = sleep(hedge_after(hub.timeout)), if next < count => {
-                asked.push(open(hub, (first + next) % count));
+            () = sleep(hedge_after(stream.timeout)), if next < count => {
+                asked.push(connect_one(stream, (first + next) % count));
                 next += 1;
             }
         }
     }
 }
 
-async fn open(hub: &Hub, place: usize) -> (usize, Result<Opened, Failure>) {
-    let client = &hub.client;
-    let (watched, sent) = (hub.grants.watched(), Moment::now());
+async fn connect_one(stream: &StreamHandle, index: usize) -> (usize, Result<OpenedStream, ConnectFailure>) {
+    let client = &stream.client;
+    let (watched, sent) = (stream.grants.watched(), Moment::now());
     let limit = client.options.attempt_timeout;
-    let outcome = match timeout(limit, open_at(client, client.endpoints.at(place))).await {
-        Ok(outcome) => outcome.map(|socket| Opened { place, socket, sent, watched }),
-        Err(_) => Err(Failure::Now(format!("no stream within {} ms", limit.as_millis()))),
+    let outcome = match timeout(limit, connect_to(client, client.endpoints.at(index))).await {
+        Ok(outcome) => outcome.map(|socket| OpenedStream { index, socket, sent, watched }),
+        Err(_) => Err(ConnectFailure::Now(format!("no stream within {} ms", limit.as_millis()))),
     };
-    (place, outcome)
+    (index, outcome)
 }
 
-async fn open_at(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>, Failure> {
-    let now = |why: String| Failure::Now(why);
+async fn connect_to(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>, ConnectFailure> {
+    let now = |why: String| ConnectFailure::Now(why);
     let request = request(client, endpoint).map_err(now)?;
     let connecting = TcpStream::connect(endpoint.authority());
     let limit = client.options.connect_timeout;
     let connected = timeout(limit, connecting).await.map_err(|_| now("no connection in time".into()))?;
-    let stream = connected.map_err(|e| now(e.to_string()))?;
-    stream.set_nodelay(true).map_err(|e| now(e.to_string()))?;
+    let tcp = connected.map_err(|e| now(e.to_string()))?;
+    tcp.set_nodelay(true).map_err(|e| now(e.to_string()))?;
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
         .max_message_size(Some(MAX_ANSWER_BYTES))
         .max_frame_size(Some(MAX_ANSWER_BYTES));
-    match client_async_with_config(request, stream, Some(config)).await {
+    match client_async_with_config(request, tcp, Some(config)).await {
         Ok((socket, _)) => Ok(Box::new(socket)),
         Err(WsError::Http(response)) => Err(refusal(&response)),
         Err(WsError::Io(error)) => Err(now(error.to_string())),
         // A connection that ends in the middle says nothing about what is spoken there.
         Err(error @ WsError::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
-        Err(other) => Err(Failure::NoStream(other.to_string())),
+        Err(other) => Err(ConnectFailure::NoStream(other.to_string())),
     }
 }
 
@@ -133,20 +133,20 @@ fn request(client: &Client, endpoint: &Endpoint) -> Result<Request, String> {
     Ok(request)
 }
 
-fn refusal(response: &Response<Option<Vec<u8>>>) -> Failure {
+fn refusal(response: &Response<Option<Vec<u8>>>) -> ConnectFailure {
     let body = response.body().as_deref().unwrap_or_default();
     let status = response.status();
     match serde_json::from_slice::<Problem>(body) {
         Ok(problem) => match problem.code {
-            Code::SessionExpired | Code::WrongSecret => Failure::Over(problem.detail),
-            code if code.is_transient() || code == Code::UnknownOutcome => Failure::Now(problem.to_string()),
-            _ => Failure::NoStream(problem.to_string()),
+            Code::SessionExpired | Code::WrongSecret => ConnectFailure::Over(problem.detail),
+            code if code.is_transient() || code == Code::UnknownOutcome => ConnectFailure::Now(problem.to_string()),
+            _ => ConnectFailure::NoStream(problem.to_string()),
         },
         // The body may come after the head; then the status has to do.
         Err(_) => match status.as_u16() {
-            410 => Failure::Over("the cluster knows of no such session any more".into()),
-            429 | 503 | 504 => Failure::Now(format!("status {status}")),
-            _ => Failure::NoStream(format!("status {status} in answer to the upgrade")),
+            410 => ConnectFailure::Over("the cluster knows of no such session any more".into()),
+            429 | 503 | 504 => ConnectFailure::Now(format!("status {status}")),
+            _ => ConnectFailure::NoStream(format!("status {status} in answer to the upgrade")),
         },
     }
 }

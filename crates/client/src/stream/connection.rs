@@ -19,10 +19,10 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
-use super::connect::{Opened, Socket};
+use super::connect::{OpenedStream, Socket};
 use super::frames;
-use super::hub::{Hub, Phase, Reply};
-use super::table::{Out, is_service};
+use super::handle::{Phase, Reply, StreamHandle};
+use super::pending::{Outgoing, is_service};
 use crate::clock::Moment;
 
 /// Written in one go at most, so that reading gets its turn.
@@ -34,7 +34,7 @@ const LONGEST_LINGER: Duration = Duration::from_secs(2);
 
 /// Why a connection came to its end.
 #[derive(Debug)]
-pub(super) enum Ending {
+pub(super) enum CloseReason {
     /// Nobody has the session any more, and all that was posted is done.
     Stopped,
     /// The session is over.
@@ -48,11 +48,11 @@ pub(super) enum Ending {
 }
 
 /// See the module's text.
-pub(super) struct Connection<'a> {
-    hub: &'a Arc<Hub>,
+pub(super) struct StreamConnection<'a> {
+    stream: &'a Arc<StreamHandle>,
     sink: SplitSink<Socket, Message>,
     source: SplitStream<Socket>,
-    place: usize,
+    index: usize,
     generation: u64,
     /// When the handshake was begun, and the grants that somebody listened for then.
     sent: Moment,
@@ -61,45 +61,45 @@ pub(super) struct Connection<'a> {
     flushing: bool,
     /// The node has answered something.
     pub(super) served: bool,
-    /// When something was last heard, and whether a sign of life was asked for since.
-    heard: Instant,
+    /// When something was last received, and whether a sign of life was asked for since.
+    last_received: Instant,
     pinged: bool,
     /// The server's last words.
     goodbye: Option<Box<Problem>>,
 }
 
-impl<'a> Connection<'a> {
+impl<'a> StreamConnection<'a> {
     /// All that is not answered is sent again, in the order in which it was asked; watches go first.
-    pub(super) fn begin(hub: &'a Arc<Hub>, opened: Opened, generation: u64) -> Self {
-        let Opened { place, socket, sent, watched } = opened;
+    pub(super) fn begin(stream: &'a Arc<StreamHandle>, opened: OpenedStream, generation: u64) -> Self {
+        let OpenedStream { index, socket, sent, watched } = opened;
         let (sink, source) = (*socket).split();
         {
-            let mut guard = hub.inner.lock();
+            let mut guard = stream.inner.lock();
             let inner = &mut *guard;
-            inner.table.broken();
+            inner.pending.connection_lost();
             inner.abandon = None;
             let forgotten = generation > 1 && mutant!(DropWatchAtReconnect);
-            inner.watches.ids().filter(|_| !forgotten).for_each(|id| inner.table.watch(id));
-            hub.enter(Phase::Up { place, generation });
+            inner.watches.ids().filter(|_| !forgotten).for_each(|id| inner.pending.watch(id));
+            stream.enter(Phase::Up { index, generation });
         }
         Self {
-            hub,
+            stream,
             sink,
             source,
-            place,
+            index,
             generation,
             sent,
             watched,
             flushing: false,
             served: false,
-            heard: Instant::now(),
+            last_received: Instant::now(),
             pinged: false,
             goodbye: None,
         }
     }
 
-    pub(super) async fn run(&mut self) -> Ending {
-        let every = self.hub.client.options.liveness_interval.max(Duration::from_millis(10));
+    pub(super) async fn run(&mut self) -> CloseReason {
+        let every = self.stream.client.options.liveness_interval.max(Duration::from_millis(10));
         let mut look = interval(every);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.reset();
@@ -115,9 +115,9 @@ impl<'a> Connection<'a> {
                 message = self.source.next() => self.read(message),
                 done = self.sink.flush(), if self.flushing => {
                     self.flushing = false;
-                    done.map_err(|e| Ending::Broken(e.to_string()))
+                    done.map_err(|e| CloseReason::Broken(e.to_string()))
                 }
-                () = self.hub.wake.notified() => Ok(()),
+                () = self.stream.wake.notified() => Ok(()),
                 _ = look.tick() => self.check(every),
             };
             if let Err(ending) = step {
@@ -127,44 +127,44 @@ impl<'a> Connection<'a> {
     }
 
     /// What the rest of the client wants done with this connection.
-    fn directed(&self, stopping_since: &mut Option<Instant>) -> Option<Ending> {
-        let mut inner = self.hub.inner.lock();
+    fn directed(&self, stopping_since: &mut Option<Instant>) -> Option<CloseReason> {
+        let mut inner = self.stream.inner.lock();
         if let Some((generation, why)) = inner.abandon.take()
             && generation == self.generation
         {
-            return Some(Ending::Abandoned(why));
+            return Some(CloseReason::Abandoned(why));
         }
-        if self.hub.phase.borrow().is_final() {
+        if self.stream.phase.borrow().is_final() {
             let since = *stopping_since.get_or_insert_with(Instant::now);
-            if inner.table.is_empty() || since.elapsed() >= LONGEST_LINGER {
-                return Some(Ending::Stopped);
+            if inner.pending.is_empty() || since.elapsed() >= LONGEST_LINGER {
+                return Some(CloseReason::Stopped);
             }
         }
         None
     }
 
     /// Writes what is ready, up to a bound, and hands it to the operating system in one go.
-    fn write(&mut self) -> Result<(), Ending> {
+    fn write(&mut self) -> Result<(), CloseReason> {
         let mut written = 0;
         while !self.flushing && written < BATCH_BYTES {
             let Some(text) = self.next_text() else { break };
             written += text.len();
             match self.sink.feed(Message::text(text)).now_or_never() {
                 Some(Ok(())) => {}
-                Some(Err(error)) => return Err(Ending::Broken(error.to_string())),
+                Some(Err(error)) => return Err(CloseReason::Broken(error.to_string())),
                 // Cannot be: everything fed before has been flushed. The request is sent again after the connection is.
-                None => return Err(Ending::Broken("the connection takes nothing".into())),
+                None => return Err(CloseReason::Broken("the connection takes nothing".into())),
             }
         }
         if written > 0 {
             match self.sink.flush().now_or_never() {
                 Some(Ok(())) => {}
-                Some(Err(error)) => return Err(Ending::Broken(error.to_string())),
+                Some(Err(error)) => return Err(CloseReason::Broken(error.to_string())),
                 None => self.flushing = true,
             }
             if written >= BATCH_BYTES {
                 // There may be more.
-                self.hub.wake.notify_one();
+                self.stream.wake.notify_one();
             }
         }
         Ok(())
@@ -173,27 +173,27 @@ impl<'a> Connection<'a> {
     /// The next message as text; what cannot be written is answered so.
     fn next_text(&self) -> Option<String> {
         loop {
-            let mut guard = self.hub.inner.lock();
+            let mut guard = self.stream.inner.lock();
             let inner = &mut *guard;
-            let text = match inner.table.next_out()? {
-                Out::Cancel(id) => frames::cancel(id),
-                Out::Keepalive(number) => frames::keepalive(number),
-                Out::Unwatch(id) => frames::unwatch(id),
-                Out::Watch(id) => match inner.watches.get(id) {
+            let text = match inner.pending.next_out()? {
+                Outgoing::Cancel(id) => frames::cancel(id),
+                Outgoing::Keepalive(number) => frames::keepalive(number),
+                Outgoing::Unwatch(id) => frames::unwatch(id),
+                Outgoing::Watch(id) => match inner.watches.get(id) {
                     Some(watch) => frames::watch(watch),
                     None => continue,
                 },
-                Out::Request(id) => {
-                    let Some(request) = inner.table.get(id) else { continue };
-                    let done = match (&self.hub.client.identity, request.request_id) {
+                Outgoing::Request(id) => {
+                    let Some(request) = inner.pending.get(id) else { continue };
+                    let done = match (&self.stream.client.identity, request.request_id) {
                         (Some(identity), Some(_)) => identity.acknowledgements.take(usize::MAX),
                         _ => Vec::new(),
                     };
                     let text = frames::request(id, request, &done);
                     if let Err(error) = text {
-                        let request = inner.table.remove(id);
+                        let request = inner.pending.remove(id);
                         drop(guard);
-                        request.into_iter().for_each(|r| self.hub.conclude(r, Reply::Impossible(error.clone())));
+                        request.into_iter().for_each(|r| self.stream.complete(r, Reply::Unsendable(error.clone())));
                         continue;
                     }
                     text
@@ -207,11 +207,11 @@ impl<'a> Connection<'a> {
     }
 
     /// Takes a message and those that are there behind it.
-    fn read(&mut self, first: Option<Result<Message, WsError>>) -> Result<(), Ending> {
+    fn read(&mut self, first: Option<Result<Message, WsError>>) -> Result<(), CloseReason> {
         let mut message = first;
         for left in (0..BATCH_MESSAGES).rev() {
-            (self.heard, self.pinged) = (Instant::now(), false);
-            self.hub.heard.fetch_add(1, Ordering::Relaxed);
+            (self.last_received, self.pinged) = (Instant::now(), false);
+            self.stream.messages_received.fetch_add(1, Ordering::Relaxed);
             match message {
                 Some(Ok(Message::Text(text))) => self.understand(text.as_str())?,
                 Some(Ok(Message::Close(frame))) => return Err(self.closed(frame.as_ref())),
@@ -219,7 +219,7 @@ impl<'a> Connection<'a> {
                 Some(Ok(Message::Ping(_))) => self.flushing = true,
                 Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(Ending::NotLockkeeper("a binary message; this stream speaks text".into()));
+                    return Err(CloseReason::NotLockkeeper("a binary message; this stream speaks text".into()));
                 }
                 Some(Err(error)) => return Err(self.failed(&error)),
                 None => return Err(self.closed(None)),
@@ -236,102 +236,102 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    fn failed(&self, error: &WsError) -> Ending {
+    fn failed(&self, error: &WsError) -> CloseReason {
         match error {
             WsError::Protocol(ProtocolError::ResetWithoutClosingHandshake)
             | WsError::Io(_)
             | WsError::ConnectionClosed
             | WsError::AlreadyClosed => match self.closed(None) {
-                Ending::Broken(_) => Ending::Broken(error.to_string()),
+                CloseReason::Broken(_) => CloseReason::Broken(error.to_string()),
                 known => known,
             },
-            _ => Ending::NotLockkeeper(error.to_string()),
+            _ => CloseReason::NotLockkeeper(error.to_string()),
         }
     }
 
     /// What the end of the connection means.
-    fn closed(&self, frame: Option<&CloseFrame>) -> Ending {
+    fn closed(&self, frame: Option<&CloseFrame>) -> CloseReason {
         let said = self.goodbye.as_ref().map(|problem| problem.to_string());
         let code = frame.map(|frame| u16::from(frame.code));
         let reason = frame.map(|frame| frame.reason.as_str().to_owned()).filter(|reason| !reason.is_empty());
         let why = said.or(reason).unwrap_or_else(|| "the node ended the stream".into());
         let session_over = self.goodbye.as_ref().is_some_and(|problem| problem.code == Code::SessionExpired);
         match code {
-            Some(close::SESSION_OVER) => Ending::Over(why),
-            _ if session_over => Ending::Over(why),
-            Some(close::BAD_MESSAGE | close::TOO_LARGE) => Ending::NotLockkeeper(why),
-            _ => Ending::Broken(why),
+            Some(close::SESSION_OVER) => CloseReason::Over(why),
+            _ if session_over => CloseReason::Over(why),
+            Some(close::BAD_MESSAGE | close::TOO_LARGE) => CloseReason::NotLockkeeper(why),
+            _ => CloseReason::Broken(why),
         }
     }
 
-    fn understand(&mut self, text: &str) -> Result<(), Ending> {
-        let Some(message) = frames::understand(text).map_err(Ending::NotLockkeeper)? else { return Ok(()) };
+    fn understand(&mut self, text: &str) -> Result<(), CloseReason> {
+        let Some(message) = frames::understand(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
         self.served |= is_service(&message);
         match message {
             FromServer::Hello { timeout_ms, zxid, held } => {
-                self.hub.note_lease(self.sent, timeout_ms);
-                self.hub.grants.compare(&std::mem::take(&mut self.watched), &held, zxid);
+                self.stream.note_lease(self.sent, timeout_ms);
+                self.stream.grants.compare(&std::mem::take(&mut self.watched), &held, zxid);
             }
             FromServer::Answer(answer) => self.answered(answer)?,
-            FromServer::Alive { number, timeout_ms } => self.hub.note_alive(number, timeout_ms),
+            FromServer::Alive { number, timeout_ms } => self.stream.note_alive(number, timeout_ms),
             FromServer::NotConfirmed { number, problem } => {
-                let _ = self.hub.inner.lock().table.kept_alive(number, Err(problem.to_string()));
+                let _ = self.stream.inner.lock().pending.kept_alive(number, Err(problem.to_string()));
             }
             FromServer::LockLost { lock, token, zxid } => {
-                self.hub.grants.lost(token, &format!("the lock '{lock}' was taken from its holder at zxid {zxid}"));
+                self.stream.grants.lost(token, &format!("the lock '{lock}' was taken from its holder at zxid {zxid}"));
             }
             FromServer::Goodbye(problem) => self.goodbye = Some(problem),
             of_a_watch => {
-                let mut inner = self.hub.inner.lock();
-                if let Some(behind) = inner.watches.hand_on(of_a_watch) {
-                    inner.table.unwatch(behind);
+                let mut inner = self.stream.inner.lock();
+                if let Some(behind) = inner.watches.dispatch(of_a_watch) {
+                    inner.pending.unwatch(behind);
                 }
             }
         }
         Ok(())
     }
 
-    fn answered(&self, answer: Answer) -> Result<(), Ending> {
+    fn answered(&self, answer: Answer) -> Result<(), CloseReason> {
         let Answer { id, status, body, .. } = answer;
         // The answer to a request that was given up, and forgotten, is nobody's.
-        let Some(request) = self.hub.inner.lock().table.remove(id) else { return Ok(()) };
+        let Some(request) = self.stream.inner.lock().pending.remove(id) else { return Ok(()) };
         let reply = match status {
             ..400 => {
-                if !request.open {
-                    self.hub.client.answered(request.request_id);
+                if !request.outcome_unknown {
+                    self.stream.client.answered(request.request_id);
                 }
                 let text: Box<str> = body.into();
-                Reply::Answered { place: self.place, bytes: Bytes::from(text.into_string()) }
+                Reply::Answered { index: self.index, bytes: Bytes::from(text.into_string()) }
             }
             _ => match serde_json::from_str::<Problem>(body.get()) {
                 Ok(problem) => {
-                    Reply::Problem { place: self.place, generation: self.generation, problem: Box::new(problem) }
+                    Reply::Problem { index: self.index, generation: self.generation, problem: Box::new(problem) }
                 }
                 Err(error) => {
                     let why = format!("status {status} without a problem document: {error}");
-                    self.hub.conclude(request, Reply::NotLockkeeper { place: self.place, why: why.clone() });
-                    return Err(Ending::NotLockkeeper(why));
+                    self.stream.complete(request, Reply::NotLockkeeper { index: self.index, why: why.clone() });
+                    return Err(CloseReason::NotLockkeeper(why));
                 }
             },
         };
-        self.hub.conclude(request, reply);
+        self.stream.complete(request, reply);
         Ok(())
     }
 
-    /// While something is asked and nothing is heard, asks for a sign of life, and gives a node up that gives none.
-    fn check(&mut self, every: Duration) -> Result<(), Ending> {
+    /// While something is asked and nothing is received, asks for a sign of life, and gives a node up that gives none.
+    fn check(&mut self, every: Duration) -> Result<(), CloseReason> {
         if self.pinged {
-            return Err(Ending::Broken(format!(
+            return Err(CloseReason::Broken(format!(
                 "the node has said nothing for {} ms",
-                self.heard.elapsed().as_millis()
+                self.last_received.elapsed().as_millis()
             )));
         }
-        let quiet = self.heard.elapsed() >= every / 2;
-        if quiet && self.hub.inner.lock().table.sent() > 0 && !self.flushing {
+        let quiet = self.last_received.elapsed() >= every / 2;
+        if quiet && self.stream.inner.lock().pending.sent() > 0 && !self.flushing {
             self.pinged = true;
             match self.sink.feed(Message::Ping(Bytes::new())).now_or_never() {
                 Some(Ok(())) => self.flushing = true,
-                Some(Err(error)) => return Err(Ending::Broken(error.to_string())),
+                Some(Err(error)) => return Err(CloseReason::Broken(error.to_string())),
                 None => {}
             }
         } else if self.flushing && quiet {
@@ -342,9 +342,9 @@ impl<'a> Connection<'a> {
     }
 
     /// Ends the connection in good order where that is quick. "Away", since a client may go on over HTTP with what it asked here.
-    pub(super) async fn close(mut self, ending: &Ending) {
+    pub(super) async fn close(mut self, ending: &CloseReason) {
         const LONGEST: Duration = Duration::from_millis(200);
-        if matches!(ending, Ending::Stopped) {
+        if matches!(ending, CloseReason::Stopped) {
             let away = CloseFrame { code: CloseCode::Away, reason: Utf8Bytes::from_static("the client is done") };
             let _ = timeout(LONGEST, self.sink.send(Message::Close(Some(away)))).await;
         }

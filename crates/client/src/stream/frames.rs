@@ -13,7 +13,7 @@ use crate::transport::encode;
 
 /// A request as `lockkeeper_api::stream::Request` has it, without owning its parts.
 #[derive(Serialize)]
-struct Request<'a> {
+struct WireRequest<'a> {
     id: u64,
     method: &'a str,
     path: &'a str,
@@ -29,7 +29,7 @@ struct Request<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum FromClient<'a> {
-    Request(Request<'a>),
+    Request(WireRequest<'a>),
     Cancel(u64),
     Keepalive(u64),
     Watch(&'a Watch),
@@ -43,15 +43,19 @@ fn text(message: &FromClient<'_>) -> Result<String, Error> {
 }
 
 /// The request under that id.
-pub(super) fn request(id: u64, request: &super::table::Request, acknowledge: &[Uuid]) -> Result<String, Error> {
-    let ask = &request.ask;
-    let body = ask.body.as_ref().map(|make| make()).transpose()?;
+pub(super) fn request(
+    id: u64,
+    request: &super::pending::PendingRequest,
+    acknowledge: &[Uuid],
+) -> Result<String, Error> {
+    let spec = &request.spec;
+    let body = spec.body.as_ref().map(|make| make()).transpose()?;
     let raw = body.as_deref().map(serde_json::from_slice::<&RawValue>).transpose();
     let raw = raw.map_err(|e| Error::refused(lockkeeper_api::Code::BadRequest, e.to_string()))?;
-    text(&FromClient::Request(Request {
+    text(&FromClient::Request(WireRequest {
         id,
-        method: ask.method.as_str(),
-        path: &ask.target,
+        method: spec.method.as_str(),
+        path: &spec.target,
         request_id: request.request_id,
         acknowledge,
         body: raw,
@@ -109,16 +113,24 @@ mod tests {
     use reqwest::Method;
 
     use super::*;
-    use crate::stream::table::{Listener, Request};
-    use crate::transport::{Ask, Repeat};
+    use crate::stream::pending::{PendingRequest, ReplyTo};
+    use crate::transport::{RequestSpec, RetryPolicy};
 
     #[test]
     fn what_is_written_is_what_the_contract_reads() {
-        let ask =
-            Ask::new(Method::POST, "/v1/txn".into(), Repeat::ByRequestId).json(&serde_json::json!({"a": 1})).unwrap();
+        let spec = RequestSpec::new(Method::POST, "/v1/txn".into(), RetryPolicy::ByRequestId)
+            .json(&serde_json::json!({"a": 1}))
+            .unwrap();
         let id = Uuid::new_v4();
-        let listener = Listener::Nobody;
-        let asked = Request { ask, request_id: Some(id), listener, sent: false, ever_sent: false, open: false };
+        let reply_to = ReplyTo::Detached;
+        let asked = PendingRequest {
+            spec,
+            request_id: Some(id),
+            reply_to,
+            sent: false,
+            ever_sent: false,
+            outcome_unknown: false,
+        };
         let written = request(7, &asked, &[id]).unwrap();
         let stream::FromClient::Request(read) = serde_json::from_str(&written).unwrap() else { panic!("{written}") };
         assert_eq!((read.id, read.method.as_str(), read.path.as_str()), (7, "POST", "/v1/txn"));

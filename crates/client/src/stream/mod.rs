@@ -1,6 +1,6 @@
 //! A session's stream: one WebSocket to one node at a time, over which the session asks, is told, and keeps itself alive.
 //!
-//! [`Hub`] is what the rest of the client holds; one task, the driver, owns the connection and finds another node
+//! [`StreamHandle`] is what the rest of the client holds; one task, [`reconnect`], owns the connection and finds another node
 //! when it breaks. Requests that are not answered then are sent again under the same request ids, so that nothing is applied
 //! twice (promise P9); watches are taken up again where they broke off (P8).
 //!
@@ -9,14 +9,14 @@
 
 mod connect;
 mod connection;
-mod driver;
 mod frames;
-mod grants;
-mod hub;
-mod table;
+mod handle;
+mod lock_loss;
+mod pending;
 #[cfg(test)]
-mod table_tests;
+mod pending_tests;
+mod reconnect;
 mod watches;
 
-pub(crate) use hub::{Asked, Hub, Renewal, Reply, SENT};
-pub(crate) use watches::{Subscription, Told};
+pub(crate) use handle::{Renewal, Reply, SENT, StreamHandle, StreamOutcome};
+pub(crate) use watches::{WatchMessage, WatchSubscription};

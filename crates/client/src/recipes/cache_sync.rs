@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::cache::{CachedNode, Image, MAX_CACHED_NODES, Nodes};
 use super::error::RecipeError;
-use super::follow::{anonymous, look};
+use super::gapless_watch::{anonymous, read_node};
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
@@ -31,15 +31,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// What is kept.
-pub(super) struct Scope {
+pub(super) struct CacheSync {
     pub(super) client: Client,
     pub(super) path: Arc<str>,
     pub(super) tree: bool,
 }
 
-impl Scope {
+impl CacheSync {
     /// Follows for ever.
-    pub(super) async fn keep(mut self, send: watch::Sender<Image>) {
+    pub(super) async fn run(mut self, send: watch::Sender<Image>) {
         let mut image = send.borrow().clone();
         let mut watch = Some(self.watch(image.zxid));
         let mut pause = FIRST_PAUSE;
@@ -132,7 +132,7 @@ impl Scope {
     pub(super) async fn load(&self) -> Result<Image, RecipeError> {
         let mut nodes = Nodes::new();
         let reading = Reading { children: self.tree, ..Reading::default() };
-        let first = look(&self.client, &self.path, &reading).await?;
+        let first = read_node(&self.client, &self.path, &reading).await?;
         let mut level: Vec<Node> = first.node.into_iter().collect();
         while !level.is_empty() {
             let mut below = Vec::new();

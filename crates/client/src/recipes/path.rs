@@ -6,11 +6,11 @@
 use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Changed, Create, Kind};
 
-use super::change::Change;
 use super::error::RecipeError;
+use super::tracked_change::TrackedChange;
 use crate::client::Client;
 use crate::error::Error;
-use crate::routes::create_ask;
+use crate::routes::create_spec;
 
 /// Longest path, in bytes; the server's own bound.
 const MAX_PATH_BYTES: usize = 1024;
@@ -25,9 +25,9 @@ const MAX_MAKINGS: usize = 600;
 
 /// A path that a recipe may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place(String);
+pub(crate) struct RecipePath(String);
 
-impl Place {
+impl RecipePath {
     /// Checks a path for a recipe that writes there.
     pub(crate) fn parse(path: &str) -> Result<Self, RecipeError> {
         let bad = |why: &str| Err(RecipeError::BadPath { path: path.into(), why: why.into() });
@@ -121,20 +121,20 @@ pub(crate) async fn make_directories(client: &Client, directory: &str) -> Result
 }
 
 /// Creates a node, and the directories above it where they are missing.
-pub(crate) async fn create(client: &Client, path: &str, create: &Create) -> Result<Changed, Error> {
-    create_as(client, path, create, &mut None).await
+pub(crate) async fn create_node(client: &Client, path: &str, create: &Create) -> Result<Changed, Error> {
+    create_node_tracked(client, path, create, &mut None).await
 }
 
 /// The same. After an error `open` has the creation that may still take place, if there is one.
-pub(crate) async fn create_as(
+pub(crate) async fn create_node_tracked(
     client: &Client,
     path: &str,
     create: &Create,
-    open: &mut Option<Change>,
+    open: &mut Option<TrackedChange>,
 ) -> Result<Changed, Error> {
     let mut makings = 0;
     loop {
-        let done = open.insert(Change::new(create_ask(path, create)?)).ask(client).await;
+        let done = open.insert(TrackedChange::new(create_spec(path, create)?)).ask(client).await;
         if !matches!(done, Err(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) {
             *open = None;
         }
@@ -155,17 +155,21 @@ mod tests {
     #[test]
     fn paths_are_checked_before_anything_is_asked() {
         for good in ["/a", "/a/b", "/app/ü/x y", "/lockss"] {
-            assert_eq!(Place::parse(good).unwrap().as_str(), good);
+            assert_eq!(RecipePath::parse(good).unwrap().as_str(), good);
         }
         for bad in
             ["", "a", "/", "/a/", "//a", "/a/../b", "/a/.", "/a\n", "/locks", "/locks/x", "/gates/k", "/zookeeper"]
         {
-            assert!(matches!(Place::parse(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
+            assert!(matches!(RecipePath::parse(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
         }
-        assert!(Place::parse(&format!("/{}", "x".repeat(256))).is_err());
-        assert!(Place::parse(&"/x".repeat(400)).is_err());
-        assert!(Place::readable("/").is_ok() && Place::readable("/locks/x").is_ok() && Place::readable("x").is_err());
-        assert_eq!(Place::readable("/").unwrap().child("a"), "/a");
+        assert!(RecipePath::parse(&format!("/{}", "x".repeat(256))).is_err());
+        assert!(RecipePath::parse(&"/x".repeat(400)).is_err());
+        assert!(
+            RecipePath::readable("/").is_ok()
+                && RecipePath::readable("/locks/x").is_ok()
+                && RecipePath::readable("x").is_err()
+        );
+        assert_eq!(RecipePath::readable("/").unwrap().child("a"), "/a");
         assert_eq!((parent("/a/b"), parent("/a")), ("/a", "/"));
         assert!(check_part("a/b").is_err() && check_part("").is_err() && check_part("a b").is_ok());
     }

@@ -8,15 +8,15 @@ use lockkeeper_api::stream::FromServer;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::hub::Concluded;
+use super::handle::FinalReply;
 use crate::clock::Moment;
-use crate::transport::Ask;
+use crate::transport::RequestSpec;
 
 /// Open requests on one stream. The server refuses more than 1,024, and a keepalive must always get through.
 pub(crate) const MAX_SENT: usize = 1_000;
 /// Of these, requests that wait in a queue; the rest stays free for those that end waits. More waits go over HTTP.
 pub(crate) const MAX_WAITING: usize = 768;
-/// Of these, requests with a request id. A session's last 256 answers are remembered (promise P9): with no more than these open, the
+/// Of these, requests with a request id. A session's last 256 answers are remembered (promise P9): with no more than these outcome_unknown, the
 /// answer to each is still among them when it has to be asked for again.
 pub(crate) const MAX_REMEMBERED: usize = 200;
 /// Requests that nobody has sent yet and those that are sent, together.
@@ -26,31 +26,31 @@ const MAX_KEEPALIVES: usize = 64;
 
 /// Who listens for the answer.
 #[derive(Debug)]
-pub(super) enum Listener {
-    Caller(oneshot::Sender<Concluded>),
+pub(super) enum ReplyTo {
+    Caller(oneshot::Sender<FinalReply>),
     /// It was posted: its doing is all that counts.
-    Nobody,
+    Detached,
     /// The caller has gone. The node answers all the same, and until then has it open.
-    Gone,
+    Cancelled,
 }
 
 /// A request that is not answered yet.
 #[derive(Debug)]
-pub(super) struct Request {
-    pub(super) ask: Ask,
+pub(super) struct PendingRequest {
+    pub(super) spec: RequestSpec,
     pub(super) request_id: Option<Uuid>,
-    pub(super) listener: Listener,
+    pub(super) reply_to: ReplyTo,
     /// On the connection there is now.
     pub(super) sent: bool,
     /// On this or an earlier one.
     pub(super) ever_sent: bool,
     /// It was sent before, over a connection that has gone or another way, and that sending may still reach the cluster.
-    pub(super) open: bool,
+    pub(super) outcome_unknown: bool,
 }
 
 /// What to write.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Out {
+pub(super) enum Outgoing {
     Request(u64),
     Cancel(u64),
     Keepalive(u64),
@@ -59,26 +59,26 @@ pub(super) enum Out {
 }
 
 /// The timeout that came with an acknowledgement, or why there was none.
-pub(super) type KeptAlive = Result<Duration, String>;
+pub(super) type KeepaliveAnswer = Result<Duration, String>;
 
 #[derive(Debug)]
 struct Keepalive {
     number: u64,
     /// When it was put here, which is before it was written.
     sent: Moment,
-    answer: oneshot::Sender<KeptAlive>,
+    answer: oneshot::Sender<KeepaliveAnswer>,
 }
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct PendingRequests {
     last_id: u64,
     /// By id, which is the order in which they were asked.
-    requests: BTreeMap<u64, Request>,
+    requests: BTreeMap<u64, PendingRequest>,
     /// Requests not written yet.
     queued: VecDeque<u64>,
     /// What goes before requests.
-    control: VecDeque<Out>,
+    control: VecDeque<Outgoing>,
     sent: usize,
     /// Of those that are sent: how many have a request id.
     remembered: usize,
@@ -88,60 +88,68 @@ pub(super) struct Table {
 
 /// Why a request was not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum SubmitError {
     /// Too many requests.
     Requests,
     /// Too many that wait.
     Waits,
 }
 
-impl Table {
+impl PendingRequests {
     fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
     /// Takes a request; it is written after those before it.
-    pub(super) fn submit(&mut self, ask: Ask, request_id: Option<Uuid>, listener: Listener) -> Result<u64, Full> {
-        let waits = !ask.wait.is_zero();
+    pub(super) fn submit(
+        &mut self,
+        spec: RequestSpec,
+        request_id: Option<Uuid>,
+        reply_to: ReplyTo,
+    ) -> Result<u64, SubmitError> {
+        let waits = !spec.wait.is_zero();
         if waits && self.waiting >= MAX_WAITING {
-            return Err(Full::Waits);
+            return Err(SubmitError::Waits);
         }
         if self.requests.len() >= MAX_REQUESTS {
-            return Err(Full::Requests);
+            return Err(SubmitError::Requests);
         }
         let id = self.next_id();
         self.waiting += usize::from(waits);
-        self.requests.insert(id, Request { ask, request_id, listener, sent: false, ever_sent: false, open: false });
+        self.requests.insert(
+            id,
+            PendingRequest { spec, request_id, reply_to, sent: false, ever_sent: false, outcome_unknown: false },
+        );
         self.queued.push_back(id);
         Ok(id)
     }
 
-    pub(super) fn get(&self, id: u64) -> Option<&Request> {
+    pub(super) fn get(&self, id: u64) -> Option<&PendingRequest> {
         self.requests.get(&id)
     }
 
     /// An earlier sending of it has found no end.
-    pub(super) fn note_open(&mut self, id: u64) {
-        self.requests.entry(id).and_modify(|request| request.open = true);
+    pub(super) fn note_outcome_unknown(&mut self, id: u64) {
+        self.requests.entry(id).and_modify(|request| request.outcome_unknown = true);
     }
 
     /// Takes a request out: it is answered, or nobody wants to know any more.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Request> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(&id)?;
         self.sent -= usize::from(request.sent);
         self.remembered -= usize::from(request.sent && request.request_id.is_some());
-        self.waiting -= usize::from(!request.ask.wait.is_zero());
+        self.waiting -= usize::from(!request.spec.wait.is_zero());
         Some(request)
     }
 
     /// The caller of a request has gone; tells whether there is something to write. One that was not written over this connection is
     /// just forgotten; of one that was, the node hears.
-    pub(super) fn give_up(&mut self, id: u64) -> bool {
+    pub(super) fn cancel(&mut self, id: u64) -> bool {
         match self.requests.get_mut(&id) {
             Some(request) if request.sent => {
-                request.listener = Listener::Gone;
-                self.control.push_back(Out::Cancel(id));
+                request.reply_to = ReplyTo::Cancelled;
+                self.control.push_back(Outgoing::Cancel(id));
                 true
             }
             _ => {
@@ -152,19 +160,19 @@ impl Table {
     }
 
     /// Takes a keepalive, whose time counts from now; its number and where its answer comes.
-    pub(super) fn keepalive(&mut self, sent: Moment) -> oneshot::Receiver<KeptAlive> {
+    pub(super) fn keepalive(&mut self, sent: Moment) -> oneshot::Receiver<KeepaliveAnswer> {
         let number = self.next_id();
         let (answer, answered) = oneshot::channel();
         if self.keepalives.len() == MAX_KEEPALIVES {
             self.keepalives.pop_front();
         }
         self.keepalives.push_back(Keepalive { number, sent, answer });
-        self.control.push_back(Out::Keepalive(number));
+        self.control.push_back(Outgoing::Keepalive(number));
         answered
     }
 
     /// A keepalive was answered: when it was sent, if it is one of this connection's.
-    pub(super) fn kept_alive(&mut self, number: u64, outcome: KeptAlive) -> Option<Moment> {
+    pub(super) fn kept_alive(&mut self, number: u64, outcome: KeepaliveAnswer) -> Option<Moment> {
         let at = self.keepalives.iter().position(|keepalive| keepalive.number == number)?;
         let Keepalive { sent, answer, .. } = self.keepalives.remove(at)?;
         // The round may be over; the time counts all the same.
@@ -173,11 +181,11 @@ impl Table {
     }
 
     pub(super) fn watch(&mut self, id: u64) {
-        self.control.push_back(Out::Watch(id));
+        self.control.push_back(Outgoing::Watch(id));
     }
 
     pub(super) fn unwatch(&mut self, id: u64) {
-        self.control.push_back(Out::Unwatch(id));
+        self.control.push_back(Outgoing::Unwatch(id));
     }
 
     pub(super) fn new_watch_id(&mut self) -> u64 {
@@ -185,7 +193,7 @@ impl Table {
     }
 
     /// What to write next; a request is marked as sent.
-    pub(super) fn next_out(&mut self) -> Option<Out> {
+    pub(super) fn next_out(&mut self) -> Option<Outgoing> {
         if let Some(out) = self.control.pop_front() {
             return Some(out);
         }
@@ -203,42 +211,42 @@ impl Table {
             self.remembered += usize::from(remembered);
             (request.sent, request.ever_sent) = (true, true);
             self.sent += 1;
-            return Some(Out::Request(id));
+            return Some(Outgoing::Request(id));
         }
         None
     }
 
     /// The connection is gone: what was sent over it is to be sent again, in the order in which it was asked.
-    pub(super) fn broken(&mut self) {
+    pub(super) fn connection_lost(&mut self) {
         self.control.clear();
         self.keepalives.clear();
-        self.take_if(|request| matches!(request.listener, Listener::Gone));
+        self.take_if(|request| matches!(request.reply_to, ReplyTo::Cancelled));
         for request in self.requests.values_mut() {
-            request.open |= std::mem::take(&mut request.sent);
+            request.outcome_unknown |= std::mem::take(&mut request.sent);
         }
         (self.sent, self.remembered) = (0, 0);
         self.queued = self.requests.keys().copied().collect();
     }
 
     /// Takes everything out.
-    pub(super) fn drain(&mut self) -> Vec<Request> {
-        self.broken();
+    pub(super) fn drain(&mut self) -> Vec<PendingRequest> {
+        self.connection_lost();
         self.queued.clear();
         self.waiting = 0;
         std::mem::take(&mut self.requests).into_values().collect()
     }
 
     /// Takes out what was sent over this connection and a caller listens for.
-    pub(super) fn drain_sent_callers(&mut self) -> Vec<Request> {
-        self.take_if(|request| request.sent && matches!(request.listener, Listener::Caller(_)))
+    pub(super) fn drain_sent_callers(&mut self) -> Vec<PendingRequest> {
+        self.take_if(|request| request.sent && matches!(request.reply_to, ReplyTo::Caller(_)))
     }
 
     /// Takes out what a caller listens for.
-    pub(super) fn drain_callers(&mut self) -> Vec<Request> {
-        self.take_if(|request| matches!(request.listener, Listener::Caller(_)))
+    pub(super) fn drain_callers(&mut self) -> Vec<PendingRequest> {
+        self.take_if(|request| matches!(request.reply_to, ReplyTo::Caller(_)))
     }
 
-    fn take_if(&mut self, which: impl Fn(&Request) -> bool) -> Vec<Request> {
+    fn take_if(&mut self, which: impl Fn(&PendingRequest) -> bool) -> Vec<PendingRequest> {
         let ids: Vec<u64> = self.requests.iter().filter(|(_, request)| which(request)).map(|(id, _)| *id).collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }

@@ -10,16 +10,16 @@ use lockkeeper_api::locks::Acquired;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use super::cleanup;
 use super::grant::{Grant, session_lost};
-use super::request::{Patience, Request};
-use super::settle;
+use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
 /// In what pieces a long wait is asked for. Each is open for `overlap + renew_after + overlap`, which is to be less than `piece` by as
 /// much as a busy machine may be late.
 #[derive(Clone, Copy, Debug)]
-struct Rhythm {
+struct RenewalTiming {
     /// How long the server is asked to wait in one call.
     piece: Duration,
     /// After so long alone, the next call is made under the same request id: it takes the place in the queue over.
@@ -30,23 +30,26 @@ struct Rhythm {
 }
 
 /// The server waits 10 minutes at most.
-const RHYTHM: Rhythm =
-    Rhythm { piece: Duration::from_secs(600), renew_after: Duration::from_secs(500), overlap: Duration::from_secs(20) };
+const RENEWAL_TIMING: RenewalTiming = RenewalTiming {
+    piece: Duration::from_secs(600),
+    renew_after: Duration::from_secs(500),
+    overlap: Duration::from_secs(20),
+};
 
 /// Waits for the lock. None if it was not to be had in time.
-pub(crate) async fn obtain(session: &Session, request: &Request, patience: Patience) -> Result<Option<Grant>, Error> {
-    obtain_in_pieces(session, request, patience, RHYTHM).await
+pub(crate) async fn acquire(session: &Session, request: &LockRequest, wait: Wait) -> Result<Option<Grant>, Error> {
+    acquire_in_pieces(session, request, wait, RENEWAL_TIMING).await
 }
 
-async fn obtain_in_pieces(
+async fn acquire_in_pieces(
     session: &Session,
-    request: &Request,
-    patience: Patience,
-    rhythm: Rhythm,
+    request: &LockRequest,
+    wait: Wait,
+    timing: RenewalTiming,
 ) -> Result<Option<Grant>, Error> {
     loop {
-        let mut asked = Asked { session, request, request_id: Uuid::new_v4(), open: true };
-        match unless_lost(session, asked.answer(patience, rhythm)).await {
+        let mut asked = PendingAcquire { session, request, request_id: Uuid::new_v4(), open: true };
+        match unless_lost(session, asked.answer(wait, timing)).await {
             Ok(acquired) => {
                 asked.open = false;
                 let grant = Grant::new(session, request, &acquired);
@@ -59,8 +62,8 @@ async fn obtain_in_pieces(
             Err(Error::Refused(problem)) if matches!(problem.code, Code::LockBusy | Code::NotQueued) => {
                 // Of several locks only one may be gone. The others would stand in the way of whoever asks anew.
                 let in_part = problem.code == Code::NotQueued && !request.also.is_empty();
-                asked.open = in_part && !asked.taken_back(patience).await?;
-                if asked.open || patience.is_over() {
+                asked.open = in_part && !asked.cancel(wait).await?;
+                if asked.open || wait.is_over() {
                     return Ok(None);
                 }
                 tracing::debug!(lock = request.first, %problem, "asking anew");
@@ -88,44 +91,44 @@ async fn unless_lost<T>(session: &Session, work: impl Future<Output = Result<T, 
 }
 
 /// A request that the cluster may know of. Dropped while that is open, it is taken back.
-struct Asked<'a> {
+struct PendingAcquire<'a> {
     session: &'a Session,
-    request: &'a Request,
+    request: &'a LockRequest,
     request_id: Uuid,
     open: bool,
 }
 
-impl Asked<'_> {
+impl PendingAcquire<'_> {
     async fn ask(&self, wait: Duration) -> Result<Acquired, Error> {
         let acquire = self.request.acquire(self.request_id, wait);
         self.session.client().acquire(&self.request.first, &acquire).await
     }
 
-    /// Takes it back, as long as there is patience: whether that is done.
-    async fn taken_back(&self, patience: Patience) -> Result<bool, Error> {
+    /// Cancels the request unless the wait is over first; returns whether it was cancelled.
+    async fn cancel(&self, wait: Wait) -> Result<bool, Error> {
         unless_lost(self.session, async {
             tokio::select! {
                 biased;
-                () = settle::taken_back(self.session, self.request, self.request_id) => Ok(true),
-                () = patience.ended() => Ok(false),
+                () = cleanup::cancel(self.session, self.request, self.request_id) => Ok(true),
+                () = wait.ended() => Ok(false),
             }
         })
         .await
     }
 
     /// The cluster's last word on this request. A wait that is longer than one call is handed from call to call.
-    async fn answer(&self, patience: Patience, rhythm: Rhythm) -> Result<Acquired, Error> {
-        let mut current = Box::pin(self.ask(patience.left(rhythm.piece)));
-        while patience.left(rhythm.piece) == rhythm.piece {
+    async fn answer(&self, wait: Wait, timing: RenewalTiming) -> Result<Acquired, Error> {
+        let mut current = Box::pin(self.ask(wait.left(timing.piece)));
+        while wait.left(timing.piece) == timing.piece {
             tokio::select! {
                 answer = &mut current => return answer,
-                () = sleep(rhythm.renew_after) => {}
+                () = sleep(timing.renew_after) => {}
             }
             // From here on only the next call counts: what the earlier one is told, the next is told as well.
-            let mut next = Box::pin(self.ask(patience.left(rhythm.piece)));
+            let mut next = Box::pin(self.ask(wait.left(timing.piece)));
             tokio::select! {
                 answer = &mut next => return answer,
-                () = sleep(rhythm.overlap) => {}
+                () = sleep(timing.overlap) => {}
             }
             tracing::debug!(lock = self.request.first, "a long wait goes on");
             current = next;
@@ -134,14 +137,14 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
         if self.open && !self.session.left().is_zero() {
-            settle::take_back(self.session.clone(), self.request.clone(), self.request_id);
+            cleanup::cancel_detached(self.session.clone(), self.request.clone(), self.request_id);
         }
     }
 }
 
 #[cfg(test)]
-#[path = "wait_tests.rs"]
+#[path = "acquire_tests.rs"]
 mod tests;

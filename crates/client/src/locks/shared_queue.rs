@@ -1,8 +1,8 @@
 //! In-process sharing at work: the waiters of one session for one lock, and the task that asks the cluster on behalf of all.
 //!
-//! The rules are in [`line`](super::line). One task, the *agent*, lives from the moment somebody waits until nobody does: it asks,
+//! The rules are in [`local_queue`](super::local_queue). One task, [`AcquireTask`], lives from the moment somebody waits until nobody does: it asks,
 //! starts the first turn, and waits until the grant is given back or lost. From turn to turn guards pass the grant on themselves.
-//! Nothing is sent to a waiter while the line is locked: a waiter that has gone drops what it is sent, and that ends its turn.
+//! Nothing is sent to a waiter while the queue is locked: a waiter that has gone drops what it is sent, and that ends its turn.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,118 +13,118 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout_at;
 
+use super::acquire::acquire;
+use super::cleanup::in_background;
 use super::grant::Grant;
-use super::guard::Held;
-use super::handle::Handle;
-use super::line::{Line, Next, Sharing};
-use super::request::Patience;
-use super::settle::in_background;
-use super::wait::obtain;
+use super::guard::Hold;
+use super::handle::LockHandle;
+use super::local_queue::{AfterTurn, LocalQueue, Sharing};
+use super::request::Wait;
 use crate::clock::Moment;
 use crate::error::Error;
 
-type Told = Result<Option<Held>, Error>;
-type Waiter = oneshot::Sender<Told>;
+type TurnResult = Result<Option<Hold>, Error>;
+type Waiter = oneshot::Sender<TurnResult>;
 /// The last turn's grant, and who wants to know what comes of giving it back.
 type LastTurn = (Arc<Grant>, Option<oneshot::Sender<Result<(), Error>>>);
 
-/// All lines of a session that are in use.
+/// All queues of a session that are in use.
 #[derive(Debug, Default)]
-pub(super) struct Lines(Mutex<HashMap<Key, Weak<SharedLine>>>);
+pub(super) struct SharedQueues(Mutex<HashMap<Key, Weak<SharedQueue>>>);
 
 /// Name, delay in milliseconds, caps.
 type Key = (String, u32, Sharing);
 
-impl Lines {
-    /// The line for that handle, which all handles alike have in common.
-    pub(super) fn line(&self, handle: &Handle, sharing: Sharing) -> Arc<SharedLine> {
+impl SharedQueues {
+    /// The queue for that handle, which all handles alike have in common.
+    pub(super) fn queue(&self, handle: &LockHandle, sharing: Sharing) -> Arc<SharedQueue> {
         let key = (handle.request.first.clone(), handle.request.delay_ms, sharing);
-        let mut lines = self.0.lock();
-        if let Some(line) = lines.get(&key).and_then(Weak::upgrade) {
-            return line;
+        let mut queues = self.0.lock();
+        if let Some(queue) = queues.get(&key).and_then(Weak::upgrade) {
+            return queue;
         }
-        lines.retain(|_, line| line.strong_count() > 0);
-        let line = Arc::new(SharedLine {
+        queues.retain(|_, queue| queue.strong_count() > 0);
+        let queue = Arc::new(SharedQueue {
             handle: handle.clone(),
-            line: Mutex::new(Line::new(sharing)),
+            queue: Mutex::new(LocalQueue::new(sharing)),
             left: Notify::new(),
             last_turn: Mutex::new(None),
         });
-        lines.insert(key, Arc::downgrade(&line));
-        line
+        queues.insert(key, Arc::downgrade(&queue));
+        queue
     }
 }
 
 /// See the module's text.
-pub(super) struct SharedLine {
-    handle: Handle,
-    line: Mutex<Line<Waiter>>,
+pub(super) struct SharedQueue {
+    handle: LockHandle,
+    queue: Mutex<LocalQueue<Waiter>>,
     /// The last waiter has left while the cluster is asked.
     left: Notify,
     /// Where the end of the last turn is told, while there is a grant.
     last_turn: Mutex<Option<oneshot::Sender<LastTurn>>>,
 }
 
-impl fmt::Debug for SharedLine {
+impl fmt::Debug for SharedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedLine").field("lock", &self.handle.request.first).finish_non_exhaustive()
+        f.debug_struct("SharedQueue").field("lock", &self.handle.request.first).finish_non_exhaustive()
     }
 }
 
-/// One waiter's place in the line; dropping it leaves.
-struct Place {
-    shared: Arc<SharedLine>,
+/// One waiter's entry in the queue; dropping it leaves.
+struct QueueEntry {
+    shared: Arc<SharedQueue>,
     number: u64,
-    told: oneshot::Receiver<Told>,
+    told: oneshot::Receiver<TurnResult>,
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         self.shared.leave(self.number);
     }
 }
 
-impl SharedLine {
+impl SharedQueue {
     /// Waits for a turn. None if none came in time. A turn of a grant that was lost on the way here is none.
-    pub(super) async fn obtain(self: &Arc<Self>, patience: Patience) -> Told {
+    pub(super) async fn acquire(self: &Arc<Self>, wait: Wait) -> TurnResult {
         loop {
-            let told = self.next_turn(patience).await?;
+            let told = self.next_turn(wait).await?;
             if told.as_ref().is_none_or(|held| held.grant.loss().is_none()) {
                 return Ok(told);
             }
         }
     }
 
-    async fn next_turn(self: &Arc<Self>, patience: Patience) -> Told {
+    async fn next_turn(self: &Arc<Self>, wait: Wait) -> TurnResult {
         let (tell, told) = oneshot::channel();
-        let (number, begin) = match patience {
-            Patience::Try => match self.line.lock().join_if_idle(|| tell) {
+        let (number, begin) = match wait {
+            Wait::Try => match self.queue.lock().join_if_idle(|| tell) {
                 Some(number) => (number, true),
                 None => return Ok(None),
             },
-            Patience::Until(_) | Patience::Endless => self.line.lock().join(tell),
+            Wait::Until(_) | Wait::Endless => self.queue.lock().join(tell),
         };
-        let mut place = Place { shared: self.clone(), number, told };
+        let mut entry = QueueEntry { shared: self.clone(), number, told };
         if begin {
-            let trier = (patience == Patience::Try).then_some(number);
-            let agent = Agent { shared: self.clone(), done: false };
+            let trier = (wait == Wait::Try).then_some(number);
+            let agent = AcquireTask { shared: self.clone(), done: false };
             in_background(&self.handle.session, agent.run(trier));
         }
-        let told = match patience {
-            Patience::Until(at) => match timeout_at(at, &mut place.told).await {
+        let told = match wait {
+            Wait::Until(at) => match timeout_at(at, &mut entry.told).await {
                 Ok(told) => told,
                 // Its turn may have come in this moment: then it is told.
                 Err(_) if self.leave(number) => return Ok(None),
-                Err(_) => (&mut place.told).await,
+                Err(_) => (&mut entry.told).await,
             },
-            Patience::Try | Patience::Endless => (&mut place.told).await,
+            Wait::Try | Wait::Endless => (&mut entry.told).await,
         };
         told.unwrap_or_else(|_| Err(nobody_asks()))
     }
 
     /// Whether the waiter was still waiting.
     fn leave(&self, number: u64) -> bool {
-        let (waiter, for_nobody) = self.line.lock().leave(number);
+        let (waiter, for_nobody) = self.queue.lock().leave(number);
         if for_nobody {
             self.left.notify_one();
         }
@@ -136,22 +136,22 @@ impl SharedLine {
         let (mut waiter, mut grant) = (first, grant);
         loop {
             // No share stays here: whoever ends the last turn is to have the last one.
-            let turn = Turn { shared: self.clone(), number, grant: Some(grant.clone()) };
-            match waiter.send(Ok(Some(Held::for_turn(grant, turn)))) {
+            let turn = LocalTurn { shared: self.clone(), number, grant: Some(grant.clone()) };
+            match waiter.send(Ok(Some(Hold::for_turn(grant, turn)))) {
                 Err(Ok(Some(refused))) => grant = refused.forget_turn(),
                 Ok(()) | Err(_) => return None,
             }
             match self.next(number, &grant) {
-                Next::Pass(next) => waiter = next,
-                Next::GiveBack => return Some(grant),
-                Next::Nothing => return None,
+                AfterTurn::Pass(next) => waiter = next,
+                AfterTurn::Release => return Some(grant),
+                AfterTurn::GrantOver => return None,
             }
         }
     }
 
-    fn next(&self, number: u64, grant: &Grant) -> Next<Waiter> {
+    fn next(&self, number: u64, grant: &Grant) -> AfterTurn<Waiter> {
         let lost = grant.loss().is_some();
-        self.line.lock().turn_ended(number, Moment::now(), lost)
+        self.queue.lock().turn_ended(number, Moment::now(), lost)
     }
 
     /// A turn is over. Passes the grant on, or leaves it to the agent to give it back.
@@ -162,9 +162,9 @@ impl SharedLine {
         tell: Option<oneshot::Sender<Result<(), Error>>>,
     ) -> Ended {
         let back = match self.next(number, &grant) {
-            Next::Pass(waiter) => self.start_turn(number, waiter, grant),
-            Next::GiveBack => Some(grant),
-            Next::Nothing => return Ended::Before,
+            AfterTurn::Pass(waiter) => self.start_turn(number, waiter, grant),
+            AfterTurn::Release => Some(grant),
+            AfterTurn::GrantOver => return Ended::Before,
         };
         let Some(grant) = back else { return Ended::Passed };
         let agent = self.last_turn.lock().take();
@@ -188,14 +188,14 @@ fn nobody_asks() -> Error {
 }
 
 /// One turn of a grant. Dropping it ends it.
-pub(super) struct Turn {
-    shared: Arc<SharedLine>,
+pub(super) struct LocalTurn {
+    shared: Arc<SharedQueue>,
     number: u64,
     /// None once it has ended.
     grant: Option<Arc<Grant>>,
 }
 
-impl Turn {
+impl LocalTurn {
     /// Ends it and waits until the grant was passed on or given back.
     pub(super) async fn end(mut self) -> Result<(), Error> {
         let Some(grant) = self.grant.take() else { return Ok(()) };
@@ -214,7 +214,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for LocalTurn {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
             self.shared.end_turn(self.number, grant, None);
@@ -223,36 +223,36 @@ impl Drop for Turn {
 }
 
 /// The task that asks the cluster. Should its runtime end under it, those who wait are told.
-struct Agent {
-    shared: Arc<SharedLine>,
+struct AcquireTask {
+    shared: Arc<SharedQueue>,
     done: bool,
 }
 
-impl Drop for Agent {
+impl Drop for AcquireTask {
     fn drop(&mut self) {
         if !self.done {
-            let waiting = self.shared.line.lock().failed();
+            let waiting = self.shared.queue.lock().failed();
             waiting.into_iter().for_each(|waiter| drop(waiter.send(Err(nobody_asks()))));
         }
     }
 }
 
-impl Agent {
+impl AcquireTask {
     /// Asks until nobody waits any more; the first time without waiting, if that is for one who only tries.
     async fn run(mut self, mut trier: Option<u64>) {
         let shared = self.shared.clone();
         loop {
-            let patience = if trier.is_some() { Patience::Try } else { Patience::Endless };
-            let again = match self.ask(patience).await {
+            let wait = if trier.is_some() { Wait::Try } else { Wait::Endless };
+            let again = match self.ask(wait).await {
                 None => break,
                 Some(Ok(Some(grant))) => self.serve(grant).await,
                 Some(Ok(None)) => {
-                    let tried = trier.and_then(|number| shared.line.lock().leave(number).0);
+                    let tried = trier.and_then(|number| shared.queue.lock().leave(number).0);
                     drop(tried.map(|waiter| waiter.send(Ok(None))));
-                    shared.line.lock().over()
+                    shared.queue.lock().over()
                 }
                 Some(Err(error)) => {
-                    let waiting = shared.line.lock().failed();
+                    let waiting = shared.queue.lock().failed();
                     waiting.into_iter().for_each(|waiter| drop(waiter.send(Err(error.clone()))));
                     break;
                 }
@@ -266,14 +266,14 @@ impl Agent {
     }
 
     /// Asks the cluster for as long as somebody waits here; nothing if nobody does any more.
-    async fn ask(&self, patience: Patience) -> Option<Result<Option<Grant>, Error>> {
-        let Handle { session, request } = &self.shared.handle;
-        let mut asking = pin!(obtain(session, request, patience));
+    async fn ask(&self, wait: Wait) -> Option<Result<Option<Grant>, Error>> {
+        let LockHandle { session, request } = &self.shared.handle;
+        let mut asking = pin!(acquire(session, request, wait));
         loop {
             tokio::select! {
                 biased;
                 asked = &mut asking => return Some(asked),
-                () = self.shared.left.notified() => if self.shared.line.lock().stop_asking() { return None },
+                () = self.shared.left.notified() => if self.shared.queue.lock().stop_asking() { return None },
             }
         }
     }
@@ -285,7 +285,7 @@ impl Agent {
         let lost = grant.lost();
         let (end, ended) = oneshot::channel();
         *shared.last_turn.lock() = Some(end);
-        let (number, first) = shared.line.lock().granted(Moment::now());
+        let (number, first) = shared.queue.lock().granted(Moment::now());
         let unwanted = match first {
             Some(waiter) => shared.start_turn(number, waiter, grant),
             None => Some(grant),
@@ -309,6 +309,6 @@ impl Agent {
             };
             drop(tell.map(|tell| tell.send(released)));
         }
-        shared.line.lock().over()
+        shared.queue.lock().over()
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rand::Rng;
 use tokio::time::sleep;
 
-use super::connect::{Found, Opened, find};
-use super::connection::{Connection, Ending};
-use super::hub::{Hub, Phase, Reply};
+use super::connect::{OpenedStream, SearchResult, connect_any};
+use super::connection::{CloseReason, StreamConnection};
+use super::handle::{Phase, Reply, StreamHandle};
 use crate::error::Tried;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -19,9 +19,9 @@ const PAUSE_WITHOUT_STREAM: Duration = Duration::from_secs(5);
 const LARGEST_SCATTER: Duration = Duration::from_millis(20);
 
 /// Leaves nobody waiting, however the driver ends.
-struct LastWord(Arc<Hub>);
+struct FailPendingOnDrop(Arc<StreamHandle>);
 
-impl Drop for LastWord {
+impl Drop for FailPendingOnDrop {
     fn drop(&mut self) {
         self.0.enter(Phase::Stopped);
         let over = match &*self.0.phase.borrow() {
@@ -31,29 +31,29 @@ impl Drop for LastWord {
         let left = {
             let mut inner = self.0.inner.lock();
             inner.watches.clear();
-            inner.table.drain()
+            inner.pending.drain()
         };
         for request in left {
-            let reply = over.clone().map_or(Reply::Elsewhere, Reply::Over);
-            self.0.conclude(request, reply);
+            let reply = over.clone().map_or(Reply::UseHttp, Reply::SessionOver);
+            self.0.complete(request, reply);
         }
     }
 }
 
-/// Serves the hub until it is stopped or its session is over.
-pub(super) async fn drive(hub: Arc<Hub>) {
-    let _last_word = LastWord(hub.clone());
+/// Serves the stream until it is stopped or its session is over.
+pub(super) async fn reconnect(stream: Arc<StreamHandle>) {
+    let _last_word = FailPendingOnDrop(stream.clone());
     let (mut generation, mut pause) = (0, FIRST_PAUSE);
     loop {
-        let Some(opened) = search(&hub, &mut pause).await else { return };
+        let Some(opened) = search(&stream, &mut pause).await else { return };
         generation += 1;
-        let place = opened.place;
-        let mut connection = Connection::begin(&hub, opened, generation);
+        let index = opened.index;
+        let mut connection = StreamConnection::begin(&stream, opened, generation);
         let ending = connection.run().await;
         let served = connection.served;
         connection.close(&ending).await;
-        tracing::debug!(?ending, endpoint = %hub.client.endpoints.at(place), "stream ended");
-        if !settle(&hub, place, ending) {
+        tracing::debug!(?ending, endpoint = %stream.client.endpoints.at(index), "stream ended");
+        if !prepare_reconnect(&stream, index, ending) {
             return;
         }
         // A node that takes the stream and then does nothing with it is not asked again and again.
@@ -64,64 +64,64 @@ pub(super) async fn drive(hub: Arc<Hub>) {
 }
 
 /// Prepares for the next connection; false if there is to be none.
-fn settle(hub: &Arc<Hub>, place: usize, ending: Ending) -> bool {
+fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, ending: CloseReason) -> bool {
     let (fails, why) = match ending {
-        Ending::Stopped => return false,
-        Ending::Over(why) => {
-            hub.enter(Phase::Over(why));
+        CloseReason::Stopped => return false,
+        CloseReason::Over(why) => {
+            stream.enter(Phase::Over(why));
             return false;
         }
-        Ending::NotLockkeeper(why) => (true, why),
-        Ending::Broken(why) | Ending::Abandoned(why) => (false, why),
+        CloseReason::NotLockkeeper(why) => (true, why),
+        CloseReason::Broken(why) | CloseReason::Abandoned(why) => (false, why),
     };
-    hub.client.endpoints.move_on_from(place);
+    stream.client.endpoints.move_on_from(index);
     let failed = {
-        let mut inner = hub.inner.lock();
-        hub.enter(Phase::Connecting);
-        let failed = if fails { inner.table.drain_sent_callers() } else { Vec::new() };
-        inner.table.broken();
-        inner.tried = vec![Tried { endpoint: hub.client.endpoints.at(place).to_string(), why: why.clone() }];
+        let mut inner = stream.inner.lock();
+        stream.enter(Phase::Connecting);
+        let failed = if fails { inner.pending.drain_sent_callers() } else { Vec::new() };
+        inner.pending.connection_lost();
+        inner.tried = vec![Tried { endpoint: stream.client.endpoints.at(index).to_string(), why: why.clone() }];
         failed
     };
     for request in failed {
-        hub.conclude(request, Reply::NotLockkeeper { place, why: why.clone() });
+        stream.complete(request, Reply::NotLockkeeper { index, why: why.clone() });
     }
     true
 }
 
 /// Looks for a node that serves the stream, for as long as somebody wants one.
-async fn search(hub: &Arc<Hub>, pause: &mut Duration) -> Option<Opened> {
+async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<OpenedStream> {
     loop {
-        let mut phase = hub.phase.subscribe();
+        let mut phase = stream.phase.subscribe();
         let found = tokio::select! {
-            found = find(hub) => found,
+            found = connect_any(stream) => found,
             // What was posted goes over HTTP then.
             _ = phase.wait_for(Phase::is_final) => return None,
         };
         let rest = match found {
-            Found::Stream(opened) => {
-                hub.client.endpoints.prefer(opened.place);
+            SearchResult::Stream(opened) => {
+                stream.client.endpoints.prefer(opened.index);
                 return Some(opened);
             }
-            Found::Over(why) => {
-                hub.enter(Phase::Over(why));
+            SearchResult::Over(why) => {
+                stream.enter(Phase::Over(why));
                 return None;
             }
-            Found::Nothing { tried, some_answer_without } => {
+            SearchResult::Nothing { tried, some_answer_without } => {
                 tracing::debug!(?tried, "no endpoint serves the stream");
                 let others = {
-                    let mut inner = hub.inner.lock();
+                    let mut inner = stream.inner.lock();
                     inner.tried = tried;
                     match some_answer_without {
                         true => {
-                            hub.enter(Phase::None);
+                            stream.enter(Phase::None);
                             inner.watches.clear();
-                            inner.table.drain()
+                            inner.pending.drain()
                         }
                         false => Vec::new(),
                     }
                 };
-                others.into_iter().for_each(|request| hub.conclude(request, Reply::Elsewhere));
+                others.into_iter().for_each(|request| stream.complete(request, Reply::UseHttp));
                 if some_answer_without { PAUSE_WITHOUT_STREAM } else { *pause }
             }
         };

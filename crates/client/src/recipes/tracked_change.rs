@@ -13,25 +13,25 @@ use uuid::Uuid;
 use crate::client::Client;
 use crate::error::Error;
 use crate::session::Session;
-use crate::transport::Ask;
+use crate::transport::RequestSpec;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// See the module's text.
 #[derive(Clone, Debug)]
-pub(crate) struct Change {
-    ask: Ask,
+pub(crate) struct TrackedChange {
+    spec: RequestSpec,
     request_id: Uuid,
 }
 
-impl Change {
-    pub(crate) fn new(ask: Ask) -> Self {
-        Self { ask, request_id: Uuid::new_v4() }
+impl TrackedChange {
+    pub(crate) fn new(spec: RequestSpec) -> Self {
+        Self { spec, request_id: Uuid::new_v4() }
     }
 
     pub(crate) async fn ask<T: DeserializeOwned>(&self, client: &Client) -> Result<T, Error> {
-        client.call_as(&self.ask, self.request_id).await
+        client.call_as(&self.spec, self.request_id).await
     }
 
     /// Asks until the cluster has said what became of it, for as long as the session lives: what a session makes for itself goes with it.
@@ -40,8 +40,8 @@ impl Change {
         let mut pause = FIRST_PAUSE;
         while !session.left().is_zero() {
             match self.ask(&client).await {
-                Err(error) if is_open(&error) => {
-                    tracing::debug!(%error, ask = ?self.ask, "it is still open whether this took place");
+                Err(error) if is_undecided(&error) => {
+                    tracing::debug!(%error, spec = ?self.spec, "it is still open whether this took place");
                 }
                 decided => return decided,
             }
@@ -54,6 +54,6 @@ impl Change {
 
 /// Whether asking again may bring what this answer left open. For a change that was asked for once,
 /// [`Unreachable`](Error::Unreachable) leaves nothing open; for one of which an earlier asking is open, it says nothing new.
-pub(crate) fn is_open(error: &Error) -> bool {
+pub(crate) fn is_undecided(error: &Error) -> bool {
     matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. } | Error::NotLockkeeper { .. })
 }

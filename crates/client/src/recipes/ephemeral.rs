@@ -11,9 +11,9 @@ use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::change::{Change, is_open};
-use super::departed::Trace;
 use super::error::RecipeError;
+use super::stale_participants::NodeGuard;
+use super::tracked_change::{TrackedChange, is_undecided};
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
@@ -25,7 +25,7 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
-pub(crate) async fn to_its_end<T: Send + 'static>(
+pub(crate) async fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = Result<T, RecipeError>> + Send + 'static,
 ) -> Result<T, RecipeError> {
     let (send, receive) = oneshot::channel();
@@ -44,29 +44,29 @@ pub(crate) fn in_background(client: &Client, work: impl Future<Output = ()> + Se
 
 /// An ephemeral node of this session. Removed when dropped.
 #[derive(Debug)]
-pub(crate) struct OwnedNode {
+pub(crate) struct EphemeralNode {
     session: Session,
     path: Option<String>,
     /// What was to make it, and may or may not have.
-    undecided: Option<Change>,
+    undecided: Option<TrackedChange>,
     /// There for as long as the node may be.
-    trace: Option<Trace>,
+    node_guard: Option<NodeGuard>,
 }
 
-impl OwnedNode {
+impl EphemeralNode {
     pub(crate) fn new(session: &Session, path: String) -> Self {
-        Self { session: session.clone(), path: Some(path), undecided: None, trace: None }
+        Self { session: session.clone(), path: Some(path), undecided: None, node_guard: None }
     }
 
     /// With something that is to be dropped when the node is certainly gone.
-    pub(crate) fn traced(mut self, trace: Trace) -> Self {
-        self.trace = Some(trace);
+    pub(crate) fn guarded_by(mut self, node_guard: NodeGuard) -> Self {
+        self.node_guard = Some(node_guard);
         self
     }
 
     /// Making it failed. If that leaves a change open, it is found out in the background what became of it, and undone; if not, the
     /// node is not there, or somebody else's.
-    pub(crate) fn not_made(mut self, open: Option<Change>) {
+    pub(crate) fn not_made(mut self, open: Option<TrackedChange>) {
         match open {
             Some(change) => self.undecided = Some(change),
             None => self.forget(),
@@ -103,14 +103,14 @@ impl OwnedNode {
     }
 }
 
-impl Drop for OwnedNode {
+impl Drop for EphemeralNode {
     fn drop(&mut self) {
         let Some(path) = self.path.take() else { return };
         let (client, session_id) = (self.session.client().clone(), self.session.id());
         let undecided = self.undecided.take().map(|change| (change, self.session.clone()));
-        let trace = self.trace.take();
+        let node_guard = self.node_guard.take();
         in_background(self.session.client(), async move {
-            let _until_it_is_gone = trace;
+            let _until_it_is_gone = node_guard;
             if let Some((change, session)) = undecided {
                 // A read would not do: what is still on its way would come behind it.
                 if let Err(error) = change.decided::<IgnoredAny>(&session).await {
@@ -122,7 +122,7 @@ impl Drop for OwnedNode {
             let give_up_at = Instant::now() + LONGEST_OUTAGE;
             while let Err(error) = remove_if_owned(&client, session_id, &path).await {
                 tracing::debug!(%error, path, "a node could not be removed");
-                if !is_open(&error) || Instant::now() >= give_up_at {
+                if !is_undecided(&error) || Instant::now() >= give_up_at {
                     return;
                 }
                 sleep(PAUSE).await;

@@ -1,4 +1,4 @@
-//! Grants of which the server said that they are over: guards that wait to be told, and what was said before a guard asked.
+//! Where a lost lock is noticed: grants that the server reported as over, for guards that wait for that, and for guards made after the report.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use tokio::sync::oneshot;
 const MAX_REMEMBERED: usize = 1_024;
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LossState {
     last_listener: u64,
     /// By token.
-    listeners: HashMap<u64, Vec<Listener>>,
-    said: VecDeque<(u64, String)>,
+    listeners: HashMap<u64, Vec<LossListener>>,
+    reported: VecDeque<(u64, String)>,
 }
 
 #[derive(Debug)]
-struct Listener {
+struct LossListener {
     id: u64,
     lock: String,
     tell: oneshot::Sender<String>,
@@ -27,16 +27,16 @@ struct Listener {
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Grants(Arc<Mutex<Inner>>);
+pub(crate) struct LockLoss(Arc<Mutex<LossState>>);
 
 /// Removes its listener when the guard stops to listen.
-struct Listening {
-    grants: Grants,
+struct ListenerGuard {
+    grants: LockLoss,
     token: u64,
     id: u64,
 }
 
-impl Drop for Listening {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         let mut inner = self.grants.0.lock();
         if let Some(listeners) = inner.listeners.get_mut(&self.token) {
@@ -48,20 +48,20 @@ impl Drop for Listening {
     }
 }
 
-impl Grants {
+impl LockLoss {
     /// Completes with the reason when the grant is over. Listens from now on, not from the first poll.
     pub(crate) fn watch(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
         let (tell, told) = oneshot::channel();
         let mut inner = self.0.lock();
         inner.last_listener += 1;
         let id = inner.last_listener;
-        match inner.said.iter().find(|(said, _)| *said == token) {
+        match inner.reported.iter().find(|(reported, _)| *reported == token) {
             // The receiver is right here.
             Some((_, because)) => drop(tell.send(because.clone())),
-            None => inner.listeners.entry(token).or_default().push(Listener { id, lock: lock.to_owned(), tell }),
+            None => inner.listeners.entry(token).or_default().push(LossListener { id, lock: lock.to_owned(), tell }),
         }
         drop(inner);
-        let listening = Listening { grants: self.clone(), token, id };
+        let listening = ListenerGuard { grants: self.clone(), token, id };
         async move {
             let _listening = listening;
             match told.await {
@@ -78,10 +78,10 @@ impl Grants {
             // A guard that has just gone does not mind.
             let _ = listener.tell.send(because.to_owned());
         }
-        if inner.said.len() == MAX_REMEMBERED {
-            inner.said.pop_front();
+        if inner.reported.len() == MAX_REMEMBERED {
+            inner.reported.pop_front();
         }
-        inner.said.push_back((token, because.to_owned()));
+        inner.reported.push_back((token, because.to_owned()));
     }
 
     /// A node has said what the session holds, having seen all that was acknowledged before it was asked. What somebody listened for by
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn told_whether_it_was_said_before_or_after() {
-        let grants = Grants::default();
+        let grants = LockLoss::default();
         let mut early = Box::pin(grants.watch("a", 7));
         assert!((&mut early).now_or_never().is_none());
         grants.lost(7, "broken by force");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_a_node_does_not_name_is_over() {
-        let grants = Grants::default();
+        let grants = LockLoss::default();
         let (kept, gone) = (grants.watch("a", 7), grants.watch("b", 8));
         let watched = grants.watched();
         let after = grants.watch("c", 9);
@@ -136,10 +136,10 @@ mod tests {
 
     #[test]
     fn a_flood_of_losses_is_bounded() {
-        let grants = Grants::default();
+        let grants = LockLoss::default();
         for token in 0..3_000 {
             grants.lost(token, "");
         }
-        assert_eq!(grants.0.lock().said.len(), MAX_REMEMBERED);
+        assert_eq!(grants.0.lock().reported.len(), MAX_REMEMBERED);
     }
 }

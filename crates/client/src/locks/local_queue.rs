@@ -37,7 +37,7 @@ enum Stage {
 
 /// See the module's text. `W` is how to reach a waiter.
 #[derive(Debug)]
-pub(super) struct Line<W> {
+pub(super) struct LocalQueue<W> {
     sharing: Sharing,
     stage: Stage,
     /// Counts the grants, so that a turn of an earlier one has no say.
@@ -48,16 +48,16 @@ pub(super) struct Line<W> {
 
 /// What to do when a turn has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next<W> {
+pub(super) enum AfterTurn<W> {
     /// The next turn is this waiter's.
     Pass(W),
-    /// It goes back to the cluster; then [`Line::over`].
-    GiveBack,
+    /// Release the grant to the cluster, then call [`LocalQueue::over`].
+    Release,
     /// The grant of that turn is over already.
-    Nothing,
+    GrantOver,
 }
 
-impl<W> Line<W> {
+impl<W> LocalQueue<W> {
     pub(super) fn new(sharing: Sharing) -> Self {
         Self { sharing, stage: Stage::Idle, grant: 0, last_waiter: 0, waiters: VecDeque::new() }
     }
@@ -102,22 +102,22 @@ impl<W> Line<W> {
     }
 
     /// A turn has ended.
-    pub(super) fn turn_ended(&mut self, grant: u64, now: Moment, lost: bool) -> Next<W> {
-        let Stage::Held { since, passes } = &mut self.stage else { return Next::Nothing };
+    pub(super) fn turn_ended(&mut self, grant: u64, now: Moment, lost: bool) -> AfterTurn<W> {
+        let Stage::Held { since, passes } = &mut self.stage else { return AfterTurn::GrantOver };
         if grant != self.grant {
-            return Next::Nothing;
+            return AfterTurn::GrantOver;
         }
         let may_pass = !lost && *passes < self.sharing.max_passes && now < *since + self.sharing.max_time;
         match self.waiters.pop_front() {
             Some((_, waiter)) if may_pass => {
                 *passes += 1;
-                Next::Pass(waiter)
+                AfterTurn::Pass(waiter)
             }
             Some(stays) => {
                 self.waiters.push_front(stays);
-                Next::GiveBack
+                AfterTurn::Release
             }
-            None => Next::GiveBack,
+            None => AfterTurn::Release,
         }
     }
 
@@ -135,5 +135,5 @@ impl<W> Line<W> {
 }
 
 #[cfg(test)]
-#[path = "line_tests.rs"]
+#[path = "local_queue_tests.rs"]
 mod tests;

@@ -23,25 +23,25 @@ pub(crate) fn anonymous(client: &Client) -> Client {
 
 /// What a linearizable read saw.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     pub(crate) node: Option<Node>,
     /// Every change after this is still to be told by a watch from here.
     pub(crate) as_of: u64,
 }
 
 /// Reads a node that may not be there.
-pub(crate) async fn look(client: &Client, path: &str, reading: &Reading) -> Result<Seen, Error> {
+pub(crate) async fn read_node(client: &Client, path: &str, reading: &Reading) -> Result<Observed, Error> {
     if let Some(seen) = present(client, path, reading).await? {
         return Ok(seen);
     }
-    // A refusal carries no zxid. The root's read has one, and it lies before the second look.
+    // A refusal carries no zxid. The root's read has one, and it lies before the second read.
     let as_of = client.node("/", &Reading::default()).await?.zxid;
-    Ok(present(client, path, reading).await?.unwrap_or(Seen { node: None, as_of }))
+    Ok(present(client, path, reading).await?.unwrap_or(Observed { node: None, as_of }))
 }
 
-async fn present(client: &Client, path: &str, reading: &Reading) -> Result<Option<Seen>, Error> {
+async fn present(client: &Client, path: &str, reading: &Reading) -> Result<Option<Observed>, Error> {
     match client.node(path, reading).await {
-        Ok(node) => Ok(Some(Seen { as_of: node.zxid, node: Some(node) })),
+        Ok(node) => Ok(Some(Observed { as_of: node.zxid, node: Some(node) })),
         Err(error) if error.code() == Some(Code::NoNode) => Ok(None),
         Err(error) => Err(error),
     }
@@ -54,14 +54,14 @@ pub(crate) fn bytes_of(node: &Node) -> Result<Vec<u8>, RecipeError> {
 }
 
 /// Follows a path from read to read.
-pub(crate) struct Follow {
+pub(crate) struct GaplessWatch {
     client: Client,
     path: String,
     recursive: bool,
     watch: Option<Watch>,
 }
 
-impl Follow {
+impl GaplessWatch {
     /// Everything about one node.
     pub(crate) fn node(client: &Client, path: &str) -> Self {
         Self { client: client.clone(), path: path.into(), recursive: false, watch: None }

@@ -9,13 +9,13 @@ use rand::Rng;
 use tokio::time::{Instant, sleep};
 
 use super::error::RecipeError;
-use super::follow::bytes_of;
-use super::place::{self, Place};
+use super::gapless_watch::bytes_of;
+use super::path::{self, RecipePath};
 use crate::routes::Reading;
 use crate::session::Session;
 
 /// How long a change is tried while others come between.
-const PATIENCE: Duration = Duration::from_secs(20);
+const LONGEST_CONTENTION: Duration = Duration::from_secs(20);
 /// Bounds of the pause after the first and after many conflicts; the pause itself is drawn from zero to the bound.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
@@ -28,31 +28,32 @@ pub(crate) enum Edit<T> {
     Put(String, T),
 }
 
-/// Shows that it is one's turn.
-pub(crate) struct Turn(#[allow(dead_code, reason = "held, never looked at")] tokio::sync::OwnedMutexGuard<()>);
+/// Held while a handle updates; its clones wait.
+pub(crate) struct UpdateLock(#[allow(dead_code, reason = "held, never looked at")] tokio::sync::OwnedMutexGuard<()>);
 
 #[derive(Clone, Debug)]
-pub(crate) struct Cell {
+pub(crate) struct CasCell {
     pub(crate) session: Session,
-    pub(crate) place: Place,
+    pub(crate) path: RecipePath,
     /// Clones of a handle take turns here instead of colliding in the cluster.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Cell {
-    pub(crate) fn new(session: Session, place: Place) -> Self {
-        Self { session, place, turn: Arc::default() }
+impl CasCell {
+    pub(crate) fn new(session: Session, path: RecipePath) -> Self {
+        Self { session, path, lock: Arc::default() }
     }
 
     /// What is there, with the zxid at which that is true.
     pub(crate) async fn read(&self) -> Result<(Option<Vec<u8>>, u64), RecipeError> {
-        let seen = super::follow::look(self.session.client(), self.place.as_str(), &Reading::default()).await?;
+        let seen =
+            super::gapless_watch::read_node(self.session.client(), self.path.as_str(), &Reading::default()).await?;
         Ok((seen.node.as_ref().map(bytes_of).transpose()?, seen.as_of))
     }
 
-    /// Waits until it is this handle's turn among its clones.
-    pub(crate) async fn turn(&self) -> Turn {
-        Turn(self.turn.clone().lock_owned().await)
+    /// Waits until no clone of this handle updates.
+    pub(crate) async fn lock(&self) -> UpdateLock {
+        UpdateLock(self.lock.clone().lock_owned().await)
     }
 
     /// Decides by what is there, and writes only if it still is. Each write has a request id: it happens once, or its outcome is
@@ -61,18 +62,18 @@ impl Cell {
         &self,
         decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
     ) -> Result<T, RecipeError> {
-        let turn = self.turn().await;
-        self.update_in_turn(&turn, decide).await
+        let lock = self.lock().await;
+        self.update_locked(&lock, decide).await
     }
 
-    /// The same for one whose turn it is.
-    pub(crate) async fn update_in_turn<T>(
+    /// [`update`](Self::update) for a caller that has the update lock.
+    pub(crate) async fn update_locked<T>(
         &self,
-        _turn: &Turn,
+        _turn: &UpdateLock,
         decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,
     ) -> Result<T, RecipeError> {
         let client = self.session.client();
-        let path = self.place.as_str();
+        let path = self.path.as_str();
         let (began, mut tries, mut pause) = (Instant::now(), 0, FIRST_PAUSE);
         loop {
             tries += 1;
@@ -89,14 +90,14 @@ impl Cell {
             let data = Data::Text(text);
             let done = match current {
                 Some(node) => client.set(path, &SetData { data }, Some(node.stat.version)).await,
-                None => place::create(client, path, &Create { data, ..Create::default() }).await,
+                None => path::create_node(client, path, &Create { data, ..Create::default() }).await,
             };
             match done {
                 Ok(_) => return Ok(value),
                 Err(error) if matches!(error.code(), Some(Code::BadVersion | Code::NodeExists | Code::NoNode)) => {}
                 Err(error) => return Err(error.into()),
             }
-            if began.elapsed() >= PATIENCE {
+            if began.elapsed() >= LONGEST_CONTENTION {
                 let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
                 return Err(RecipeError::Contended { path: path.into(), tries, elapsed_ms });
             }

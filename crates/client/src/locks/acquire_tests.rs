@@ -12,7 +12,7 @@ use crate::session::SessionOptions;
 const SOON: Duration = Duration::from_secs(20);
 
 /// As in earnest, some hundred times as fast.
-const FAST: Rhythm = Rhythm {
+const FAST: RenewalTiming = RenewalTiming {
     piece: Duration::from_millis(1_500),
     renew_after: Duration::from_millis(200),
     overlap: Duration::from_millis(300),
@@ -41,16 +41,16 @@ async fn a_wait_of_many_calls_keeps_its_place() {
     let cluster = Cluster::start(1).await.unwrap();
     let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
     let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
-    let request = |label: &str| Request { label: label.into(), ..Request::new("a", Mode::Exclusive) };
-    let holder = obtain(&session, &request("holder"), Patience::Try).await.unwrap().unwrap();
+    let request = |label: &str| LockRequest { label: label.into(), ..LockRequest::new("a", Mode::Exclusive) };
+    let holder = acquire(&session, &request("holder"), Wait::Try).await.unwrap().unwrap();
     let long = tokio::spawn({
         let (session, request) = (session.clone(), request("long"));
-        async move { obtain_in_pieces(&session, &request, Patience::Endless, FAST).await }
+        async move { acquire_in_pieces(&session, &request, Wait::Endless, FAST).await }
     });
     until(&client, &["long"]).await;
     let behind = tokio::spawn({
         let (session, request) = (session.clone(), request("behind"));
-        async move { obtain(&session, &request, Patience::Endless).await }
+        async move { acquire(&session, &request, Wait::Endless).await }
     });
     let before = until(&client, &["long", "behind"]).await;
     // More than the longest wait of one call: without the next call it would be out of the queue.
@@ -74,16 +74,16 @@ async fn a_long_wait_ends_in_time_and_can_be_broken_off() {
     let cluster = Cluster::start(1).await.unwrap();
     let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
     let session = Session::open(&client, &SessionOptions::default()).await.unwrap();
-    let request = Request::new("a", Mode::Exclusive);
-    let _holder = obtain(&session, &request, Patience::Try).await.unwrap().unwrap();
+    let request = LockRequest::new("a", Mode::Exclusive);
+    let _holder = acquire(&session, &request, Wait::Try).await.unwrap().unwrap();
     let wait = FAST.piece + FAST.renew_after * 2;
     let began = Instant::now();
-    let ended = obtain_in_pieces(&session, &request, Patience::lasting(wait), FAST).await.unwrap();
+    let ended = acquire_in_pieces(&session, &request, Wait::lasting(wait), FAST).await.unwrap();
     assert!(ended.is_none() && began.elapsed() >= wait);
     until(&client, &[]).await;
     // In the middle of a hand-over from one call to the next.
     let broken_off = FAST.renew_after + FAST.overlap / 2;
-    assert!(timeout(broken_off, obtain_in_pieces(&session, &request, Patience::Endless, FAST)).await.is_err());
+    assert!(timeout(broken_off, acquire_in_pieces(&session, &request, Wait::Endless, FAST)).await.is_err());
     until(&client, &[]).await;
     assert_eq!(client.lock("a").await.unwrap().holders.len(), 1);
 }

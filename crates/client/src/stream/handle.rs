@@ -1,4 +1,4 @@
-//! What callers and the driver share: the table, the watches, and how the stream stands.
+//! What callers and the reconnect task share: the pending requests, the watches, and how the stream stands.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
-use super::grants::Grants;
-use super::table::{Full, Listener, Request, Table};
-use super::watches::{Subscription, Watches};
+use super::lock_loss::LockLoss;
+use super::pending::{PendingRequest, PendingRequests, ReplyTo, SubmitError};
+use super::watches::{WatchSubscription, Watches};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Tried};
-use crate::transport::Ask;
+use crate::transport::RequestSpec;
 
 /// Pause before a request that nobody waits for is sent again after the cluster could not serve it.
 const PAUSE_OF_POSTED: Duration = Duration::from_millis(100);
@@ -32,53 +32,53 @@ pub(crate) const SENT: &str = "it was sent over the session's stream, which ende
 #[derive(Debug)]
 pub(crate) enum Reply {
     Answered {
-        place: usize,
+        index: usize,
         bytes: Bytes,
     },
     Problem {
-        place: usize,
+        index: usize,
         generation: u64,
         problem: Box<Problem>,
     },
     /// The node does not speak as Lockkeeper does.
     NotLockkeeper {
-        place: usize,
+        index: usize,
         why: String,
     },
     /// It cannot be asked at all.
-    Impossible(Error),
+    Unsendable(Error),
     /// The session is over.
-    Over(String),
+    SessionOver(String),
     /// There is no stream: ask over HTTP.
-    Elsewhere,
+    UseHttp,
 }
 
 /// An acknowledged sending, and the timeout that came with the acknowledgement.
 pub(crate) type Renewal = (Moment, Duration);
 
 /// How asking went.
-pub(crate) enum Asked {
+pub(crate) enum StreamOutcome {
     Reply {
         reply: Reply,
         /// Beside what the reply speaks of: whether some sending over the stream has found no end.
-        open: bool,
+        outcome_unknown: bool,
     },
     /// No answer in time. Whether it was ever sent.
     GaveUp { sent: bool },
 }
 
-impl Asked {
+impl StreamOutcome {
     /// It did not get as far as the stream.
     fn unsent(reply: Reply) -> Self {
-        Self::Reply { reply, open: false }
+        Self::Reply { reply, outcome_unknown: false }
     }
 }
 
-/// What a caller that waits is told; see [`Asked`].
+/// What a caller that waits is told; see [`StreamOutcome`].
 #[derive(Debug)]
-pub(super) struct Concluded {
+pub(super) struct FinalReply {
     reply: Reply,
-    open: bool,
+    outcome_unknown: bool,
 }
 
 /// How the stream stands.
@@ -86,8 +86,8 @@ pub(super) struct Concluded {
 pub(crate) enum Phase {
     /// No connection; one is being looked for.
     Connecting,
-    /// The endpoint at this place serves it.
-    Up { place: usize, generation: u64 },
+    /// The endpoint at this index serves it.
+    Up { index: usize, generation: u64 },
     /// The endpoints answer, but none serves a stream. It is looked for on and on; meanwhile HTTP serves.
     None,
     /// The session is over.
@@ -103,8 +103,8 @@ impl Phase {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inner {
-    pub(super) table: Table,
+pub(super) struct StreamShared {
+    pub(super) pending: PendingRequests,
     pub(super) watches: Watches,
     pub(super) tried: Vec<Tried>,
     /// The connection of that generation is to be given up, and why.
@@ -112,66 +112,66 @@ pub(super) struct Inner {
 }
 
 /// See the module's text.
-pub(crate) struct Hub {
-    pub(super) inner: Mutex<Inner>,
+pub(crate) struct StreamHandle {
+    pub(super) inner: Mutex<StreamShared>,
     pub(super) phase: watch::Sender<Phase>,
     /// There is something to write, or to look at.
     pub(super) wake: Notify,
     /// When the last acknowledged keepalive was sent, and the timeout that came with it.
     alive: watch::Sender<Option<Renewal>>,
     /// Messages received so far, over all connections.
-    pub(super) heard: AtomicU64,
-    pub(crate) grants: Grants,
+    pub(super) messages_received: AtomicU64,
+    pub(crate) grants: LockLoss,
     /// Speaks for the session over HTTP.
     pub(super) client: Client,
     /// The session's timeout when it was opened: how long a slow endpoint is waited for follows from it.
     pub(super) timeout: Duration,
 }
 
-impl fmt::Debug for Hub {
+impl fmt::Debug for StreamHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").field("phase", &*self.phase.borrow()).finish_non_exhaustive()
+        f.debug_struct("StreamHandle").field("phase", &*self.phase.borrow()).finish_non_exhaustive()
     }
 }
 
 /// A caller that waits. Dropped before the answer has come, it gives the request up.
 struct Caller<'a> {
-    hub: &'a Hub,
+    stream: &'a StreamHandle,
     id: u64,
     answered: bool,
 }
 
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
-        if !self.answered && self.hub.inner.lock().table.give_up(self.id) {
-            self.hub.wake.notify_one();
+        if !self.answered && self.stream.inner.lock().pending.cancel(self.id) {
+            self.stream.wake.notify_one();
         }
     }
 }
 
-impl Hub {
-    /// A hub whose driver runs on the current runtime until [`stop`](Self::stop) is called or the session is over.
+impl StreamHandle {
+    /// A stream whose reconnect task runs on the current runtime until [`stop`](Self::stop) is called or the session is over.
     pub(crate) fn start(client: &Client, timeout: Duration) -> Arc<Self> {
-        let hub = Arc::new(Self {
+        let stream = Arc::new(Self {
             inner: Mutex::default(),
             phase: watch::Sender::new(Phase::Connecting),
             wake: Notify::new(),
             alive: watch::Sender::new(None),
-            heard: AtomicU64::new(0),
-            grants: Grants::default(),
+            messages_received: AtomicU64::new(0),
+            grants: LockLoss::default(),
             client: client.clone(),
             timeout,
         });
-        tokio::spawn(super::driver::drive(hub.clone()));
-        hub
+        tokio::spawn(super::reconnect::reconnect(stream.clone()));
+        stream
     }
 
     /// Nobody has the session any more: what was posted is still sent, then the connection is closed.
     pub(crate) fn stop(self: &Arc<Self>) {
         self.enter(Phase::Stopped);
         self.wake.notify_one();
-        let callers = self.inner.lock().table.drain_callers();
-        callers.into_iter().for_each(|request| self.conclude(request, Reply::Elsewhere));
+        let callers = self.inner.lock().pending.drain_callers();
+        callers.into_iter().for_each(|request| self.complete(request, Reply::UseHttp));
     }
 
     /// Moves on to that phase, unless the present one is final.
@@ -185,10 +185,10 @@ impl Hub {
         })
     }
 
-    /// The place and generation of the connection, where there is one.
+    /// The index and generation of the connection, where there is one.
     pub(crate) fn up(&self) -> Option<(usize, u64)> {
         match *self.phase.borrow() {
-            Phase::Up { place, generation } => Some((place, generation)),
+            Phase::Up { index, generation } => Some((index, generation)),
             _ => None,
         }
     }
@@ -227,54 +227,61 @@ impl Hub {
         matches!(*self.phase.borrow(), Phase::Connecting | Phase::Up { .. })
     }
 
-    /// Asks and waits for what comes of it. Dropped before that, it takes the request back. `open` is whether an earlier sending
+    /// Asks and waits for what comes of it. Dropped before that, it takes the request back. `outcome_unknown` is whether an earlier sending
     /// under the same request id has found no end.
-    pub(crate) async fn ask(&self, ask: &Ask, request_id: Option<Uuid>, open: bool, give_up_at: Instant) -> Asked {
+    pub(crate) async fn ask(
+        &self,
+        spec: &RequestSpec,
+        request_id: Option<Uuid>,
+        outcome_unknown: bool,
+        give_up_at: Instant,
+    ) -> StreamOutcome {
         let (tell, answer) = oneshot::channel();
         let id = {
             let mut inner = self.inner.lock();
-            // Looked at under the table's lock, so that a driver that ends finds this request or this finds that it has ended.
+            // Checked under the lock of the pending requests, so that a reconnect task that ends finds this request or this finds that it has ended.
             if let Phase::Over(why) = &*self.phase.borrow() {
-                return Asked::unsent(Reply::Over(why.clone()));
+                return StreamOutcome::unsent(Reply::SessionOver(why.clone()));
             }
             if !self.serves() {
-                return Asked::unsent(Reply::Elsewhere);
+                return StreamOutcome::unsent(Reply::UseHttp);
             }
-            match inner.table.submit(ask.clone(), request_id, Listener::Caller(tell)) {
+            match inner.pending.submit(spec.clone(), request_id, ReplyTo::Caller(tell)) {
                 Ok(id) => {
-                    if open {
-                        inner.table.note_open(id);
+                    if outcome_unknown {
+                        inner.pending.note_outcome_unknown(id);
                     }
                     id
                 }
-                Err(Full::Waits) => return Asked::unsent(Reply::Elsewhere),
-                Err(Full::Requests) => {
+                Err(SubmitError::Waits) => return StreamOutcome::unsent(Reply::UseHttp),
+                Err(SubmitError::Requests) => {
                     let why = "this session asks too much at a time; wait for answers before asking on";
-                    return Asked::unsent(Reply::Impossible(Error::refused(Code::Overloaded, why)));
+                    return StreamOutcome::unsent(Reply::Unsendable(Error::refused(Code::Overloaded, why)));
                 }
             }
         };
         self.wake.notify_one();
-        let mut caller = Caller { hub: self, id, answered: false };
+        let mut caller = Caller { stream: self, id, answered: false };
         match timeout_at(give_up_at, answer).await {
             Ok(reply) => {
                 caller.answered = true;
-                // Without an answer the request was dropped with the table: nobody drives the stream any more.
-                let Concluded { reply, open } = reply.unwrap_or(Concluded { reply: Reply::Elsewhere, open: true });
-                Asked::Reply { reply, open }
+                // Without an answer the request was dropped with the pending requests: the reconnect task has ended.
+                let FinalReply { reply, outcome_unknown } =
+                    reply.unwrap_or(FinalReply { reply: Reply::UseHttp, outcome_unknown: true });
+                StreamOutcome::Reply { reply, outcome_unknown }
             }
             Err(_) => {
-                let sent = self.inner.lock().table.get(id).is_none_or(|request| request.ever_sent);
-                Asked::GaveUp { sent }
+                let sent = self.inner.lock().pending.get(id).is_none_or(|request| request.ever_sent);
+                StreamOutcome::GaveUp { sent }
             }
         }
     }
 
     /// Hands a request over, behind all that were asked before. Gives it back where there is no stream.
-    pub(crate) fn post(&self, ask: Ask, request_id: Option<Uuid>) -> Result<(), Ask> {
+    pub(crate) fn send_detached(&self, spec: RequestSpec, request_id: Option<Uuid>) -> Result<(), RequestSpec> {
         let mut inner = self.inner.lock();
-        if !self.serves() || inner.table.submit(ask.clone(), request_id, Listener::Nobody).is_err() {
-            return Err(ask);
+        if !self.serves() || inner.pending.submit(spec.clone(), request_id, ReplyTo::Detached).is_err() {
+            return Err(spec);
         }
         drop(inner);
         self.wake.notify_one();
@@ -282,37 +289,39 @@ impl Hub {
     }
 
     /// Answers a request. One that nobody waits for is seen to where it could not be served.
-    pub(super) fn conclude(self: &Arc<Self>, request: Request, reply: Reply) {
-        let open = match &reply {
+    pub(super) fn complete(self: &Arc<Self>, request: PendingRequest, reply: Reply) {
+        let outcome_unknown = match &reply {
             // To its last sending this is the end.
-            Reply::Answered { .. } | Reply::Problem { .. } | Reply::Impossible(_) => request.open,
-            Reply::NotLockkeeper { .. } | Reply::Over(_) | Reply::Elsewhere => request.open || request.sent,
+            Reply::Answered { .. } | Reply::Problem { .. } | Reply::Unsendable(_) => request.outcome_unknown,
+            Reply::NotLockkeeper { .. } | Reply::SessionOver(_) | Reply::UseHttp => {
+                request.outcome_unknown || request.sent
+            }
         };
-        let Request { ask, request_id, listener, .. } = request;
-        match listener {
+        let PendingRequest { spec, request_id, reply_to, .. } = request;
+        match reply_to {
             // A caller that has gone in this moment does not mind; what it was granted is its own affair.
-            Listener::Caller(tell) => return drop(tell.send(Concluded { reply, open })),
-            Listener::Gone => return,
-            Listener::Nobody => {}
+            ReplyTo::Caller(tell) => return drop(tell.send(FinalReply { reply, outcome_unknown })),
+            ReplyTo::Cancelled => return,
+            ReplyTo::Detached => {}
         }
         let again = match &reply {
             Reply::Problem { problem, .. } => problem.code.is_transient() || problem.code == Code::UnknownOutcome,
             // One page from something in between says nothing about the cluster.
-            Reply::Elsewhere | Reply::NotLockkeeper { .. } => true,
-            Reply::Answered { .. } | Reply::Over(_) | Reply::Impossible(_) => false,
+            Reply::UseHttp | Reply::NotLockkeeper { .. } => true,
+            Reply::Answered { .. } | Reply::SessionOver(_) | Reply::Unsendable(_) => false,
         };
         if again {
             let earlier = match &reply {
                 Reply::Problem { problem, .. } if !problem.code.is_transient() => Some(problem.to_string()),
-                _ => open.then(|| SENT.to_owned()),
+                _ => outcome_unknown.then(|| SENT.to_owned()),
             };
             let client = self.client.clone().over(self.clone());
             client.spawn(move |client| async move {
                 sleep(PAUSE_OF_POSTED).await;
-                client.see_to(&ask, request_id, earlier).await;
+                client.retry_until_decided(&spec, request_id, earlier).await;
             });
         } else if !matches!(reply, Reply::Answered { .. }) {
-            tracing::debug!(?reply, target = ask.target, "a request that nobody waits for came to nothing");
+            tracing::debug!(?reply, target = spec.target, "a request that nobody waits for came to nothing");
         }
     }
 
@@ -320,7 +329,7 @@ impl Hub {
     pub(crate) fn keepalive(&self) -> Option<oneshot::Receiver<Result<Duration, String>>> {
         let mut inner = self.inner.lock();
         self.up()?;
-        let answer = inner.table.keepalive(Moment::now());
+        let answer = inner.pending.keepalive(Moment::now());
         drop(inner);
         self.wake.notify_one();
         Some(answer)
@@ -333,7 +342,7 @@ impl Hub {
 
     pub(super) fn note_alive(&self, number: u64, timeout_ms: u32) {
         let timeout = Duration::from_millis(timeout_ms.into());
-        let sent = self.inner.lock().table.kept_alive(number, Ok(timeout));
+        let sent = self.inner.lock().pending.kept_alive(number, Ok(timeout));
         if let Some(sent) = sent {
             self.note_lease(sent, timeout_ms);
         }
@@ -352,8 +361,8 @@ impl Hub {
     }
 
     /// How many messages have come.
-    pub(crate) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    pub(crate) fn messages_received(&self) -> u64 {
+        self.messages_received.load(Ordering::Relaxed)
     }
 
     /// Gives the connection of that generation up, if it is still in use, for one to the next endpoint.
@@ -363,25 +372,25 @@ impl Hub {
     }
 
     /// Begins a watch; none where there is no stream.
-    pub(crate) fn watch(self: &Arc<Self>, path: &str, recursive: bool, from: Option<u64>) -> Option<Subscription> {
+    pub(crate) fn watch(self: &Arc<Self>, path: &str, recursive: bool, from: Option<u64>) -> Option<WatchSubscription> {
         let mut inner = self.inner.lock();
         if !self.serves() {
             return None;
         }
-        let id = inner.table.new_watch_id();
-        let told = inner.watches.begin(Watch { id, path: path.to_owned(), recursive, from });
+        let id = inner.pending.new_watch_id();
+        let messages = inner.watches.begin(Watch { id, path: path.to_owned(), recursive, from });
         if self.up().is_some() {
-            inner.table.watch(id);
+            inner.pending.watch(id);
         }
         drop(inner);
         self.wake.notify_one();
-        Some(Subscription { id, told, hub: self.clone() })
+        Some(WatchSubscription { id, messages, stream: self.clone() })
     }
 
     pub(super) fn unwatch(&self, id: u64) {
         let mut inner = self.inner.lock();
         if inner.watches.end(id) && self.up().is_some() {
-            inner.table.unwatch(id);
+            inner.pending.unwatch(id);
             drop(inner);
             self.wake.notify_one();
         }

@@ -10,9 +10,9 @@ use lockkeeper_api::Code;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::request::Request;
+use super::request::LockRequest;
 use crate::error::Error;
-use crate::routes::release_ask;
+use crate::routes::release_spec;
 use crate::session::Session;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -25,26 +25,26 @@ pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + 
 }
 
 /// Gives a grant back without being waited for: before anything that is asked from here on, where there is a stream.
-pub(super) fn give_back(session: &Session, request: &Request, token: u64) {
-    match release_ask(&request.first, &request.parting(token)) {
-        Ok(ask) => session.client().post(ask),
+pub(super) fn release_detached(session: &Session, request: &LockRequest, token: u64) {
+    match release_spec(&request.first, &request.detached_release(token)) {
+        Ok(ask) => session.client().send_detached(ask),
         Err(error) => tracing::debug!(%error, lock = request.first, token, "cannot be given back"),
     }
 }
 
 /// Takes a request back of which nobody knows whether it waits, holds, or ever arrived. Nobody waits for it.
-pub(super) fn take_back(session: Session, request: Request, request_id: Uuid) {
-    in_background(&session.clone(), async move { taken_back(&session, &request, request_id).await });
+pub(super) fn cancel_detached(session: Session, request: LockRequest, request_id: Uuid) {
+    in_background(&session.clone(), async move { cancel(&session, &request, request_id).await });
 }
 
 /// Asks again under the same id without waiting. The answer is either that it holds, and then it is released; or that it is out
 /// of the queue. The replicated order puts this behind whatever an earlier try may still have done.
-pub(super) async fn taken_back(session: &Session, request: &Request, request_id: Uuid) {
+pub(super) async fn cancel(session: &Session, request: &LockRequest, request_id: Uuid) {
     let ask = request.acquire(request_id, Duration::ZERO);
     let mut pause = FIRST_PAUSE;
     while !session.left().is_zero() {
         let error = match session.client().acquire(&request.first, &ask).await {
-            Ok(held) => return give_back(session, request, held.token),
+            Ok(held) => return release_detached(session, request, held.token),
             Err(Error::Refused(problem)) if problem.code == Code::NotQueued && !request.also.is_empty() => {
                 match remove_parts(session, request, request_id).await {
                     Ok(()) | Err(Error::Refused(_) | Error::Lost(_)) => return,
@@ -63,7 +63,7 @@ pub(super) async fn taken_back(session: &Session, request: &Request, request_id:
 /// Takes what is left of a request for several locks out of their queues, once it cannot hold as a whole any more: one of the locks was
 /// broken by force, and the others would stay with a session that lives on. Which are left only the queues themselves tell, and
 /// to remove the node is right whether it holds or waits.
-async fn remove_parts(session: &Session, request: &Request, request_id: Uuid) -> Result<(), Error> {
+async fn remove_parts(session: &Session, request: &LockRequest, request_id: Uuid) -> Result<(), Error> {
     let client = session.client();
     let of_this = format!("_c_{request_id}-");
     let unless_gone = |error: Error| if error.code() == Some(Code::NoNode) { Ok(()) } else { Err(error) };
