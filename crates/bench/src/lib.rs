@@ -7,6 +7,7 @@
 mod connection;
 mod cpu;
 mod library;
+mod plot;
 mod run;
 mod stream;
 
@@ -16,6 +17,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 pub use cpu::spent_us;
+pub use plot::{PlotError, svg};
 pub use run::run;
 
 /// Locks of the load generator begin so.

@@ -364,6 +364,7 @@ library, where dropping a guard posts the release without waiting for it. Over H
 Examples:
   lockkeeper bench
   lockkeeper bench --transport all --clients 64 --locks own --server-pids $(pgrep -d, -f 'lockkeeper serve')
+  lockkeeper bench --transport all --plot bench.svg
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
 pub(crate) struct Bench {
     /// How many clients at a time, one measurement each
@@ -384,6 +385,9 @@ pub(crate) struct Bench {
     /// Processes of this machine whose processor time is told per cycle
     #[arg(long, value_name = "PID,PID", value_delimiter = ',')]
     pub(crate) server_pids: Vec<u32>,
+    /// Also draw the measurements into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
 }
 
 /// `__exec`

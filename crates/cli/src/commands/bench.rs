@@ -1,8 +1,11 @@
 //! `lockkeeper bench`.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
-use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as measure};
+use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as measure, svg};
 
 use super::client;
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
@@ -23,6 +26,11 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         BenchTransport::Library => &[Transport::Library],
         BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
     };
+    // Before minutes of measuring: the file may be refused.
+    let plot = match args.plot.as_deref() {
+        Some(path) => Some((path, File::create(path).map_err(|e| not_written(path, &e))?)),
+        None => None,
+    };
     let runtime = super::runtime()?;
     let mut results = Vec::new();
     for &locks in kinds {
@@ -42,6 +50,10 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
             }
         }
     }
+    if let Some((path, mut file)) = plot {
+        let document = svg(&results).map_err(|e| Failure::new(EXIT_FAILED, e.to_string()))?;
+        file.write_all(document.as_bytes()).map_err(|e| not_written(path, &e))?;
+    }
     if common.json {
         print_json(&results)?
     } else {
@@ -57,6 +69,10 @@ fn failure(error: BenchError) -> Failure {
         BenchError::NothingWorked(_) => EXIT_FAILED,
     };
     Failure::new(code, error.to_string())
+}
+
+fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(EXIT_USAGE, format!("--plot {}: {error}", path.display()))
 }
 
 fn is_sound(measured: &Measured) -> bool {

@@ -50,9 +50,12 @@ fn every_json_output_parses_and_tables_are_for_people() {
     }
     assert!(text(&["status"]).contains("leader"));
 
+    let plot = tempfile::NamedTempFile::new().unwrap();
     let bench = dev.run(&[
         "--json",
         "bench",
+        "--plot",
+        plot.path().to_str().unwrap(),
         "--clients",
         "2",
         "--seconds",
@@ -65,6 +68,10 @@ fn every_json_output_parses_and_tables_are_for_people() {
     let bench = json(&bench);
     assert_eq!(bench.as_array().unwrap().len(), 2);
     assert!(bench[0]["cycles"].as_u64().unwrap() > 0 && bench[1]["tokens_not_rising"] == 0);
+    let drawn = std::fs::read_to_string(plot.path()).unwrap();
+    assert!(drawn.contains("one lock for all clients"), "{drawn}");
+    let refused = dev.run(&["bench", "--plot", "/no/such/directory/plot.svg"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     a_watch_goes_on_at_another_node(&dev);
 }
 

@@ -1,0 +1,169 @@
+//! A drawing of measurements as SVG: throughput and latency over the number of clients, a row for own locks and one for
+//! one lock, a line for each transport.
+
+use std::ops::Range;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::{Locks, Measured, Transport};
+
+const WIDTH: u32 = 900;
+const ROW_HEIGHT: u32 = 300;
+const FONT: &str = "sans-serif";
+
+/// Why a drawing could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("the plot cannot be drawn: {0}")]
+pub struct PlotError(String);
+
+/// Draws measurements as an SVG document. Both axes of each chart are logarithmic.
+///
+/// # Errors
+/// There is no measurement, or plotters refuses to draw it.
+pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
+    let rows: Vec<Locks> =
+        [Locks::Own, Locks::One].into_iter().filter(|&locks| results.iter().any(|m| m.locks == locks)).collect();
+    if rows.is_empty() {
+        return Err(PlotError("nothing was measured".into()));
+    }
+    let mut document = String::new();
+    {
+        let height = ROW_HEIGHT * u32::try_from(rows.len()).unwrap_or(1);
+        let area = SVGBackend::with_string(&mut document, (WIDTH, height)).into_drawing_area();
+        area.fill(&WHITE).map_err(refused)?;
+        for (part, locks) in area.split_evenly((rows.len(), 1)).iter().zip(rows) {
+            let of_row: Vec<&Measured> = results.iter().filter(|measured| measured.locks == locks).collect();
+            let title = match locks {
+                Locks::Own => "a lock for each client",
+                Locks::One => "one lock for all clients",
+            };
+            let (left, right) = part.split_horizontally(WIDTH / 2);
+            chart(&left, &format!("{title}: cycles per second"), &of_row, |measured| measured.cycles_per_second)?;
+            chart(&right, &format!("{title}: acquire, p50 in ms"), &of_row, |measured| {
+                measured.acquire.p50_us as f64 / 1e3
+            })?;
+        }
+        area.present().map_err(refused)?;
+    }
+    Ok(document)
+}
+
+fn chart(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    title: &str,
+    results: &[&Measured],
+    value: impl Fn(&Measured) -> f64,
+) -> Result<(), PlotError> {
+    let clients = range(results.iter().map(|measured| f64::from(measured.clients)));
+    let values = range(results.iter().map(|measured| value(measured)));
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 15))
+        .margin(10)
+        .x_label_area_size(36)
+        .y_label_area_size(52)
+        .build_cartesian_2d(clients.log_scale(), values.log_scale())
+        .map_err(refused)?;
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .x_desc("clients")
+        .label_style((FONT, 12))
+        .x_label_formatter(&|clients| format!("{clients:.0}"))
+        .y_label_formatter(&label)
+        .draw()
+        .map_err(refused)?;
+    for (transport, name, color) in [
+        (Transport::Http, "HTTP", RGBColor(0x36, 0x55, 0x7a)),
+        (Transport::Stream, "stream", RGBColor(0x2c, 0x7a, 0x3f)),
+        (Transport::Library, "library", RGBColor(0xb0, 0x3a, 0x2e)),
+    ] {
+        let mut points: Vec<(f64, f64)> = results
+            .iter()
+            .filter(|measured| measured.transport == transport)
+            .map(|measured| (f64::from(measured.clients), value(measured)))
+            .collect();
+        if points.is_empty() {
+            continue;
+        }
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        chart
+            .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))
+            .map_err(refused)?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT, 12))
+        .draw()
+        .map_err(refused)
+}
+
+/// From the smallest to the largest value with some room around them. Logarithms need values above 0.
+fn range(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
+    let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
+    let most = values.fold(least, f64::max);
+    least / 1.5..most * 1.5
+}
+
+fn label(value: &f64) -> String {
+    if *value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
+}
+
+fn refused(error: impl std::fmt::Display) -> PlotError {
+    PlotError(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Latency;
+
+    fn measured(locks: Locks, transport: Transport, clients: u32, cycles_per_second: f64) -> Measured {
+        Measured {
+            clients,
+            locks,
+            transport,
+            seconds: 1.0,
+            cycles: 1,
+            cycles_per_second,
+            cycle: Latency::default(),
+            acquire: Latency { p50_us: u64::from(clients) * 10, ..Latency::default() },
+            errors: 0,
+            first_error: None,
+            server_cpu_us_per_cycle: None,
+            client_cpu_us_per_cycle: None,
+            tokens_not_rising: 0,
+        }
+    }
+
+    #[test]
+    fn each_measured_transport_is_a_line_of_both_charts_of_its_row() {
+        let mut results = Vec::new();
+        for clients in [1, 16, 64] {
+            results.push(measured(Locks::Own, Transport::Http, clients, f64::from(clients) * 100.0));
+            results.push(measured(Locks::Own, Transport::Stream, clients, f64::from(clients) * 200.0));
+        }
+        results.push(measured(Locks::One, Transport::Http, 64, 500.0));
+        let document = svg(&results).unwrap();
+        assert_eq!(document.matches("stream\n").count(), 2, "{document}");
+        assert_eq!(document.matches("HTTP\n").count(), 4, "{document}");
+        assert!(!document.contains("library\n"));
+        assert!(document.contains("one lock for all clients: cycles per second"));
+        // Three points for each of two transports, one for the single lock, in each of two charts.
+        assert_eq!(document.matches("<circle").count(), 14);
+    }
+
+    #[test]
+    fn a_value_of_zero_and_a_single_point_can_be_drawn() {
+        svg(&[measured(Locks::One, Transport::Library, 1, 0.0)]).unwrap();
+    }
+
+    #[test]
+    fn without_a_measurement_there_is_an_error() {
+        assert!(svg(&[]).is_err());
+    }
+}
