@@ -16,15 +16,15 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Machine, Parts,
-    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, StartId,
+    BlockingPool, ClockReport, Committed, Config, Consensus, HEADER_CODE, HttpTransport, LogPosition, Parts, PeerAuth,
+    PeerBook, PeerIdentity, PeerKind, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine,
     Timekeeper,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
 
 struct Counter(AtomicU64);
 
-impl Machine for Counter {
+impl StateMachine for Counter {
     fn apply(&self, entries: &[Committed]) {
         self.0.fetch_add(entries.len() as u64, Ordering::Relaxed);
     }
@@ -79,12 +79,12 @@ impl PeerService for Silent {
 
 #[derive(Clone)]
 struct Door {
-    gate: PeerGate,
+    auth: PeerAuth,
     consensus: Consensus,
 }
 
 async fn door(State(door): State<Door>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    let admitted = door.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+    let admitted = door.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
     match (admitted, PeerKind::parse(&kind)) {
         (Ok(from), Some(kind)) => match door.consensus.serve(from, kind, body).await {
             Ok(answer) => answer.into_response(),
@@ -134,7 +134,7 @@ async fn node(
     let app = Router::new()
         .route("/peer/v1/{kind}", post(door))
         .layer(DefaultBodyLimit::max(40 << 20))
-        .with_state(Door { gate: PeerGate::new(book), consensus: consensus.clone() });
+        .with_state(Door { auth: PeerAuth::new(book), consensus: consensus.clone() });
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });

@@ -13,31 +13,30 @@ use openraft::vote::RaftLeaderId;
 use tokio::sync::{Mutex, RwLock, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::Admission;
+use crate::application::Timekeeper;
+use crate::application::{FatalHook, PeerService, StateMachine};
 use crate::blocking::{Blocking, blocking};
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
-use crate::gate::PeerCaller;
 use crate::inner::Inner;
-use crate::log_bounds::{Bounds, LogBounds};
-use crate::log_store::LogStore;
-use crate::machine::{Machine, PeerService};
-use crate::network::Network;
-use crate::peers::Peers;
-use crate::refusals::Refusals;
-use crate::replica::Replica;
+use crate::log::codec;
+use crate::log::compaction::{LogCompactor, LogLimits};
+use crate::log::log_store::LogStore;
+use crate::peer::directory_claim::{DirectoryClaim, PeerMemory, STARTS_KEPT, Start, StartId};
+use crate::peer::network::Network;
+use crate::peer::peer_auth::PeerCaller;
+use crate::peer::peers::Peers;
+use crate::peer::peers::RefusalLog;
+use crate::peer::rollback_guard::RollbackGuard;
+use crate::peer::transport::{PeerKind, Transport, TransportError};
+use crate::peer::wire::Command;
+use crate::peer::{rollback_guard, rpc_handler};
+use crate::raft_types::Raft;
 use crate::rounds::{Rounds, leader_round, read_round};
-use crate::starts::{Claim, PeerMemory, STARTS_KEPT, Start, StartId};
+use crate::state_machine::StateMachineAdapter;
 use crate::status::{ConsensusStatus, Leadership, MemberAddresses, Members, ReadIndex};
-use crate::time::Timekeeper;
-use crate::transport::{PeerKind, Transport, TransportError};
-use crate::types::Raft;
-use crate::watcher::Watcher;
-use crate::wire::Command;
-use crate::{admission, codec, lifeline, membership, propose, serve};
-
-/// Told once, in one line, when consensus cannot go on; the process must end.
-pub type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
+use crate::status_publisher::StatusPublisher;
+use crate::{failure_detector, membership, propose};
 
 /// What consensus is made of.
 pub struct Parts {
@@ -52,7 +51,7 @@ pub struct Parts {
     /// Where work that blocks is done.
     pub blocking: Arc<dyn Blocking>,
     /// The state machine; empty when handed over, consensus restores it.
-    pub machine: Arc<dyn Machine>,
+    pub machine: Arc<dyn StateMachine>,
     /// The layer above, for messages between nodes.
     pub service: Arc<dyn PeerService>,
     /// Calls to peers.
@@ -83,23 +82,23 @@ impl Consensus {
         let (applied_sender, applied) = watch::channel(0);
         let replica = {
             let (machine, snapshots, for_replica) = (machine.clone(), snapshots.clone(), place.clone());
-            let restore = move || Replica::restore(machine, snapshots, for_replica, applied_sender);
+            let restore = move || StateMachineAdapter::restore(machine, snapshots, for_replica, applied_sender);
             blocking(&*place, restore).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let fresh = opened.vote.is_none() && opened.last.is_none() && snapshots.latest().is_none();
         let claim = claim(&opened, parts.boot, &*snapshots, &*memory)?;
         let configured = config.peers.keys().copied().collect();
-        let (admission, wanted) = Admission::new((config.node, claim), memory, fatal.clone(), configured, fresh);
-        let peers = Peers::new(config.node, transport, admission);
+        let (guard, wanted) = RollbackGuard::new((config.node, claim), memory, fatal.clone(), configured, fresh);
+        let peers = Peers::new(config.node, transport, guard);
         let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
         let log = {
             let fatal = fatal.clone();
             let opened = blocking(&*place, move || LogStore::new(store, covered, fatal).map_err(std::io::Error::other));
             opened.await.map_err(|error| StartError::Stored(error.to_string()))?
         };
-        let busy = Bounds { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
-        let bounds = LogBounds::new(log.size(), snapshots.clone(), busy);
-        let refusals = Refusals::default();
+        let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
+        let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
+        let refusals = RefusalLog::default();
         let network = Network::new(
             peers.clone(),
             refusals.clone(),
@@ -141,7 +140,7 @@ impl Consensus {
         });
         // Set once, here.
         let _ = shared.set(Arc::downgrade(&inner));
-        let watcher = Watcher {
+        let publisher = StatusPublisher {
             raft,
             peers,
             time,
@@ -150,15 +149,15 @@ impl Consensus {
             fatal,
             stop: stop.clone(),
         };
-        tokio::spawn(watcher.run());
-        tokio::spawn(stop.clone().run_until_cancelled_owned(bounds.keep(inner.raft.clone(), inner.machine.clone())));
-        tokio::spawn(stop.clone().run_until_cancelled_owned(lifeline::keep(inner.clone())));
-        tokio::spawn(stop.run_until_cancelled_owned(admission::run(inner.clone(), wanted, fresh)));
+        tokio::spawn(publisher.run());
+        tokio::spawn(stop.clone().run_until_cancelled_owned(compactor.run(inner.raft.clone(), inner.machine.clone())));
+        tokio::spawn(stop.clone().run_until_cancelled_owned(failure_detector::run(inner.clone())));
+        tokio::spawn(stop.run_until_cancelled_owned(rollback_guard::run(inner.clone(), wanted, fresh)));
         Ok(Consensus { inner })
     }
 
     /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; the caller sees its own
-    /// replica apply it through [`Machine::apply`].
+    /// replica apply it through [`StateMachine::apply`].
     pub async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
         propose::propose(&self.inner, payload).await
     }
@@ -244,9 +243,9 @@ impl Consensus {
         self.inner.peers.call(to, PeerKind::Service, body, deadline).await
     }
 
-    /// Answers a peer's call, which has passed the [`crate::PeerGate`].
+    /// Answers a peer's call, which has passed the [`crate::PeerAuth`].
     pub async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
-        serve::serve(&self.inner, caller, kind, body).await
+        rpc_handler::serve(&self.inner, caller, kind, body).await
     }
 
     /// Before going down: takes no leadership over any more, and hands its own over if this node leads, within `transfer_timeout_ms`.
@@ -267,7 +266,7 @@ impl Consensus {
         self.inner.closing.store(true, Ordering::Release);
         self.step_down().await;
         self.inner.stop.cancel();
-        admission::write_down(&self.inner).await;
+        rollback_guard::save_acknowledged(&self.inner).await;
         let _drained = tokio::time::timeout(DRAIN_TIMEOUT, self.inner.serving.write()).await;
         if let Err(error) = self.inner.raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");
@@ -284,7 +283,7 @@ fn claim(
     boot: u64,
     snapshots: &dyn SnapshotStorage,
     memory: &dyn PeerMemory,
-) -> Result<Claim, StartError> {
+) -> Result<DirectoryClaim, StartError> {
     let stored = |error: std::io::Error| StartError::Stored(error.to_string());
     let vote = opened.vote.as_deref().map(codec::decode_vote).transpose().map_err(stored)?;
     let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
@@ -299,7 +298,7 @@ fn claim(
     memory.add_start(start).map_err(stored)?;
     starts.drain(..starts.len().saturating_sub(STARTS_KEPT - 1));
     starts.push(start);
-    Ok(Claim { directory: opened.directory, starts })
+    Ok(DirectoryClaim { directory: opened.directory, starts })
 }
 
 /// The two groups of read rounds. The second needs the shared part, which does not exist yet: it is filled in later.

@@ -5,14 +5,14 @@ use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use crate::bounds::{Known, check_clocks};
-use crate::replica::decode_meta;
-use crate::starts::Claim;
-use crate::types::{LogId, TypeConfig, Vote};
-use crate::wire::{
-    self, AdmissionReply, AppendReply, Command, Lifeline, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
+use crate::peer::directory_claim::DirectoryClaim;
+use crate::peer::validation::{Validator, check_clocks};
+use crate::peer::wire::{
+    self, AppendReply, ClaimReply, Command, LivenessCheck, MembersReply, PieceReply, ProposeReply, ReadIndexReply,
     TransferReply,
 };
+use crate::raft_types::{LogId, TypeConfig, Vote};
+use crate::state_machine::decode_meta;
 
 #[path = "fuzzing_seeds.rs"]
 mod inputs;
@@ -23,7 +23,7 @@ pub use inputs::seeds;
 /// taken or refused; it must never panic, and what is taken keeps to its bounds.
 pub fn decode_any(bytes: &[u8]) {
     let Some((&choice, body)) = bytes.split_first() else { return };
-    let known = Known { node: 1, term: u64::from(choice >> 5) * 1000, fresh: choice >> 5 == 0 };
+    let known = Validator { node: 1, term: u64::from(choice >> 5) * 1000, fresh: choice >> 5 == 0 };
     let own = Vote::from_leader_id(RaftLeaderId::new(known.term, 1), true);
     match choice & 0b1_1111 {
         0 => append(&known, body),
@@ -32,7 +32,7 @@ pub fn decode_any(bytes: &[u8]) {
             decode_meta(&head.meta).map(|meta| known.check_snapshot(&head.vote, &meta, meta.last_log_id))
         })),
         3 => drop(wire::decode::<TransferLeaderRequest<TypeConfig>>(body).map(|ask| known.check_transfer(&ask))),
-        4 => drop(wire::decode::<Lifeline>(body)),
+        4 => drop(wire::decode::<LivenessCheck>(body)),
         5 => drop(wire::decode::<Command>(body)),
         6 => append_answer(&known, own, body),
         7 => {
@@ -48,15 +48,15 @@ pub fn decode_any(bytes: &[u8]) {
         10 => drop(wire::decode::<MembersReply>(body)),
         11 => drop(wire::decode::<TransferReply>(body)),
         12 => drop(wire::decode::<ReadIndexReply>(body)),
-        13 => drop(wire::decode::<AdmissionReply>(body)),
-        16 => drop(wire::decode::<Claim>(body).is_ok_and(|claim| claim.is_well_formed())),
-        14 => drop(crate::codec::decode_vote(body)),
-        _ => drop(crate::codec::decode_committed(body)),
+        13 => drop(wire::decode::<ClaimReply>(body)),
+        16 => drop(wire::decode::<DirectoryClaim>(body).is_ok_and(|claim| claim.is_well_formed())),
+        14 => drop(crate::log::codec::decode_vote(body)),
+        _ => drop(crate::log::codec::decode_committed(body)),
     }
 }
 
 /// What is taken can be written into the log and sent on: its entries come back as they were.
-fn append(known: &Known, body: &[u8]) {
+fn append(known: &Validator, body: &[u8]) {
     let Ok(wire::Append { mut request, clock_ms, durable }) = wire::decode_append(Bytes::copy_from_slice(body)) else {
         return;
     };
@@ -67,7 +67,7 @@ fn append(known: &Known, body: &[u8]) {
     }
 }
 
-fn append_answer(known: &Known, own: Vote, body: &[u8]) {
+fn append_answer(known: &Validator, own: Vote, body: &[u8]) {
     let Ok(AppendReply { clocks, answer }) = wire::decode(body) else { return };
     drop(check_clocks(&clocks));
     for (prev, matched) in [(None, None), (Some(3), None), (Some(3), Some(5))] {

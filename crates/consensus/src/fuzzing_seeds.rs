@@ -9,11 +9,11 @@ use openraft::EntryPayload;
 use openraft::raft::AppendEntriesResponse;
 
 use super::*;
-use crate::starts::{Start, StartId};
+use crate::application::ClockReport;
+use crate::peer::directory_claim::{Start, StartId};
+use crate::peer::wire::PieceHead;
+use crate::raft_types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
 use crate::status::MemberAddresses;
-use crate::time::ClockReport;
-use crate::types::{Entry, Membership, Stamped, StoredMembership, log_id_of};
-use crate::wire::PieceHead;
 
 pub(super) fn id(term: u64, index: u64) -> LogId {
     log_id_of(LogPosition { term, index })
@@ -39,23 +39,25 @@ fn append_reply() -> AppendReply {
     AppendReply { clocks, answer: AppendEntriesResponse::PartialSuccess(Some(id(3, 9))) }
 }
 
-fn claim() -> Claim {
+fn claim() -> DirectoryClaim {
     let start = |number| Start { id: StartId { number, boot: 9 }, term: 2, last: 7 };
-    Claim { directory: 8, starts: vec![start(1), start(3)] }
+    DirectoryClaim { directory: 8, starts: vec![start(1), start(3)] }
 }
 
 /// A true message of each kind, with its choice in front.
 pub fn seeds() -> Vec<Vec<u8>> {
     let candidate = Vote::from_leader_id(RaftLeaderId::new(4, 2), false);
     let leader = Vote::from_leader_id(RaftLeaderId::new(4, 2), true);
-    let meta = crate::types::SnapshotMeta { last_log_id: Some(id(3, 9)), last_membership: StoredMembership::default() };
-    let head = PieceHead { vote: leader, meta: crate::replica::encode_meta(&meta).unwrap(), offset: 0, last: true };
+    let meta =
+        crate::raft_types::SnapshotMeta { last_log_id: Some(id(3, 9)), last_membership: StoredMembership::default() };
+    let head =
+        PieceHead { vote: leader, meta: crate::state_machine::encode_meta(&meta).unwrap(), offset: 0, last: true };
     let bodies = [
         append_body(),
         wire::encode(&VoteRequest::<TypeConfig>::new(candidate, Some(id(3, 9)))).unwrap(),
         wire::encode_piece(&head, b"content").unwrap(),
         wire::encode(&TransferLeaderRequest::<TypeConfig>::new(leader, 1, Some(id(3, 9)))).unwrap(),
-        wire::encode(&Lifeline::Hold { term: 4 }).unwrap(),
+        wire::encode(&LivenessCheck::Hold { term: 4 }).unwrap(),
         wire::encode(&Command::AddLearner { node: 4, addresses: MemberAddresses::from("d:1") }).unwrap(),
         wire::encode(&append_reply()).unwrap(),
         wire::encode(&VoteResponse::<TypeConfig>::new(candidate, Some(id(3, 9)), true)).unwrap(),
@@ -64,9 +66,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         wire::encode::<MembersReply>(&Ok(crate::status::Members::default())).unwrap(),
         wire::encode::<TransferReply>(&Ok(2)).unwrap(),
         wire::encode::<ReadIndexReply>(&Ok((3, 9))).unwrap(),
-        wire::encode(&AdmissionReply { claim: claim(), formed: true, voters: Some((3, vec![1, 2])) }).unwrap(),
-        crate::codec::encode_vote(&candidate),
-        crate::codec::encode_committed(Some(&id(3, 9))),
+        wire::encode(&ClaimReply { claim: claim(), formed: true, voters: Some((3, vec![1, 2])) }).unwrap(),
+        crate::log::codec::encode_vote(&candidate),
+        crate::log::codec::encode_committed(Some(&id(3, 9))),
     ];
     bodies.iter().zip(0_u8..).map(|(body, choice)| [&[choice], &body[..]].concat()).collect()
 }

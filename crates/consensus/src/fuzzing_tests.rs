@@ -6,16 +6,16 @@ use super::*;
 const MUTATIONS: usize = 4_000;
 
 /// A small generator of its own: the run must be the same everywhere.
-struct Dice(u64);
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end.max(1)
     }
 }
 
-fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {
+fn mutate(dice: &mut TestRng, bytes: &mut Vec<u8>) {
     let at = dice.below(bytes.len());
     match dice.below(6) {
         0 => bytes[at] ^= 1 << dice.below(8),
@@ -32,7 +32,7 @@ fn mutate(dice: &mut Dice, bytes: &mut Vec<u8>) {
 
 #[test]
 fn any_bytes_are_taken_or_refused() {
-    let mut dice = Dice(12);
+    let mut dice = TestRng(12);
     for seed in seeds() {
         decode_any(&seed);
         for _ in 0..MUTATIONS {
@@ -49,7 +49,7 @@ fn any_bytes_are_taken_or_refused() {
 /// The seeds above are true messages: were they refused, their mutations would try nothing.
 #[test]
 fn true_messages_are_taken() {
-    let known = Known { node: 1, term: 3, fresh: false };
+    let known = Validator { node: 1, term: 3, fresh: false };
     let mut append = wire::decode_append(append_body()).unwrap().request;
     known.check_append(&mut append).unwrap();
     assert_eq!(append.leader_commit, Some(id(3, 6)));
@@ -64,14 +64,14 @@ fn true_messages_are_taken() {
 
 #[test]
 fn terms_rise_by_a_step_and_a_node_that_knows_nothing_takes_more() {
-    let step = crate::bounds::MAX_TERM_STEP;
+    let step = crate::peer::validation::MAX_TERM_STEP;
     let check =
-        |known: Known, term| known.check_leader(&Vote::from_leader_id(RaftLeaderId::new(term, 2), true)).is_ok();
-    let known = Known { node: 1, term: 7, fresh: false };
+        |known: Validator, term| known.check_leader(&Vote::from_leader_id(RaftLeaderId::new(term, 2), true)).is_ok();
+    let known = Validator { node: 1, term: 7, fresh: false };
     assert!(check(known, 7 + step) && !check(known, 8 + step));
-    let late = Known { node: 1, term: 0, fresh: true };
+    let late = Validator { node: 1, term: 0, fresh: true };
     assert!(check(late, 1 << 62) && !check(late, (1 << 62) + 1));
-    let last = Known { node: 1, term: u64::MAX - 5, fresh: false };
+    let last = Validator { node: 1, term: u64::MAX - 5, fresh: false };
     assert!(check(last, u64::MAX - 1) && !check(last, u64::MAX));
     // An answer from far ahead is followed a step at a time, and never as a leader.
     let own = Vote::from_leader_id(RaftLeaderId::new(7, 1), true);

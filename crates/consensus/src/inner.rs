@@ -12,20 +12,20 @@ use tokio::sync::{Mutex, RwLock, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::application::Timekeeper;
+use crate::application::{PeerService, StateMachine};
 use crate::blocking::Blocking;
-use crate::bounds::Known;
 use crate::config::Config;
 use crate::error::BarrierError;
-use crate::incoming::Incoming;
-use crate::log_store::LogStore;
-use crate::machine::{Machine, PeerService};
-use crate::peers::Peers;
-use crate::refusals::Refusals;
+use crate::log::log_store::LogStore;
+use crate::peer::peers::Peers;
+use crate::peer::peers::RefusalLog;
+use crate::peer::validation::Validator;
+use crate::raft_types::{Raft, TypeConfig};
 use crate::rounds::Rounds;
+use crate::snapshot_receive::IncomingSnapshot;
 use crate::status::{ConsensusStatus, Leadership, Members};
-use crate::time::Timekeeper;
-use crate::types::{Raft, TypeConfig};
-use crate::watcher;
+use crate::status_publisher;
 
 /// Between attempts while a leader waits for the first word of its majority.
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
@@ -36,9 +36,9 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
-    pub(crate) machine: Arc<dyn Machine>,
+    pub(crate) machine: Arc<dyn StateMachine>,
     pub(crate) service: Arc<dyn PeerService>,
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: RefusalLog,
     pub(crate) time: Arc<dyn Timekeeper>,
     pub(crate) log: LogStore,
     pub(crate) snapshots: Arc<dyn SnapshotStorage>,
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     /// Rounds for reads of this node, wherever the leader is.
     pub(crate) read_rounds: Rounds,
     /// The snapshot being received.
-    pub(crate) incoming: Mutex<Option<Incoming>>,
+    pub(crate) incoming: Mutex<Option<IncomingSnapshot>>,
     /// Held during a change of the membership.
     pub(crate) change: Mutex<()>,
     /// No leadership is taken over any more.
@@ -71,11 +71,11 @@ impl Inner {
     }
 
     /// What this node knows, to judge a peer's message by.
-    pub(crate) fn known(&self) -> Known {
+    pub(crate) fn validator(&self) -> Validator {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let term = metrics.vote.leader_id().term();
-        Known { node: self.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
+        Validator { node: self.config.node, term, fresh: term == 0 && metrics.last_log_index.is_none() }
     }
 
     pub(crate) fn is_going_down(&self) -> bool {
@@ -88,9 +88,9 @@ impl Inner {
 
     pub(crate) fn status(&self) -> ConsensusStatus {
         let lease = Duration::from_millis(self.config.election_timeout_max_ms);
-        let mut status = watcher::status_of(self.config.node, &self.raft, lease);
-        status.not_admitted_because = self.peers.admission.waits_because();
-        status.turned_away = self.peers.admission.turned_away();
+        let mut status = status_publisher::status_of(self.config.node, &self.raft, lease);
+        status.not_admitted_because = self.peers.guard.not_admitted_because();
+        status.turned_away = self.peers.guard.turned_away();
         for peer in status.turned_away.keys() {
             if let Some(follower) = status.followers.get_mut(peer) {
                 follower.synced = false;

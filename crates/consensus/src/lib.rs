@@ -1,61 +1,69 @@
 //! Consensus: openraft behind our own small interface, and the transport between peers.
 //!
 //! Everything above sees bytes going in ([`Consensus::propose`]) and committed bytes coming out in the same order on every node
-//! ([`Machine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
+//! ([`StateMachine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
 //! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
-mod admission;
+mod application;
 mod blocking;
-mod bounds;
-mod codec;
+mod bootstrap;
 mod config;
 mod consensus;
 mod error;
-mod formation;
+mod failure_detector;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gate;
-mod http;
-mod incoming;
 mod inner;
-mod lifeline;
-mod log_bounds;
-mod log_size;
-mod log_store;
-mod machine;
+/// Raft's log on disk: openraft's storage over the store, the bytes of entries, and how much of it is kept.
+mod log {
+    pub(crate) mod codec;
+    pub(crate) mod compaction;
+    pub(crate) mod log_size;
+    pub(crate) mod log_store;
+}
 mod membership;
-mod network;
-mod peers;
+#[cfg(test)]
+mod openraft_suite_tests;
+/// Everything between two nodes: calls and their bytes, who may call, and what a message may say.
+mod peer {
+    pub(crate) mod directory_claim;
+    pub(crate) mod http_transport;
+    pub(crate) mod network;
+    pub(crate) mod peer_auth;
+    pub(crate) mod peers;
+    pub(crate) mod rollback_guard;
+    pub(crate) mod rpc_handler;
+    pub(crate) mod transport;
+    pub(crate) mod validation;
+    pub(crate) mod wire;
+}
 mod propose;
-mod refusals;
-mod replica;
+mod raft_types;
 mod rounds;
 mod runtime;
-mod serve;
-mod starts;
+mod snapshot_receive;
+mod state_machine;
 mod status;
-#[cfg(test)]
-mod suite_tests;
-mod time;
-mod transport;
-mod types;
-mod watcher;
-mod wire;
+mod status_publisher;
 
+pub use application::{
+    ClockReport, Committed, FatalHook, MAX_CLOCK_MS, PeerService, Restored, ServiceError, SnapshotEncoder,
+    StateMachine, Timekeeper,
+};
 pub use blocking::{Blocking, BlockingPool, Work, blocking};
 pub use config::Config;
-pub use consensus::{Consensus, FatalHook, Parts};
+pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
-pub use gate::{
-    CODE_BAD_IDENTITY, CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY,
-    GateRejection, HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START,
-    PeerBook, PeerCaller, PeerGate, PeerIdentity,
-};
-pub use http::{HEADER_CODE, HttpTransport};
 pub use lockkeeper_store::LogPosition;
-pub use machine::{Committed, Machine, PeerService, Restored, ServiceError, SnapshotEncoder};
+pub use peer::directory_claim::{
+    Acknowledged, CODE_CLONED, CODE_DIRECTORY_CHANGED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, PeerRejection, Start,
+    StartId,
+};
+pub use peer::http_transport::{HEADER_CODE, HttpTransport};
+pub use peer::peer_auth::{
+    CODE_BAD_IDENTITY, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CLUSTER, HEADER_DIRECTORY,
+    HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerAuth, PeerBook, PeerCaller, PeerIdentity,
+};
+pub use peer::transport::{PeerKind, Transport, TransportError};
 pub use runtime::seed_this_thread;
-pub use starts::{Acknowledged, CODE_CLONED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, Start, StartId};
 pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, Members, ReadIndex};
-pub use time::{ClockReport, MAX_CLOCK_MS, Timekeeper};
-pub use transport::{PeerKind, Transport, TransportError};

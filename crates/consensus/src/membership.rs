@@ -11,15 +11,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::error::{BarrierError, ChangeError};
+use crate::failure_detector;
 use crate::inner::Inner;
-use crate::lifeline;
+use crate::peer::transport::PeerKind;
+use crate::peer::wire::{self, Command, MembersReply, TransferReply};
+use crate::raft_types::{LogId, Membership, TypeConfig};
 use crate::status::{Leadership, MemberAddresses, Members};
-use crate::transport::PeerKind;
-use crate::types::{LogId, Membership, TypeConfig};
-use crate::wire::{self, Command, MembersReply, TransferReply};
 
 /// Who lags by more entries holds up commits as a voter, and everything as the leader.
-const NEAR_ENTRIES: u64 = 1_000;
+const CAUGHT_UP_ENTRIES: u64 = 1_000;
 pub(crate) const MAX_MEMBERS: usize = 32;
 pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -212,7 +212,7 @@ async fn promote(inner: &Inner, node: u64) -> Result<Members, ChangeError> {
         }
         let last = status.last_log.unwrap_or(0);
         match status.followers.get(&node).and_then(|known| known.matched) {
-            Some(index) if is_near(index, last) => break,
+            Some(index) if is_caught_up(index, last) => break,
             _ if began.elapsed() < PROMOTE_PATIENCE => tokio::time::sleep(PROMOTE_POLL).await,
             matched => return Err(ChangeError::Refused(too_early(node, matched, last))),
         }
@@ -230,7 +230,7 @@ fn too_early(node: u64, matched: Option<u64>, last: u64) -> String {
         }
     };
     format!(
-        "node {node} is still a learner, because it has not caught up: {how_far}; try again once it lacks at most {NEAR_ENTRIES} entries, which \
+        "node {node} is still a learner, because it has not caught up: {how_far}; try again once it lacks at most {CAUGHT_UP_ENTRIES} entries, which \
          GET /v1/cluster shows at the leader as 'synced'"
     )
 }
@@ -295,7 +295,7 @@ pub(crate) async fn hand_over(inner: &Arc<Inner>) -> Result<Option<u64>, ChangeE
         let others: Vec<u64> =
             status.members.voters.keys().copied().filter(|node| *node != own && !going.contains(node)).collect();
         for node in &others {
-            if !lifeline::stays(inner, *node).await {
+            if !failure_detector::is_staying(inner, *node).await {
                 going.insert(*node);
             }
         }
@@ -313,7 +313,7 @@ pub(crate) async fn hand_over(inner: &Arc<Inner>) -> Result<Option<u64>, ChangeE
             match timeout(LOOK_AFTER_TARGET, moved(&mut leadership, own)).await {
                 Ok(leader) => return leader.map(Some),
                 Err(_) if Instant::now() >= deadline => return Err(too_late(inner, target)),
-                Err(_) if lifeline::stays(inner, target).await => {}
+                Err(_) if failure_detector::is_staying(inner, target).await => {}
                 Err(_) => break,
             }
         }
@@ -325,8 +325,8 @@ pub(crate) async fn hand_over(inner: &Arc<Inner>) -> Result<Option<u64>, ChangeE
 const LOOK_AFTER_TARGET: Duration = Duration::from_millis(25);
 
 /// Whether a log that matches up to one index lacks little of one that ends with the other.
-pub(crate) fn is_near(matched: u64, last: u64) -> bool {
-    last.saturating_sub(matched) <= NEAR_ENTRIES
+pub(crate) fn is_caught_up(matched: u64, last: u64) -> bool {
+    last.saturating_sub(matched) <= CAUGHT_UP_ENTRIES
 }
 
 /// The target: `None` when this node leads already as asked.
@@ -369,7 +369,12 @@ mod tests {
 
     #[test]
     fn a_log_is_near_up_to_a_thousand_entries() {
-        assert!(is_near(5_000, 5_000) && is_near(4_000, 5_000) && is_near(5_001, 5_000) && is_near(0, 1_000));
-        assert!(!is_near(3_999, 5_000) && !is_near(0, 1_001));
+        assert!(
+            is_caught_up(5_000, 5_000)
+                && is_caught_up(4_000, 5_000)
+                && is_caught_up(5_001, 5_000)
+                && is_caught_up(0, 1_000)
+        );
+        assert!(!is_caught_up(3_999, 5_000) && !is_caught_up(0, 1_001));
     }
 }

@@ -11,12 +11,12 @@ use lockkeeper_store::LogPosition;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::time::Instant;
 
-use crate::bounds;
 use crate::error::ProposeError;
 use crate::inner::Inner;
-use crate::transport::PeerKind;
-use crate::types::{Stamped, position_of};
-use crate::wire::{self, Command, ProposeReply};
+use crate::peer::transport::PeerKind;
+use crate::peer::validation;
+use crate::peer::wire::{self, Command, ProposeReply};
+use crate::raft_types::{Stamped, position_of};
 
 /// On any node.
 pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
@@ -104,7 +104,7 @@ async fn forward(inner: &Arc<Inner>, leader: u64, term: u64, payload: Bytes) -> 
             let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
             match reply {
                 Ok((term, index)) => {
-                    let (term, index) = bounds::check_answered_position(term, index).map_err(unknown)?;
+                    let (term, index) = validation::check_answered_position(term, index).map_err(unknown)?;
                     Ok(LogPosition { term, index })
                 }
                 // The leader leaves: to us there is none at the moment.

@@ -14,13 +14,13 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::bounds;
 use crate::error::BarrierError;
 use crate::inner::Inner;
+use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::validation;
+use crate::peer::wire::{self, ReadIndexReply};
+use crate::raft_types::{Raft, position_of};
 use crate::status::ReadIndex;
-use crate::transport::{PeerKind, TransportError};
-use crate::types::{Raft, position_of};
-use crate::wire::{self, ReadIndexReply};
 
 /// Callers waiting for the next round at most; beyond, callers wait to be let in.
 const WAITING_CALLERS: usize = 16 * 1024;
@@ -102,7 +102,8 @@ pub(crate) async fn read_round(inner: &Arc<Inner>) -> Outcome {
                 wire::decode(&body).map_err(|error| BarrierError::TimedOut(error.to_string()))?;
             match reply {
                 Ok((term, index)) => {
-                    let (term, index) = bounds::check_answered_position(term, index).map_err(BarrierError::TimedOut)?;
+                    let (term, index) =
+                        validation::check_answered_position(term, index).map_err(BarrierError::TimedOut)?;
                     Ok(ReadIndex { term, index })
                 }
                 // The leader stops or fails, this node does not.

@@ -27,12 +27,12 @@ pub fn seed_this_thread(seed: u64) {
 pub(crate) struct Runtime(TokioRuntime);
 
 /// Draws from the thread's seeded generator if it has one, and from the usual one otherwise.
-pub(crate) struct Dice(Option<ThreadRng>);
+pub(crate) struct RuntimeRng(Option<ThreadRng>);
 
-impl Dice {
-    fn new() -> Dice {
+impl RuntimeRng {
+    fn new() -> RuntimeRng {
         let seeded = SEEDED.with_borrow(Option::is_some);
-        Dice((!seeded).then(rand10::rng))
+        RuntimeRng((!seeded).then(rand10::rng))
     }
 
     fn draw<T>(&mut self, draw: impl FnOnce(&mut dyn Rng) -> T) -> T {
@@ -46,7 +46,7 @@ impl Dice {
     }
 }
 
-impl TryRng for Dice {
+impl TryRng for RuntimeRng {
     type Error = Infallible;
 
     fn try_next_u32(&mut self) -> Result<u32, Infallible> {
@@ -70,7 +70,7 @@ impl AsyncRuntime for Runtime {
     type Instant = <TokioRuntime as AsyncRuntime>::Instant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + OptionalSend> = <TokioRuntime as AsyncRuntime>::Timeout<R, T>;
-    type ThreadLocalRng = Dice;
+    type ThreadLocalRng = RuntimeRng;
     type Mpsc = <TokioRuntime as AsyncRuntime>::Mpsc;
     type Watch = <TokioRuntime as AsyncRuntime>::Watch;
     type Oneshot = <TokioRuntime as AsyncRuntime>::Oneshot;
@@ -105,8 +105,8 @@ impl AsyncRuntime for Runtime {
         TokioRuntime::is_panic(join_error)
     }
 
-    fn thread_rng() -> Dice {
-        Dice::new()
+    fn thread_rng() -> RuntimeRng {
+        RuntimeRng::new()
     }
 
     fn new(threads: usize) -> Self {

@@ -1,6 +1,6 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
-use lockkeeper_consensus::{Committed, Config, LogPosition, Machine, Members, ProposeError, TransportError};
+use lockkeeper_consensus::{Committed, Config, LogPosition, Members, ProposeError, StateMachine, TransportError};
 use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules};
 use parking_lot::Mutex;
 

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use lockkeeper_consensus::{
-    Committed, Config, Leadership, LogPosition, Machine, Members, ProposeError, TransportError,
+    Committed, Config, Leadership, LogPosition, Members, ProposeError, StateMachine, TransportError,
 };
 use lockkeeper_core::{Batch, Command, NodeId, Origin, Rules};
 use tokio::sync::watch;

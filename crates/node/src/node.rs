@@ -323,7 +323,7 @@ impl Node {
         &self.consensus
     }
 
-    /// Answers a peer's call, which has passed the [`PeerGate`](lockkeeper_consensus::PeerGate).
+    /// Answers a peer's call, which has passed the [`PeerAuth`](lockkeeper_consensus::PeerAuth).
     ///
     /// # Errors
     /// Says why it was turned down.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Machine, Members, TransportError};
+use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Members, StateMachine, TransportError};
 use lockkeeper_core::{AclEntry, NodeKind, NodePath, Reply, State, Term};
 use parking_lot::Mutex;
 

@@ -11,7 +11,7 @@ use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
-use lockkeeper_consensus::{Committed, LogPosition, Machine, Restored};
+use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine};
 use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
@@ -346,7 +346,7 @@ impl Replica {
     }
 }
 
-impl Machine for Replica {
+impl StateMachine for Replica {
     fn apply(&self, entries: &[Committed]) {
         for entry in entries {
             self.step(|| format!("the log entry at {} cannot be applied", entry.position), || self.apply_one(entry));

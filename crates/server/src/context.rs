@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::PeerGate;
+use lockkeeper_consensus::PeerAuth;
 use lockkeeper_node::Node;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use crate::principals::SuperDigest;
 /// Shared by all requests of a node.
 pub(crate) struct Context {
     pub(crate) node: Node,
-    pub(crate) gate: PeerGate,
+    pub(crate) auth: PeerAuth,
     pub(crate) cluster: String,
     /// Where clients reach the members that gave an address.
     pub(crate) clients: BTreeMap<u64, String>,
@@ -43,14 +43,14 @@ impl Context {
     pub(crate) fn new(
         (config, checked): (&Config, &Checked),
         node: Node,
-        gate: PeerGate,
+        auth: PeerAuth,
         openapi: Bytes,
         stopping: CancellationToken,
     ) -> Arc<Self> {
         let limits = &config.limits;
         Arc::new(Self {
             node,
-            gate,
+            auth,
             cluster: config.cluster.id.clone(),
             clients: checked.clients.clone(),
             origins: Origins::new(&config.listen.allowed_origins, checked.clients.values()),

@@ -1,4 +1,4 @@
-//! The peer listener: `POST /peer/v1/{kind}` with a binary body. Every call passes the gate before anything of it is read.
+//! The peer listener: `POST /peer/v1/{kind}` with a binary body. `PeerAuth` checks every call before its body is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,7 @@ impl PeerFront {
             return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "peer calls are POST"));
         }
         let headers = request.headers();
-        let admitted = self.context.gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+        let admitted = self.context.auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
         let caller = admitted.map_err(|rejection| {
             metrics::counter!("lockkeeper_peer_rejections_total", "code" => rejection.code).increment(1);
             tracing::warn!(code = rejection.code, detail = rejection.detail, "a peer call was turned away");

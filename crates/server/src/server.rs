@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerBook, PeerGate, PeerIdentity, StartId};
+use lockkeeper_consensus::{BlockingPool, HttpTransport, PeerAuth, PeerBook, PeerIdentity, StartId};
 use lockkeeper_node::{Node, NodeConfig, Parts};
 use lockkeeper_store::{Barrier, Identity, Opened, Options, SnapshotStore, Store};
 use rand::rngs::OsRng;
@@ -177,12 +177,12 @@ impl Server {
         let metrics = telemetry::metrics_handle();
         let fate = Fate::new();
         let (store, opened, snapshots) = open_store(&config, &fate).await?;
-        let (node, gate) = start_node(&config, &checked, &store, opened, snapshots, &fate).await?;
+        let (node, auth) = start_node(&config, &checked, &store, opened, snapshots, &fate).await?;
 
         let stopping = CancellationToken::new();
         let peers_stop = CancellationToken::new();
         let context =
-            Context::new((&config, &checked), node.clone(), gate, Bytes::from(crate::openapi()), stopping.clone());
+            Context::new((&config, &checked), node.clone(), auth, Bytes::from(crate::openapi()), stopping.clone());
         let listen =
             |key, bound: Bound, address| bound.listen().map_err(|error| ServeError::listen(key, address, &error));
         let peer_listener = listen("listen.peer", peer, peer_address)?;
@@ -282,7 +282,7 @@ async fn start_node(
     opened: Opened,
     snapshots: SnapshotStore,
     fate: &Fate,
-) -> Result<(Node, PeerGate), ServeError> {
+) -> Result<(Node, PeerAuth), ServeError> {
     let start = StartId { number: opened.incarnation, boot: OsRng.unwrap_err().next_u64() };
     let identity = PeerIdentity {
         cluster: config.cluster.id.clone(),
@@ -307,7 +307,7 @@ async fn start_node(
         fatal: Arc::new(move |why| sealing.seal(why)),
     };
     let node = Node::start(parts).await.map_err(|error| ServeError::Start(error.to_string()))?;
-    Ok((node, PeerGate::new(book)))
+    Ok((node, PeerAuth::new(book)))
 }
 
 /// The machine's clock. It cannot fail; the injected clock of a debug build can.

@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/lock               held (flock) by the process that uses the directory
 //! <dir>/log/sled/db …      sled's files
-//! <dir>/log/floor          what was acknowledged at least (see floor.rs)
+//! <dir>/log/floor          what was acknowledged at least (see ack_watermark.rs)
 //! <dir>/log.new            a log directory in the making; never acknowledged anything, so it is thrown away
 //! <dir>/snapshots/*.snap   snapshot files
 //! ```
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::error::OpenError;
-use crate::private;
+use crate::permissions;
 
 /// A process killed a moment ago may hold its lock until the kernel has cleared it away.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -61,8 +61,8 @@ pub(crate) fn sled_file(log: &Path) -> PathBuf {
     sled_dir(log).join("db")
 }
 
-/// The floor file inside a log directory.
-pub(crate) fn floor_file(log: &Path) -> PathBuf {
+/// The acknowledgement watermark inside a log directory.
+pub(crate) fn watermark_file(log: &Path) -> PathBuf {
     log.join("floor")
 }
 
@@ -73,7 +73,7 @@ impl DirectoryLock {
     /// Takes the lock, or says that another process has it.
     pub(crate) fn take(layout: &Layout) -> Result<Self, OpenError> {
         let path = layout.lock();
-        let opened = private::options().create(true).truncate(false).write(true).open(&path);
+        let opened = permissions::options().create(true).truncate(false).write(true).open(&path);
         let mut file = opened.map_err(OpenError::io("open", &path))?;
         let deadline = Instant::now() + LOCK_PATIENCE;
         loop {
@@ -97,7 +97,7 @@ pub(crate) fn sync_directory(dir: &Path) -> io::Result<()> {
 
 /// Creates a directory and makes its entry durable.
 pub(crate) fn create_directory(dir: &Path) -> io::Result<()> {
-    private::create_directories(dir)?;
+    permissions::create_directories(dir)?;
     sync_directory(dir)?;
     match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => sync_directory(parent),

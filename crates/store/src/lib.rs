@@ -10,28 +10,27 @@
 //! traits ([`LogStorage`], [`SnapshotStorage`]), so that the simulation can bring a disk of its own; [`trace`] checks a
 //! system-call trace of a running process against the promise.
 
-mod barrier;
+mod ack_watermark;
 mod codec;
 mod directory;
 mod error;
-mod floor;
-mod log;
+mod fsync;
 mod open;
-mod private;
+mod permissions;
 mod queue;
-mod recent;
 mod scan;
+mod sled_log;
 mod snapshots;
 mod storage;
 mod store;
-
+mod tail_cache;
 pub mod trace;
 mod types;
 mod watchdog;
 mod writer;
 
 pub use error::{FatalError, OpenError, SnapshotError, StoreError, remedy};
-pub use private::create_private_file;
+pub use permissions::create_private_file;
 pub use snapshots::{Finished, Snapshot, SnapshotReader, SnapshotStore, SnapshotWriter};
 pub use storage::{Done, LogStorage, SnapshotSink, SnapshotStorage};
 pub use store::Store;

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 
-use crate::barrier::DataBarrier;
+use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::codec::{self, MetaKind};
 use crate::directory::{self, DirectoryLock, Layout};
 use crate::error::{FatalError, OpenError};
-use crate::floor::{Floor, FloorFile};
-use crate::log::Log;
-use crate::private;
-use crate::recent::Recent;
+use crate::fsync::DataBarrier;
+use crate::permissions;
 use crate::scan;
+use crate::sled_log::SledLog;
+use crate::tail_cache::TailCache;
 use crate::types::{Barrier, Identity, Opened, Options};
 
 /// sled lets go of its file a while after the last handle is gone (sled issue 1234).
@@ -30,10 +30,10 @@ const MAX_CLUSTER_BYTES: usize = 256;
 /// An open directory, checked, counted and durable.
 pub(crate) struct Ready {
     pub(crate) lock: DirectoryLock,
-    pub(crate) log: Log,
+    pub(crate) log: SledLog,
     pub(crate) barrier: DataBarrier,
-    pub(crate) floor: FloorFile,
-    pub(crate) recent: Recent,
+    pub(crate) watermark: AckWatermarkFile,
+    pub(crate) tail: TailCache,
     pub(crate) first_index: Option<u64>,
     pub(crate) opened: Opened,
 }
@@ -102,7 +102,7 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     if making.try_exists().map_err(OpenError::io("examine", &making))? {
         fs::remove_dir_all(&making).map_err(OpenError::io("remove the unfinished", &making))?;
     }
-    private::create_directories(&sled).map_err(OpenError::io("create", &sled))?;
+    permissions::create_directories(&sled).map_err(OpenError::io("create", &sled))?;
     let file = directory::sled_file(&making);
     let log = open_log(&making, options)?;
     log.put_meta(MetaKind::Identity, 0, &codec::encode_identity(identity)).map_err(refusal)?;
@@ -110,9 +110,9 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     let barrier = DataBarrier::new(log.db().clone(), &file, Barrier::Full).map_err(OpenError::io("open", &file))?;
     barrier.run().map_err(refusal)?;
     drop((barrier, log));
-    let floor = Floor { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
-    let floor_file = directory::floor_file(&making);
-    FloorFile::create(&floor_file, floor).map_err(OpenError::io("create", &floor_file))?;
+    let watermark = AckWatermark { incarnation: 0, vote_sequence: 0, directory: identity.directory, last: None };
+    let watermark_file = directory::watermark_file(&making);
+    AckWatermarkFile::create(&watermark_file, watermark).map_err(OpenError::io("create", &watermark_file))?;
     for entry in fs::read_dir(&sled).map_err(OpenError::io("read", &sled))? {
         let path = entry.map_err(OpenError::io("read", &sled))?.path();
         fs::File::open(&path).and_then(|file| file.sync_all()).map_err(OpenError::io("sync", &path))?;
@@ -124,7 +124,7 @@ fn create(layout: &Layout, identity: &Identity, options: &Options) -> Result<(),
     directory::sync_directory(&layout.root).map_err(OpenError::io("sync", &layout.root))
 }
 
-fn open_log(log_dir: &Path, options: &Options) -> Result<Log, OpenError> {
+fn open_log(log_dir: &Path, options: &Options) -> Result<SledLog, OpenError> {
     let file = directory::sled_file(log_dir);
     let config = sled::Config::new()
         .path(directory::sled_dir(log_dir))
@@ -144,7 +144,7 @@ fn open_log(log_dir: &Path, options: &Options) -> Result<Log, OpenError> {
             Err(error) => return Err(scan::sled_refusal(&file, &error)),
         }
     };
-    Log::new(db, &file).map_err(|error| scan::sled_refusal(&file, &error))
+    SledLog::new(db, &file).map_err(|error| scan::sled_refusal(&file, &error))
 }
 
 fn open_existing(
@@ -156,17 +156,17 @@ fn open_existing(
 ) -> Result<Ready, OpenError> {
     let log_dir = layout.log();
     let (sled, file) = (directory::sled_dir(&log_dir), directory::sled_file(&log_dir));
-    let floor_path = directory::floor_file(&log_dir);
-    let floor_file = FloorFile::open(&floor_path).map_err(OpenError::io("open", &floor_path))?;
-    let mut floor_file = floor_file.map_err(|problem| problem.refusal(&floor_path))?;
+    let watermark_path = directory::watermark_file(&log_dir);
+    let watermark_file = AckWatermarkFile::open(&watermark_path).map_err(OpenError::io("open", &watermark_path))?;
+    let mut watermark_file = watermark_file.map_err(|problem| problem.refusal(&watermark_path))?;
     if !file.try_exists().map_err(OpenError::io("examine", &file))? {
         return Err(OpenError::damaged(&file, "it is missing"));
     }
     directory::remove_unfinished_sled_snapshots(&sled).map_err(OpenError::io("tidy", &sled))?;
 
     let log = open_log(&log_dir, options)?;
-    let floor = floor_file.floor();
-    let meta = scan::meta(&log, &floor)?;
+    let watermark = watermark_file.watermark();
+    let meta = scan::meta(&log, &watermark)?;
     if meta.identity.cluster != identity.cluster || meta.identity.node != identity.node {
         return Err(OpenError::Foreign {
             dir: layout.root.clone(),
@@ -176,15 +176,15 @@ fn open_existing(
             node: identity.node,
         });
     }
-    let mut recent = Recent::new(options.recent_bytes);
-    let scanned = scan::log(&log, &meta, &floor, |record| recent.push(record, 0))?;
+    let mut tail = TailCache::new(options.tail_cache_bytes);
+    let scanned = scan::log(&log, &meta, &watermark, |record| tail.push(record, 0))?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
         log.remove_from(torn).map_err(refusal)?;
     }
 
     // sled creates its files as the process's mask has it.
-    private::tighten_all(&sled);
+    permissions::tighten_all(&sled);
     tighten(layout, fresh);
 
     // What a killed process left in the page cache becomes durable here, before anyone counts on it; so does the new start.
@@ -194,8 +194,8 @@ fn open_existing(
     barrier.run().map_err(refusal)?;
     directory::sync_directory(&sled).map_err(OpenError::io("sync", &sled))?;
     let vote_sequence = meta.vote.as_ref().map_or(0, |(sequence, _)| *sequence);
-    let raised = Floor { incarnation, vote_sequence, directory: meta.identity.directory, last: scanned.last };
-    floor_file.raise(raised, 0, true).map_err(OpenError::io("sync", &floor_path))?;
+    let raised = AckWatermark { incarnation, vote_sequence, directory: meta.identity.directory, last: scanned.last };
+    watermark_file.raise(raised, 0, true).map_err(OpenError::io("sync", &watermark_path))?;
 
     let opened = Opened {
         incarnation,
@@ -208,14 +208,14 @@ fn open_existing(
         records: scanned.first.map_or(0, |first| scanned.last.map_or(0, |last| last.index + 1 - first)),
         torn_tail_cut: scanned.torn.is_some(),
     };
-    Ok(Ready { lock, log, barrier, floor: floor_file, recent, first_index: scanned.first, opened })
+    Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, first_index: scanned.first, opened })
 }
 
 /// Closes the directory to other users of the machine, now that it is known to be this node's: locked, and with its log in it.
 fn tighten(layout: &Layout, fresh: bool) {
     let (root, ours) = (&layout.root, layout.names());
     // A log that was made just now does not make ours what was there before.
-    if fresh && private::holds_others(root, &ours) {
+    if fresh && permissions::holds_others(root, &ours) {
         tracing::warn!(
             directory = %root.display(),
             "there are other files in the data directory, whose modes stay as they are, as does its own; \
@@ -223,7 +223,7 @@ fn tighten(layout: &Layout, fresh: bool) {
         );
         return;
     }
-    let changed = private::tighten(root, &ours);
+    let changed = permissions::tighten(root, &ours);
     if changed > 0 {
         tracing::warn!(
             directory = %root.display(), changed,

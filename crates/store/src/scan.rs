@@ -2,16 +2,16 @@
 //!
 //! sled checks its own messages, but where a check fails it ends its log (at the tail) or skips the rest of a segment (elsewhere)
 //! without an error. So the log is read once from end to end: every part's checksum, every record complete, indexes contiguous from
-//! the purge mark on, terms never falling, and the acknowledged floor inside. Only one thing is forgiven: an incomplete *last* record
-//! behind the floor, which a crash can leave and nobody was told of.
+//! the purge mark on, terms never falling, and the acknowledgement watermark inside. Only one thing is forgiven: an incomplete *last* record
+//! beyond the watermark, which a crash can leave and nobody was told of.
 
 use std::io;
 use std::path::Path;
 
+use crate::ack_watermark::AckWatermark;
 use crate::codec::{self, Assembly, MetaKind};
 use crate::error::OpenError;
-use crate::floor::Floor;
-use crate::log::Log;
+use crate::sled_log::SledLog;
 use crate::types::{Identity, LogPosition, Record};
 
 /// The meta values as found.
@@ -35,7 +35,7 @@ pub(crate) struct Scanned {
 }
 
 /// Reads and checks the meta values.
-pub(crate) fn meta(log: &Log, floor: &Floor) -> Result<Meta, OpenError> {
+pub(crate) fn meta(log: &SledLog, watermark: &AckWatermark) -> Result<Meta, OpenError> {
     let file = log.file();
     let read = |kind| {
         let value = log.meta(kind).map_err(|error| sled_refusal(file, &error))?;
@@ -52,16 +52,16 @@ pub(crate) fn meta(log: &Log, floor: &Floor) -> Result<Meta, OpenError> {
     let vote = read(MetaKind::Vote)?;
     let purged = read(MetaKind::Purged)?.map(|(_, data)| codec::decode_position(&data)).transpose();
     let purged = purged.map_err(|what| OpenError::damaged(file, what))?;
-    if identity.directory != floor.directory {
+    if identity.directory != watermark.directory {
         return Err(OpenError::damaged(
             file,
             "it and the file \"floor\" beside it come from different data directories",
         ));
     }
-    if incarnation < floor.incarnation {
+    if incarnation < watermark.incarnation {
         return Err(missing("latest start counter"));
     }
-    if vote.as_ref().map_or(0, |(sequence, _)| *sequence) < floor.vote_sequence {
+    if vote.as_ref().map_or(0, |(sequence, _)| *sequence) < watermark.vote_sequence {
         return Err(missing("latest vote"));
     }
     let (committed, start) = (read(MetaKind::Committed)?, number(MetaKind::Start)?);
@@ -69,7 +69,12 @@ pub(crate) fn meta(log: &Log, floor: &Floor) -> Result<Meta, OpenError> {
 }
 
 /// Reads the whole log and hands each record to `keep`.
-pub(crate) fn log(log: &Log, meta: &Meta, floor: &Floor, mut keep: impl FnMut(Record)) -> Result<Scanned, OpenError> {
+pub(crate) fn log(
+    log: &SledLog,
+    meta: &Meta,
+    watermark: &AckWatermark,
+    mut keep: impl FnMut(Record),
+) -> Result<Scanned, OpenError> {
     let file = log.file();
     let damaged = |what: String| OpenError::damaged(file, what);
     let start = match (meta.purged, meta.start) {
@@ -80,7 +85,7 @@ pub(crate) fn log(log: &Log, meta: &Meta, floor: &Floor, mut keep: impl FnMut(Re
         return Err(damaged(format!("there are records before {start}, where the log starts")));
     }
     let mut found = Scanned { first: None, last: meta.purged, torn: None };
-    let mut at_floor = None;
+    let mut at_watermark = None;
     let mut assembly = Assembly::default();
     let mut expected = start;
     for item in log.parts_from(start) {
@@ -94,8 +99,8 @@ pub(crate) fn log(log: &Log, meta: &Meta, floor: &Floor, mut keep: impl FnMut(Re
         if found.last.is_some_and(|last| position.term < last.term) {
             return Err(damaged(format!("the term falls at record {expected}")));
         }
-        if floor.last.is_some_and(|floor| floor.index == position.index) {
-            at_floor = Some(position);
+        if watermark.last.is_some_and(|watermark| watermark.index == position.index) {
+            at_watermark = Some(position);
         }
         found.first = found.first.or(Some(position.index));
         found.last = Some(position);
@@ -106,23 +111,23 @@ pub(crate) fn log(log: &Log, meta: &Meta, floor: &Floor, mut keep: impl FnMut(Re
     if let Some(torn) = found.torn.filter(|torn| *torn != expected) {
         return Err(damaged(format!("record {expected} is missing, yet a part of record {torn} is there")));
     }
-    check_floor(file, meta, floor, at_floor, found.last)?;
+    check_watermark(file, meta, watermark, at_watermark, found.last)?;
     Ok(found)
 }
 
 /// What was acknowledged must be inside the log, or purged from it.
-fn check_floor(
+fn check_watermark(
     file: &Path,
     meta: &Meta,
-    floor: &Floor,
-    at_floor: Option<LogPosition>,
+    watermark: &AckWatermark,
+    at_watermark: Option<LogPosition>,
     last: Option<LogPosition>,
 ) -> Result<(), OpenError> {
-    let Some(acknowledged) = floor.last else { return Ok(()) };
-    if at_floor == Some(acknowledged) || meta.purged.is_some_and(|purged| purged.index >= acknowledged.index) {
+    let Some(acknowledged) = watermark.last else { return Ok(()) };
+    if at_watermark == Some(acknowledged) || meta.purged.is_some_and(|purged| purged.index >= acknowledged.index) {
         return Ok(());
     }
-    let found = match at_floor.or(last) {
+    let found = match at_watermark.or(last) {
         Some(found) => format!("ends at or has {found} there"),
         None => "has no record".to_owned(),
     };

@@ -12,15 +12,15 @@ use std::time::Instant;
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::barrier::Marks;
 use crate::codec::{MAX_META_BYTES, part_key};
 use crate::directory::DirectoryLock;
 use crate::error::{FatalError, OpenError, StoreError};
-use crate::log::Log;
+use crate::fsync::Marks;
 use crate::open::Ready;
 use crate::queue::{Command, Queue, Work};
-use crate::recent::Recent;
+use crate::sled_log::SledLog;
 use crate::storage::Done;
+use crate::tail_cache::TailCache;
 use crate::types::{Bounds, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
@@ -28,27 +28,27 @@ use crate::writer::Writer;
 /// Handle of the log, the vote and the marks of one data directory. Clones share it; the directory is free again when the store is
 /// closed or its last clone dropped.
 #[derive(Clone)]
-pub struct Store(Arc<Inner>);
+pub struct Store(Arc<Handle>);
 
-struct Inner {
-    shared: Arc<Shared>,
+struct Handle {
+    shared: Arc<StoreShared>,
     writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What callers and the writer share.
-pub(crate) struct Shared {
+pub(crate) struct StoreShared {
     pub(crate) dir: PathBuf,
     pub(crate) options: Options,
     pub(crate) failure: Arc<Failure>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<VisibleState>,
     /// There is work, or the end has come.
     work: Condvar,
     /// There is room in the queue, or the end has come.
     room: Condvar,
 }
 
-pub(crate) struct State {
-    pub(crate) recent: Recent,
+pub(crate) struct VisibleState {
+    pub(crate) tail: TailCache,
     pub(crate) committed: Option<Bytes>,
     /// Index up to which records are to be removed; nothing when they all are.
     pub(crate) purging: Option<u64>,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     reshaped: u64,
     closed: bool,
     /// Gone when closed.
-    files: Option<(Arc<Log>, DirectoryLock)>,
+    files: Option<(Arc<SledLog>, DirectoryLock)>,
 }
 
 impl Store {
@@ -78,15 +78,15 @@ impl Store {
     }
 
     fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
-        let Ready { lock, log, barrier, floor, recent, first_index, opened } = ready;
+        let Ready { lock, log, barrier, watermark, tail, first_index, opened } = ready;
         let log = Arc::new(log);
         let failure = Arc::new(Failure::new(options.fatal.clone()));
-        let state = State {
-            recent,
+        let state = VisibleState {
+            tail,
             committed: opened.committed.clone(),
             purging: opened.purged.map(|purged| purged.index),
             vote: opened.vote,
-            vote_sequence: floor.floor().vote_sequence,
+            vote_sequence: watermark.watermark().vote_sequence,
             purged: opened.purged,
             last: opened.last,
             first_index,
@@ -98,7 +98,7 @@ impl Store {
         };
         let (work, room) = (Condvar::new(), Condvar::new());
         let shared =
-            Arc::new(Shared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
+            Arc::new(StoreShared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
         let limit = shared.options.sync_watchdog;
         let stuck = FatalError::Stuck { file: log.file().to_path_buf(), limit };
         let watched = shared.clone();
@@ -107,7 +107,7 @@ impl Store {
             shared: shared.clone(),
             log,
             barrier,
-            floor,
+            watermark,
             marks,
             watchdog,
             // A purge that a crash interrupted goes on.
@@ -118,7 +118,7 @@ impl Store {
             buffer: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || writer.run())?;
-        Ok(Store(Arc::new(Inner { shared, writer: Mutex::new(Some(thread)) })))
+        Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))
     }
 
     /// Appends records that continue the log. They are readable when this returns; `done` is called after the barrier, in the order of
@@ -128,7 +128,7 @@ impl Store {
             state.accept(&records)?;
             let command = state.commands + 1;
             for record in &records {
-                state.recent.push(record.clone(), command);
+                state.tail.push(record.clone(), command);
             }
             Ok(Work::Append(records))
         });
@@ -166,7 +166,7 @@ impl Store {
             }
             state.last = end;
             state.reshaped += 1;
-            state.recent.truncate(end.map_or(0, |end| end.index + 1));
+            state.tail.truncate(end.map_or(0, |end| end.index + 1));
             if end.is_none_or(|end| state.first_index.is_some_and(|first| first > end.index)) {
                 state.first_index = None;
             }
@@ -187,7 +187,7 @@ impl Store {
             state.purged = Some(upto);
             state.purging = Some(upto.index);
             state.reshaped += 1;
-            state.recent.purge(upto.index + 1);
+            state.tail.purge(upto.index + 1);
             if state.last.is_none_or(|last| last.index <= upto.index) {
                 (state.last, state.first_index) = (Some(upto), None);
             } else {
@@ -210,9 +210,9 @@ impl Store {
             if next >= end || next < first {
                 return Ok(records);
             }
-            let in_memory = state.recent.first_index().unwrap_or(end);
+            let in_memory = state.tail.first_index().unwrap_or(end);
             if next >= in_memory {
-                for record in (next..end).map_while(|index| state.recent.get(index)) {
+                for record in (next..end).map_while(|index| state.tail.get(index)) {
                     bytes += record.payload.len();
                     if !records.is_empty() && bytes > max_bytes {
                         break;
@@ -303,7 +303,7 @@ impl Store {
     }
 
     /// Changes what readers see and queues the work, in one step; or refuses and changes nothing.
-    fn submit(&self, done: Done, bytes: usize, change: impl FnOnce(&mut State) -> Result<Work, StoreError>) {
+    fn submit(&self, done: Done, bytes: usize, change: impl FnOnce(&mut VisibleState) -> Result<Work, StoreError>) {
         let shared = &self.0.shared;
         let refused = {
             let mut state = shared.state.lock();
@@ -331,7 +331,7 @@ impl Store {
     }
 }
 
-impl State {
+impl VisibleState {
     /// Whether the records continue the log; if so, its end moves.
     fn accept(&mut self, records: &[Record]) -> Result<(), StoreError> {
         let mut last = self.last;
@@ -354,7 +354,7 @@ fn check_size(what: &'static str, bytes: usize, max_bytes: usize) -> Result<(), 
     if bytes > max_bytes { Err(StoreError::TooLarge { what, bytes, max_bytes }) } else { Ok(()) }
 }
 
-impl Shared {
+impl StoreShared {
     /// All that waits; empty when there is nothing and the writer has other work; `None` at the end.
     pub(crate) fn next_batch(&self, other_work: bool) -> Option<Vec<Command>> {
         let mut state = self.state.lock();
@@ -393,7 +393,7 @@ impl Shared {
     }
 }
 
-impl Inner {
+impl Handle {
     fn end(&self) {
         self.shared.state.lock().closed = true;
         self.shared.work.notify_all();
@@ -409,7 +409,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for Handle {
     fn drop(&mut self) {
         self.end();
     }

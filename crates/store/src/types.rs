@@ -106,7 +106,7 @@ pub struct Options {
     /// sled's page cache; its real use may be several times this.
     pub cache_bytes: u64,
     /// Payload bytes of recent records kept in memory for replication. Records not yet written are kept whatever this says.
-    pub recent_bytes: usize,
+    pub tail_cache_bytes: usize,
     /// Writes are refused when less than this would stay free on the disk; the store fails with one clear line instead of a torn write.
     pub free_floor_bytes: u64,
     /// A batch that takes longer than this to reach the disk is a storage failure.
@@ -134,7 +134,7 @@ impl Options {
     pub fn new(fatal: FatalHook) -> Self {
         Self {
             cache_bytes: 8 * 1024 * 1024,
-            recent_bytes: 4 * 1024 * 1024,
+            tail_cache_bytes: 4 * 1024 * 1024,
             free_floor_bytes: 256 * 1024 * 1024,
             sync_watchdog: Duration::from_secs(10),
             barrier: Barrier::Full,
@@ -153,7 +153,7 @@ impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("cache_bytes", &self.cache_bytes)
-            .field("recent_bytes", &self.recent_bytes)
+            .field("tail_cache_bytes", &self.tail_cache_bytes)
             .field("free_floor_bytes", &self.free_floor_bytes)
             .field("sync_watchdog", &self.sync_watchdog)
             .field("barrier", &self.barrier)

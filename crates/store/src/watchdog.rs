@@ -41,11 +41,11 @@ impl Failure {
 
 /// Watches one worker.
 pub(crate) struct Watchdog {
-    shared: Arc<Shared>,
+    shared: Arc<WatchedWork>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct WatchedWork {
     base: Instant,
     /// Milliseconds since `base` at which the present work began, plus one; 0 when idle.
     busy_since: AtomicU64,
@@ -55,7 +55,7 @@ struct Shared {
 
 impl Watchdog {
     pub(crate) fn start(limit: Duration, stuck: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchedWork {
             base: Instant::now(),
             busy_since: AtomicU64::new(0),
             ended: Mutex::new(false),

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockkeeper_mutants::mutant;
 
-use crate::barrier::{DataBarrier, Marks, io_failure};
+use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::codec::{self, MetaKind};
 use crate::error::{FatalError, StoreError};
-use crate::floor::FloorFile;
+use crate::fsync::{DataBarrier, Marks, io_failure};
 use crate::open::panic_text;
 use crate::queue::{Command, Work};
-use crate::store::Shared;
+use crate::store::StoreShared;
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
@@ -33,10 +33,10 @@ const SLACK_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Everything that only the writer touches.
 pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) log: Arc<crate::log::Log>,
+    pub(crate) shared: Arc<StoreShared>,
+    pub(crate) log: Arc<crate::sled_log::SledLog>,
     pub(crate) barrier: DataBarrier,
-    pub(crate) floor: FloorFile,
+    pub(crate) watermark: AckWatermarkFile,
     pub(crate) marks: Marks,
     pub(crate) watchdog: Watchdog,
     /// Upper index and next key of a purge under way.
@@ -48,7 +48,7 @@ pub(crate) struct Writer {
     pub(crate) buffer: Vec<u8>,
 }
 
-/// What a batch did, for the barrier and the floor.
+/// What a batch did, for the barrier and the watermark.
 struct Applied {
     last: Option<LogPosition>,
     vote_sequence: u64,
@@ -120,18 +120,18 @@ impl Writer {
     /// Gives the number of keys written to the log.
     fn make_durable(&mut self, batch: &[Command]) -> Result<u64, FatalError> {
         self.check_free_space(batch)?;
-        let floor = self.floor.floor();
-        let (last, vote_sequence) = (floor.last, floor.vote_sequence);
+        let watermark = self.watermark.watermark();
+        let (last, vote_sequence) = (watermark.last, watermark.vote_sequence);
         let mut applied = Applied { last, vote_sequence, voted: false, records: 0, parts: 0 };
         for command in batch {
             self.apply(&command.work, &mut applied)?;
         }
         self.put_committed_if_due()?;
         if let Some(command) = batch.last() {
-            self.shared.state.lock().recent.mark_inserted(command.number);
+            self.shared.state.lock().tail.mark_inserted(command.number);
         }
         self.barrier.run()?;
-        self.raise_floor(&applied, applied.voted)?;
+        self.raise_watermark(&applied, applied.voted)?;
         if applied.records > 0 {
             metrics::histogram!("lockkeeper_store_batch_records").record(applied.records as f64);
         }
@@ -157,10 +157,15 @@ impl Writer {
                 (applied.vote_sequence, applied.voted) = (*sequence, true);
             }
             Work::Truncate(last) => {
-                // The floor first: a crash between the two must not find less than was claimed. Never raised here: what this batch
+                // The watermark first: a crash between the two must not find less than was claimed. Never raised here: what this batch
                 // brought is not durable yet.
-                if self.floor.floor().last.is_some_and(|floor| last.is_none_or(|last| last.index < floor.index)) {
-                    self.floor.lower(*last).map_err(|error| io_failure("sync", self.floor.path(), &error))?;
+                if self
+                    .watermark
+                    .watermark()
+                    .last
+                    .is_some_and(|watermark| last.is_none_or(|last| last.index < watermark.index))
+                {
+                    self.watermark.lower(*last).map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
                 }
                 self.log.remove_from(last.map_or(0, |last| last.index + 1))?;
                 applied.last = *last;
@@ -209,11 +214,11 @@ impl Writer {
         Ok(())
     }
 
-    fn raise_floor(&mut self, applied: &Applied, sync: bool) -> Result<(), FatalError> {
-        let floor =
-            crate::floor::Floor { last: applied.last, vote_sequence: applied.vote_sequence, ..self.floor.floor() };
-        let raised = self.floor.raise(floor, applied.records, sync);
-        raised.map_err(|error| io_failure("write", self.floor.path(), &error))
+    fn raise_watermark(&mut self, applied: &Applied, sync: bool) -> Result<(), FatalError> {
+        let watermark =
+            AckWatermark { last: applied.last, vote_sequence: applied.vote_sequence, ..self.watermark.watermark() };
+        let raised = self.watermark.raise(watermark, applied.records, sync);
+        raised.map_err(|error| io_failure("write", self.watermark.path(), &error))
     }
 
     fn put_committed_if_due(&mut self) -> Result<(), FatalError> {
@@ -280,14 +285,14 @@ impl Writer {
         }
     }
 
-    /// The last barrier, with the committed mark, and a synced floor.
+    /// The last barrier, with the committed mark, and a synced watermark.
     fn finish(&mut self) -> Result<(), FatalError> {
         self.watchdog.begin();
         self.put_committed()?;
         self.barrier.run()?;
-        let floor = self.floor.floor();
-        let raised = self.floor.raise(floor, 0, true);
-        raised.map_err(|error| io_failure("sync", self.floor.path(), &error))?;
+        let watermark = self.watermark.watermark();
+        let raised = self.watermark.raise(watermark, 0, true);
+        raised.map_err(|error| io_failure("sync", self.watermark.path(), &error))?;
         self.watchdog.end();
         Ok(())
     }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Machine, Parts, PeerBook, PeerCaller,
-    PeerGate, PeerIdentity, PeerKind, PeerMemory, PeerService, Restored, ServiceError, SnapshotEncoder, StartId,
+    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Parts, PeerAuth, PeerBook, PeerCaller,
+    PeerIdentity, PeerKind, PeerMemory, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine,
     Timekeeper, Transport, TransportError,
 };
 use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
@@ -42,7 +42,7 @@ impl Recorder {
     }
 }
 
-impl Machine for Recorder {
+impl StateMachine for Recorder {
     fn apply(&self, entries: &[Committed]) {
         let mut all = self.entries.lock().unwrap();
         for entry in entries {
@@ -53,7 +53,7 @@ impl Machine for Recorder {
         }
     }
 
-    fn applied_nothing_but(&self, _: LogPosition) {
+    fn apply_empty(&self, _: LogPosition) {
         self.blanks.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -182,7 +182,7 @@ impl Transport for Wire {
             let expected = known.map(|known| format!("{:x}", known.directory));
             let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
             let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
-            let admitted = PeerGate::new(target_book).admit(|name| match name {
+            let admitted = PeerAuth::new(target_book).authenticate(|name| match name {
                 "lockkeeper-cluster" => Some(identity.cluster.as_str()),
                 "lockkeeper-from" => Some(sender.as_str()),
                 "lockkeeper-directory" => Some(directory.as_str()),
@@ -386,7 +386,7 @@ impl Cluster {
         &self.members[&node]
     }
 
-    /// A node as the gate of another sees it.
+    /// A node as another one authenticates it.
     pub(crate) fn caller(&self, node: u64) -> PeerCaller {
         PeerCaller { node, start: self.at(node).start, expects: None }
     }

@@ -1,4 +1,4 @@
-//! The HTTP transport and the gate, over real sockets.
+//! The HTTP transport and `PeerAuth`, over real sockets.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lockkeeper_consensus::{
     CODE_DIRECTORY_CHANGED, CODE_UNKNOWN_NODE, CODE_WRONG_CLUSTER, CODE_WRONG_DIRECTORY, HEADER_CODE, HttpTransport,
-    PeerBook, PeerGate, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
+    PeerAuth, PeerBook, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
 };
 
 const LONG: Duration = Duration::from_secs(10);
 
-async fn door(State(gate): State<PeerGate>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
-    let admitted = gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok()));
+async fn door(State(auth): State<PeerAuth>, Path(kind): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    let admitted = auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok()));
     match admitted {
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
         Ok(_) if kind == "lifeline" => std::future::pending().await,
@@ -33,10 +33,10 @@ struct Server {
     task: tokio::task::JoinHandle<()>,
 }
 
-async fn serve(gate: PeerGate) -> Server {
+async fn serve(auth: PeerAuth) -> Server {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let app = Router::new().route("/peer/v1/{kind}", post(door)).with_state(gate);
+    let app = Router::new().route("/peer/v1/{kind}", post(door)).with_state(auth);
     Server { address, task: tokio::spawn(async move { axum::serve(listener, app).await.unwrap() }) }
 }
 
@@ -67,7 +67,7 @@ fn code(result: Result<Bytes, TransportError>) -> String {
 async fn answers_and_failures_are_told_apart() {
     let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned()), (2, "127.0.0.1:1".to_owned())]);
     let server_side = node("blue", 2, 22, &peers);
-    let server = serve(PeerGate::new(server_side.book.clone())).await;
+    let server = serve(PeerAuth::new(server_side.book.clone())).await;
     let client_side = node("blue", 1, 11, &BTreeMap::new());
     client_side.book.learn(2, &server.address.to_string());
     let transport = HttpTransport::new(client_side.book.clone()).unwrap();
@@ -109,7 +109,7 @@ async fn answers_and_failures_are_told_apart() {
 async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
     let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned()), (2, "127.0.0.1:1".to_owned())]);
     let server_side = node("blue", 2, 22, &peers);
-    let server = serve(PeerGate::new(server_side.book.clone())).await;
+    let server = serve(PeerAuth::new(server_side.book.clone())).await;
     let call = |caller: Node| {
         caller.book.learn(2, &server.address.to_string());
         let transport = HttpTransport::new(caller.book.clone()).unwrap();
@@ -127,8 +127,8 @@ async fn the_gate_tells_clusters_nodes_and_wiped_directories_apart() {
     // Node 2 comes back with an empty directory: node 1, which knows the old one, is refused by the new one.
     let knows = node("blue", 1, 11, &BTreeMap::new());
     knows.book.learn(2, "127.0.0.1:1");
-    PeerGate::new(knows.book.clone())
-        .admit(|name| match name {
+    PeerAuth::new(knows.book.clone())
+        .authenticate(|name| match name {
             "lockkeeper-cluster" => Some("blue"),
             "lockkeeper-from" => Some("2"),
             "lockkeeper-directory" => Some("99"),
@@ -153,10 +153,10 @@ fn where_this_node_reaches_a_peer_is_for_its_configuration_to_say() {
 fn headers_that_make_no_sense_are_refused() {
     let peers = BTreeMap::from([(1, "a".to_owned()), (2, "b".to_owned())]);
     let own = node("blue", 2, 22, &peers);
-    let gate = PeerGate::new(own.book.clone());
+    let auth = PeerAuth::new(own.book.clone());
     type Field = Option<&'static str>;
     let admit = |cluster: Field, from: Field, directory: Field, start: Field| {
-        gate.admit(|name| match name {
+        auth.authenticate(|name| match name {
             "lockkeeper-cluster" => cluster,
             "lockkeeper-from" => from,
             "lockkeeper-directory" => directory,

@@ -16,7 +16,7 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerBook, PeerGate, PeerIdentity, PeerKind,
+    BlockingPool, Config, Consensus, HEADER_CODE, HttpTransport, Parts, PeerAuth, PeerBook, PeerIdentity, PeerKind,
     PeerService, ServiceError, StartId, Transport,
 };
 use lockkeeper_store::{Identity, Options, SnapshotStore, Store};
@@ -47,12 +47,12 @@ impl PeerService for Commands {
 }
 
 async fn door(
-    State((gate, consensus, commands)): State<(PeerGate, Consensus, Commands)>,
+    State((auth, consensus, commands)): State<(PeerAuth, Consensus, Commands)>,
     path: axum::extract::Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    match gate.admit(|name| headers.get(name).and_then(|value| value.to_str().ok())) {
+    match auth.authenticate(|name| headers.get(name).and_then(|value| value.to_str().ok())) {
         Err(no) => (StatusCode::FORBIDDEN, [(HEADER_CODE, no.code)], no.detail).into_response(),
         // No member, and with nothing to admit.
         Ok(from) if from.node == TESTER => match commands.serve(from.node, body).await {
@@ -119,7 +119,7 @@ fn process() {
         let app = Router::new()
             .route("/peer/v1/{kind}", post(door))
             .layer(DefaultBodyLimit::max(40 << 20))
-            .with_state((PeerGate::new(book), consensus, commands));
+            .with_state((PeerAuth::new(book), consensus, commands));
         let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
         axum::serve(listener, app).await.unwrap();
     });

@@ -1,7 +1,8 @@
 //! A log directory in which one file is not as it was left.
 //!
 //! The input is a list of edits to one file: its first byte chooses the directory and the file, each five bytes after that are one edit.
-//! One file only: what the floor says of the log holds while at most one of the two is damaged (see the store's `floor.rs`).
+//! One file only: what the acknowledgement watermark says of the log holds while at most one of the two is damaged (see the store's
+//! `ack_watermark.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

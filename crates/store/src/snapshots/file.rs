@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Finished, Shared, Snapshot};
+use super::{Finished, Snapshot, SnapshotDirectory};
 use crate::error::SnapshotError;
-use crate::private::create_private_file;
+use crate::permissions::create_private_file;
 use crate::types::LogPosition;
 
 const HEAD: [u8; 8] = *b"LKsnap01";
@@ -30,7 +30,7 @@ const SYNC_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Writes a snapshot's payload. Dropped unfinished, it leaves nothing.
 pub struct SnapshotWriter {
-    shared: Arc<Shared>,
+    shared: Arc<SnapshotDirectory>,
     file: File,
     /// Taken when the file has been moved or removed.
     temporary: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct SnapshotWriter {
 
 impl SnapshotWriter {
     pub(super) fn create(
-        shared: Arc<Shared>,
+        shared: Arc<SnapshotDirectory>,
         temporary: PathBuf,
         position: LogPosition,
         meta: &[u8],

@@ -52,9 +52,9 @@ pub enum Finished {
 
 /// The snapshot files of one data directory.
 #[derive(Clone)]
-pub struct SnapshotStore(Arc<Shared>);
+pub struct SnapshotStore(Arc<SnapshotDirectory>);
 
-pub(crate) struct Shared {
+pub(crate) struct SnapshotDirectory {
     dir: PathBuf,
     latest: Mutex<Option<Snapshot>>,
     temporary: AtomicU64,
@@ -77,7 +77,7 @@ impl SnapshotStore {
                 return Err(SnapshotError::Uncovered { dir, purged, newest });
             }
         }
-        let store = Self(Arc::new(Shared {
+        let store = Self(Arc::new(SnapshotDirectory {
             dir,
             latest: Mutex::new(latest.clone()),
             temporary: AtomicU64::new(0),
@@ -103,7 +103,7 @@ impl SnapshotStore {
     }
 }
 
-impl Shared {
+impl SnapshotDirectory {
     /// Puts a synced temporary file in its place, unless something as new is there.
     fn install(&self, temporary: &Path, mut snapshot: Snapshot) -> Result<Finished, SnapshotError> {
         let mut latest = self.latest.lock();
@@ -201,4 +201,5 @@ fn newest_valid(
 }
 
 #[cfg(test)]
+#[path = "mod_tests.rs"]
 mod tests;

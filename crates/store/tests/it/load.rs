@@ -62,7 +62,7 @@ fn disk_bytes(dir: &Path) -> u64 {
 #[test]
 fn append_and_purge_for_long_keeps_the_disk_bounded() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(dir.path(), &identity(), Options { recent_bytes: 1 << 20, ..options() }).unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), Options { tail_cache_bytes: 1 << 20, ..options() }).unwrap();
     let (batch, window) = (250, 5_000);
     let mut sizes = Vec::new();
     for start in (0..150_000).step_by(batch) {

@@ -33,7 +33,7 @@ fn a_new_directory_is_fresh_once_and_counts_its_starts() {
 fn records_of_all_sizes_are_readable_at_once_and_after_reopening() {
     let dir = tempfile::tempdir().unwrap();
     // Nothing stays in memory beyond what must: reads come from sled as soon as they can.
-    let small = Options { recent_bytes: 0, ..options() };
+    let small = Options { tail_cache_bytes: 0, ..options() };
     let (store, _) = Store::open(dir.path(), &identity(), small.clone()).unwrap();
     let sizes = [0, 1, 200, 4064, 4065, 20_000, 1024 * 1024];
     let written: Vec<_> = (0..50).map(|i| sized_record(1 + i / 10, i, sizes[i as usize % sizes.len()])).collect();
@@ -205,7 +205,7 @@ fn a_full_disk_ends_the_store_before_the_write() {
 #[test]
 fn readers_see_a_consistent_log_while_it_is_cut_and_purged() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, _) = Store::open(dir.path(), &identity(), Options { recent_bytes: 2000, ..options() }).unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), Options { tail_cache_bytes: 2000, ..options() }).unwrap();
     let reader = store.clone();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = stop.clone();

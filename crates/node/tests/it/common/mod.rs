@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, Config, PeerBook, PeerGate, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
+    BlockingPool, Config, PeerAuth, PeerBook, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
 };
 use lockkeeper_core::{
     AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
@@ -80,7 +80,7 @@ impl Transport for Wire {
             let expected = known.map(|known| format!("{:x}", known.directory));
             let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
             let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
-            let admitted = PeerGate::new(target_book).admit(|name| match name {
+            let admitted = PeerAuth::new(target_book).authenticate(|name| match name {
                 "lockkeeper-cluster" => Some(identity.cluster.as_str()),
                 "lockkeeper-from" => Some(sender.as_str()),
                 "lockkeeper-directory" => Some(directory.as_str()),

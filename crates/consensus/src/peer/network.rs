@@ -25,17 +25,17 @@ use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
+use crate::application::Timekeeper;
 use crate::blocking::{Blocking, blocking};
-use crate::bounds::{Known, check_clocks};
-use crate::peers::Peers;
-use crate::refusals::Refusals;
-use crate::replica::{SnapshotData, encode_meta};
-use crate::starts::Acknowledged;
+use crate::peer::directory_claim::Acknowledged;
+use crate::peer::peers::Peers;
+use crate::peer::peers::RefusalLog;
+use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::validation::{Validator, check_clocks};
+use crate::peer::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
+use crate::raft_types::{LogId, TypeConfig, Vote};
+use crate::state_machine::{SnapshotData, encode_meta};
 use crate::status::MemberAddresses;
-use crate::time::Timekeeper;
-use crate::transport::{PeerKind, TransportError};
-use crate::types::{LogId, TypeConfig, Vote};
-use crate::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
 
 /// A follower's disk may take this long; openraft's own limit (one heartbeat) is meant for heartbeats.
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
@@ -49,13 +49,13 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Network {
     peers: Peers,
-    refusals: Refusals,
+    refusals: RefusalLog,
     time: Arc<dyn Timekeeper>,
     /// What each peer has acknowledged last.
     matched: Arc<Mutex<BTreeMap<u64, Matched>>>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
-    /// See [`LogStore::durable`](crate::log_store::LogStore::durable).
+    /// See [`LogStore::durable`](crate::log::log_store::LogStore::durable).
     durable: Arc<AtomicU64>,
 }
 
@@ -69,7 +69,7 @@ struct Matched {
 impl Network {
     pub(crate) fn new(
         peers: Peers,
-        refusals: Refusals,
+        refusals: RefusalLog,
         time: Arc<dyn Timekeeper>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
@@ -86,7 +86,7 @@ impl Network {
         let upto = upto.max(self.matched(peer, vote));
         self.matched.lock().insert(peer, Matched { vote: *vote, upto });
         let index = upto.as_ref().map_or(0, LogId::index);
-        self.peers.admission.acknowledged(peer, Acknowledged { term: vote.leader_id().term(), index });
+        self.peers.guard.acknowledged(peer, Acknowledged { term: vote.leader_id().term(), index });
     }
 
     fn client(&self, target: u64, node: &MemberAddresses, append: PeerKind) -> PeerClient {
@@ -136,8 +136,8 @@ impl PeerClient {
     }
 
     /// What this node knows when an answer to a call under `vote`, its own, arrives.
-    fn known(&self, vote: &Vote) -> Known {
-        Known { node: self.network.peers.node, term: vote.leader_id().term(), fresh: false }
+    fn validator(&self, vote: &Vote) -> Validator {
+        Validator { node: self.network.peers.node, term: vote.leader_id().term(), fresh: false }
     }
 
     /// An answer that a peer cannot give counts as none, and openraft backs off.
@@ -152,7 +152,7 @@ impl PeerClient {
         asked: &Vote,
         answer: VoteResponse<TypeConfig>,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let checked = self.known(asked).check_vote_answer(self.target, asked, answer);
+        let checked = self.validator(asked).check_vote_answer(self.target, asked, answer);
         checked.map_err(|why| RPCError::Unreachable(self.refuse(kind, &why)))
     }
 
@@ -161,7 +161,7 @@ impl PeerClient {
         if answered == own {
             return Ok(own);
         }
-        let checked = self.known(&own).check_higher_vote(self.target, &own, &answered);
+        let checked = self.validator(&own).check_higher_vote(self.target, &own, &answered);
         checked.map_err(|why| StreamingError::Unreachable(self.refuse(PeerKind::Snapshot, &why)))
     }
 
@@ -257,7 +257,7 @@ impl RaftNetworkV2<TypeConfig> for PeerClient {
         check_clocks(&clocks).map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         self.network.time.reported(self.target, clocks);
         let matched = self.network.matched(self.target, &rpc.vote);
-        let checked = self.known(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
+        let checked = self.validator(&rpc.vote).check_append_answer(self.target, &rpc, matched, answer);
         let answer = checked.map_err(|why| RPCError::Unreachable(self.refuse(self.append, &why)))?;
         match &answer {
             AppendEntriesResponse::Success => {

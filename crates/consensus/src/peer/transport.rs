@@ -33,7 +33,7 @@ pub enum PeerKind {
     Propose,
     /// A message of the layer above, not looked at here.
     Service,
-    /// A node says which start of which directory it is, and what that held; see `starts.rs`.
+    /// A node says which start of which directory it is, and what that held; see `directory_claim.rs`.
     Admission,
 }
 

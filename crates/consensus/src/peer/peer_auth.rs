@@ -3,7 +3,7 @@
 //!
 //! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its old identity:
 //! its peers remember the directory they first saw it with (durably), refuse its calls, and address theirs to the old directory, which
-//! the new one refuses. What they remember of a directory put back from an older copy is in [`crate::starts`].
+//! the new one refuses. What they remember of a directory put back from an older copy is in [`crate::peer::directory_claim`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::starts::{Acknowledged, KnownPeer, PeerMemory, STARTS_KEPT, Start, StartId};
+use crate::peer::directory_claim::{
+    Acknowledged, CODE_DIRECTORY_CHANGED, KnownPeer, PeerMemory, PeerRejection, STARTS_KEPT, Start, StartId,
+};
 
 /// Names the cluster.
 pub const HEADER_CLUSTER: &str = "lockkeeper-cluster";
@@ -27,8 +29,6 @@ pub const HEADER_START: &str = "lockkeeper-start";
 /// The latest start of the receiver's data directory that the sender has seen; absent when it has not seen one yet.
 pub const HEADER_TO_START: &str = "lockkeeper-to-start";
 
-/// The peer's directory id is not the one it was first seen with.
-pub const CODE_DIRECTORY_CHANGED: &str = "directory_changed";
 /// The call was meant for another directory than this node has.
 pub const CODE_WRONG_DIRECTORY: &str = "wrong_directory";
 /// The call comes from another cluster.
@@ -51,7 +51,7 @@ pub struct PeerIdentity {
     pub start: StartId,
 }
 
-/// Who calls, as the gate lets it in.
+/// An authenticated caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCaller {
     /// Node id.
@@ -72,18 +72,8 @@ fn parse_start(text: &str) -> Option<StartId> {
     Some(StartId { number: number.parse().ok()?, boot: u64::from_str_radix(boot, 16).ok()? })
 }
 
-/// The gate turned a call away.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{detail} ({code})")]
-pub struct GateRejection {
-    /// Stable code of the reason.
-    pub code: &'static str,
-    /// The reason for people.
-    pub detail: String,
-}
-
-fn reject<T>(code: &'static str, detail: impl Into<String>) -> Result<T, GateRejection> {
-    Err(GateRejection { code, detail: detail.into() })
+fn reject<T>(code: &'static str, detail: impl Into<String>) -> Result<T, PeerRejection> {
+    Err(PeerRejection { code, detail: detail.into() })
 }
 
 /// Peers: where they are, and what is remembered of each (kept in files of the data directory: `peers`, and `starts` for this node's own).
@@ -257,18 +247,18 @@ impl PeerMemory for PeerBook {
 
 /// Checks incoming peer calls.
 #[derive(Clone, Debug)]
-pub struct PeerGate {
+pub struct PeerAuth {
     book: Arc<PeerBook>,
 }
 
-impl PeerGate {
-    /// A gate over the given book.
-    pub fn new(book: Arc<PeerBook>) -> PeerGate {
-        PeerGate { book }
+impl PeerAuth {
+    /// Checks against the given book.
+    pub fn new(book: Arc<PeerBook>) -> PeerAuth {
+        PeerAuth { book }
     }
 
     /// Checks a call by its headers (`header` looks one up by its lower-case name); gives who calls.
-    pub fn admit<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<PeerCaller, GateRejection> {
+    pub fn authenticate<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<PeerCaller, PeerRejection> {
         let own = self.book.identity();
         let Some(cluster) = header(HEADER_CLUSTER) else {
             return reject(CODE_BAD_IDENTITY, format!("not a peer call: header {HEADER_CLUSTER} is missing"));

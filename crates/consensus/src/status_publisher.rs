@@ -10,17 +10,17 @@ use openraft::{Instant as _, ServerState};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::consensus::FatalHook;
-use crate::membership::{is_near, members_of};
-use crate::peers::Peers;
+use crate::application::FatalHook;
+use crate::application::Timekeeper;
+use crate::membership::{is_caught_up, members_of};
+use crate::peer::peers::Peers;
+use crate::raft_types::{LogId, Raft, position_of};
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
-use crate::time::Timekeeper;
-use crate::types::{LogId, Raft, position_of};
 
 /// How often the running state is looked at when nothing else moves.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-pub(crate) struct Watcher {
+pub(crate) struct StatusPublisher {
     pub(crate) raft: Raft,
     pub(crate) peers: Peers,
     pub(crate) time: Arc<dyn Timekeeper>,
@@ -30,7 +30,7 @@ pub(crate) struct Watcher {
     pub(crate) stop: CancellationToken,
 }
 
-impl Watcher {
+impl StatusPublisher {
     /// Runs until consensus stops.
     pub(crate) async fn run(self) {
         let mut metrics = self.raft.server_metrics();
@@ -102,7 +102,7 @@ pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusSta
             matched,
             answered_ms_ago: silent.map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
             synced: silent.is_some_and(|silent| silent < lease)
-                && matched.is_some_and(|matched| is_near(matched, last)),
+                && matched.is_some_and(|matched| is_caught_up(matched, last)),
         }
     };
     let position = |id: &Option<LogId>| id.as_ref().map(position_of);

@@ -16,9 +16,9 @@ use openraft::raft::TransferLeaderRequest;
 use openraft::vote::RaftLeaderId;
 
 use crate::inner::Inner;
+use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::wire::{self, LivenessCheck};
 use crate::status::Leadership;
-use crate::transport::{PeerKind, TransportError};
-use crate::wire::{self, Lifeline};
 
 /// The leader holds a line this long at most.
 const HOLD: Duration = Duration::from_secs(20);
@@ -39,11 +39,11 @@ const RANK_STEP: Duration = Duration::from_millis(40);
 const ROUNDS: u32 = 4;
 
 /// The leader's side: holds the line. None where it is going down.
-pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<()> {
-    if matches!(line, Lifeline::Probe) && inner.is_going_down() {
+pub(crate) async fn hold(inner: &Arc<Inner>, check: LivenessCheck) -> Option<()> {
+    if matches!(check, LivenessCheck::Probe) && inner.is_going_down() {
         return None;
     }
-    if let Lifeline::Hold { term } = line {
+    if let LivenessCheck::Hold { term } = check {
         let mut leadership = inner.leadership.clone();
         let over = leadership.wait_for(|now| !now.leading || now.term != term);
         tokio::select! {
@@ -56,8 +56,8 @@ pub(crate) async fn hold(inner: &Arc<Inner>, line: Lifeline) -> Option<()> {
 }
 
 /// Whether a node runs, and means to go on. One that says nothing may.
-pub(crate) async fn stays(inner: &Inner, node: u64) -> bool {
-    let Ok(body) = wire::encode(&Lifeline::Probe) else { return false };
+pub(crate) async fn is_staying(inner: &Inner, node: u64) -> bool {
+    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     match inner.peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
         Err(TransportError::Rejected { code, .. }) => code != GOING_DOWN,
         Err(error) => !error.process_gone(),
@@ -66,7 +66,7 @@ pub(crate) async fn stays(inner: &Inner, node: u64) -> bool {
 }
 
 /// The follower's side, for as long as the node runs.
-pub(crate) async fn keep(inner: Arc<Inner>) {
+pub(crate) async fn run(inner: Arc<Inner>) {
     let mut leadership = inner.leadership.clone();
     let mut told = None;
     loop {
@@ -87,7 +87,7 @@ pub(crate) async fn keep(inner: Arc<Inner>) {
 
 /// One line to one leader. Returns when it is to be opened again. `told` is the leadership whose death the log speaks of already.
 async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
-    let Ok(body) = wire::encode(&Lifeline::Hold { term: now.term }) else { return };
+    let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
     let pause = match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
         Err(error) if error.process_gone() && inner.config.fast_path && is_dead(inner, leader).await => {
             let news = told.replace(now) != Some(now);
@@ -101,7 +101,7 @@ async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64, told: &m
 
 /// True when nothing listens at the leader's address any more.
 async fn is_dead(inner: &Arc<Inner>, leader: u64) -> bool {
-    let Ok(body) = wire::encode(&Lifeline::Probe) else { return false };
+    let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     // A dying process closes its sockets one by one: a connection may still be taken and then reset.
     for _ in 0..3 {
         match inner.peers.call(leader, PeerKind::Lifeline, body.clone(), PROBE_DEADLINE).await {

@@ -11,9 +11,9 @@ use openraft::entry::RaftEntry;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderRequest, VoteRequest, VoteResponse};
 use openraft::vote::{RaftLeaderId, RaftVote};
 
+use crate::application::{ClockReport, MAX_CLOCK_MS};
 use crate::membership::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
-use crate::time::{ClockReport, MAX_CLOCK_MS};
-use crate::types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
+use crate::raft_types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
 
 /// The most by which one message may raise a node's term. Terms rise by one for each election, so a gap like this takes a century of ten
 /// elections a second; and it takes as many messages, each with a durable vote, to use all terms up.
@@ -28,7 +28,7 @@ pub(crate) type Checked<T = ()> = Result<T, String>;
 
 /// What this node knows when a message arrives.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Validator {
     /// This node.
     pub(crate) node: u64,
     /// Its term.
@@ -37,7 +37,7 @@ pub(crate) struct Known {
     pub(crate) fresh: bool,
 }
 
-impl Known {
+impl Validator {
     fn max_term(&self) -> u64 {
         if self.fresh { MAX_FIRST_TERM } else { self.term.saturating_add(MAX_TERM_STEP).min(u64::MAX - 1) }
     }

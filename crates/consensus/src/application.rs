@@ -1,11 +1,18 @@
-//! What consensus drives: the replicated state machine, and the service for messages of the layer above.
+//! The layer above, as consensus sees it: the replicated state machine, the service that answers peers' messages, and the
+//! replicated clock. Consensus drives the first two and carries the clock's readings between nodes; it decides nothing from them.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_store::LogPosition;
+use serde::{Deserialize, Serialize};
+
+/// Called once, with one line of text, when consensus cannot go on. The process must then end.
+pub type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
 
 /// A committed proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,12 +26,12 @@ pub struct Committed {
 }
 
 /// The replicated state machine. Nothing here may block for long: the log waits behind it.
-pub trait Machine: Send + Sync + 'static {
+pub trait StateMachine: Send + Sync + 'static {
     /// Applies committed entries: in log order, each exactly once per life of the process. Synchronous and quick.
     fn apply(&self, entries: &[Committed]);
 
     /// The applied position moved over an entry that carries nothing for the machine (blank, membership).
-    fn applied_nothing_but(&self, position: LogPosition) {
+    fn apply_empty(&self, position: LogPosition) {
         let _ = position;
     }
 
@@ -52,10 +59,10 @@ pub trait Machine: Send + Sync + 'static {
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String>;
 }
 
-/// A snapshot that has been read; calling it puts it in the place of the state. See [`Machine::restore`].
+/// A snapshot that has been read; calling it puts it in the place of the state. See [`StateMachine::restore`].
 pub type Restored = Box<dyn FnOnce() + Send>;
 
-/// Encodes a copy of the state; see [`Machine::snapshot`].
+/// Encodes a copy of the state; see [`StateMachine::snapshot`].
 pub type SnapshotEncoder = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
 /// The layer above, answering its own messages between nodes ([`crate::PeerKind::Service`]).
@@ -73,4 +80,37 @@ pub struct ServiceError {
     pub code: String,
     /// The reason for people.
     pub detail: String,
+}
+
+/// The latest that any clock may show, in ms: some time after the year 10000. Messages of peers that go beyond it are refused.
+pub const MAX_CLOCK_MS: u64 = 1 << 48;
+
+/// A node's clocks, as it tells them to its leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockReport {
+    /// Its wall clock, in ms since 1970.
+    pub wall_ms: u64,
+    /// What it takes the replicated clock to show, if a leader has told it since its process began.
+    pub clock_ms: Option<u64>,
+}
+
+/// Keeps the replicated clock of one node. Called often, from several tasks; nothing here may wait.
+pub trait Timekeeper: Send + Sync + 'static {
+    /// On the leader: what the clock shows, to be stamped on an entry. At most [`MAX_CLOCK_MS`].
+    fn lead(&self) -> u64;
+
+    /// On the leader: what it tells the others with each append; 0 while it does not know yet.
+    fn tell(&self) -> u64;
+
+    /// On a follower: the leader it follows has said this, so long ago.
+    fn follow(&self, leader_ms: u64, ago: Duration);
+
+    /// On a follower: what it tells the leader.
+    fn report(&self) -> ClockReport;
+
+    /// On the leader: what a follower has told it.
+    fn reported(&self, node: u64, report: ClockReport);
+
+    /// Who votes, from now on.
+    fn set_voters(&self, voters: BTreeSet<u64>);
 }

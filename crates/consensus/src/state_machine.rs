@@ -1,4 +1,4 @@
-//! openraft's state machine on top of our [`Machine`] and the snapshot files.
+//! openraft's state machine on top of our [`StateMachine`] and the snapshot files.
 //!
 //! What is applied lives in memory and is rebuilt from the latest snapshot and the log, so no applied state is reported that cannot be
 //! recovered. Snapshots: a cheap copy while the log waits, encoding on a blocking thread, and the snapshot store decides which of two
@@ -17,10 +17,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use crate::application::{Committed, Restored, SnapshotEncoder, StateMachine};
 use crate::blocking::{Blocking, blocking};
-use crate::codec::invalid;
-use crate::machine::{Committed, Machine, Restored, SnapshotEncoder};
-use crate::types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
+use crate::log::codec::invalid;
+use crate::raft_types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
 
 /// Entries applied in one call of the machine at most.
 const APPLY_ENTRIES: usize = 256;
@@ -41,7 +41,7 @@ pub(crate) struct Received {
 impl Received {
     /// Reads what was received. Blocks.
     pub(crate) fn read(
-        machine: Arc<dyn Machine>,
+        machine: Arc<dyn StateMachine>,
         position: LogPosition,
         mut writer: Box<dyn SnapshotSink>,
     ) -> Result<Received, String> {
@@ -79,8 +79,8 @@ pub(crate) fn covered(meta: &SnapshotMeta) -> LogPosition {
 }
 
 /// The replicated state as openraft sees it.
-pub(crate) struct Replica {
-    machine: Arc<dyn Machine>,
+pub(crate) struct StateMachineAdapter {
+    machine: Arc<dyn StateMachine>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
     last_applied: Option<LogId>,
@@ -88,16 +88,16 @@ pub(crate) struct Replica {
     applied: watch::Sender<u64>,
 }
 
-impl Replica {
+impl StateMachineAdapter {
     /// Restores the machine from the latest snapshot, if there is one. Blocks.
     pub(crate) fn restore(
-        machine: Arc<dyn Machine>,
+        machine: Arc<dyn StateMachine>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
         applied: watch::Sender<u64>,
-    ) -> io::Result<Replica> {
+    ) -> io::Result<StateMachineAdapter> {
         let (last_applied, membership) = (None, StoredMembership::default());
-        let mut replica = Replica { machine, snapshots, blocking, last_applied, membership, applied };
+        let mut replica = StateMachineAdapter { machine, snapshots, blocking, last_applied, membership, applied };
         if let Some(snapshot) = replica.snapshots.latest() {
             let meta = decode_meta(&snapshot.meta)?;
             restore_machine(&replica.machine, &*replica.snapshots, &snapshot)?;
@@ -137,7 +137,7 @@ impl Replica {
                     if let EntryPayload::Membership(membership) = other {
                         self.membership = StoredMembership::new(Some(id), membership);
                     }
-                    self.machine.applied_nothing_but(position_of(&id));
+                    self.machine.apply_empty(position_of(&id));
                 }
             }
             responders.extend(responder);
@@ -157,7 +157,11 @@ impl Replica {
     }
 }
 
-fn restore_machine(machine: &Arc<dyn Machine>, snapshots: &dyn SnapshotStorage, snapshot: &Snapshot) -> io::Result<()> {
+fn restore_machine(
+    machine: &Arc<dyn StateMachine>,
+    snapshots: &dyn SnapshotStorage,
+    snapshot: &Snapshot,
+) -> io::Result<()> {
     let started = Instant::now();
     let mut reader = BufReader::with_capacity(COPY_BUFFER_BYTES, snapshots.reader(snapshot).map_err(io::Error::other)?);
     let restored = machine
@@ -173,7 +177,7 @@ fn restore_machine(machine: &Arc<dyn Machine>, snapshots: &dyn SnapshotStorage, 
 
 /// Makes a snapshot durable under our own directory and the machine's state; gives the one that counts afterwards.
 fn install(
-    machine: &Arc<dyn Machine>,
+    machine: &Arc<dyn StateMachine>,
     snapshots: &dyn SnapshotStorage,
     meta: &SnapshotMeta,
     data: SnapshotData,
@@ -216,9 +220,9 @@ fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-impl RaftStateMachine<TypeConfig> for Replica {
+impl RaftStateMachine<TypeConfig> for StateMachineAdapter {
     type SnapshotData = SnapshotData;
-    type SnapshotBuilder = Builder;
+    type SnapshotBuilder = SnapshotBuilder;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
         Ok((self.last_applied, self.membership.clone()))
@@ -236,8 +240,8 @@ impl RaftStateMachine<TypeConfig> for Replica {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder {
+    async fn get_snapshot_builder(&mut self) -> SnapshotBuilder {
+        SnapshotBuilder {
             encoder: Mutex::new(Some(self.machine.snapshot())),
             meta: self.meta(),
             snapshots: self.snapshots.clone(),
@@ -262,7 +266,7 @@ impl RaftStateMachine<TypeConfig> for Replica {
 }
 
 /// Encodes one copy of the state into a file.
-pub(crate) struct Builder {
+pub(crate) struct SnapshotBuilder {
     /// Behind a lock only because openraft wants a builder that can be shared.
     encoder: Mutex<Option<SnapshotEncoder>>,
     meta: SnapshotMeta,
@@ -270,7 +274,7 @@ pub(crate) struct Builder {
     blocking: Arc<dyn Blocking>,
 }
 
-impl RaftSnapshotBuilder<TypeConfig> for Builder {
+impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     type SnapshotData = SnapshotData;
 
     async fn build_snapshot(

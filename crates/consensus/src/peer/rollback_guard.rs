@@ -1,9 +1,9 @@
 //! Admission: before a node takes part, and with each peer before the two speak Raft, both have found each other's starts in order.
 //!
-//! A node claims the starts of its directory at every peer (see [`crate::starts`]) and hears the peer's in the answer. Until a majority
+//! A node claims the starts of its directory at every peer (see [`crate::peer::directory_claim`]) and hears the peer's in the answer. Until a majority
 //! of the voters, itself included, has found its claim in order, and every other peer has answered or cannot be reached, it neither
 //! votes nor campaigns nor acknowledges anything. After that it does so with those peers alone which have found it in order and which it
-//! has found in order itself. A claim that a peer's memory contradicts ends the process: see `Peers::look_at`.
+//! has found in order itself. A claim that a peer's memory contradicts ends the process: see `Peers::handle_rejection`.
 //!
 //! Nodes that restart together let each other in: answering a claim takes no admission. This must never let a peer's old message undo
 //! what is known of its present start, and never refuse an intact directory: memories may be old, and only ever know less.
@@ -18,16 +18,17 @@ use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
+use crate::application::FatalHook;
 use crate::blocking::blocking;
-use crate::consensus::FatalHook;
+use crate::bootstrap;
 use crate::error::ServeError;
-use crate::formation;
-use crate::gate::{GateRejection, PeerCaller};
 use crate::inner::Inner;
-use crate::starts::{Acknowledged, Claim, KnownPeer, PeerMemory, StartId};
-use crate::transport::{PeerKind, TransportError};
-use crate::types::LogId;
-use crate::wire::{self, AdmissionReply};
+use crate::peer::directory_claim::PeerRejection;
+use crate::peer::directory_claim::{Acknowledged, DirectoryClaim, KnownPeer, PeerMemory, StartId};
+use crate::peer::peer_auth::PeerCaller;
+use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::wire::{self, ClaimReply};
+use crate::raft_types::LogId;
 
 /// The receiver has not been let in itself yet.
 pub(crate) const CODE_NOT_ADMITTED: &str = "not_admitted";
@@ -42,7 +43,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A peer that has not answered so many claims counts as out of reach; one whose process is gone does at once.
 const SILENT_AFTER: u32 = 3;
 /// How often what peers have acknowledged is written down.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
+const SAVE_EVERY: Duration = Duration::from_secs(1);
 const MAX_VOTERS: usize = 256;
 const MALFORMED: &str = "does not name the starts of the caller's data directory, in order and within bounds";
 
@@ -64,7 +65,7 @@ struct Pair {
     gone: bool,
     turned_away: Option<String>,
     acknowledged: Acknowledged,
-    written: Acknowledged,
+    saved: Acknowledged,
     claim_now: Arc<Notify>,
 }
 
@@ -84,9 +85,9 @@ struct Table {
 }
 
 /// See the module's text.
-pub(crate) struct Admission {
+pub(crate) struct RollbackGuard {
     node: u64,
-    claim: Claim,
+    claim: DirectoryClaim,
     memory: Arc<dyn PeerMemory>,
     fatal: FatalHook,
     configured: BTreeSet<u64>,
@@ -95,29 +96,29 @@ pub(crate) struct Admission {
     wanted: mpsc::UnboundedSender<Wanted>,
 }
 
-impl Admission {
+impl RollbackGuard {
     pub(crate) fn new(
-        (node, claim): (u64, Claim),
+        (node, claim): (u64, DirectoryClaim),
         memory: Arc<dyn PeerMemory>,
         fatal: FatalHook,
         configured: BTreeSet<u64>,
         fresh: bool,
-    ) -> (Arc<Admission>, mpsc::UnboundedReceiver<Wanted>) {
+    ) -> (Arc<RollbackGuard>, mpsc::UnboundedReceiver<Wanted>) {
         let (wanted, requests) = mpsc::unbounded_channel();
         // A directory without a vote and a log has acknowledged nothing; that it is not a wiped one, its peers see by its id.
         let table = Mutex::new(Table { admitted: fresh, ..Table::default() });
-        let admission = Admission { node, claim, memory, fatal, configured, table, wanted };
-        for peer in admission.configured.iter().filter(|peer| **peer != node) {
-            admission.pair(&mut admission.table.lock(), *peer);
+        let guard = RollbackGuard { node, claim, memory, fatal, configured, table, wanted };
+        for peer in guard.configured.iter().filter(|peer| **peer != node) {
+            guard.pair(&mut guard.table.lock(), *peer);
         }
-        (Arc::new(admission), requests)
+        (Arc::new(guard), requests)
     }
 
     /// The pair with a peer; the first mention of a peer starts its task.
     fn pair<'t>(&self, table: &'t mut Table, peer: u64) -> &'t mut Pair {
         table.peers.entry(peer).or_insert_with(|| {
             let acknowledged = self.memory.peer(peer).map(|known| known.acknowledged).unwrap_or_default();
-            let pair = Pair { acknowledged, written: acknowledged, ..Pair::default() };
+            let pair = Pair { acknowledged, saved: acknowledged, ..Pair::default() };
             // The receiver is gone only when consensus has stopped.
             let _ = self.wanted.send((peer, pair.claim_now.clone()));
             pair
@@ -165,7 +166,7 @@ impl Admission {
     }
 
     /// A peer asks for a new claim.
-    pub(crate) fn renew(&self, peer: u64) {
+    pub(crate) fn claim_again(&self, peer: u64) {
         if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
             pair.approved_by = None;
             pair.claim_now.notify_one();
@@ -196,7 +197,7 @@ impl Admission {
     }
 
     /// Compares a peer's claim with what this node remembers of it, and remembers the claim if it is in order.
-    fn judge(&self, peer: u64, claim: &Claim, replicated: Option<u64>) -> Result<(), GateRejection> {
+    fn judge(&self, peer: u64, claim: &DirectoryClaim, replicated: Option<u64>) -> Result<(), PeerRejection> {
         let acknowledged = {
             let mut table = self.table.lock();
             self.pair(&mut table, peer).acknowledged
@@ -216,13 +217,13 @@ impl Admission {
         });
         if let Err(error) = updated {
             let detail = format!("node {} cannot write down the start of node {peer}: {error}", self.node);
-            return Err(GateRejection { code: CODE_NOT_ADMITTED, detail });
+            return Err(PeerRejection { code: CODE_NOT_ADMITTED, detail });
         }
-        self.settle(peer, claim, &in_order);
+        self.record_verdict(peer, claim, &in_order);
         in_order
     }
 
-    fn settle(&self, peer: u64, claim: &Claim, in_order: &Result<(), GateRejection>) {
+    fn record_verdict(&self, peer: u64, claim: &DirectoryClaim, in_order: &Result<(), PeerRejection>) {
         let mut table = self.table.lock();
         let pair = self.pair(&mut table, peer);
         match in_order {
@@ -243,7 +244,7 @@ impl Admission {
     }
 
     /// Lets this node in, if that is due.
-    fn review(&self) {
+    fn admit_if_due(&self) {
         let mut table = self.table.lock();
         if table.admitted || table.condemned {
             return;
@@ -268,7 +269,7 @@ impl Admission {
     }
 
     /// Why this node does not take part yet.
-    pub(crate) fn waits_because(&self) -> Option<String> {
+    pub(crate) fn not_admitted_because(&self) -> Option<String> {
         let table = self.table.lock();
         if table.admitted && !table.condemned {
             return None;
@@ -322,7 +323,7 @@ impl Admission {
     }
 
     /// Whether a peer has to be asked; none when it was forgotten since the task that `now` wakes was started.
-    fn to_ask(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
+    fn must_claim(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
         let table = self.table.lock();
         let pair = table.peers.get(&peer).filter(|pair| Arc::ptr_eq(&pair.claim_now, now))?;
         let open = pair.approved_by.is_none() || (pair.verified.is_none() && pair.turned_away.is_none());
@@ -330,7 +331,7 @@ impl Admission {
     }
 
     /// The answer to a claim; gives whether the two have found each other in order now.
-    fn answered(&self, peer: u64, outcome: Result<AdmissionReply, TransportError>) -> bool {
+    fn answered(&self, peer: u64, outcome: Result<ClaimReply, TransportError>) -> bool {
         let complete = match outcome {
             Ok(reply) => self.answered_with(peer, reply),
             Err(error) => {
@@ -341,11 +342,11 @@ impl Admission {
                 false
             }
         };
-        self.review();
+        self.admit_if_due();
         complete
     }
 
-    fn answered_with(&self, peer: u64, reply: AdmissionReply) -> bool {
+    fn answered_with(&self, peer: u64, reply: ClaimReply) -> bool {
         let start = reply.claim.start();
         let well_formed = reply.claim.is_well_formed();
         let in_order = well_formed && self.judge(peer, &reply.claim, None).is_ok();
@@ -366,20 +367,20 @@ impl Admission {
     }
 
     /// What peers have acknowledged and is not written down.
-    fn to_write(&self) -> Vec<(u64, Acknowledged)> {
+    fn unsaved(&self) -> Vec<(u64, Acknowledged)> {
         let table = self.table.lock();
-        let changed = table.peers.iter().filter(|(_, pair)| pair.acknowledged != pair.written);
+        let changed = table.peers.iter().filter(|(_, pair)| pair.acknowledged != pair.saved);
         changed.map(|(peer, pair)| (*peer, pair.acknowledged)).collect()
     }
 
-    fn write(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
+    fn save(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
         self.memory.update(peer, &mut |known| {
             if let Some(known) = known {
                 known.acknowledged = known.acknowledged.max(acknowledged);
             }
         })?;
         if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
-            pair.written = acknowledged;
+            pair.saved = acknowledged;
         }
         Ok(())
     }
@@ -387,18 +388,18 @@ impl Admission {
 
 /// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
 pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<Wanted>, fresh: bool) {
-    let admission = inner.peers.admission.clone();
+    let guard = inner.peers.guard.clone();
     if !fresh {
         membership_published(&inner).await;
     }
-    admission.learn_voters(voters(&inner));
-    admission.review();
+    guard.learn_voters(voters(&inner));
+    guard.admit_if_due();
     let spawn = |task: futures::future::BoxFuture<'static, ()>| {
         tokio::spawn(inner.stop.clone().run_until_cancelled_owned(task));
     };
-    spawn(Box::pin(note(inner.clone())));
+    spawn(Box::pin(save_periodically(inner.clone())));
     if fresh {
-        spawn(Box::pin(formation::form_when_due(inner.clone())));
+        spawn(Box::pin(bootstrap::bootstrap_when_ready(inner.clone())));
     }
     while let Some((peer, now)) = wanted.recv().await {
         spawn(Box::pin(claim_at(inner.clone(), peer, now)));
@@ -428,29 +429,29 @@ fn voters(inner: &Inner) -> Option<(u64, Vec<u64>)> {
 
 /// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
 async fn claim_at(inner: Arc<Inner>, peer: u64, now: Arc<Notify>) {
-    let admission = &inner.peers.admission;
+    let guard = &inner.peers.guard;
     let mut pause = PAUSE_MIN;
-    while let Some(open) = admission.to_ask(peer, &now) {
+    while let Some(open) = guard.must_claim(peer, &now) {
         if !open {
             pause = PAUSE_MIN;
             now.notified().await;
             continue;
         }
-        let outcome = match wire::encode(&admission.claim) {
+        let outcome = match wire::encode(&guard.claim) {
             Ok(body) => inner.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
             Err(error) => Err(TransportError::Unreachable(error.to_string())),
         };
         let outcome =
             outcome.and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
         let judged = {
-            let admission = admission.clone();
-            blocking(&*inner.blocking, move || Ok(admission.answered(peer, outcome))).await
+            let guard = guard.clone();
+            blocking(&*inner.blocking, move || Ok(guard.answered(peer, outcome))).await
         };
         if judged.unwrap_or(false) {
             pause = PAUSE_MIN;
             continue;
         }
-        let most = if admission.waits_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
+        let most = if guard.not_admitted_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
         tokio::select! {
             () = tokio::time::sleep(pause.min(most)) => pause = (pause * 2).min(most),
             () = now.notified() => pause = PAUSE_MIN,
@@ -459,59 +460,63 @@ async fn claim_at(inner: Arc<Inner>, peer: u64, now: Arc<Notify>) {
 }
 
 /// Answers a peer's claim.
-pub(crate) async fn hear(inner: &Arc<Inner>, caller: PeerCaller, claim: Claim) -> Result<AdmissionReply, ServeError> {
-    let admission = &inner.peers.admission;
+pub(crate) async fn answer_claim(
+    inner: &Arc<Inner>,
+    caller: PeerCaller,
+    claim: DirectoryClaim,
+) -> Result<ClaimReply, ServeError> {
+    let guard = &inner.peers.guard;
     if !claim.is_well_formed() || claim.start() != caller.start {
         return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
     }
     let replicated = inner.machine.start_seen(caller.node);
     // What is remembered of the caller is durable before it is answered; that waits for the disk.
     let judged = {
-        let admission = admission.clone();
-        blocking(&*inner.blocking, move || Ok(admission.judge(caller.node, &claim, replicated))).await
+        let guard = guard.clone();
+        blocking(&*inner.blocking, move || Ok(guard.judge(caller.node, &claim, replicated))).await
     };
     judged
         .map_err(|error| ServeError::new(CODE_NOT_ADMITTED, error.to_string()))?
         .map_err(|no| ServeError::new(no.code, no.detail))?;
     // Only the word of one that is in order itself counts against this node.
     if let Some(expected) = caller.expects
-        && let Err(no) = admission.claim.agrees_with_start(admission.node, expected)
+        && let Err(no) = guard.claim.agrees_with_start(guard.node, expected)
     {
-        admission.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
+        guard.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
     }
     {
-        let mut table = admission.table.lock();
-        let pair = admission.pair(&mut table, caller.node);
+        let mut table = guard.table.lock();
+        let pair = guard.pair(&mut table, caller.node);
         if pair.approved_by != Some(caller.start) {
             pair.approved_by = None;
             pair.claim_now.notify_one();
         }
     }
     let formed = inner.raft.is_initialized().await.unwrap_or(true);
-    Ok(AdmissionReply { claim: admission.claim.clone(), formed, voters: voters(inner) })
+    Ok(ClaimReply { claim: guard.claim.clone(), formed, voters: voters(inner) })
 }
 
 /// Writes down now and then what peers have acknowledged.
-async fn note(inner: Arc<Inner>) {
+async fn save_periodically(inner: Arc<Inner>) {
     loop {
-        tokio::time::sleep(NOTE_EVERY).await;
-        write_down(&inner).await;
+        tokio::time::sleep(SAVE_EVERY).await;
+        save_acknowledged(&inner).await;
     }
 }
 
 /// Writes down what peers have acknowledged.
-pub(crate) async fn write_down(inner: &Arc<Inner>) {
-    let changed = inner.peers.admission.to_write();
+pub(crate) async fn save_acknowledged(inner: &Arc<Inner>) {
+    let changed = inner.peers.guard.unsaved();
     if changed.is_empty() {
         return;
     }
-    let admission = inner.peers.admission.clone();
-    let write = move || changed.into_iter().try_for_each(|(peer, what)| admission.write(peer, what));
+    let guard = inner.peers.guard.clone();
+    let write = move || changed.into_iter().try_for_each(|(peer, what)| guard.save(peer, what));
     if let Err(error) = blocking(&*inner.blocking, write).await {
         tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
     }
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
+#[path = "rollback_guard_tests.rs"]
 mod tests;

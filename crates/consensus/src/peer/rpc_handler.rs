@@ -1,4 +1,4 @@
-//! Answers to peers. What arrives here has passed the gate; a `ServeError` says that the call was not acted on.
+//! Answers to peers. What arrives here has passed [`crate::PeerAuth`]; a `ServeError` says that the call was not acted on.
 
 use std::io;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use openraft::vote::RaftLeaderId;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::bounds::{MAX_INDEX, check_clock};
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError};
-use crate::gate::PeerCaller;
-use crate::incoming::take_piece;
 use crate::inner::Inner;
-use crate::starts::Acknowledged;
-use crate::transport::PeerKind;
-use crate::types::{Entry, TypeConfig, Vote};
-use crate::wire::{
-    self, Append, AppendReply, Command, Lifeline, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
+use crate::peer::directory_claim::Acknowledged;
+use crate::peer::peer_auth::PeerCaller;
+use crate::peer::rollback_guard;
+use crate::peer::transport::PeerKind;
+use crate::peer::validation::{MAX_INDEX, check_clock};
+use crate::peer::wire::{
+    self, Append, AppendReply, Command, LivenessCheck, MembersReply, ProposeReply, ReadIndexReply, TransferReply,
 };
-use crate::{admission, lifeline, membership, propose};
+use crate::raft_types::{Entry, TypeConfig, Vote};
+use crate::snapshot_receive::receive_piece;
+use crate::{failure_detector, membership, propose};
 
 type Answer = Result<Bytes, ServeError>;
 
@@ -36,7 +37,7 @@ fn stopped(error: RaftError<TypeConfig>) -> ServeError {
 }
 
 fn going_down() -> ServeError {
-    ServeError::new(lifeline::GOING_DOWN, "this node is going down")
+    ServeError::new(failure_detector::GOING_DOWN, "this node is going down")
 }
 
 fn answer<T: Serialize>(value: &T) -> Answer {
@@ -44,7 +45,7 @@ fn answer<T: Serialize>(value: &T) -> Answer {
 }
 
 /// A vote must name the node that sends it: for a leader's calls and a candidate's alike.
-fn spoken_by(vote: &Vote, from: u64) -> Result<(), ServeError> {
+fn check_sender(vote: &Vote, from: u64) -> Result<(), ServeError> {
     let speaker = *vote.leader_id().node_id();
     if speaker == from {
         return Ok(());
@@ -52,15 +53,15 @@ fn spoken_by(vote: &Vote, from: u64) -> Result<(), ServeError> {
     Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {speaker}")))
 }
 
-/// A message that nobody who follows the protocol sends; see [`crate::bounds`].
+/// A message that nobody who follows the protocol sends; see [`crate::peer::validation`].
 fn implausible(why: String) -> ServeError {
     ServeError::new("implausible", why)
 }
 
-/// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::starts`]). Only for messages that
+/// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::peer::directory_claim`]). Only for messages that
 /// Raft has taken: a stray one must not raise what an intact directory is measured by.
-fn said(inner: &Inner, from: u64, vote: &Vote, index: u64) {
-    inner.peers.admission.acknowledged(from, Acknowledged { term: vote.leader_id().term(), index });
+fn acknowledged(inner: &Inner, from: u64, vote: &Vote, index: u64) {
+    inner.peers.guard.acknowledged(from, Acknowledged { term: vote.leader_id().term(), index });
 }
 
 /// Dispatches a call.
@@ -80,7 +81,7 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
         return Err(ServeError::new("too_large", format!("{} bytes exceed the bound of {kind}", body.len())));
     }
     if !matches!(kind, PeerKind::Admission | PeerKind::Lifeline) {
-        inner.peers.admission.check_caller(caller)?;
+        inner.peers.guard.check_caller(caller)?;
     }
     let _serving = inner.serving.try_read().map_err(|_| going_down())?;
     if inner.stop.is_cancelled() {
@@ -89,14 +90,14 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
     match kind {
         PeerKind::Admission => {
             let claim = wire::decode(&body).map_err(malformed)?;
-            answer(&admission::hear(inner, caller, claim).await?)
+            answer(&rollback_guard::answer_claim(inner, caller, claim).await?)
         }
         PeerKind::Append | PeerKind::Heartbeat => append(inner, from, body).await,
         PeerKind::Vote => {
             let request = vote_request(inner, from, &body)?;
             let vote = request.vote;
             let reply = inner.raft.vote(request).await.map_err(stopped)?;
-            said(inner, from, &vote, 0);
+            acknowledged(inner, from, &vote, 0);
             answer(&reply)
         }
         PeerKind::PreVote => {
@@ -105,13 +106,13 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
         }
         PeerKind::Snapshot => {
             let (head, piece) = wire::decode_piece(body).map_err(malformed)?;
-            spoken_by(&head.vote, from)?;
-            answer(&take_piece(inner, head, piece).await?)
+            check_sender(&head.vote, from)?;
+            answer(&receive_piece(inner, head, piece).await?)
         }
         PeerKind::TransferLeader => {
             let request: TransferLeaderRequest<TypeConfig> = wire::decode(&body).map_err(malformed)?;
-            spoken_by(request.from_leader(), from)?;
-            inner.known().check_transfer(&request).map_err(implausible)?;
+            check_sender(request.from_leader(), from)?;
+            inner.validator().check_transfer(&request).map_err(implausible)?;
             if inner.is_going_down() {
                 return Err(going_down());
             }
@@ -119,8 +120,8 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
         }
         PeerKind::ReadIndex => answer(&read_index(inner).await),
         PeerKind::Lifeline => {
-            let line: Lifeline = wire::decode(&body).map_err(malformed)?;
-            answer(&lifeline::hold(inner, line).await.ok_or_else(going_down)?)
+            let check: LivenessCheck = wire::decode(&body).map_err(malformed)?;
+            answer(&failure_detector::hold(inner, check).await.ok_or_else(going_down)?)
         }
         PeerKind::Propose => command(inner, from, wire::decode(&body).map_err(malformed)?).await,
         PeerKind::Service => {
@@ -132,8 +133,8 @@ async fn dispatch(inner: &Arc<Inner>, caller: PeerCaller, kind: PeerKind, body: 
 async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
     let arrived = Instant::now();
     let Append { mut request, clock_ms, durable } = wire::decode_append(body).map_err(malformed)?;
-    spoken_by(&request.vote, from)?;
-    inner.known().check_append(&mut request).map_err(implausible)?;
+    check_sender(&request.vote, from)?;
+    inner.validator().check_append(&mut request).map_err(implausible)?;
     check_clock(clock_ms).map_err(implausible)?;
     for entry in &request.entries {
         if let EntryPayload::Normal(stamped) = &entry.payload {
@@ -149,7 +150,7 @@ async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
     let last = request.entries.last().map(Entry::log_id).or(request.prev_log_id).map_or(0, |last| last.index());
     let response = inner.raft.append_entries(request).await.map_err(stopped)?;
     if matches!(response, AppendEntriesResponse::Success) {
-        said(inner, from, &vote, durable.min(last));
+        acknowledged(inner, from, &vote, durable.min(last));
     }
     // Only the leader that this node follows tells it the time.
     if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {
@@ -160,8 +161,8 @@ async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
 
 fn vote_request(inner: &Inner, from: u64, body: &[u8]) -> Result<VoteRequest<TypeConfig>, ServeError> {
     let request: VoteRequest<TypeConfig> = wire::decode(body).map_err(malformed)?;
-    spoken_by(&request.vote, from)?;
-    inner.known().check_vote_request(&request).map_err(implausible)?;
+    check_sender(&request.vote, from)?;
+    inner.validator().check_vote_request(&request).map_err(implausible)?;
     Ok(request)
 }
 

@@ -1,7 +1,7 @@
 //! Peer calls over HTTP/1.1: binary bodies, long-lived connections, one client (hence one pool of connections) per channel, so that
 //! heartbeats and votes never queue behind bulk. HTTP/2 was measured and is slower here.
 //!
-//! `POST {address}/peer/v1/{kind}` with the identity headers of [`crate::PeerGate`]. 200 carries the answer. A rejection carries
+//! `POST {address}/peer/v1/{kind}` with the identity headers of [`crate::PeerAuth`]. 200 carries the answer. A rejection carries
 //! [`HEADER_CODE`] with its stable code, and its text as the body; an error status *without* that header is not from a peer's door and
 //! counts as an unknown outcome.
 
@@ -16,12 +16,12 @@ use bytes::{Bytes, BytesMut};
 use reqwest::{Client, Response};
 
 use crate::error::StartError;
-use crate::gate::{
+use crate::peer::directory_claim::PeerMemory;
+use crate::peer::peer_auth::{
     HEADER_CLUSTER, HEADER_DIRECTORY, HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerBook,
     format_start,
 };
-use crate::starts::PeerMemory;
-use crate::transport::{PeerKind, Transport, TransportError};
+use crate::peer::transport::{PeerKind, Transport, TransportError};
 
 /// Marks an answer as a peer's rejection and names its reason.
 pub const HEADER_CODE: &str = "lockkeeper-code";

@@ -9,12 +9,12 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::codec::{self, invalid};
+use crate::application::ClockReport;
 use crate::error::{BarrierError, ChangeError, ProposeError};
-use crate::starts::Claim;
+use crate::log::codec::{self, invalid};
+use crate::peer::directory_claim::DirectoryClaim;
+use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::status::{MemberAddresses, Members};
-use crate::time::ClockReport;
-use crate::types::{LogId, TypeConfig, Vote};
 
 /// First byte of every body: the version of what follows.
 const VERSION: u8 = 2;
@@ -131,7 +131,7 @@ pub(crate) type ReadIndexReply = Result<(u64, u64), BarrierError>;
 
 /// A lifeline call.
 #[derive(Serialize, Deserialize)]
-pub(crate) enum Lifeline {
+pub(crate) enum LivenessCheck {
     /// Hold the line for as long as you lead in this term.
     Hold { term: u64 },
     /// Are you there?
@@ -140,9 +140,9 @@ pub(crate) enum Lifeline {
 
 /// The answer to a claim that is in order.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct AdmissionReply {
+pub(crate) struct ClaimReply {
     /// The answering node's own.
-    pub(crate) claim: Claim,
+    pub(crate) claim: DirectoryClaim,
     /// True when it is part of a formed cluster.
     pub(crate) formed: bool,
     /// The voters that it knows of, and the log index of that membership.

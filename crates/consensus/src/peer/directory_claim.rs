@@ -11,9 +11,10 @@ use std::io;
 use lockkeeper_mutants::mutant;
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::MAX_INDEX;
-use crate::gate::{CODE_DIRECTORY_CHANGED, GateRejection};
+use crate::peer::validation::MAX_INDEX;
 
+/// The peer's directory id is not the one it was first seen with.
+pub const CODE_DIRECTORY_CHANGED: &str = "directory_changed";
 /// The data directory was put back from an older copy.
 pub const CODE_ROLLED_BACK: &str = "directory_rolled_back";
 /// Two processes have been started on copies of one data directory.
@@ -25,7 +26,7 @@ pub(crate) const STARTS_KEPT: usize = 64;
 const MAX_START_STEP: u64 = 1 << 24;
 /// The highest start number: what is remembered of a start can never be lowered again.
 const MAX_START: u64 = 1 << 40;
-/// The highest term of a directory: well above what a node without a vote takes from one message (see [`crate::bounds`]).
+/// The highest term of a directory: well above what a node without a vote takes from one message (see [`crate::peer::validation`]).
 const MAX_TERM: u64 = 1 << 63;
 
 const REMEDY: &str = "stop the process; put the newest directory back if there is one, else keep this one for examination, remove the \
@@ -86,19 +87,29 @@ pub trait PeerMemory: Send + Sync + 'static {
     fn update(&self, node: u64, change: &mut dyn FnMut(&mut Option<KnownPeer>)) -> io::Result<()>;
 }
 
+/// Why a peer's call or claim was rejected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail} ({code})")]
+pub struct PeerRejection {
+    /// Stable code of the reason.
+    pub code: &'static str,
+    /// The reason for people.
+    pub detail: String,
+}
+
 /// What a node says of itself to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Claim {
+pub(crate) struct DirectoryClaim {
     pub(crate) directory: u128,
     /// The latest starts of the directory, oldest first; the last is the present one.
     pub(crate) starts: Vec<Start>,
 }
 
-fn no(node: u64, code: &'static str, why: &str) -> Result<(), GateRejection> {
-    Err(GateRejection { code, detail: format!("node {node} is turned away: {why}; {REMEDY}") })
+fn no(node: u64, code: &'static str, why: &str) -> Result<(), PeerRejection> {
+    Err(PeerRejection { code, detail: format!("node {node} is turned away: {why}; {REMEDY}") })
 }
 
-impl Claim {
+impl DirectoryClaim {
     /// The present start.
     pub(crate) fn start(&self) -> StartId {
         self.starts.last().map(|start| start.id).unwrap_or_default()
@@ -116,7 +127,7 @@ impl Claim {
     }
 
     /// Whether the directory can have had this start. `applied` is the highest start number that the replicated state has seen.
-    pub(crate) fn agrees_with_start(&self, node: u64, known: StartId) -> Result<(), GateRejection> {
+    pub(crate) fn agrees_with_start(&self, node: u64, known: StartId) -> Result<(), PeerRejection> {
         if mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
@@ -140,7 +151,7 @@ impl Claim {
     }
 
     /// Whether the directory still has all that a peer knows of it.
-    pub(crate) fn agrees_with(&self, node: u64, known: &KnownPeer) -> Result<(), GateRejection> {
+    pub(crate) fn agrees_with(&self, node: u64, known: &KnownPeer) -> Result<(), PeerRejection> {
         if known.directory != self.directory {
             let why = format!(
                 "it was known by data directory {:032x}, and now has {:032x}: the directory was wiped or swapped",
@@ -155,7 +166,7 @@ impl Claim {
                 let detail = format!(
                     "node {node} is turned away: it claims start {own} of its data directory, and {most} is the most that can be"
                 );
-                return Err(GateRejection { code: "implausible", detail });
+                return Err(PeerRejection { code: "implausible", detail });
             }
         }
         if mutant!(AcceptRolledBackDirectory) {
@@ -177,7 +188,7 @@ impl Claim {
     }
 
     /// Whether no peer has seen a later start of this directory than the present one.
-    pub(crate) fn agrees_with_replicated(&self, node: u64, number: u64) -> Result<(), GateRejection> {
+    pub(crate) fn agrees_with_replicated(&self, node: u64, number: u64) -> Result<(), PeerRejection> {
         let own = self.start().number;
         if own >= number || mutant!(AcceptRolledBackDirectory) {
             return Ok(());
@@ -203,8 +214,8 @@ mod tests {
         Start { id: StartId { number, boot }, term, last }
     }
 
-    fn claim(starts: &[Start]) -> Claim {
-        Claim { directory: 7, starts: starts.to_vec() }
+    fn claim(starts: &[Start]) -> DirectoryClaim {
+        DirectoryClaim { directory: 7, starts: starts.to_vec() }
     }
 
     fn known(number: u64, boot: u64, term: u64, index: u64) -> KnownPeer {
@@ -212,7 +223,7 @@ mod tests {
         KnownPeer { directory: 7, start, acknowledged: Acknowledged { term, index } }
     }
 
-    fn code(claim: &Claim, known: &KnownPeer) -> Option<&'static str> {
+    fn code(claim: &DirectoryClaim, known: &KnownPeer) -> Option<&'static str> {
         claim.agrees_with(3, known).err().map(|no| no.code)
     }
 

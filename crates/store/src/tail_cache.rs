@@ -12,7 +12,7 @@ struct Slot {
 }
 
 /// A contiguous run that ends with the log.
-pub(crate) struct Recent {
+pub(crate) struct TailCache {
     slots: VecDeque<Slot>,
     bytes: usize,
     budget_bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Recent {
     inserted: u64,
 }
 
-impl Recent {
+impl TailCache {
     pub(crate) fn new(budget_bytes: usize) -> Self {
         Self { slots: VecDeque::new(), bytes: 0, budget_bytes, inserted: 0 }
     }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn only_inserted_records_are_evicted() {
-        let mut recent = Recent::new(0);
+        let mut recent = TailCache::new(0);
         for index in 5..10 {
             recent.push(record(index), index);
         }

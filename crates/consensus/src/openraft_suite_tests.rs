@@ -9,15 +9,15 @@ use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use tokio::sync::watch;
 
+use crate::application::{Committed, Restored, SnapshotEncoder, StateMachine};
 use crate::blocking::BlockingPool;
-use crate::log_store::LogStore;
-use crate::machine::{Committed, Machine, Restored, SnapshotEncoder};
-use crate::replica::Replica;
-use crate::types::TypeConfig;
+use crate::log::log_store::LogStore;
+use crate::raft_types::TypeConfig;
+use crate::state_machine::StateMachineAdapter;
 
 struct Nothing;
 
-impl Machine for Nothing {
+impl StateMachine for Nothing {
     fn apply(&self, _: &[Committed]) {}
 
     fn snapshot(&self) -> SnapshotEncoder {
@@ -35,7 +35,7 @@ impl Machine for Nothing {
     }
 }
 
-struct Builder;
+struct StoreFactory;
 
 /// Closes the store before its directory goes.
 struct Guard {
@@ -51,17 +51,21 @@ impl Drop for Guard {
     }
 }
 
-impl StoreBuilder<TypeConfig, LogStore, Replica, Guard> for Builder {
-    async fn build(&self) -> Result<(Guard, LogStore, Replica), StorageError<TypeConfig>> {
+impl StoreBuilder<TypeConfig, LogStore, StateMachineAdapter, Guard> for StoreFactory {
+    async fn build(&self) -> Result<(Guard, LogStore, StateMachineAdapter), StorageError<TypeConfig>> {
         let dir = tempfile::tempdir().unwrap();
         let mut options = Options::new(Arc::new(|error| panic!("{error}")));
         options.free_floor_bytes = 0;
         let identity = Identity { cluster: "suite".into(), node: 1, directory: 1 };
         let (store, _) = Store::open(dir.path(), &identity, options.clone()).unwrap();
         let snapshots = SnapshotStore::open(dir.path(), store.bounds(), &options).unwrap();
-        let replica =
-            Replica::restore(Arc::new(Nothing), Arc::new(snapshots), Arc::new(BlockingPool), watch::channel(0).0)
-                .unwrap();
+        let replica = StateMachineAdapter::restore(
+            Arc::new(Nothing),
+            Arc::new(snapshots),
+            Arc::new(BlockingPool),
+            watch::channel(0).0,
+        )
+        .unwrap();
         Ok((
             Guard { store: Some(store.clone()), _dir: dir },
             LogStore::new(Arc::new(store), 0, Arc::new(|_| {})).unwrap(),
@@ -72,5 +76,5 @@ impl StoreBuilder<TypeConfig, LogStore, Replica, Guard> for Builder {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_storage_suite() {
-    Suite::test_all(Builder).await.unwrap();
+    Suite::test_all(StoreFactory).await.unwrap();
 }

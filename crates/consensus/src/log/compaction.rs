@@ -16,9 +16,9 @@ use openraft::errors::Fatal;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::log_size::LogSize;
-use crate::machine::Machine;
-use crate::types::{LogId, Raft, TypeConfig};
+use crate::application::StateMachine;
+use crate::log::log_size::LogSize;
+use crate::raft_types::{LogId, Raft, TypeConfig};
 
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -28,20 +28,20 @@ const QUIET_AFTER: Duration = Duration::from_secs(5);
 const QUIET_BYTES: u64 = 1024 * 1024;
 
 /// See the module's text.
-pub(crate) struct LogBounds {
+pub(crate) struct LogCompactor {
     size: Arc<Mutex<LogSize>>,
     snapshots: Arc<dyn SnapshotStorage>,
-    busy: Bounds,
-    stillness: Stillness,
+    busy: LogLimits,
+    stillness: QuietTimer,
 }
 
 /// Since when nothing has been applied.
-struct Stillness {
+struct QuietTimer {
     applied: Option<u64>,
     since: Instant,
 }
 
-impl Stillness {
+impl QuietTimer {
     fn is_long(&mut self, applied: Option<u64>, now: Instant) -> bool {
         if self.applied != applied {
             *self = Self { applied, since: now };
@@ -52,12 +52,12 @@ impl Stillness {
 
 /// How much log there may be, where a snapshot has no more than that.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct LogLimits {
     pub(crate) snapshot_every_bytes: u64,
     pub(crate) keep_bytes: u64,
 }
 
-impl Bounds {
+impl LogLimits {
     const QUIET: Self = Self { snapshot_every_bytes: QUIET_BYTES, keep_bytes: 0 };
 
     fn or_less(self, other: Self) -> Self {
@@ -93,14 +93,14 @@ struct SnapshotBytes {
     now: u64,
 }
 
-impl LogBounds {
-    pub(crate) fn new(size: Arc<Mutex<LogSize>>, snapshots: Arc<dyn SnapshotStorage>, busy: Bounds) -> Self {
-        let stillness = Stillness { applied: None, since: Instant::now() };
+impl LogCompactor {
+    pub(crate) fn new(size: Arc<Mutex<LogSize>>, snapshots: Arc<dyn SnapshotStorage>, busy: LogLimits) -> Self {
+        let stillness = QuietTimer { applied: None, since: Instant::now() };
         Self { size, snapshots, busy, stillness }
     }
 
     /// Keeps the log so until consensus stops. A task of its own: openraft takes what is asked for when it gets to it.
-    pub(crate) async fn keep(mut self, raft: Raft, machine: Arc<dyn Machine>) {
+    pub(crate) async fn run(mut self, raft: Raft, machine: Arc<dyn StateMachine>) {
         while self.look(&raft, machine.snapshot_bytes()).await.is_ok() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -121,7 +121,7 @@ impl LogBounds {
         };
         let bytes = SnapshotBytes { last: self.snapshots.latest().map_or(0, |latest| latest.bytes), now: state_bytes };
         let is_quiet = self.stillness.is_long(reached.applied, Instant::now());
-        let bounds = if is_quiet { self.busy.or_less(Bounds::QUIET) } else { self.busy };
+        let bounds = if is_quiet { self.busy.or_less(LogLimits::QUIET) } else { self.busy };
         let wanted = wanted(&self.size.lock(), bounds, reached, bytes);
         if wanted.snapshot {
             raft.trigger().snapshot().await?;
@@ -135,7 +135,7 @@ impl LogBounds {
 
 /// A large state is not written again and again: its size counts where it is larger than the bound. One that was large
 /// and is small by now is soon written, for the log holds all that it was.
-fn wanted(size: &LogSize, bounds: Bounds, reached: Reached, bytes: SnapshotBytes) -> Wanted {
+fn wanted(size: &LogSize, bounds: LogLimits, reached: Reached, bytes: SnapshotBytes) -> Wanted {
     let Reached { applied, snapshot, purged } = reached;
     let enough = bounds.snapshot_every_bytes.max(bytes.last.min(bytes.now));
     let beyond = size.last_beyond(bounds.keep_bytes.max(bytes.last));
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1024 * 1024;
-    const BUSY: Bounds = Bounds { snapshot_every_bytes: 16 * MIB, keep_bytes: 4 * MIB };
+    const BUSY: LogLimits = LogLimits { snapshot_every_bytes: 16 * MIB, keep_bytes: 4 * MIB };
 
     /// Entries of a MiB, from 1.
     fn log(entries: u64) -> LogSize {
@@ -194,19 +194,19 @@ mod tests {
     #[test]
     fn while_it_is_quiet_no_more_is_kept_than_the_snapshot_has() {
         let wants = |bounds| wanted(&log(40), bounds, reached(40, 35, 0), SnapshotBytes { last: MIB, now: MIB });
-        assert!(!wants(BUSY).snapshot && wants(Bounds::QUIET).snapshot);
+        assert!(!wants(BUSY).snapshot && wants(LogLimits::QUIET).snapshot);
         let goes = |bounds, last| wanted(&log(40), bounds, reached(40, 40, 35), SnapshotBytes { last, now: 0 }).purge;
         assert_eq!(
-            (goes(BUSY, 0), goes(Bounds::QUIET, 0), goes(Bounds::QUIET, 2 * MIB)),
+            (goes(BUSY, 0), goes(LogLimits::QUIET, 0), goes(LogLimits::QUIET, 2 * MIB)),
             (Some(36), Some(40), Some(38))
         );
-        let sparing = Bounds { snapshot_every_bytes: MIB / 2, keep_bytes: 4 * MIB };
-        assert_eq!(sparing.or_less(Bounds::QUIET).snapshot_every_bytes, MIB / 2, "what is configured may be less");
+        let sparing = LogLimits { snapshot_every_bytes: MIB / 2, keep_bytes: 4 * MIB };
+        assert_eq!(sparing.or_less(LogLimits::QUIET).snapshot_every_bytes, MIB / 2, "what is configured may be less");
     }
 
     #[test]
     fn it_is_quiet_when_nothing_has_been_applied_for_a_while() {
-        let (began, mut stillness) = (Instant::now(), Stillness { applied: None, since: Instant::now() });
+        let (began, mut stillness) = (Instant::now(), QuietTimer { applied: None, since: Instant::now() });
         let mut at = |ms, applied| stillness.is_long(Some(applied), began + Duration::from_millis(ms));
         assert!(!at(0, 39) && !at(4_999, 39) && at(5_000, 39) && at(9_000, 39));
         assert!(!at(9_001, 40), "something has happened");

@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use crate::blocking::blocking;
 use crate::error::ServeError;
 use crate::inner::Inner;
-use crate::replica::{Received, SnapshotData, covered, decode_meta};
-use crate::types::Vote;
-use crate::wire::{PieceHead, PieceReply};
+use crate::peer::wire::{PieceHead, PieceReply};
+use crate::raft_types::Vote;
+use crate::state_machine::{Received, SnapshotData, covered, decode_meta};
 
 /// A snapshot on its way in. There is at most one: a new one replaces it.
-pub(crate) struct Incoming {
+pub(crate) struct IncomingSnapshot {
     vote: Vote,
     meta: Vec<u8>,
     written: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Incoming {
 }
 
 /// Nothing of what the sender says can be installed.
-fn refused(error: impl std::fmt::Display) -> ServeError {
+fn implausible(error: impl std::fmt::Display) -> ServeError {
     ServeError::new("implausible", format!("the snapshot cannot be taken: {error}"))
 }
 
@@ -34,7 +34,7 @@ fn failed(error: impl std::fmt::Display) -> ServeError {
 }
 
 /// Takes one piece; the last one installs the snapshot.
-pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes) -> Result<PieceReply, ServeError> {
+pub(crate) async fn receive_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes) -> Result<PieceReply, ServeError> {
     let (own, committed) = {
         let metrics = inner.raft.metrics().borrow_watched().clone();
         (metrics.vote, metrics.local_committed)
@@ -42,8 +42,8 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
     if own > head.vote {
         return Ok(PieceReply::HigherVote { vote: own });
     }
-    let meta = decode_meta(&head.meta).map_err(refused)?;
-    inner.known().check_snapshot(&head.vote, &meta, committed).map_err(refused)?;
+    let meta = decode_meta(&head.meta).map_err(implausible)?;
+    inner.validator().check_snapshot(&head.vote, &meta, committed).map_err(implausible)?;
     let mut slot = inner.incoming.lock().await;
     if head.offset == 0 {
         let snapshots = inner.snapshots.clone();
@@ -52,7 +52,7 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
         *slot = None;
         let create = move || snapshots.create(position, &meta).map_err(io::Error::other);
         let writer = blocking(&*inner.blocking, create).await.map_err(failed)?;
-        *slot = Some(Incoming { vote: head.vote, meta: head.meta.clone(), written: 0, writer });
+        *slot = Some(IncomingSnapshot { vote: head.vote, meta: head.meta.clone(), written: 0, writer });
     }
     let fits = slot.as_ref().is_some_and(|incoming| {
         incoming.vote == head.vote && incoming.meta == head.meta && incoming.written == head.offset
@@ -77,7 +77,7 @@ pub(crate) async fn take_piece(inner: &Arc<Inner>, head: PieceHead, piece: Bytes
     let received = blocking(&*inner.blocking, move || Ok(Received::read(machine, position, incoming.writer)))
         .await
         .map_err(failed)?;
-    let received = received.map_err(refused)?;
+    let received = received.map_err(implausible)?;
     let snapshot = Snapshot { meta, snapshot: SnapshotData::Received(Mutex::new(received)) };
     let response = inner.raft.install_full_snapshot(head.vote, snapshot).await.map_err(failed)?;
     Ok(PieceReply::Taken { vote: response.vote })

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use crate::codec::{decode_position, encode_position};
 use crate::error::OpenError;
-use crate::private::create_private_file;
+use crate::permissions::create_private_file;
 use crate::types::LogPosition;
 
 /// Records after which a slot is synced.
@@ -34,7 +34,7 @@ const ENCODED_BYTES: usize = 76;
 
 /// What one slot claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Floor {
+pub(crate) struct AckWatermark {
     /// Starts of the directory.
     pub(crate) incarnation: u64,
     /// Sequence of the last vote.
@@ -47,14 +47,14 @@ pub(crate) struct Floor {
 
 /// Why the file tells nothing.
 #[derive(Debug)]
-pub(crate) enum FloorProblem {
+pub(crate) enum WatermarkProblem {
     /// Written by a build with another format.
     Version(u8),
     /// Missing or damaged.
     Damaged(&'static str),
 }
 
-impl FloorProblem {
+impl WatermarkProblem {
     pub(crate) fn refusal(self, path: &Path) -> OpenError {
         match self {
             Self::Version(found) => {
@@ -66,59 +66,59 @@ impl FloorProblem {
 }
 
 /// The open file.
-pub(crate) struct FloorFile {
+pub(crate) struct AckWatermarkFile {
     file: File,
     path: PathBuf,
     sequence: u64,
-    floor: Floor,
+    watermark: AckWatermark,
     records_since_sync: u64,
 }
 
-impl FloorFile {
+impl AckWatermarkFile {
     /// Creates the file with both slots synced.
-    pub(crate) fn create(path: &Path, floor: Floor) -> io::Result<()> {
+    pub(crate) fn create(path: &Path, watermark: AckWatermark) -> io::Result<()> {
         let file = create_private_file(path)?;
-        let mut this = Self { file, path: path.to_path_buf(), sequence: 0, floor, records_since_sync: 0 };
-        this.write_both(floor)
+        let mut this = Self { file, path: path.to_path_buf(), sequence: 0, watermark, records_since_sync: 0 };
+        this.write_both(watermark)
     }
 
     /// Opens the file and reads the newest valid slot.
-    pub(crate) fn open(path: &Path) -> io::Result<Result<Self, FloorProblem>> {
+    pub(crate) fn open(path: &Path) -> io::Result<Result<Self, WatermarkProblem>> {
         let file = match OpenOptions::new().read(true).write(true).open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Err(FloorProblem::Damaged("it is missing")));
+                return Ok(Err(WatermarkProblem::Damaged("it is missing")));
             }
             Err(error) => return Err(error),
         };
-        let mut newest: Option<(u64, Floor)> = None;
+        let mut newest: Option<(u64, AckWatermark)> = None;
         for slot in 0..2 {
             let mut bytes = [0; ENCODED_BYTES];
             let read = read_up_to(&file, &mut bytes, slot * SLOT_BYTES)?;
             match (read == ENCODED_BYTES).then(|| decode(&bytes)).flatten() {
                 Some(Ok(found)) => newest = newest.filter(|older| older.0 > found.0).or(Some(found)),
-                Some(Err(version)) => return Ok(Err(FloorProblem::Version(version))),
+                Some(Err(version)) => return Ok(Err(WatermarkProblem::Version(version))),
                 None => {}
             }
         }
-        let Some((sequence, floor)) = newest else {
-            return Ok(Err(FloorProblem::Damaged("neither of its two slots matches its checksum")));
+        let Some((sequence, watermark)) = newest else {
+            return Ok(Err(WatermarkProblem::Damaged("neither of its two slots matches its checksum")));
         };
-        Ok(Ok(Self { file, path: path.to_path_buf(), sequence, floor, records_since_sync: 0 }))
+        Ok(Ok(Self { file, path: path.to_path_buf(), sequence, watermark, records_since_sync: 0 }))
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    pub(crate) fn floor(&self) -> Floor {
-        self.floor
+    pub(crate) fn watermark(&self) -> AckWatermark {
+        self.watermark
     }
 
     /// Claims more, after the barrier that made it true. Synced when asked or when due.
-    pub(crate) fn raise(&mut self, floor: Floor, records: u64, sync: bool) -> io::Result<()> {
+    pub(crate) fn raise(&mut self, watermark: AckWatermark, records: u64, sync: bool) -> io::Result<()> {
         self.records_since_sync += records;
-        self.write_next(floor)?;
+        self.write_next(watermark)?;
         if sync || self.records_since_sync >= SYNC_RECORDS {
             self.file.sync_data()?;
             self.records_since_sync = 0;
@@ -128,12 +128,12 @@ impl FloorFile {
 
     /// Claims less, durably in both slots, before a truncation makes it so.
     pub(crate) fn lower(&mut self, last: Option<LogPosition>) -> io::Result<()> {
-        self.write_both(Floor { last, ..self.floor })
+        self.write_both(AckWatermark { last, ..self.watermark })
     }
 
-    fn write_both(&mut self, floor: Floor) -> io::Result<()> {
+    fn write_both(&mut self, watermark: AckWatermark) -> io::Result<()> {
         for _ in 0..2 {
-            self.write_next(floor)?;
+            self.write_next(watermark)?;
             // One at a time: the valid slot that remains if this one is torn must not be overwritten yet.
             self.file.sync_data()?;
         }
@@ -141,10 +141,10 @@ impl FloorFile {
         Ok(())
     }
 
-    fn write_next(&mut self, floor: Floor) -> io::Result<()> {
+    fn write_next(&mut self, watermark: AckWatermark) -> io::Result<()> {
         let sequence = self.sequence + 1;
-        self.file.write_all_at(&encode(sequence, &floor), sequence % 2 * SLOT_BYTES)?;
-        (self.sequence, self.floor) = (sequence, floor);
+        self.file.write_all_at(&encode(sequence, &watermark), sequence % 2 * SLOT_BYTES)?;
+        (self.sequence, self.watermark) = (sequence, watermark);
         Ok(())
     }
 }
@@ -160,22 +160,22 @@ fn read_up_to(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-fn encode(sequence: u64, floor: &Floor) -> Vec<u8> {
+fn encode(sequence: u64, watermark: &AckWatermark) -> Vec<u8> {
     let mut out = Vec::with_capacity(ENCODED_BYTES);
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&sequence.to_le_bytes());
-    out.extend_from_slice(&floor.incarnation.to_le_bytes());
-    out.extend_from_slice(&floor.vote_sequence.to_le_bytes());
-    out.extend_from_slice(&floor.directory.to_le_bytes());
-    out.extend_from_slice(&u64::from(floor.last.is_some()).to_le_bytes());
-    out.extend_from_slice(&encode_position(floor.last.unwrap_or(LogPosition { term: 0, index: 0 })));
+    out.extend_from_slice(&watermark.incarnation.to_le_bytes());
+    out.extend_from_slice(&watermark.vote_sequence.to_le_bytes());
+    out.extend_from_slice(&watermark.directory.to_le_bytes());
+    out.extend_from_slice(&u64::from(watermark.last.is_some()).to_le_bytes());
+    out.extend_from_slice(&encode_position(watermark.last.unwrap_or(LogPosition { term: 0, index: 0 })));
     let crc = crc32c::crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
 
 /// A slot's sequence and content, or the version that this build does not read; nothing when damaged.
-fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<(u64, Floor), u8>> {
+fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<(u64, AckWatermark), u8>> {
     let (body, crc) = bytes.split_last_chunk::<4>()?;
     let (magic, fields) = body.split_first_chunk::<8>()?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*crc) || magic[..7] != MAGIC[..7] {
@@ -188,34 +188,34 @@ fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<Result<(u64, Floor), u8>> {
     let directory = u128::from_le_bytes(fields.get(24..40)?.try_into().ok()?);
     let position = decode_position(fields.get(48..64)?).ok()?;
     let last = (number(40)? != 0).then_some(position);
-    Some(Ok((number(0)?, Floor { incarnation: number(8)?, vote_sequence: number(16)?, directory, last })))
+    Some(Ok((number(0)?, AckWatermark { incarnation: number(8)?, vote_sequence: number(16)?, directory, last })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn floor(index: u64) -> Floor {
-        Floor { incarnation: 1, vote_sequence: 2, directory: 3, last: Some(LogPosition { term: 4, index }) }
+    fn watermark(index: u64) -> AckWatermark {
+        AckWatermark { incarnation: 1, vote_sequence: 2, directory: 3, last: Some(LogPosition { term: 4, index }) }
     }
 
     #[test]
     fn the_newest_slot_wins_and_a_torn_one_leaves_the_older() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("floor");
-        FloorFile::create(&path, floor(0)).unwrap();
+        AckWatermarkFile::create(&path, watermark(0)).unwrap();
         for index in 1..6 {
-            let mut file = FloorFile::open(&path).unwrap().unwrap();
-            assert_eq!(file.floor(), floor(index - 1));
-            file.raise(floor(index), 1, false).unwrap();
+            let mut file = AckWatermarkFile::open(&path).unwrap().unwrap();
+            assert_eq!(file.watermark(), watermark(index - 1));
+            file.raise(watermark(index), 1, false).unwrap();
         }
         let whole = std::fs::read(&path).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x10;
             std::fs::write(&path, &damaged).unwrap();
-            let found = FloorFile::open(&path).unwrap().unwrap().floor();
-            assert!(found == floor(5) || found == floor(4), "byte {at}: {found:?}");
+            let found = AckWatermarkFile::open(&path).unwrap().unwrap().watermark();
+            assert!(found == watermark(5) || found == watermark(4), "byte {at}: {found:?}");
         }
     }
 
@@ -223,15 +223,15 @@ mod tests {
     fn after_lowering_neither_slot_claims_more() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("floor");
-        FloorFile::create(&path, floor(9)).unwrap();
-        let mut file = FloorFile::open(&path).unwrap().unwrap();
+        AckWatermarkFile::create(&path, watermark(9)).unwrap();
+        let mut file = AckWatermarkFile::open(&path).unwrap().unwrap();
         file.lower(None).unwrap();
         let whole = std::fs::read(&path).unwrap();
         for slot in 0..2 {
             let mut damaged = whole.clone();
             damaged[slot * SLOT_BYTES as usize] ^= 1;
             std::fs::write(&path, &damaged).unwrap();
-            assert_eq!(FloorFile::open(&path).unwrap().unwrap().floor().last, None);
+            assert_eq!(AckWatermarkFile::open(&path).unwrap().unwrap().watermark().last, None);
         }
     }
 
@@ -240,6 +240,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("floor");
         std::fs::write(&path, vec![0; 8192]).unwrap();
-        assert!(FloorFile::open(&path).unwrap().is_err());
+        assert!(AckWatermarkFile::open(&path).unwrap().is_err());
     }
 }

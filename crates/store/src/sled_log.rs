@@ -13,7 +13,7 @@ const REMOVE_CHUNK: usize = 1024;
 pub(crate) type MetaValue = (u64, Vec<u8>);
 
 /// The open trees.
-pub(crate) struct Log {
+pub(crate) struct SledLog {
     db: sled::Db,
     log: sled::Tree,
     meta: sled::Tree,
@@ -21,7 +21,7 @@ pub(crate) struct Log {
     file: PathBuf,
 }
 
-impl Log {
+impl SledLog {
     pub(crate) fn new(db: sled::Db, file: &Path) -> sled::Result<Self> {
         let log = db.open_tree("log")?;
         let meta = db.open_tree("meta")?;
@@ -123,7 +123,7 @@ impl Log {
     }
 
     fn failure(&self, what: &'static str, error: &sled::Error) -> FatalError {
-        crate::barrier::io_failure(what, &self.file, error)
+        crate::fsync::io_failure(what, &self.file, error)
     }
 
     fn damaged(&self, what: String) -> FatalError {

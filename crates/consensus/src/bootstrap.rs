@@ -17,14 +17,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SAY_EVERY: u32 = 500;
 
 /// Forms the cluster, if that is this node's part, when all peers have answered.
-pub(crate) async fn form_when_due(inner: Arc<Inner>) {
+pub(crate) async fn bootstrap_when_ready(inner: Arc<Inner>) {
     if inner.config.peers.keys().next() != Some(&inner.config.node) {
         return;
     }
     for look in 1_u32.. {
-        match inner.peers.admission.is_formed() {
+        match inner.peers.guard.is_formed() {
             Some(true) => return,
-            Some(false) => return form(&inner).await,
+            Some(false) => return bootstrap(&inner).await,
             None if look.is_multiple_of(SAY_EVERY) => {
                 tracing::info!(
                     "waiting for every node of [peers]: at the first start of a cluster all of them are needed once"
@@ -45,7 +45,7 @@ fn founders(config: &Config) -> BTreeMap<u64, MemberAddresses> {
     config.peers.iter().map(addresses).collect()
 }
 
-async fn form(inner: &Inner) {
+async fn bootstrap(inner: &Inner) {
     let members = founders(&inner.config);
     tracing::info!(nodes = members.len(), cluster = %inner.config.cluster, "forming the cluster");
     match inner.raft.initialize(members).await {

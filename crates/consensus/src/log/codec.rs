@@ -9,7 +9,7 @@ use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use openraft::vote::{RaftLeaderId, RaftVote};
 
-use crate::types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_of};
+use crate::raft_types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_of};
 
 const KIND_BLANK: u8 = 0;
 const KIND_NORMAL: u8 = 1;

@@ -15,10 +15,10 @@ use openraft::{OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::codec;
-use crate::consensus::FatalHook;
-use crate::log_size::LogSize;
-use crate::types::{Entry, LogId, TypeConfig, Vote, log_id_of, position_of};
+use crate::application::FatalHook;
+use crate::log::codec;
+use crate::log::log_size::LogSize;
+use crate::raft_types::{Entry, LogId, TypeConfig, Vote, log_id_of, position_of};
 
 /// Bytes of entries handed to one append to a follower, beyond the first entry.
 const READ_BYTES: usize = 2 * 1024 * 1024;
@@ -343,7 +343,10 @@ mod tests {
         let (_directory, mut log) = store_with(&[1, 1, 3, 3, 3]).await;
         log.save_committed(Some(log_id_of(LogPosition { term: 3, index: 3 }))).await.unwrap();
         let written = Entry {
-            payload: openraft::EntryPayload::Normal(crate::types::Stamped { clock_ms: 1, payload: "another".into() }),
+            payload: openraft::EntryPayload::Normal(crate::raft_types::Stamped {
+                clock_ms: 1,
+                payload: "another".into(),
+            }),
             ..blank(3, 3)
         };
         for (request, stops) in [

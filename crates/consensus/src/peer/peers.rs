@@ -1,0 +1,112 @@
+//! The transport as the rest of consensus uses it: calls whose rejections are looked at once, here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
+use crate::peer::directory_claim::condemns;
+use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
+use crate::peer::transport::{PeerKind, Transport, TransportError};
+
+/// The codes come from outside: no more than this many are remembered, or logged.
+const LOGGED_MAX: usize = 256;
+
+/// Calls to peers. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Peers {
+    pub(crate) node: u64,
+    transport: Arc<dyn Transport>,
+    pub(crate) guard: Arc<RollbackGuard>,
+    /// Rejections already logged, by peer and code: once each, not once per heartbeat.
+    logged: Arc<Mutex<BTreeSet<(u64, String)>>>,
+}
+
+/// Rejections that come and go as nodes start, stop and take turns in leading: nothing to warn of.
+const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", crate::failure_detector::GOING_DOWN, "stopped"];
+
+impl Peers {
+    pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, guard: Arc<RollbackGuard>) -> Peers {
+        Peers { node, transport, guard, logged: Arc::default() }
+    }
+
+    pub(crate) async fn call(
+        &self,
+        to: u64,
+        kind: PeerKind,
+        body: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, TransportError> {
+        let is_raft = !matches!(kind, PeerKind::Admission | PeerKind::Lifeline);
+        if is_raft && !self.guard.may_call(to) {
+            return Err(TransportError::Unreachable(format!("node {to} has not confirmed this node's start yet")));
+        }
+        let result = self.transport.call(to, kind, body, deadline).await;
+        if let Err(TransportError::Rejected { code, detail }) = &result {
+            self.handle_rejection(to, kind, code, detail);
+        }
+        result
+    }
+
+    pub(crate) fn learn(&self, node: u64, address: &str) {
+        if node != self.node {
+            self.transport.learn(node, address);
+        }
+    }
+
+    pub(crate) fn forget(&self, node: u64) {
+        self.transport.forget(node);
+        self.guard.forget(node);
+        self.logged.lock().retain(|(peer, _)| *peer != node);
+    }
+
+    fn handle_rejection(&self, to: u64, kind: PeerKind, code: &str, detail: &str) {
+        match code {
+            CODE_NOT_ADMITTED => return,
+            CODE_START_UNCONFIRMED => return self.guard.claim_again(to),
+            _ => {}
+        }
+        if TRANSIENT_CODES.contains(&code) {
+            return tracing::debug!(peer = to, code, detail, "a peer rejects calls of this node for now");
+        }
+        // Starts are compared in the answers to claims alone; the directory's id is, by `PeerAuth`, for every call.
+        if condemns(code) && (kind == PeerKind::Admission || code == CODE_DIRECTORY_CHANGED) {
+            // This node has forgotten what it voted for, or acknowledged. It must not take part.
+            return self.guard.condemn(&format!("node {to} does not accept this node: {detail}"));
+        }
+        let mut logged = self.logged.lock();
+        if logged.len() < LOGGED_MAX && logged.insert((to, code.to_owned())) {
+            tracing::warn!(peer = to, code, detail, "a peer rejects calls of this node");
+        }
+    }
+}
+
+/// Between two lines about the same peer and kind.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// When each (peer, kind) was last logged: bounded, since only members get this far. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct RefusalLog {
+    logged: Arc<Mutex<BTreeMap<(u64, PeerKind), Instant>>>,
+}
+
+impl RefusalLog {
+    /// `what` of `peer` was refused: a request, a proposal or an answer.
+    pub(crate) fn note(&self, peer: u64, kind: PeerKind, what: &'static str, why: &str) {
+        metrics::counter!("lockkeeper_peer_messages_refused_total", "kind" => kind.as_str(), "what" => what)
+            .increment(1);
+        let now = Instant::now();
+        {
+            let mut logged = self.logged.lock();
+            if logged.get(&(peer, kind)).is_some_and(|at| now - *at < QUIET) {
+                return;
+            }
+            logged.insert((peer, kind), now);
+        }
+        tracing::error!(peer, %kind, why, "refused a {what} of a peer: it is broken, or it is not what it says");
+    }
+}
