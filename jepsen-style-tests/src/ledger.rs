@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 use lockkeeper_api::watch::{Change, ChangeKind};
+use lockkeeper_checkers::lives::{Event, Life, lives};
 
 use crate::cluster::Cluster;
 use crate::http::Api;
-use crate::judge::queue::{self, Event, Life};
 use crate::record::boot_us;
 use crate::sse::{self, Seen};
 use crate::verdict::{Failed, broken};
@@ -253,7 +253,7 @@ fn together<T: Ord + Clone + std::fmt::Debug>(
 /// # Errors
 /// The history has a hole.
 pub fn requests(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Life>, Failed> {
-    let lives = queue::lives(events, &format!("/locks/{lock}")).map_err(Failed::Broken)?;
+    let lives = lives(events, &format!("/locks/{lock}")).map_err(Failed::Broken)?;
     Ok(lives.into_iter().filter(Life::is_request).collect())
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use lockkeeper_checkers::replay::Promotion;
+
 use crate::cluster::Cluster;
 use crate::http::{Api, metric_sum};
 use crate::judge::counts::{self, Sample, Window};
-use crate::judge::queue::Promotion;
 use crate::record::boot_us;
 use crate::verdict::{Failed, broken};
 

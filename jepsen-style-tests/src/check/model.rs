@@ -322,9 +322,10 @@ fn told_rightly(reply: &Reply, before: Option<i32>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event;
+
     use super::*;
     use crate::check::Verdict;
-    use crate::judge::queue::Event;
     use crate::ledger::DataSet;
 
     const PATH: &str = "/registers/a";

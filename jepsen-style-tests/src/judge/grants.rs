@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::judge::queue::Life;
+use lockkeeper_checkers::lives::Life;
+
 use crate::record::{Record, What};
 
 /// One grant, as its client told it.

@@ -1,6 +1,7 @@
 //! The judges: pure functions from histories to a verdict, each with tests that feed it histories which must not pass.
 //!
-//! Two kinds of history come in: what the cluster's log did to nodes ([`queue`], from watches) and what clients told ([`grants`],
+//! Two kinds of history come in: what the cluster's log did to nodes
+//! ([`lockkeeper_checkers::lives`], from watches) and what clients told ([`grants`],
 //! [`gates`], [`pauses`], [`streaks`]). No judge looks at a clock or a network, and none believes the library that is on trial about more than what it told
 //! its caller.
 
@@ -8,6 +9,5 @@ pub mod counts;
 pub mod gates;
 pub mod grants;
 pub mod pauses;
-pub mod queue;
 pub mod streaks;
 pub mod timing;

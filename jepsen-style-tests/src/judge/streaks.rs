@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use lockkeeper_checkers::lives::Life;
+
 use crate::judge::grants::Grant;
-use crate::judge::queue::Life;
 
 /// The hands that one grant went through inside a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::lives::Life;
+use lockkeeper_checkers::replay::{Replay, replay};
+
 use super::kills::{Kills, calm, kill_one};
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
-use crate::judge::{counts, grants, queue};
+use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
 use crate::sampler::Sampler;
 use crate::stats::{Summary, millis};
@@ -56,20 +59,20 @@ pub(super) async fn run(context: &Context) -> Outcome {
     cluster.agree(Duration::from_secs(20)).await?;
 
     let judged = judge(&told, &ledger::requests(&events, LOCK)?, &counter, &tokens)?;
-    let owed = judged.course.promotions.len() + judged.course.went_waiting;
+    let owed = judged.replay.promotions.len() + judged.replay.went_waiting;
     let counted = sampler.total();
     if counted > owed as f64 {
         return broken(format!("{counted} notifications, the log owes at most {owed}"));
     }
-    let windows = sampler.windows(&judged.course.promotions, &seen_us);
+    let windows = sampler.windows(&judged.replay.promotions, &seen_us);
     counts::in_calm(&windows).map_err(Failed::Broken)?;
     let in_calm: f64 = windows.iter().map(|window| window.counted).sum();
     let calm_owed: (usize, usize) =
         windows.iter().fold((0, 0), |sum, window| (sum.0 + window.certain, sum.1 + window.possible));
     context.story.say(format!(
         "{} waiters came to hold and {} went waiting: {counted} notifications known; in {} calm windows {in_calm} for {} to {} owed",
-        judged.course.promotions.len(),
-        judged.course.went_waiting,
+        judged.replay.promotions.len(),
+        judged.replay.went_waiting,
         windows.len(),
         calm_owed.0,
         calm_owed.1
@@ -136,10 +139,10 @@ struct Judged {
     counter: u64,
     never: usize,
     waits: String,
-    course: queue::Course,
+    replay: Replay,
 }
 
-fn judge(told: &grants::Told, requests: &[queue::Life], counter: &Path, tokens: &Path) -> Result<Judged, Failed> {
+fn judge(told: &grants::Told, requests: &[Life], counter: &Path, tokens: &Path) -> Result<Judged, Failed> {
     grants::exclusive(&told.grants, requests).map_err(Failed::Broken)?;
     let never = grants::none_passed_over(&told.grants, requests).map_err(Failed::Broken)?;
     let text = std::fs::read_to_string(counter)?;
@@ -161,9 +164,9 @@ fn judge(told: &grants::Told, requests: &[queue::Life], counter: &Path, tokens: 
     let waits: Vec<Duration> =
         told.grants.iter().map(|grant| Duration::from_micros(grant.granted_us - grant.asked_us)).collect();
     let waits = Summary::of(&waits).map_or_else(String::new, |waits| waits.to_string());
-    let course = queue::course(requests, 1);
-    if course.left > 0 {
-        return broken(format!("{} requests stand in the queue at the end of the log", course.left));
+    let replay = replay(requests);
+    if replay.left > 0 {
+        return broken(format!("{} requests stand in the queue at the end of the log", replay.left));
     }
-    Ok(Judged { counter: value, never, waits, course })
+    Ok(Judged { counter: value, never, waits, replay })
 }

@@ -8,10 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
+use lockkeeper_checkers::lives::{Event, Life, lives};
+use lockkeeper_checkers::replay::{inside, replay, token_of};
 
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
-use crate::judge::{grants, queue};
+use crate::judge::grants;
 use crate::ledger::{self, Ledger};
 use crate::pulse::{Pulse, Syncs};
 use crate::record::{Record, What, boot_us};
@@ -118,25 +120,25 @@ fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<V
     CLIENTS.iter().enumerate().map(start).collect()
 }
 
-fn judge_log(told: &grants::Told, events: &BTreeSet<queue::Event>) -> Result<String, Failed> {
+fn judge_log(told: &grants::Told, events: &BTreeSet<Event>) -> Result<String, Failed> {
     let mut queues = BTreeMap::new();
     for number in 0..LOCKS {
         let lock = format!("{PREFIX}-{number}");
         queues.insert(lock.clone(), ledger::requests(events, &lock)?);
     }
     grants::together(&told.grants, &queues).map_err(Failed::Broken)?;
-    let insides = queue::lives(events, INSIDE).map_err(Failed::Broken)?;
+    let insides = lives(events, INSIDE).map_err(Failed::Broken)?;
     let mut stood = 0;
     for (lock, requests) in &queues {
         let tokens: BTreeSet<u64> = requests.iter().map(|request| request.token).collect();
-        let here: Vec<queue::Life> = insides
+        let here: Vec<Life> = insides
             .iter()
-            .filter(|life| queue::token_of(&life.name).is_some_and(|token| tokens.contains(&token)))
+            .filter(|life| token_of(&life.name).is_some_and(|token| tokens.contains(&token)))
             .cloned()
             .collect();
         stood += here.len();
-        queue::inside(requests, &here, 1).map_err(|what| Failed::Broken(format!("{lock}: {what}")))?;
-        let left = queue::course(requests, 1).left;
+        inside(requests, &here, 1).map_err(|what| Failed::Broken(format!("{lock}: {what}")))?;
+        let left = replay(requests).left;
         if left > 0 {
             return broken(format!("{left} requests stand in the queue of {lock} at the end of the log"));
         }

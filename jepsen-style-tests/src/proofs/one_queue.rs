@@ -15,11 +15,14 @@ mod judge;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use lockkeeper_checkers::lives::Life;
+use lockkeeper_checkers::replay::replay;
+
 use self::contenders::{Contenders, Libraries, TTL, Task};
 use self::counter::{Counter, Entry, Kind, What};
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
-use crate::judge::{grants, queue};
+use crate::judge::grants;
 use crate::ledger::{self, Ledger};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
@@ -128,21 +131,16 @@ fn note(context: &Context, log: &[Entry]) {
     }
 }
 
-fn judge_queue(
-    log: &[Entry],
-    value: u64,
-    requests: &[queue::Life],
-    seen_us: &BTreeMap<u64, u64>,
-) -> Result<String, Failed> {
+fn judge_queue(log: &[Entry], value: u64, requests: &[Life], seen_us: &BTreeMap<u64, u64>) -> Result<String, Failed> {
     let by_kind = judge::increments(log, value).map_err(Failed::Broken)?;
     judge::shares(&by_kind).map_err(Failed::Broken)?;
     let refused = judge::refusals(log, requests, seen_us).map_err(Failed::Broken)?;
     let granted = judge::grants(log, LOCK);
     grants::exclusive(&granted, requests).map_err(Failed::Broken)?;
     let never = grants::none_passed_over(&granted, requests).map_err(Failed::Broken)?;
-    let course = queue::course(requests, 1);
-    if course.left > 0 {
-        return broken(format!("{} requests stand in the queue at the end of the log", course.left));
+    let replay = replay(requests);
+    if replay.left > 0 {
+        return broken(format!("{} requests stand in the queue at the end of the log", replay.left));
     }
     let suspended = judge::suspended(log);
     if suspended == 0 {

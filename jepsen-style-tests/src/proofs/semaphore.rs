@@ -8,11 +8,13 @@
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
+use lockkeeper_checkers::lives::lives;
+use lockkeeper_checkers::replay::{inside, replay};
 
 use super::kills::{Kills, calm, kill_one};
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
-use crate::judge::{counts, grants, queue};
+use crate::judge::{counts, grants};
 use crate::ledger::{self, Ledger};
 use crate::sampler::Sampler;
 use crate::stats::millis;
@@ -67,17 +69,17 @@ pub(super) async fn run(context: &Context) -> Outcome {
     cluster.agree(Duration::from_secs(20)).await?;
 
     let requests = ledger::requests(&events, LOCK)?;
-    let insides = queue::lives(&events, INSIDE).map_err(Failed::Broken)?;
-    let most = queue::inside(&requests, &insides, usize::from(PERMITS)).map_err(Failed::Broken)?;
-    let course = queue::course(&requests, usize::from(PERMITS));
-    if course.left > 0 {
-        return broken(format!("{} requests stand in the queue at the end of the log", course.left));
+    let insides = lives(&events, INSIDE).map_err(Failed::Broken)?;
+    let most = inside(&requests, &insides, usize::from(PERMITS)).map_err(Failed::Broken)?;
+    let replay = replay(&requests);
+    if replay.left > 0 {
+        return broken(format!("{} requests stand in the queue at the end of the log", replay.left));
     }
-    let (counted, owed) = (sampler.total(), course.promotions.len());
+    let (counted, owed) = (sampler.total(), replay.promotions.len());
     if counted > owed as f64 {
         return broken(format!("{counted} notifications, and {owed} waiters came to hold a freed permit"));
     }
-    let windows = sampler.windows(&course.promotions, &seen_us);
+    let windows = sampler.windows(&replay.promotions, &seen_us);
     counts::in_calm(&windows).map_err(Failed::Broken)?;
     let in_calm: f64 = windows.iter().map(|window| window.counted).sum();
     let (certain, possible) =

@@ -6,10 +6,11 @@
 
 use std::time::Duration;
 
+use lockkeeper_checkers::lives::Life;
+
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::judge::grants::Told;
-use crate::judge::queue::Life;
 use crate::judge::streaks::{Fairness, Streak, fair};
 use crate::ledger::{self, Ledger};
 use crate::record::{Record, What};

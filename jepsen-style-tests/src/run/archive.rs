@@ -5,10 +5,10 @@ use std::io::{self, BufWriter, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
+use lockkeeper_checkers::lives;
 use serde::{Deserialize, Serialize};
 
 use crate::history::{Event, History};
-use crate::judge::queue;
 use crate::ledger::DataSet;
 use crate::record;
 use crate::workload::Recorded;
@@ -84,7 +84,7 @@ pub fn load(dir: &Path) -> io::Result<Recorded> {
         match did {
             Did::Set => drop(run.data.insert(DataSet { zxid, path })),
             Did::Created | Did::Deleted => {
-                run.log.insert(queue::Event { zxid, created: did == Did::Created, path });
+                run.log.insert(lives::Event { zxid, created: did == Did::Created, path });
             }
         }
     }
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_saved_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
-        let event = |zxid, created| queue::Event { zxid, created, path: format!("/n{zxid}") };
+        let event = |zxid, created| lives::Event { zxid, created, path: format!("/n{zxid}") };
         let run = Recorded {
             log: [event(3, true), event(5, false)].into(),
             data: [DataSet { zxid: 4, path: "/n3".into() }].into(),

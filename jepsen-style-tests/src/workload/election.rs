@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use lockkeeper_checkers::lives::{self, Life};
+use lockkeeper_checkers::places::{holds_after, places};
 use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::recipes::{Leader, Leadership, RecipeError};
@@ -21,7 +23,6 @@ use super::tells::{self, Granted, Under};
 use super::{ClientContext, Recorded, Teller, Workload, hand};
 use crate::check::{Check, locks};
 use crate::history::{Ended, History};
-use crate::judge::queue::{self, Life};
 
 const OFFICES: [&str; 2] = ["jepsen/a", "jepsen/b"];
 const LOCKS: [&str; 2] = ["elections/jepsen/a", "elections/jepsen/b"];
@@ -196,8 +197,8 @@ fn announced_in_office(run: &Recorded) -> Check {
     const OF: &str = "P1";
     let mut announced = 0;
     for (office, lock) in OFFICES.iter().zip(LOCKS) {
-        let nodes = queue::lives(&run.log, &format!("/elections/{office}/_leader"));
-        let (nodes, places) = match (nodes, locks::places(&run.log, lock)) {
+        let nodes = lives::lives(&run.log, &format!("/elections/{office}/_leader"));
+        let (nodes, places) = match (nodes, places(&run.log, lock)) {
             (Ok(nodes), Ok(places)) => (nodes, places),
             (Err(why), _) | (_, Err(why)) => return Check::unknown(NAME, OF, why),
         };
@@ -205,7 +206,7 @@ fn announced_in_office(run: &Recorded) -> Check {
             let Ok(token) = name.parse::<u64>() else {
                 return Check::unknown(NAME, OF, format!("a leader's node is called {name}"));
             };
-            if let Err(why) = locks::holds_after(&places, token, *zxid) {
+            if let Err(why) = holds_after(&places, token, *zxid) {
                 let detail = format!("{office}: token {token} was announced at zxid {zxid} without holding the office");
                 let check = Check::invalid(NAME, OF, detail, vec![why]);
                 return Check { at_us: run.seen_us.get(zxid).copied(), ..check };
@@ -226,7 +227,7 @@ fn observed_in_order(run: &Recorded) -> Check {
     let spoken = spoken(&run.history);
     let mut queues = BTreeMap::new();
     for (office, lock) in OFFICES.iter().zip(LOCKS) {
-        match locks::places(&run.log, lock) {
+        match places(&run.log, lock) {
             Ok(places) => queues.insert(*office, places),
             Err(why) => return Check::unknown(NAME, OF, why),
         };
@@ -245,7 +246,7 @@ fn observed_in_order(run: &Recorded) -> Check {
             Check { at_us: Some(event.at_us), ..check }
         };
         let places = queues.get(office.as_str()).map(Vec::as_slice).unwrap_or_default();
-        if let Err(why) = locks::holds_after(places, token, zxid) {
+        if let Err(why) = holds_after(places, token, zxid) {
             return broken(format!("somebody was observed who did not lead: {why}"));
         }
         if heard != "elected" && !spoken.get(&token).is_some_and(|said| said.contains(&heard)) {
@@ -276,12 +277,12 @@ fn spoken(history: &History) -> BTreeMap<u64, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event as Logged;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, Kind};
-    use crate::judge::queue::Event as Logged;
 
     /// Tokens 10 and 11 stand in one queue, the first goes at 20, and both announce themselves.
     fn run(second_announced: u64, observed: &[(u64, u64, &str)]) -> Recorded {

@@ -149,7 +149,7 @@ async fn look_out(context: ClientContext) -> Result<(), String> {
         for lock in LOCKS {
             let Ok(view) = hand.client.lock(lock).await else { continue };
             for place in view.holders.iter().chain(&view.queue) {
-                let name = place.path.rsplit('/').next().and_then(locks::names::parse);
+                let name = place.path.rsplit('/').next().and_then(lockkeeper_checkers::name::parse);
                 let (Some(until_ms), Some(dead)) = (place.delayed_until_ms, name.and_then(|name| name.keeps_place_of))
                 else {
                     continue;

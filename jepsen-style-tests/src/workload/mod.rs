@@ -33,7 +33,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::check::Check;
 use crate::history::{Event, History, Kind};
-use crate::judge;
 use crate::nemesis::FaultRecord;
 use crate::record::boot_us;
 
@@ -128,7 +127,7 @@ pub struct Recorded {
     /// What the clients told.
     pub history: History,
     /// What the watches of all nodes told of the tree, in the replicated order.
-    pub log: std::collections::BTreeSet<judge::queue::Event>,
+    pub log: std::collections::BTreeSet<lockkeeper_checkers::lives::Event>,
     /// What the same watches told of data that was set.
     pub data: std::collections::BTreeSet<crate::ledger::DataSet>,
     /// When the first node told of a transaction: by zxid, on the boot clock.

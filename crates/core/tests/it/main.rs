@@ -6,3 +6,4 @@
 mod endings;
 mod golden;
 mod model;
+mod names;

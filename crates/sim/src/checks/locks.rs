@@ -6,33 +6,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::name;
+use lockkeeper_checkers::queue::{Entry, Queue};
 use lockkeeper_core::{
     Actor, Command, Event, FencingToken, IfHolding, LockName, NodeEventKind, Op, Refusal, Reply, SessionEnd,
 };
 
 use super::Checked;
 use super::change::Change;
-use super::names::{self, Name, Room};
 
-/// A place in a queue.
-#[derive(Clone, Debug)]
-struct Place {
-    name: Name,
-    token: u64,
-    session: Option<u64>,
-    /// The replicated clock when it was made.
-    since_ms: u64,
-}
-
-/// By sequence and name, as the queue stands.
-type Queue = BTreeMap<(u64, String), Place>;
-
-/// From when and until when a request held one lock, by zxid: from the first to before the second.
+/// Who made a request or a kept place, and when.
 #[derive(Clone, Copy, Debug)]
-struct Span {
-    from: u64,
-    to: Option<u64>,
+struct Made {
+    session: Option<u64>,
+    /// The replicated clock.
+    at_ms: u64,
 }
+
+type Place = Entry<Made>;
 
 /// Who was woken, or might have been, by what went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,11 +46,10 @@ pub enum Stands {
 /// See the module's text.
 #[derive(Debug, Default)]
 pub struct Locks {
-    queues: BTreeMap<String, Queue>,
+    queues: BTreeMap<String, Queue<Made>>,
     /// The last place given in a queue's present life, and the last token ever given in it.
     last_sequence: BTreeMap<String, u64>,
     last_token: BTreeMap<String, u64>,
-    held: BTreeMap<(String, u64), Vec<Span>>,
     /// Which locks a token asks for.
     wholes: BTreeMap<u64, BTreeSet<String>>,
     /// The token of each request.
@@ -105,7 +95,7 @@ impl Locks {
         entitled: &mut Entitled,
     ) -> Checked {
         let mut touched = BTreeSet::new();
-        let mut gone: Vec<(String, Place)> = Vec::new();
+        let mut gone: Vec<(&str, &str, Place)> = Vec::new();
         let due = self.delays_due(events);
         let was = self.waiting_for(events);
         for event in events {
@@ -117,26 +107,24 @@ impl Locks {
                     self.last_sequence.remove(lock);
                 }
             }
-            let Some((lock, last)) = names::lock_and_name(path) else { continue };
-            let Some(name) = names::read(last) else { continue };
+            let Some((lock, node)) = name::lock_and_name(path) else { continue };
+            let Some(name) = name::parse(node) else { continue };
             touched.insert(lock.to_owned());
             match kind {
                 NodeEventKind::Deleted => {
-                    let place = self.queues.get_mut(lock).and_then(|queue| queue.remove(&(name.sequence, last.into())));
+                    let place = self.queues.get_mut(lock).and_then(|queue| queue.remove(node, &name));
                     let place = place.ok_or_else(|| format!("{path} went at {zxid}, and was not there"))?;
                     self.may_go(lock, &place, change)?;
-                    gone.push((lock.to_owned(), place));
+                    gone.push((lock, node, place));
                 }
                 NodeEventKind::Created => {
-                    // Renamed by a downgrade: it stays the same request.
-                    let same = gone
-                        .iter()
-                        .find(|(of, place)| of == lock && place.name.uuid == name.uuid && name.uuid.is_some());
-                    let place = match same {
-                        Some((_, place)) => Place { name, ..place.clone() },
-                        None => Place { name, token: zxid, session, since_ms: change.clock_ms },
+                    // A downgrade: it stays the same request.
+                    let writer = gone.iter().find(|(of, writer, _)| *of == lock && name::is_downgrade(writer, node));
+                    let place = match writer {
+                        Some((.., writer)) => Place { name, ..writer.clone() },
+                        None => Place { name, token: zxid, value: Made { session, at_ms: change.clock_ms } },
                     };
-                    self.enter(lock, last, place, same.is_some(), zxid)?;
+                    self.enter(lock, node, place, writer.is_some(), zxid)?;
                 }
                 NodeEventKind::DataChanged | NodeEventKind::ChildrenChanged => {}
             }
@@ -150,41 +138,20 @@ impl Locks {
         Ok(())
     }
 
-    /// Those whose nearest blocker goes in these events, by the queues as they are before.
+    /// The requests whose blocker goes in these events, by the queues as they are before.
     fn waiting_for(&self, events: &[Event]) -> Vec<String> {
         let mut waiting = Vec::new();
         for event in events {
             let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { continue };
-            let Some((lock, last)) = names::lock_and_name(path.as_str()) else { continue };
-            let (Some(name), Some(queue)) = (names::read(last), self.queues.get(lock)) else { continue };
-            let key = (name.sequence, last.to_owned());
-            let mut behind =
-                queue.range((std::ops::Bound::Excluded(&key), std::ops::Bound::Unbounded)).map(|(_, place)| place);
-            if matches!(name.room, Room::Permits(_)) {
-                continue;
-            }
-            if name.room == Room::Readers {
-                // Only a writer right behind it waits for a reader.
-                waiting.extend(behind.next().filter(|place| place.name.room == Room::Alone));
-            } else {
-                let mut first = true;
-                for place in behind {
-                    let readers = place.name.room == Room::Readers;
-                    if first || readers {
-                        waiting.push(place);
-                    }
-                    if !readers {
-                        break;
-                    }
-                    first = false;
-                }
-            }
+            let Some((lock, node)) = name::lock_and_name(path.as_str()) else { continue };
+            let (Some(name), Some(queue)) = (name::parse(node), self.queues.get(lock)) else { continue };
+            waiting.extend(queue.waiting_for(node, &name).into_iter().filter_map(|place| place.name.uuid.clone()));
         }
-        waiting.into_iter().filter_map(|place| place.name.uuid.clone()).collect()
+        waiting
     }
 
-    fn enter(&mut self, lock: &str, last: &str, place: Place, renamed: bool, zxid: u64) -> Checked {
-        let delay = place.name.stands_for.is_some();
+    fn enter(&mut self, lock: &str, node: &str, place: Place, renamed: bool, zxid: u64) -> Checked {
+        let delay = place.name.keeps_place_of.is_some();
         if let Some(uuid) = place.name.uuid.as_ref().filter(|uuid| self.left.contains(*uuid)) {
             return Err(format!(
                 "request {uuid} came into the queue of {lock} at {zxid}, after its client was told that it is no more"
@@ -206,23 +173,23 @@ impl Locks {
                 self.tokens.insert(uuid.clone(), token);
             }
         }
-        self.queues.entry(lock.to_owned()).or_default().insert((place.name.sequence, last.to_owned()), place);
+        self.queues.entry(lock.to_owned()).or_default().insert(node, place);
         Ok(())
     }
 
     /// A dead holder's place is kept for as long as it had asked for, unless somebody takes it by force.
     fn may_go(&mut self, lock: &str, place: &Place, change: &Change<'_>) -> Checked {
-        if place.name.stands_for.is_none() {
+        if place.name.keeps_place_of.is_none() {
             return self.request_may_go(lock, place, change);
         }
         let forced = matches!(change.command, Command::Do { op: Op::ForceRelease { .. }, .. });
-        let until_ms = place.since_ms + place.name.delay_ms;
+        let until_ms = place.value.at_ms + u64::from(place.name.delay_ms);
         if forced || change.clock_ms >= until_ms {
             return Ok(());
         }
         Err(format!(
             "the delay of lock {lock} for token {:?} ended at {} ms, and was to be kept until {until_ms} ms",
-            place.name.stands_for, change.clock_ms
+            place.name.keeps_place_of, change.clock_ms
         ))
     }
 
@@ -237,7 +204,7 @@ impl Locks {
                 Op::Release { token: named, .. }
                 | Op::Withdraw { token: named, .. }
                 | Op::Downgrade { token: named, .. } => {
-                    named.0 == token && session.map(|session| session.0) == place.session
+                    named.0 == token && session.map(|session| session.0) == place.value.session
                 }
                 Op::ForceRelease { token: named, .. } => named.0 == token,
                 Op::Abandon { token: named, .. } => {
@@ -257,7 +224,7 @@ impl Locks {
         if good {
             return Ok(());
         }
-        Err(format!("token {token} of session {:?} left the queue of {lock} by {command:?}", place.session))
+        Err(format!("token {token} of session {:?} left the queue of {lock} by {command:?}", place.value.session))
     }
 
     /// What is held by sessions that expire in these events and must stay closed.
@@ -266,7 +233,8 @@ impl Locks {
         for event in events {
             let Event::SessionEnded { session, cause: SessionEnd::Expired, .. } = event else { continue };
             for (lock, queue) in &self.queues {
-                let own = queue.values().filter(|place| place.session == Some(session.0) && place.name.delay_ms > 0);
+                let own =
+                    queue.entries().filter(|place| place.value.session == Some(session.0) && place.name.delay_ms > 0);
                 due.extend(own.filter(|place| self.holds_whole(place.token)).map(|place| (lock.clone(), place.token)));
             }
         }
@@ -274,53 +242,33 @@ impl Locks {
     }
 
     fn has_delay(&self, lock: &str, token: u64, zxid: u64) -> Checked {
-        let kept =
-            self.queues.get(lock).is_some_and(|queue| queue.values().any(|place| place.name.stands_for == Some(token)));
+        let mut places = self.queues.get(lock).into_iter().flat_map(Queue::entries);
+        let kept = places.any(|place| place.name.keeps_place_of == Some(token));
         if kept {
             return Ok(());
         }
         Err(format!("the holder of lock {lock} with token {token} expired at {zxid}, and its place is not kept"))
     }
 
-    /// Works out who holds these locks now. Gives the uuids of those who have only just got a permit.
+    /// Works out who holds these locks now. Gives the uuids of those that have just been given a permit.
     fn settle(&mut self, touched: &BTreeSet<String>, zxid: u64) -> Vec<String> {
         let mut gained = Vec::new();
         for lock in touched {
-            let queue = self.queues.get(lock);
-            let now: Vec<&Place> = queue.map(holders).unwrap_or_default();
-            let tokens: BTreeSet<u64> = now.iter().map(|place| place.token).collect();
-            let of_this_lock = self.held.range_mut((lock.clone(), 0)..=(lock.clone(), u64::MAX));
-            for ((_, token), spans) in of_this_lock {
-                if let Some(open) = spans.last_mut().filter(|span| span.to.is_none())
-                    && !tokens.contains(token)
-                {
-                    open.to = Some(zxid);
-                }
-            }
-            for place in now {
-                let spans = self.held.entry((lock.clone(), place.token)).or_default();
-                if spans.last().is_none_or(|last| last.to.is_some()) {
-                    spans.push(Span { from: zxid, to: None });
-                    self.grants += 1;
-                    // Everyone else was waiting for one that went.
-                    gained.extend(place.name.uuid.clone().filter(|_| matches!(place.name.room, Room::Permits(_))));
-                }
-            }
-            if queue.is_some_and(BTreeMap::is_empty) {
-                self.queues.remove(lock);
+            for place in self.queues.entry(lock.clone()).or_default().settle(zxid) {
+                self.grants += 1;
+                // Everyone else waited for one that went.
+                gained.extend(place.name.uuid.clone().filter(|_| place.name.mode.permits().is_some()));
             }
         }
         gained
     }
 
     fn place(&self, lock: &str, token: u64) -> Option<&Place> {
-        let places = self.queues.get(lock)?.values();
-        places.filter(|place| place.name.stands_for.is_none()).find(|place| place.token == token)
+        self.queues.get(lock)?.request(token)
     }
 
     fn holds(&self, lock: &str, token: u64) -> bool {
-        let spans = self.held.get(&(lock.to_owned(), token));
-        spans.and_then(|spans| spans.last()).is_some_and(|span| span.to.is_none())
+        self.queues.get(lock).is_some_and(|queue| queue.holds(token))
     }
 
     /// Whether a request holds every lock that it had asked for.
@@ -329,8 +277,7 @@ impl Locks {
     }
 
     fn held_at(&self, lock: &str, token: u64, zxid: u64) -> bool {
-        let spans = self.held.get(&(lock.to_owned(), token));
-        spans.is_some_and(|spans| spans.iter().any(|span| span.from <= zxid && span.to.is_none_or(|to| zxid < to)))
+        self.queues.get(lock).is_some_and(|queue| queue.held_at(token, zxid))
     }
 
     /// Holds an answer of the log against the queues.
@@ -445,8 +392,7 @@ impl Locks {
     }
 
     fn holders_at(&self, lock: &str, zxid: u64) -> Vec<u64> {
-        let all = self.held.range((lock.to_owned(), 0)..=(lock.to_owned(), u64::MAX));
-        all.filter(|((_, token), _)| self.held_at(lock, *token, zxid)).map(|((_, token), _)| *token).collect()
+        self.queues.get(lock).map(|queue| queue.holders_at(zxid)).unwrap_or_default()
     }
 
     /// How often a request has come to hold a lock.
@@ -457,31 +403,11 @@ impl Locks {
     /// Everyone who stands in a queue: the lock, the token, the session. The places of dead holders are kept for as long as the replicated
     /// clock says, which stands still for a while where a wall clock was set forward and back.
     pub fn standing(&self) -> impl Iterator<Item = (&str, u64, Option<u64>)> {
-        let places = |(lock, queue)| {
-            let (lock, queue): (&String, &Queue) = (lock, queue);
-            let alive = queue.values().filter(|place| place.name.stands_for.is_none());
-            alive.map(move |place| (lock.as_str(), place.token, place.session))
-        };
-        self.queues.iter().flat_map(places)
+        self.queues.iter().flat_map(|(lock, queue)| {
+            let alive = queue.entries().filter(|place| place.name.keeps_place_of.is_none());
+            alive.map(move |place| (lock.as_str(), place.token, place.value.session))
+        })
     }
-}
-
-/// Who holds: nobody before whom anybody stands in the way. The place of a dead holder stands in the way, and nobody holds by it.
-fn holders(queue: &Queue) -> Vec<&Place> {
-    let mut holding = Vec::new();
-    let mut only_readers_before = true;
-    for (before, place) in queue.values().enumerate() {
-        let holds = match place.name.room {
-            Room::Alone => before == 0,
-            Room::Readers => only_readers_before,
-            Room::Permits(permits) => (before as u64) < permits,
-        };
-        if holds && place.name.stands_for.is_none() {
-            holding.push(place);
-        }
-        only_readers_before &= place.name.room == Room::Readers;
-    }
-    holding
 }
 
 /// How the request that an operation names stood before it, and the locks that guard a transaction.
@@ -505,7 +431,7 @@ impl Before {
         let Some(session) = session else { return Self::default() };
         let (Op::Release { locks, token } | Op::Withdraw { locks, token, .. }) = op else { return Self::default() };
         let own = |lock: &LockName| {
-            queues.place(lock.as_str(), token.0).is_some_and(|place| place.session == Some(session.0))
+            queues.place(lock.as_str(), token.0).is_some_and(|place| place.value.session == Some(session.0))
         };
         let held = |lock: &LockName| own(lock) && queues.holds(lock.as_str(), token.0);
         Self { all_held: locks.iter().all(held), any_there: locks.iter().any(own), guards_hold: true }

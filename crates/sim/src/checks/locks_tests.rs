@@ -147,12 +147,7 @@ fn a_place_that_is_not_kept_or_not_long_enough_is_refused() {
     let delay = |event: &Event| matches!(event, Event::Node { path, .. } if path.name().starts_with("delay-"));
     let without = Outcome { events: outcome.events.iter().filter(|e| !delay(e)).cloned().collect(), ..outcome.clone() };
     let mut locks = fed(&mut history);
-    let mut spoilt = Locks {
-        queues: locks.queues.clone(),
-        held: locks.held.clone(),
-        wholes: locks.wholes.clone(),
-        ..Locks::default()
-    };
+    let mut spoilt = Locks { queues: locks.queues.clone(), wholes: locks.wholes.clone(), ..Locks::default() };
     spoilt.change(&change(&command, &without, 10)).unwrap_err();
     locks.change(&change(&command, &outcome, 10)).unwrap();
     let path: NodePath = history.state.lock(&lock("l")).unwrap().requests().next().unwrap().path;

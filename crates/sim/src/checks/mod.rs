@@ -13,7 +13,6 @@ pub mod gates;
 pub mod herd;
 pub mod leaders;
 pub mod locks;
-pub mod names;
 pub mod pace;
 pub mod reads;
 pub mod requests;

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use lockkeeper_checkers::name;
 use lockkeeper_core::{Actor, Command, NodeEventKind, Op};
 
 use super::Checked;
 use super::change::Change;
-use super::names;
 
 /// Whose names: those that Lockkeeper gives, or kazoo's own, whose clients see no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,12 +16,10 @@ enum Names {
     Kazoo,
 }
 
-fn names_of(name: &str) -> Option<Names> {
-    let stem = name.get(..name.len().checked_sub(10)?)?;
-    if stem.ends_with("__lock__") {
-        return Some(Names::Kazoo);
-    }
-    names::read(name).map(|_| Names::Ours)
+fn names_of(node: &str) -> Option<Names> {
+    name::parse(node)?;
+    let is_kazoos = node[..node.len() - 10].ends_with("lock__");
+    Some(if is_kazoos { Names::Kazoo } else { Names::Ours })
 }
 
 /// See the module's text.
@@ -45,7 +43,7 @@ impl Rights {
             _ => (None, false, false),
         };
         for (zxid, kind, path) in change.node_events() {
-            let Some((lock, name)) = names::lock_and_name(path) else { continue };
+            let Some((lock, name)) = name::lock_and_name(path) else { continue };
             let Some(names) = names_of(name) else { continue };
             let queue = self.queues.entry(lock.to_owned()).or_default();
             match kind {

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::places::{Place, holds_after};
+
 use super::Queues;
-use super::places::{Place, holds_after};
 use super::told::{Hold, Told};
 use crate::check::Check;
 use crate::history::Ended;
@@ -183,7 +184,7 @@ fn place_of(places: &[Place], token: u64) -> Option<&Place> {
 
 #[cfg(test)]
 mod tests {
-    use crate::check::locks::names::LockMode;
+    use lockkeeper_checkers::name::LockMode;
     use lockkeeper_client::api::locks::Mode;
 
     use super::super::told::{Answered, Change};
@@ -200,12 +201,8 @@ mod tests {
 
     fn queues(places: &[(u64, u64)]) -> Queues {
         let place = |(token, gone): &(u64, u64)| Place {
-            token: *token,
-            mode: LockMode::Exclusive,
-            delay_ms: 0,
-            reader_from: None,
-            kept_from: None,
             gone: (*gone > 0).then_some(*gone),
+            ..Place::of(*token, LockMode::Exclusive)
         };
         Queues::from([("l".to_owned(), places.iter().map(place).collect())])
     }

@@ -192,12 +192,12 @@ fn plain(
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
-    use crate::judge::queue;
 
     struct Story {
         run: Recorded,
@@ -209,8 +209,8 @@ mod tests {
             let mut run = Recorded::default();
             for (number, (session, zxid, at_us)) in (1..).zip(ends) {
                 let path = format!("{}/s{session}", tells::SESSIONS);
-                run.log.insert(queue::Event { zxid: number, created: true, path: path.clone() });
-                run.log.insert(queue::Event { zxid: *zxid, created: false, path });
+                run.log.insert(lives::Event { zxid: number, created: true, path: path.clone() });
+                run.log.insert(lives::Event { zxid: *zxid, created: false, path });
                 run.seen_us.insert(*zxid, *at_us);
             }
             Self { run, events: Vec::new() }

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::places::Place;
+
+use super::Queues;
 use super::told::{Hold, Told};
-use super::{Place, Queues};
 use crate::check::Check;
 use crate::history::Ended;
 
@@ -135,7 +137,7 @@ pub(super) fn long_enough(
 
 #[cfg(test)]
 mod tests {
-    use crate::check::locks::names::LockMode;
+    use lockkeeper_checkers::name::LockMode;
     use lockkeeper_client::api::locks::Mode;
 
     use super::super::told::{Change, SessionLife};
@@ -151,8 +153,7 @@ mod tests {
     }
 
     fn place(token: u64, kept_from: Option<u64>, gone: u64) -> Place {
-        let mode = LockMode::Exclusive;
-        Place { token, mode, delay_ms: 1_000, reader_from: None, kept_from, gone: Some(gone) }
+        Place { delay_ms: 1_000, kept_from, gone: Some(gone), ..Place::of(token, LockMode::Exclusive) }
     }
 
     const SEEN: [(u64, u64); 2] = [(15, 1_500), (25, 2_500)];

@@ -4,25 +4,24 @@ mod against_log;
 mod black_box;
 mod clocks;
 mod delays;
-pub mod names;
-mod places;
 mod progress;
 mod told;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::lives;
+use lockkeeper_checkers::places::{Place, places};
+
 pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
 pub(crate) use black_box::ends_us;
 pub use clocks::{never_both, not_ended_early, tokens_rise};
-pub use places::{Place, holds_after, places};
 pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
 pub use told::{Answered, Change, Hold, SessionLife, Told};
 
 use progress::Calm;
 
 use super::Check;
-use crate::judge::queue;
 use crate::nemesis::FaultRecord;
 use crate::workload::{Recorded, tells};
 
@@ -38,8 +37,8 @@ fn clients_died(faults: &[FaultRecord]) -> bool {
 pub type Queues = BTreeMap<String, Vec<Place>>;
 
 /// At which zxid each session ended: that of the node it has for this.
-fn session_ends(log: &BTreeSet<queue::Event>) -> Result<BTreeMap<u64, u64>, String> {
-    let lived = queue::lives(log, tells::SESSIONS)?;
+fn session_ends(log: &BTreeSet<lives::Event>) -> Result<BTreeMap<u64, u64>, String> {
+    let lived = lives::lives(log, tells::SESSIONS)?;
     Ok(lived.iter().filter_map(|life| Some((life.name.strip_prefix('s')?.parse().ok()?, life.gone?))).collect())
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::check::locks::names::LockMode;
+use lockkeeper_checkers::name::LockMode;
+use lockkeeper_checkers::places::{Place, holds_after};
 
+use super::Queues;
 use super::told::{Hold, Told};
-use super::{Place, Queues, holds_after};
 use crate::check::Check;
 use crate::history::{Ended, History};
 use crate::nemesis::FaultRecord;
@@ -258,14 +259,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_lost_wake_up_is_found() {
-        let place = |token, gone| Place {
-            token,
-            mode: LockMode::Exclusive,
-            delay_ms: 0,
-            reader_from: None,
-            kept_from: None,
-            gone: Some(gone),
-        };
+        let place = |token, gone| Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) };
         let queues = Queues::from([("l".to_owned(), vec![place(5, 20), place(6, 30)])]);
         let judged = |hold: Hold, faults: &[FaultRecord]| {
             let told = Told { holds: vec![hold], ..Told::default() };
@@ -313,8 +307,7 @@ pub(super) mod tests {
         assert_eq!(judged(&view(View { waiting: 1, ..empty.clone() }), &queues), Verdict::Invalid);
         assert_eq!(judged(&view(View { holders: vec![5], waiting: 0 }), &queues), Verdict::Invalid);
         assert_eq!(judged(&History::default(), &queues), Verdict::Unknown);
-        let left =
-            Place { token: 5, mode: LockMode::Exclusive, delay_ms: 0, reader_from: None, kept_from: None, gone: None };
+        let left = Place::of(5, LockMode::Exclusive);
         assert_eq!(judged(&view(empty), &Queues::from([("l".to_owned(), vec![left])])), Verdict::Invalid);
         assert_eq!(enough(&Told::default(), &queues).verdict, Verdict::Unknown);
     }

@@ -44,17 +44,16 @@ pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use crate::check::locks::names::LockMode;
+    use lockkeeper_checkers::name::LockMode;
+    use lockkeeper_checkers::places::Place;
     use lockkeeper_client::api::locks::Mode;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::check::locks::Place;
     use crate::workload::tells::Asks;
 
     fn place(token: u64, gone: u64) -> Place {
-        let mode = LockMode::Exclusive;
-        Place { token, mode, delay_ms: 0, reader_from: None, kept_from: None, gone: Some(gone) }
+        Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) }
     }
 
     fn granted(token: u64, locks: &[&str]) -> Told {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::lives::Life;
+
 use super::counter::{Entry, Kind, What, Who};
 use crate::judge::grants::Grant;
-use crate::judge::queue::Life;
 
 /// A write that was refused may be seen before the watches tell that its token had gone, by so much on a busy machine.
 const ALLOWANCE_US: u64 = 250_000;

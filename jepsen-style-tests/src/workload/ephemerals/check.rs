@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::lives::{self, Life};
+
 use super::{CLOSE, DELETE, DIRECTORIES, GONE, Gone, LIST, Listed, Owned};
 use crate::check::Check;
 use crate::history::{Ended, Op};
-use crate::judge::queue::{self, Life};
 use crate::workload::Recorded;
 use crate::workload::tells::{self, OfSession, Sure};
 
@@ -89,7 +90,7 @@ fn owner(name: &str) -> Option<u64> {
 fn estates(run: &Recorded) -> Result<BTreeMap<u64, Estate>, String> {
     let mut estates: BTreeMap<u64, Estate> = BTreeMap::new();
     for directory in DIRECTORIES {
-        for life in queue::lives(&run.log, directory)? {
+        for life in lives::lives(&run.log, directory)? {
             if let Some(session) = owner(&life.name) {
                 let path = format!("{directory}/{}", life.name);
                 estates.entry(session).or_default().nodes.push((path, life));
@@ -199,7 +200,7 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
     const NAME: &str = "listings agree with the log";
     let mut lives = BTreeMap::new();
     for directory in DIRECTORIES {
-        match queue::lives(&run.log, directory) {
+        match lives::lives(&run.log, directory) {
             Ok(all) => lives.insert(directory.to_owned(), all),
             Err(why) => return Check::unknown(NAME, "P6 P7", why),
         };
@@ -234,12 +235,12 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event as Logged;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
-    use crate::judge::queue::Event as Logged;
     use crate::nemesis::FaultRecord;
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.

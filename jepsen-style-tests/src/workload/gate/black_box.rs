@@ -156,12 +156,12 @@ impl Seen {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
-    use crate::judge::queue;
     use crate::workload::tells;
 
     #[derive(Default)]
@@ -208,7 +208,7 @@ mod tests {
         fn session_ends(&mut self, session: u64, seen_us: u64) {
             let path = format!("{}/s{session}", tells::SESSIONS);
             for (zxid, created) in [(session, true), (session + 100, false)] {
-                self.run.log.insert(queue::Event { zxid, created, path: path.clone() });
+                self.run.log.insert(lives::Event { zxid, created, path: path.clone() });
             }
             self.run.seen_us.insert(session + 100, seen_us);
         }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lockkeeper_checkers::lives::{self, Life};
+
 use super::{ACK, BACK, Given, Item, LEFT, Named, PATH, PUT, TAKE, Taker, black_box};
 use crate::check::Check;
 use crate::history::{Ended, Op};
-use crate::judge::queue::{self, Life};
 use crate::workload::Recorded;
 use crate::workload::tells::{self, OfSession, Sure};
 
@@ -279,7 +280,7 @@ fn sessions(run: &Recorded) -> Result<(Moments, Moments), serde_json::Error> {
 /// The claims of each item, in order: the n-th is that of its n-th giving out.
 fn claims(run: &Recorded) -> Result<BTreeMap<String, Vec<Life>>, String> {
     let mut claims: BTreeMap<String, Vec<Life>> = BTreeMap::new();
-    for life in queue::lives(&run.log, &format!("{PATH}/claims"))? {
+    for life in lives::lives(&run.log, &format!("{PATH}/claims"))? {
         claims.entry(life.name.clone()).or_default().push(life);
     }
     Ok(claims)
@@ -292,12 +293,12 @@ fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &[impl std::
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event as Logged;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
-    use crate::judge::queue::Event as Logged;
 
     #[derive(Default)]
     struct Bench {

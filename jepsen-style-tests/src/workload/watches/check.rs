@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included};
 
+use lockkeeper_checkers::lives;
+
 use super::{
     BEGUN, BOOKMARK, Begins, CHANGE, COMPACTED, ENDED, Effect, Ends, Kind, Marks, RESUMED, ROOT, Resumes, SEEN, Sees,
 };
 use crate::check::Check;
 use crate::history::{Ended, Event};
-use crate::judge::queue;
 use crate::ledger::DataSet;
 use crate::workload::Recorded;
 
@@ -232,8 +233,8 @@ fn made_up(run: &Recorded, watches: &[Given], name: &str) -> Option<Check> {
         for (zxid, effect, at_us) in &watch.seen {
             let (zxid, path) = (*zxid, effect.path.clone());
             let is_logged = match effect.kind {
-                Kind::Created => run.log.contains(&queue::Event { zxid, created: true, path }),
-                Kind::Deleted => run.log.contains(&queue::Event { zxid, created: false, path }),
+                Kind::Created => run.log.contains(&lives::Event { zxid, created: true, path }),
+                Kind::Deleted => run.log.contains(&lives::Event { zxid, created: false, path }),
                 Kind::DataChanged => run.data.contains(&DataSet { zxid, path }),
                 Kind::ChildrenChanged => continue,
             };
@@ -263,12 +264,12 @@ fn caught_up(watches: &[Given]) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event as Logged;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::check::Verdict;
     use crate::history::{History, Kind as Said};
-    use crate::judge::queue::Event as Logged;
 
     const TOLD: [(&str, &str, u64); 4] = [
         ("created", "/watched/p0/a", 11),

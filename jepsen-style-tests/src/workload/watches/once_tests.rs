@@ -1,11 +1,11 @@
 //! Histories that must pass, and such that must not.
 
+use lockkeeper_checkers::lives::Event as Logged;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::check::Verdict;
 use crate::history::{Event, History, Kind};
-use crate::judge::queue::Event as Logged;
 use crate::ledger::DataSet;
 
 fn told(what: &str, value: Value) -> Event {

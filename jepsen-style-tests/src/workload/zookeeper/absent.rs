@@ -43,10 +43,11 @@ pub(super) fn check(run: &Recorded) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_checkers::lives::Event as Logged;
+
     use super::*;
     use crate::check::Verdict;
     use crate::history::{Event, History, Kind};
-    use crate::judge::queue::Event as Logged;
 
     #[test]
     fn what_comes_after_it_was_not_there_is_found() {

@@ -5,13 +5,13 @@
 
 use std::time::Duration;
 
+use lockkeeper_checkers::name::in_order;
 use tokio::time::Instant;
 use uuid::Uuid;
 use zookeeper_client::{Client, Error};
 
 use super::absent::{ABSENT, Absent};
 use super::visit::{CONTAINER, SEQUENTIAL, Visit, sure, zxid};
-use crate::check::locks::names;
 use crate::record::boot_us;
 use crate::workload::Teller;
 use crate::workload::hand::Sure;
@@ -150,18 +150,11 @@ async fn look(client: &Client, place: &Place) -> Result<Looked, Error> {
 
 fn place_among(place: &Place, names: &[String], at: u64) -> Looked {
     let queue = in_order(names);
-    match queue.iter().position(|name| **name == place.name) {
+    match queue.iter().position(|(name, _)| *name == place.name) {
         None => Looked::Gone,
         Some(0) => Looked::First(at),
-        Some(own) => Looked::Behind(format!("{}/{}", place.directory, queue[own - 1])),
+        Some(own) => Looked::Behind(format!("{}/{}", place.directory, queue[own - 1].0)),
     }
-}
-
-fn in_order(names: &[String]) -> Vec<&String> {
-    let mut queue: Vec<(u64, &String)> =
-        names.iter().filter_map(|name| Some((names::parse(name)?.sequence, name))).collect();
-    queue.sort_unstable();
-    queue.into_iter().map(|(_, name)| name).collect()
 }
 
 /// What came of taking a request out.
@@ -196,7 +189,7 @@ pub(super) async fn remove_for_certain(visit: &Visit, path: &str) {
 pub(super) async fn first(client: &Client, lock: &str) -> Option<(String, u64, u64)> {
     let directory = format!("/locks/{lock}");
     let names = client.list_children(&directory).await.ok()?;
-    let path = format!("{directory}/{}", in_order(&names).first()?);
+    let path = format!("{directory}/{}", in_order(&names).first()?.0);
     let stat = client.check_stat(&path).await.ok()??;
     Some((path, zxid(stat.czxid), stat.ephemeral_owner.cast_unsigned()))
 }

@@ -1,9 +1,9 @@
 //! The naive model's bounds: looked at when something has been done, by counting everything before and after.
 
+use lockkeeper_checkers::name::parse;
 use lockkeeper_core::*;
 
-use super::naive::{Model, split};
-use super::names::{is_lock_directory, read_name};
+use super::naive::{Model, is_lock_directory, split};
 
 /// What the state takes in memory.
 pub(crate) fn size(model: &Model) -> u64 {
@@ -49,7 +49,7 @@ pub(crate) fn is_for_locks(op: &Op, reply: &Reply) -> bool {
     match (op, reply) {
         (Op::Acquire { .. } | Op::GateBegin { .. } | Op::GateFinish { .. }, _) => true,
         (Op::Create { .. }, Reply::Created { path, .. }) => {
-            split(path.as_str()).is_some_and(|(parent, name)| is_lock_directory(&parent) && read_name(&name).is_some())
+            split(path.as_str()).is_some_and(|(parent, name)| is_lock_directory(&parent) && parse(&name).is_some())
         }
         _ => false,
     }

@@ -1,11 +1,11 @@
 //! Whether the state is what the model says, as far as can be read of it.
 
+use lockkeeper_checkers::name::{is_kept_place, parse};
 use lockkeeper_core::*;
 
 use super::access;
 use super::bounds;
 use super::naive::Model;
-use super::names::{Wish, delay_asked, is_delay, read_name};
 
 /// Takes the words out of refusals: the model says what is refused, not in which words.
 pub(crate) fn without_words(outcome: &mut Outcome) {
@@ -74,7 +74,7 @@ fn readers(acl: &[AclEntry], path: &str) {
 }
 
 fn standing(state: &State, model: &Model, at: &NodePath) {
-    let expected = match read_name(at.name()) {
+    let expected = match parse(at.name()) {
         None => Standing::Gone,
         Some(_) => match model.blocker(at.as_str()) {
             Some(blocker) => Standing::Waits { blocker: NodePath::parse(&blocker).unwrap() },
@@ -108,7 +108,7 @@ fn sessions(state: &State, model: &Model) {
         }
         let held = state.held_by(SessionId(*id)).map(|request| request.path.to_string());
         let own = model.owned(*id).into_iter().filter(|path| path.starts_with("/locks/"));
-        let own = own.filter(|path| path.matches('/').count() > 2 && read_name(path).is_some());
+        let own = own.filter(|path| path.matches('/').count() > 2 && parse(path).is_some());
         let expected = own.filter(|path| model.blocker(path).is_none());
         assert_eq!(held.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     }
@@ -117,32 +117,31 @@ fn sessions(state: &State, model: &Model) {
 fn locks(state: &State, model: &Model) {
     let mut expected = Vec::new();
     for directory in model.nodes.keys().filter(|path| path.starts_with("/locks/")) {
-        let name = LockName::parse(&directory["/locks/".len()..]).unwrap();
+        let lock = LockName::parse(&directory["/locks/".len()..]).unwrap();
         let queue = model.queue(directory);
-        let requests: Vec<LockRequest> = state.lock(&name).unwrap().requests().collect();
+        let requests: Vec<LockRequest> = state.lock(&lock).unwrap().requests().collect();
         assert_eq!(requests.len(), queue.len());
         let mut holders = 0;
-        for (request, (sequence, child, wish)) in requests.iter().zip(&queue) {
+        for (request, (child, name)) in requests.iter().zip(&queue) {
             let path = format!("{directory}/{child}");
             let node = &model.nodes[&path];
             assert_eq!(request.path.as_str(), path);
-            let permits = if let Wish::Permits(permits) = wish { Some(*permits) } else { None };
-            assert_eq!((request.sequence, request.mode.is_exclusive()), (*sequence, *wish == Wish::Alone));
+            let permits = name.mode.permits();
+            assert_eq!((request.sequence, request.mode.is_exclusive()), (name.sequence, name.mode.is_exclusive()));
             assert_eq!((request.permits, request.mode.permits()), (permits, permits));
-            let until_ms = is_delay(child).then(|| model.due_at(&path).unwrap());
+            let until_ms = is_kept_place(child).then(|| model.due_at(&path).unwrap());
             assert_eq!(request.delayed_until_ms, until_ms);
-            let asked = delay_asked(child).map_or(0, |(delay_ms, _)| delay_ms);
-            assert!(until_ms.is_some() || request.delay_ms == asked);
+            assert!(until_ms.is_some() || request.delay_ms == name.delay_ms);
             assert_eq!((request.token.0, request.since_ms), (node.czxid, node.ctime));
             assert_eq!(request.session.map(|s| s.0), node.owner);
             assert_eq!(request.label.as_bytes(), node.data.as_deref().unwrap_or_default());
             assert_eq!(request.standing, state.standing(&request.path));
             let holds = model.blocker(&path).is_none();
-            assert_eq!(state.verify(&name, request.token), holds && until_ms.is_none());
+            assert_eq!(state.verify(&lock, request.token), holds && until_ms.is_none());
             holders += usize::from(holds);
         }
         if !queue.is_empty() {
-            expected.push(LockSummary { name, holders, waiters: queue.len() - holders });
+            expected.push(LockSummary { name: lock, holders, waiters: queue.len() - holders });
         }
     }
     assert_eq!(state.locks("", None, usize::MAX), expected);
@@ -175,6 +174,6 @@ fn reapable(state: &State, model: &Model) {
         let got = state.reapable(now, usize::MAX);
         assert_eq!(got.iter().map(NodePath::as_str).collect::<Vec<_>>(), expected);
     }
-    let delays = model.nodes.keys().filter(|path| is_delay(path.rsplit('/').next().unwrap()));
+    let delays = model.nodes.keys().filter(|path| is_kept_place(path.rsplit('/').next().unwrap()));
     assert_eq!(state.next_delay_end_ms(), delays.filter_map(|path| model.due_at(path)).min());
 }

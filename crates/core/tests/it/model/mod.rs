@@ -8,7 +8,6 @@ mod choose;
 mod compare;
 mod gates;
 mod naive;
-mod names;
 mod nodes;
 mod owners;
 mod queues;

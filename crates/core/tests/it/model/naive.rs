@@ -71,6 +71,11 @@ pub(crate) fn bad<T>() -> Result<T, Refusal> {
     Err(Refusal::BadArguments("".into()))
 }
 
+/// Whether this is the directory of a lock: below `/locks`, and short enough for requests.
+pub(crate) fn is_lock_directory(at: &str) -> bool {
+    at.starts_with("/locks/") && at.len() + 80 <= MAX_PATH_BYTES
+}
+
 /// Parent and name.
 pub(crate) fn split(at: &str) -> Option<(String, String)> {
     let (parent, name) = at.rsplit_once('/')?;

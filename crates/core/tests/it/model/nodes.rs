@@ -1,12 +1,12 @@
 //! The naive model's operations on one node, each with its checks in ZooKeeper's order: arguments, what must be there, whether the caller
 //! may, versions, and what stands in the way. Whoever may not make or remove a child does not learn whether there is one.
 
+use lockkeeper_checkers::name::{is_kept_place, parse};
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
 use super::access;
-use super::naive::{Answer, MNode, Model, bad, join, path, split};
-use super::names::{is_delay, is_lock_directory, read_name};
+use super::naive::{Answer, MNode, Model, bad, is_lock_directory, join, path, split};
 
 impl Model {
     pub(crate) fn run_on_node(&mut self, zxid: u64, session: Option<SessionId>, op: &Op) -> Answer {
@@ -119,17 +119,17 @@ impl Model {
         if self.nodes[&parent].kind == NodeKind::Ephemeral {
             return Err(Refusal::NoChildrenForEphemerals(path(&parent)));
         }
-        if split(&parent).is_some_and(|(_, name)| is_delay(&name)) {
+        if split(&parent).is_some_and(|(_, name)| is_kept_place(&name)) {
             return bad();
         }
         if is_lock_directory(&parent)
-            && let Some((_, wish)) = read_name(&name)
+            && let Some(request) = parse(&name)
         {
-            let twice = self.queue(&parent).iter().any(|(_, other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
-            if !is_sequential || twice || is_delay(&name) {
+            let twice = self.queue(&parent).iter().any(|(other, _)| self.nodes[&join(&parent, other)].czxid == zxid);
+            if !is_sequential || twice || is_kept_place(&name) {
                 return bad();
             }
-            self.check_kind(&parent, wish)?;
+            self.check_kind(&parent, request.mode.permits())?;
         }
         if is_sequential && kind == NodeKind::Ephemeral {
             self.check_names(&parent, Some(&name))?;

@@ -1,10 +1,10 @@
 //! The naive model's rules of what belongs to whom: lock requests, kept places and gates to the session that made them, the tops of the
 //! service's trees to the super user; and of which names may stand in one queue.
 
+use lockkeeper_checkers::name::parse;
 use lockkeeper_core::*;
 
-use super::naive::{Model, bad, split};
-use super::names::{is_lock_directory, read_name};
+use super::naive::{Model, bad, is_lock_directory, split};
 
 /// Whom a node belongs to.
 #[derive(PartialEq)]
@@ -16,7 +16,7 @@ enum Belongs {
 }
 
 fn belongs(at: &str, kind: NodeKind) -> Belongs {
-    let queued = split(at).is_some_and(|(parent, name)| is_lock_directory(&parent) && read_name(&name).is_some());
+    let queued = split(at).is_some_and(|(parent, name)| is_lock_directory(&parent) && parse(&name).is_some());
     match at {
         "/locks" | "/gates" => Belongs::Top,
         _ if queued => Belongs::Request,
@@ -35,7 +35,7 @@ fn family(name: &str) -> Option<&'static str> {
     if !name[stem.len()..].bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    Some(match read_name(name) {
+    Some(match parse(name) {
         None => "others",
         Some(_) if stem.ends_with("lock__") => "kazoo",
         Some(_) if stem.ends_with("__") => "readers and writers",

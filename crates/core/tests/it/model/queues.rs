@@ -1,10 +1,11 @@
 //! The naive model's queues: a scan of all names, sorted, each time anyone asks.
 
+use lockkeeper_checkers::name::{self, RequestName, in_order, is_kept_place, parse};
+use lockkeeper_checkers::queue::{Blocker, blocker};
 use lockkeeper_core::limits::*;
 use lockkeeper_core::*;
 
-use super::naive::{Answer, Model, bad, join, path, split};
-use super::names::{Place, Wish, delay_asked, is_delay, is_lock_directory, is_reader, read_name};
+use super::naive::{Answer, Model, bad, is_lock_directory, join, path, split};
 
 /// Sorted, each once, neither none nor too many.
 pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
@@ -12,14 +13,6 @@ pub(crate) fn check_locks(locks: &[LockName]) -> Result<(), Refusal> {
     sorted.sort();
     sorted.dedup();
     if sorted != locks || locks.is_empty() || locks.len() > MAX_LOCKS_TOGETHER { bad() } else { Ok(()) }
-}
-
-fn wish_of(mode: LockMode) -> Wish {
-    match mode {
-        LockMode::Exclusive | LockMode::Write => Wish::Alone,
-        LockMode::Shared => Wish::Shared,
-        LockMode::Permit(permits) => Wish::Permits(permits),
-    }
 }
 
 impl Model {
@@ -42,7 +35,7 @@ impl Model {
             }
             Op::GateFail { key, token } => self.fail_gate(zxid, session, key, *token),
             Op::ForceRelease { lock, token } => {
-                let delay = self.with_token(lock, *token).filter(|at| is_delay(&split(at).unwrap().1));
+                let delay = self.with_token(lock, *token).filter(|at| is_kept_place(&split(at).unwrap().1));
                 let at = match delay {
                     Some(at) => at,
                     None => self.holder(lock, *token, |_| true)?,
@@ -122,8 +115,8 @@ impl Model {
         let session = session.ok_or(Refusal::SessionRequired)?.0;
         check_locks(locks)?;
         let wrong_permits = matches!(mode, LockMode::Permit(permits) if permits == 0 || permits > MAX_PERMITS);
-        let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| read_name(part).is_some());
-        let below_delay = |lock: &LockName| lock.as_str().split('/').any(is_delay);
+        let inner = |lock: &LockName| lock.as_str().split('/').skip(1).any(|part| parse(part).is_some());
+        let below_delay = |lock: &LockName| lock.as_str().split('/').any(is_kept_place);
         let wrong_name = locks.iter().any(|lock| inner(lock) || below_delay(lock));
         if label.len() > MAX_LABEL_BYTES || wrong_permits || delay_ms > MAX_DELAY_MS || wrong_name {
             return bad();
@@ -152,7 +145,7 @@ impl Model {
                 return Err(Refusal::NoChildrenForEphemerals(path(nearest)));
             }
             let directory = above.last().unwrap();
-            self.check_kind(directory, wish_of(mode))?;
+            self.check_kind(directory, mode.permits())?;
             self.check_names(directory, None)?;
         }
         let mut made = Vec::new();
@@ -184,9 +177,8 @@ impl Model {
     }
 
     /// A queue is one of locks, or of permits of one number.
-    pub(crate) fn check_kind(&self, directory: &str, wish: Wish) -> Result<(), Refusal> {
-        let permits = |wish| if let Wish::Permits(permits) = wish { Some(permits) } else { None };
-        if self.queue(directory).iter().any(|(_, _, other)| permits(*other) != permits(wish)) {
+    pub(crate) fn check_kind(&self, directory: &str, permits: Option<u16>) -> Result<(), Refusal> {
+        if self.queue(directory).iter().any(|(_, other)| other.mode.permits() != permits) {
             let lock = directory["/locks/".len()..].into();
             return Err(Refusal::LockMismatch { lock, detail: "".into() });
         }
@@ -198,22 +190,8 @@ impl Model {
     fn asked_before(&self, session: u64, locks: &[LockName], uuid: RequestId, stem: &str) -> Option<Answer> {
         let own = |at: &String, directory: &str| {
             let Some((parent, name)) = split(at) else { return false };
-            let protected = name.strip_prefix(&format!("_c_{uuid}-")).is_some_and(|rest| {
-                let rest = match rest.strip_prefix("delay-").and_then(|rest| rest.split_once('-')) {
-                    Some((ms, rest))
-                        if ms.parse().is_ok_and(|ms: u32| ms > 0 && ms <= MAX_DELAY_MS) && !ms.starts_with('0') =>
-                    {
-                        rest
-                    }
-                    _ => rest,
-                };
-                let plain = ["lock-", "__READ__", "__WRIT__"]
-                    .iter()
-                    .any(|wish| rest.len() == wish.len() + 10 && rest.starts_with(wish));
-                let permit = rest.strip_prefix("permit-").is_some_and(|rest| rest.matches('-').count() == 1);
-                plain || permit
-            });
-            (directory.is_empty() || parent == directory) && protected && read_name(&name).is_some()
+            (directory.is_empty() || parent == directory)
+                && parse(&name).is_some_and(|name| name.uuid == Some(uuid.to_string()))
         };
         let mine = self.owned(session);
         let (mut known, mut missing) = (Vec::new(), None);
@@ -294,7 +272,7 @@ impl Model {
         let session = session.ok_or(Refusal::SessionRequired)?;
         let at = self.holder(lock, token, |owner| owner == Some(session.0))?;
         let (stem, sequence) = at.split_at(at.len() - 10);
-        if is_reader(stem) {
+        if parse(split(&at).unwrap().1.as_str()).unwrap().mode == name::LockMode::Shared {
             return Ok(Reply::Downgraded { path: path(&at) });
         }
         let Some(stem) = stem.strip_suffix("__WRIT__") else { return bad() };
@@ -320,7 +298,7 @@ impl Model {
     pub(crate) fn to_be_delayed(&self, session: u64) -> Vec<(u64, String, Vec<u8>)> {
         let delayed = |at: &String| {
             let (parent, name) = split(at).unwrap();
-            is_lock_directory(&parent) && delay_asked(&name).is_some()
+            is_lock_directory(&parent) && parse(&name).is_some_and(|name| name.delay_ms > 0)
         };
         let own: Vec<String> = self.owned(session).into_iter().filter(delayed).collect();
         let holds = |token| own.iter().filter(|at| self.nodes[*at].czxid == token).all(|at| self.blocker(at).is_none());
@@ -334,17 +312,17 @@ impl Model {
     /// Puts something that belongs to nobody in the place of a holder that has just gone.
     pub(crate) fn keep_free(&mut self, zxid: u64, session: u64, token: u64, at: &str, data: &[u8]) {
         let (directory, name) = split(at).unwrap();
-        let (mut sequence, wish) = read_name(&name).unwrap();
-        let (delay_ms, mut words) = delay_asked(&name).unwrap();
-        if wish == Wish::Shared {
-            words = "__WRIT__".into();
+        let RequestName { mut sequence, mode, delay_ms, .. } = parse(&name).unwrap();
+        let words = match mode {
+            name::LockMode::Exclusive => "lock-".to_string(),
+            name::LockMode::Shared | name::LockMode::Write => "__WRIT__".to_string(),
+            name::LockMode::Permit(permits) => format!("permit-{permits}-"),
+        };
+        if mode == name::LockMode::Shared {
             // Behind the last of the readers at the front.
             let queue = self.queue(&directory);
-            let readers = queue.iter().take_while(|(_, _, other)| *other == Wish::Shared);
-            sequence = readers.map(|(other, ..)| *other).chain([sequence]).max().unwrap();
-        }
-        if words == "__lock__" {
-            words = "lock-".into();
+            let readers = queue.iter().take_while(|(_, other)| other.mode == name::LockMode::Shared);
+            sequence = readers.map(|(_, other)| other.sequence).chain([sequence]).max().unwrap();
         }
         let label = String::from_utf8_lossy(data);
         let label = if label.is_empty() { String::new() } else { format!(" ({label})") };
@@ -358,41 +336,27 @@ impl Model {
     }
 
     /// The requests in a directory, in order.
-    pub(crate) fn queue(&self, directory: &str) -> Vec<Place> {
-        let mut queue: Vec<Place> = Vec::new();
-        for name in self.children(directory) {
-            if let Some((sequence, wish)) = read_name(&name) {
-                queue.push((sequence, name, wish));
-            }
-        }
-        queue.sort();
-        queue
+    pub(crate) fn queue(&self, directory: &str) -> Vec<(String, RequestName)> {
+        let children = self.children(directory);
+        in_order(&children).into_iter().map(|(child, name)| (child.to_string(), name)).collect()
     }
 
-    /// Whom a request waits for: the directory stands for any holder of a permit.
+    /// What a request waits for: the directory stands for any holder of a permit.
     pub(crate) fn blocker(&self, at: &str) -> Option<String> {
-        let (directory, name) = split(at).unwrap();
+        let (directory, child) = split(at).unwrap();
         let queue = self.queue(&directory);
-        let place = queue.iter().position(|(_, other, _)| *other == name).unwrap();
-        let before = &queue[..place];
-        let in_the_way = match queue[place].2 {
-            Wish::Alone => before.last(),
-            Wish::Shared => before.iter().rfind(|(_, _, other)| *other != Wish::Shared),
-            Wish::Permits(permits) => {
-                let other = before.iter().rfind(|(_, _, other)| !matches!(other, Wish::Permits(_)));
-                if other.is_none() && before.len() >= usize::from(permits) {
-                    return Some(directory);
-                }
-                other
-            }
-        };
-        Some(join(&directory, &in_the_way?.1))
+        let place = queue.iter().position(|(other, _)| *other == child).unwrap();
+        let modes: Vec<name::LockMode> = queue.iter().map(|(_, name)| name.mode).collect();
+        Some(match blocker(&modes[..place], modes[place])? {
+            Blocker::Request(before) => join(&directory, &queue[before].0),
+            Blocker::AnyHolder => directory,
+        })
     }
 
     pub(crate) fn with_token(&self, lock: &LockName, token: FencingToken) -> Option<String> {
         let directory = format!("/locks/{lock}");
         let queue = self.queue(&directory);
-        queue.iter().map(|(_, name, _)| join(&directory, name)).find(|at| self.nodes[at].czxid == token.0)
+        queue.iter().map(|(child, _)| join(&directory, child)).find(|at| self.nodes[at].czxid == token.0)
     }
 
     pub(crate) fn holder(
@@ -402,7 +366,7 @@ impl Model {
         meant: impl Fn(Option<u64>) -> bool,
     ) -> Result<String, Refusal> {
         self.with_token(lock, token)
-            .filter(|at| !is_delay(&split(at).unwrap().1))
+            .filter(|at| !is_kept_place(&split(at).unwrap().1))
             .filter(|at| self.blocker(at).is_none() && meant(self.nodes[at].owner))
             .ok_or_else(|| Refusal::NotHeld { lock: lock.as_str().into(), token })
     }

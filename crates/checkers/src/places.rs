@@ -1,30 +1,48 @@
-//! A lock's queue as the log has it: who stood in it from when until when, and who held at which point. The rules are written down here
-//! once more, from the names of the requests alone; nothing of them comes from the code that is on trial.
+//! The queue of a lock over a whole history: who was in it from when until when, and who held at which zxid.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::names::{self, LockMode};
-use crate::judge::queue::{Event, Life, lives};
+use crate::lives::{Event, Life, lives};
+use crate::name::{self, LockMode};
+use crate::queue::blocker;
 
-/// One request's place in the queue.
+/// A request, from when it was made until its place was free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The zxid that created it: its token.
+    /// The zxid that created it.
     pub token: u64,
+    /// Its sequence.
+    pub sequence: u64,
     /// How it asks.
     pub mode: LockMode,
-    /// The lock delay that it asked for.
+    /// The lock delay that it asks for.
     pub delay_ms: u32,
     /// From when on a writer was a reader.
     pub reader_from: Option<u64>,
     /// From when on the place was kept for a dead holder: nobody holds by it, and nobody passes it.
     pub kept_from: Option<u64>,
-    /// When it was free.
+    /// The sequence of the node that keeps the place: behind the readers that held, where the holder was one.
+    pub kept_sequence: u64,
+    /// When the place was free.
     pub gone: Option<u64>,
 }
 
 impl Place {
-    /// Whether it stood right after that zxid.
+    /// A request that is there for ever, whose sequence is its token.
+    pub fn of(token: u64, mode: LockMode) -> Self {
+        Self {
+            token,
+            sequence: token,
+            mode,
+            delay_ms: 0,
+            reader_from: None,
+            kept_from: None,
+            kept_sequence: token,
+            gone: None,
+        }
+    }
+
+    /// Whether it was there right after that zxid.
     pub fn stands_after(&self, zxid: u64) -> bool {
         self.token <= zxid && self.gone.is_none_or(|gone| gone > zxid)
     }
@@ -34,77 +52,83 @@ impl Place {
         self.kept_from.or(self.gone)
     }
 
-    /// How it stood in others' way right after that zxid.
+    fn is_kept_after(&self, zxid: u64) -> bool {
+        self.kept_from.is_some_and(|from| from <= zxid)
+    }
+
+    /// How it blocked others right after that zxid.
     fn mode_after(&self, zxid: u64) -> LockMode {
-        match (self.kept_from, self.reader_from) {
-            // A kept place is passed by nobody.
-            (Some(from), _) if from <= zxid && self.mode.permits().is_none() => LockMode::Exclusive,
-            (_, Some(from)) if from <= zxid => LockMode::Shared,
-            _ => self.mode,
+        if self.is_kept_after(zxid) && self.mode.permits().is_none() {
+            LockMode::Exclusive
+        } else if self.reader_from.is_some_and(|from| from <= zxid) {
+            LockMode::Shared
+        } else {
+            self.mode
         }
+    }
+
+    /// Its place in the order of the queue right after that zxid. A reader's name sorts before that of a kept place.
+    fn order_after(&self, zxid: u64) -> (u64, bool, u64) {
+        let kept = self.is_kept_after(zxid);
+        (if kept { self.kept_sequence } else { self.sequence }, kept, self.token)
     }
 }
 
-/// The places of a lock, in the order of their tokens, which is that of the queue.
+/// The places of a lock, in the order of their tokens.
 ///
 /// # Errors
-/// The log has a hole, or a kept place is nobody's.
+/// The log has a hole, or a place is kept for no request.
 pub fn places(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Place>, String> {
     let mut places: Vec<Place> = Vec::new();
-    let mut writers: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut writers: BTreeMap<u64, (usize, String)> = BTreeMap::new();
     let mut lived: Vec<Life> = lives(events, &format!("/locks/{lock}"))?;
     lived.sort_by_key(|life| life.token);
     for life in lived {
-        let Some(name) = names::parse(&life.name) else { continue };
+        let Some(name) = name::parse(&life.name) else { continue };
         if let Some(dead) = name.keeps_place_of {
             let of = places.iter_mut().find(|place| place.token == dead && place.gone == Some(life.token));
             let of = of.ok_or_else(|| format!("{} keeps the place of a request that did not go then", life.name))?;
-            (of.kept_from, of.gone) = (Some(life.token), life.gone);
+            (of.kept_from, of.kept_sequence, of.gone) = (Some(life.token), name.sequence, life.gone);
             continue;
         }
-        // A writer that becomes a reader keeps its sequence and its token, and gets another name.
-        let was = (name.mode == LockMode::Shared).then(|| writers.get(&name.sequence)).flatten();
-        if let Some(of) = was.and_then(|at| places.get_mut(*at)).filter(|of| of.gone == Some(life.token)) {
+        let writer = writers.get(&name.sequence).filter(|(_, writer)| name::is_downgrade(writer, &life.name));
+        if let Some(of) = writer.map(|(at, _)| &mut places[*at]).filter(|of| of.gone == Some(life.token)) {
             (of.reader_from, of.gone) = (Some(life.token), life.gone);
             continue;
         }
         if name.mode == LockMode::Write {
-            writers.insert(name.sequence, places.len());
+            writers.insert(name.sequence, (places.len(), life.name.clone()));
         }
         places.push(Place {
-            token: life.token,
-            mode: name.mode,
+            sequence: name.sequence,
             delay_ms: name.delay_ms,
-            reader_from: None,
-            kept_from: None,
+            kept_sequence: name.sequence,
             gone: life.gone,
+            ..Place::of(life.token, name.mode)
         });
     }
     Ok(places)
 }
 
-/// Why `token` does not hold right after that zxid, if it does not.
+/// Checks that `token` holds right after that zxid.
 ///
 /// # Errors
-/// Says who stood before it, or that it did not stand there at all.
+/// Says who stood before it, or that it was not in the queue.
 pub fn holds_after(places: &[Place], token: u64, zxid: u64) -> Result<(), String> {
     let Some(own) = places.iter().find(|place| place.token == token) else {
         return Err(format!("token {token} is none of the queue's"));
     };
-    if !own.stands_after(zxid) || own.kept_from.is_some_and(|from| from <= zxid) {
+    if !own.stands_after(zxid) || own.is_kept_after(zxid) {
         return Err(format!("the request of token {token} had gone at {:?}, before {zxid}", own.owner_gone()));
     }
-    let before = places.iter().take_while(|place| place.token < token).filter(|place| place.stands_after(zxid));
-    let allowed = match own.mode_after(zxid) {
-        LockMode::Permit(permits) => usize::from(permits),
-        _ => 1,
-    };
-    let reads = own.mode_after(zxid) == LockMode::Shared;
-    let in_the_way: Vec<&Place> = before.filter(|place| !reads || place.mode_after(zxid) != LockMode::Shared).collect();
-    if in_the_way.len() < allowed {
+    let standing = places.iter().take_while(|place| place.token <= zxid).filter(|place| place.stands_after(zxid));
+    let mut before: Vec<&Place> = standing.filter(|place| place.order_after(zxid) < own.order_after(zxid)).collect();
+    before.sort_by_key(|place| place.order_after(zxid));
+    let modes: Vec<LockMode> = before.iter().map(|place| place.mode_after(zxid)).collect();
+    if blocker(&modes, own.mode_after(zxid)).is_none() {
         return Ok(());
     }
-    let who: Vec<String> = in_the_way
+    let who: Vec<String> = before
         .iter()
         .map(|place| format!("token {} ({:?}, gone at {:?})", place.token, place.mode_after(zxid), place.gone))
         .collect();
@@ -191,5 +215,38 @@ mod tests {
         assert_eq!(holds_after(&delayed, 6, 15), Ok(()));
         let nobodys = log(&[(9, true, "delay-1500-5-lock-0000000000")]);
         assert!(places(&nobodys, "l").unwrap_err().contains("did not go then"));
+    }
+
+    /// A reader's place is kept behind the readers that hold with it: they go on, and nobody else comes in.
+    #[test]
+    fn a_kept_readers_place_does_not_block_the_readers_before_it() {
+        let mut list = vec![
+            (5, true, format!("{A}delay-100-__READ__0000000000")),
+            (6, true, format!("{B}__READ__0000000001")),
+            (7, true, format!("{C}__WRIT__0000000002")),
+            (8, true, format!("{C}__READ__0000000003")),
+            (9, false, format!("{A}delay-100-__READ__0000000000")),
+            (9, true, "delay-100-5-__WRIT__0000000001".to_owned()),
+            (20, false, format!("{B}__READ__0000000001")),
+            (21, false, format!("{C}__WRIT__0000000002")),
+        ];
+        let queue = made(&list);
+        assert_eq!((queue[0].kept_from, queue[0].sequence, queue[0].kept_sequence), (Some(9), 0, 1));
+        assert_eq!(holds_after(&queue, 6, 9), Ok(()));
+        assert!(holds_after(&queue, 7, 20).unwrap_err().contains("behind token 5"));
+        assert!(holds_after(&queue, 8, 21).unwrap_err().contains("behind token 5"));
+        list.push((30, false, "delay-100-5-__WRIT__0000000001".to_owned()));
+        assert_eq!(holds_after(&made(&list), 8, 30), Ok(()));
+    }
+
+    /// Only the writer's own name, renamed, is the writer.
+    #[test]
+    fn a_reader_that_comes_when_a_writer_goes_is_no_downgrade() {
+        let queue = made(&[
+            (5, true, format!("{A}__WRIT__0000000000")),
+            (8, false, format!("{A}__WRIT__0000000000")),
+            (8, true, format!("{B}__READ__0000000000")),
+        ]);
+        assert_eq!((queue.len(), queue[0].reader_from), (2, None));
     }
 }
