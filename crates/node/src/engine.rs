@@ -12,16 +12,16 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
-use crate::duties::{Door, Duties};
 use crate::error::{Bound, NodeError};
-use crate::flight::Done;
-use crate::hearing::Hearing;
-use crate::keepalive::Keepalives;
-use crate::proposer::Proposer;
-use crate::reads::ReadBarrier;
+use crate::log::inflight::Done;
+use crate::log::proposer::Proposer;
+use crate::log::read_barrier::ReadBarrier;
 use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::request::{At, Caller, Consistency};
+use crate::sessions::keepalive::Keepalives;
+use crate::sessions::leader_tasks::{LeaderTasks, PeerServiceSlot};
+use crate::sessions::session_events::SessionEvents;
 use crate::watches::{WatchRefused, WatchSpec, WatchStream, WatchTable};
 
 /// Between attempts to have the state name this start.
@@ -56,15 +56,15 @@ impl Engine {
         incarnation: u64,
         replica: Arc<Replica>,
         replication: Arc<dyn Replication>,
-        door: &Door,
+        slot: &PeerServiceSlot,
         random: Box<dyn RngCore + Send>,
     ) -> Arc<Self> {
         let stop = CancellationToken::new();
         let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone(), stop.clone());
-        let duties = Duties::new(&config, incarnation, replica.clone(), replication.clone());
-        duties.start(&config, proposer.clone(), stop.clone());
-        let _ = door.0.set(duties.clone());
-        let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), duties, stop.clone());
+        let leader_tasks = LeaderTasks::new(&config, incarnation, replica.clone(), replication.clone());
+        leader_tasks.start(&config, proposer.clone(), stop.clone());
+        let _ = slot.0.set(leader_tasks.clone());
+        let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), leader_tasks, stop.clone());
         start_bookmarks(&config, replica.clone(), stop.clone());
         start_clock_watch(replica.clone(), stop.clone());
         let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };
@@ -98,8 +98,8 @@ impl Engine {
     /// Carries out an operation on behalf of a caller.
     pub(crate) async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
         self.refuse_when_closing()?;
-        let _custody = match &caller.credential {
-            Some(credential) => Some(self.take_into_custody(credential.session, self.authorise(credential).await?)),
+        let _keepalive = match &caller.credential {
+            Some(credential) => Some(self.delegate_keepalive(credential.session, self.authorise(credential).await?)),
             None => None,
         };
         let done = self.proposer.propose(Command::Do { actor: caller.into_actor(), op }).await?;
@@ -107,9 +107,9 @@ impl Engine {
     }
 
     /// Keeps the session alive from here for as long as the guard lives.
-    pub(crate) fn take_into_custody(&self, session: SessionId, timeout_ms: u32) -> InCustody {
-        self.replica.custody.lock().enter(session, timeout_ms, self.replica.now_ms());
-        InCustody { replica: self.replica.clone(), session }
+    pub(crate) fn delegate_keepalive(&self, session: SessionId, timeout_ms: u32) -> KeepaliveGuard {
+        self.replica.delegated.lock().begin_wait(session, timeout_ms, self.replica.now_ms());
+        KeepaliveGuard { replica: self.replica.clone(), session }
     }
 
     /// Reads the state.
@@ -137,14 +137,14 @@ impl Engine {
     }
 
     /// Begins to listen on behalf of a session, on a replica that has seen all that was acknowledged before.
-    pub(crate) async fn hear(&self, session: SessionId) -> Result<At<Hearing>, NodeError> {
+    pub(crate) async fn session_events(&self, session: SessionId) -> Result<At<SessionEvents>, NodeError> {
         self.refuse_when_closing()?;
         self.barrier.pass().await?;
         let state = self.replica.state.read();
         if state.session(session).is_none() {
             return Err(lockkeeper_core::Refusal::SessionExpired(session).into());
         }
-        Ok(At { value: Hearing::begin(&self.replica, &state, session), zxid: state.zxid() })
+        Ok(At { value: SessionEvents::subscribe(&self.replica, &state, session), zxid: state.zxid() })
     }
 
     /// Waits until this replica has come as far as `zxid`.
@@ -177,7 +177,7 @@ impl Engine {
     pub(crate) fn end(&self) {
         self.closing.cancel();
         self.stop.cancel();
-        self.replica.flight.lock().take();
+        self.replica.inflight.lock().take();
         self.replica.watches.lock().close();
     }
 }
@@ -193,14 +193,14 @@ pub(crate) fn reply_of(done: Done) -> Result<At<Reply>, NodeError> {
 
 /// While it lives, this node keeps the session alive.
 #[must_use]
-pub(crate) struct InCustody {
+pub(crate) struct KeepaliveGuard {
     replica: Arc<Replica>,
     session: SessionId,
 }
 
-impl Drop for InCustody {
+impl Drop for KeepaliveGuard {
     fn drop(&mut self) {
-        self.replica.custody.lock().leave(self.session, self.replica.now_ms());
+        self.replica.delegated.lock().end_wait(self.session, self.replica.now_ms());
     }
 }
 

@@ -1,62 +1,75 @@
-//! One replica at work: everything a node does beyond consensus, without sockets, so that a simulation can drive it. Clock, randomness
-//! and transport are handed in.
+//! One replica at work: everything a node does beyond consensus, without sockets, so that a simulation can drive it.
+//! Clock, randomness and transport are handed in.
 //!
-//! Pure parts (`tracker`, `custody`, `last_heard`, `history`, `watches`, `waiters`) know neither tasks nor clocks. `replica` moves them in step with the
-//! replicated state under one lock. Around it run the tasks: `proposer` (writes), `reads` (the read barrier), `keepalive`, `duties` and
-//! `heard_replication` (sessions), `locks` and `abandoned` (the lock service), `in_order` (connections whose requests follow each other). [`Node`] is what the front doors see.
+//! | folder | what happens there |
+//! |---|---|
+//! | `replica` | committed entries are applied, and what they changed is delivered |
+//! | `log` | commands are queued, batched, proposed and answered; linearizable reads wait for the log |
+//! | `locks` | requests for locks wait, are granted and are cancelled |
+//! | `sessions` | sessions are opened, kept alive and expired |
+//! | `watches` | watches fire, and are resumed from the history |
+//! | `time` | the clocks |
+//!
+//! `engine` puts the parts together; [`Node`] is what the frontends see.
 
-mod abandoned;
-mod clock;
+mod backoff;
 mod config;
-mod custody;
-mod duties;
 mod engine;
 mod error;
-mod flight;
-#[doc(hidden)]
-pub mod fuzzing;
-mod heard_replication;
-mod hearing;
-mod history;
-mod in_order;
-mod keepalive;
-mod last_heard;
 mod locks;
+mod log;
 mod node;
 mod observer;
-mod patience;
-mod presence;
-mod proposer;
-mod queue;
-mod reads;
 mod replica;
-mod replicated_clock;
 mod replication;
 mod request;
 mod rounds;
 mod sessions;
-mod slow_apply;
-mod state_size;
 mod status;
 mod time;
-mod tracker;
-mod waiters;
 mod watches;
 
-pub use abandoned::Undecided;
-pub use clock::{Clock, SystemClock};
+#[doc(hidden)]
+pub mod fuzzing {
+    //! One entry for fuzzing what a node reads from its peers: messages of consensus, the batches in them, and
+    //! keepalives. Not part of the interface.
+
+    use lockkeeper_core::Batch;
+
+    use crate::sessions::keepalive::{KeepaliveAnswer, SessionMessage};
+
+    /// Reads bytes as a message of another node: the first byte chooses the layer, the rest is the message. The message
+    /// is accepted or refused; reading it must never panic.
+    pub fn decode_any(bytes: &[u8]) {
+        let Some((&choice, rest)) = bytes.split_first() else { return };
+        match choice {
+            0 => {
+                // Every node can read a batch that a leader accepted.
+                if let Ok(batch) = Batch::decode(rest) {
+                    assert!(Batch::decode(&batch.encode()).is_ok(), "a batch that was read cannot be read again");
+                }
+            }
+            1 => drop(postcard::from_bytes::<SessionMessage>(rest).map(|message| message.check())),
+            2 => drop(postcard::from_bytes::<KeepaliveAnswer>(rest)),
+            _ => lockkeeper_consensus::fuzzing::decode_any(rest),
+        }
+    }
+}
+
 pub use config::NodeConfig;
 pub use error::{Bound, NodeError};
-pub use hearing::{Hearing, Told};
-pub use history::WatchEvent;
-pub use in_order::Answered;
+pub use locks::cancellation::Undecided;
+pub use locks::presence::Presence;
+pub use log::in_order::OrderedReply;
+pub use log::queue::network_of;
 pub use node::{Node, Parts};
 pub use observer::Observer;
-pub use presence::Presence;
-pub use queue::network_of;
 pub use request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
     OpenedSession,
 };
+pub use sessions::session_events::{SessionEvent, SessionEvents};
 pub use status::NodeStatus;
+pub use time::clock::{Clock, SystemClock};
+pub use watches::history::WatchEvent;
 pub use watches::{WatchItem, WatchSpec, WatchStream};

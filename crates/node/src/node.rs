@@ -12,20 +12,20 @@ use lockkeeper_store::{LogStorage, Opened, SnapshotStorage};
 use rand::RngCore;
 use tokio::sync::oneshot;
 
-use crate::abandoned::Undecided;
-use crate::clock::Clock;
 use crate::config::NodeConfig;
-use crate::duties::Door;
 use crate::engine::Engine;
 use crate::error::NodeError;
-use crate::hearing::Hearing;
-use crate::in_order::Answered;
+use crate::locks::cancellation::Undecided;
+use crate::log::in_order::OrderedReply;
 use crate::observer::Observer;
 use crate::replica::Replica;
 use crate::request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
 };
+use crate::sessions::leader_tasks::PeerServiceSlot;
+use crate::sessions::session_events::SessionEvents;
 use crate::status::{NodeStatus, not_ready_because};
+use crate::time::clock::Clock;
 use crate::watches::{WatchSpec, WatchStream};
 
 /// What a node is made of.
@@ -71,7 +71,7 @@ impl Node {
         parts.config.validate().map_err(StartError::Config)?;
         let incarnation = parts.opened.incarnation;
         let replica = Replica::new(&parts.config, incarnation, parts.clock.clone(), parts.fatal.clone());
-        let door = Arc::new(Door::default());
+        let slot = Arc::new(PeerServiceSlot::default());
         let consensus = Consensus::start(lockkeeper_consensus::Parts {
             config: parts.config.consensus.clone(),
             store: parts.store,
@@ -79,7 +79,7 @@ impl Node {
             snapshots: parts.snapshots,
             blocking: parts.blocking.clone(),
             machine: replica.clone(),
-            service: door.clone(),
+            service: slot.clone(),
             transport: parts.transport,
             memory: parts.memory,
             boot: parts.boot,
@@ -88,7 +88,7 @@ impl Node {
         })
         .await?;
         let engine =
-            Engine::start(parts.config, incarnation, replica, Arc::new(consensus.clone()), &door, parts.random);
+            Engine::start(parts.config, incarnation, replica, Arc::new(consensus.clone()), &slot, parts.random);
         Ok(Self { engine, consensus, blocking: parts.blocking })
     }
 
@@ -124,7 +124,7 @@ impl Node {
     pub async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
         let timeout_ms = self.engine.authorise(credential).await?;
         let replica = &self.engine.replica;
-        replica.custody.lock().touch(credential.session, timeout_ms, replica.now_ms());
+        replica.delegated.lock().touch(credential.session, timeout_ms, replica.now_ms());
         Ok(timeout_ms)
     }
 
@@ -142,7 +142,12 @@ impl Node {
     ///
     /// # Errors
     /// The node is going down, or a queue is full.
-    pub fn submit(&self, actor: Actor, op: Op, tell: impl FnOnce(Answered) + Send + 'static) -> Result<(), NodeError> {
+    pub fn submit(
+        &self,
+        actor: Actor,
+        op: Op,
+        tell: impl FnOnce(OrderedReply) + Send + 'static,
+    ) -> Result<(), NodeError> {
         self.engine.submit(actor, op, tell)
     }
 
@@ -153,7 +158,7 @@ impl Node {
     pub fn submit_close(
         &self,
         session: SessionId,
-        tell: impl FnOnce(Answered) + Send + 'static,
+        tell: impl FnOnce(OrderedReply) + Send + 'static,
     ) -> Result<(), NodeError> {
         self.engine.submit_close(session, tell)
     }
@@ -190,7 +195,7 @@ impl Node {
     /// A sign of life of a session whose secret has been seen: this node passes it on in time.
     pub fn touch(&self, session: SessionId, timeout_ms: u32) {
         let replica = &self.engine.replica;
-        replica.custody.lock().touch(session, timeout_ms, replica.now_ms());
+        replica.delegated.lock().touch(session, timeout_ms, replica.now_ms());
     }
 
     /// Has everything that happens from now on told to somebody; once in a node's life.
@@ -216,7 +221,7 @@ impl Node {
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn acquire_with_last_word(
+    pub async fn acquire_with_cancellation(
         &self,
         caller: Caller,
         acquire: Acquire,
@@ -225,7 +230,7 @@ impl Node {
         self.engine.acquire(caller, acquire, Some(last_word)).await
     }
 
-    /// Takes a lock from its holder. The front door has made sure that `by` may; the audit log says who it was.
+    /// Takes a lock from its holder. The front slot has made sure that `by` may; the audit log says who it was.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -267,12 +272,12 @@ impl Node {
         self.engine.watch(spec)
     }
 
-    /// Begins to listen for the end of a session, and for the loss of the locks it holds and of those [kept](Hearing::keep) later.
+    /// Begins to listen for the end of a session, and for the loss of the locks it holds and of those [kept](SessionEvents::watch_lock) later.
     ///
     /// # Errors
     /// See [`NodeError`].
-    pub async fn hear(&self, session: SessionId) -> Result<At<Hearing>, NodeError> {
-        self.engine.hear(session).await
+    pub async fn session_events(&self, session: SessionId) -> Result<At<SessionEvents>, NodeError> {
+        self.engine.session_events(session).await
     }
 
     /// What a session has left if it stays silent: as the leader knows it, or at another node counted from the last sign of life

@@ -7,7 +7,7 @@ use lockkeeper_core::{
     Actor, FencingToken, LockMode, LockName, NodePath, Principals, RequestId, RequestKey, SessionId, Zxid,
 };
 
-use crate::presence::Presence;
+use crate::locks::presence::Presence;
 
 /// An answer and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

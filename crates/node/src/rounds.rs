@@ -117,8 +117,8 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::clock::SystemClock;
     use crate::config::NodeConfig;
+    use crate::time::clock::SystemClock;
 
     fn replica(fatal: impl Fn(String) + Send + Sync + 'static) -> Arc<Replica> {
         let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, [(1, "here".to_owned())].into()));

@@ -11,27 +11,27 @@ use crate::common::*;
 
 /// What was told, in the order in which it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Told {
+enum Delivered {
     Event(Zxid, String),
     Answer(usize, Zxid),
     Jump,
 }
 
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<Told>>>);
+struct Ear(Arc<Mutex<Vec<Delivered>>>);
 
 impl Observer for Ear {
     fn happened(&self, events: &[Event]) {
         let mut told = self.0.lock().unwrap();
         for event in events {
             if let Event::Node { zxid, path, .. } = event {
-                told.push(Told::Event(*zxid, path.as_str().to_owned()));
+                told.push(Delivered::Event(*zxid, path.as_str().to_owned()));
             }
         }
     }
 
     fn jumped(&self) {
-        self.0.lock().unwrap().push(Told::Jump);
+        self.0.lock().unwrap().push(Delivered::Jump);
     }
 }
 
@@ -56,7 +56,7 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
             let told = ear.0.clone();
             node.submit(Actor::default(), op, move |answered| {
                 let at = answered.unwrap();
-                told.lock().unwrap().push(Told::Answer(number, at.zxid));
+                told.lock().unwrap().push(Delivered::Answer(number, at.zxid));
                 let _ = done.send(at.value);
             })
             .unwrap();
@@ -72,21 +72,21 @@ async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
         let told = ear.0.lock().unwrap().clone();
         let answers: Vec<usize> = told
             .iter()
-            .filter_map(|told| if let Told::Answer(number, _) = told { Some(*number) } else { None })
+            .filter_map(|told| if let Delivered::Answer(number, _) = told { Some(*number) } else { None })
             .collect();
         assert_eq!(answers, (0..ASKED).collect::<Vec<_>>());
         // Read from the front, zxids never go back: no event comes after the answer to its change.
         let zxids: Vec<Zxid> = told
             .iter()
             .filter_map(|told| match told {
-                Told::Event(zxid, _) | Told::Answer(_, zxid) => Some(*zxid),
-                Told::Jump => None,
+                Delivered::Event(zxid, _) | Delivered::Answer(_, zxid) => Some(*zxid),
+                Delivered::Jump => None,
             })
             .collect();
         assert!(zxids.is_sorted(), "{told:?}");
         for (at, told_of) in told.iter().enumerate() {
-            let Told::Answer(number, zxid) = told_of else { continue };
-            let event = Told::Event(*zxid, format!("/n{id}-{number}"));
+            let Delivered::Answer(number, zxid) = told_of else { continue };
+            let event = Delivered::Event(*zxid, format!("/n{id}-{number}"));
             assert_eq!(told[..at].contains(&event), number % 3 != 2, "{told_of:?}");
         }
     }

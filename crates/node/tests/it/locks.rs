@@ -198,7 +198,7 @@ async fn a_late_try_takes_nothing_from_one_who_was_told() {
     for round in 0..40_u64 {
         let (last_word, decided) = tokio::sync::oneshot::channel();
         let (node, again) = (cluster.at(round % 3 + 1).clone(), wanted.clone());
-        let late = tokio::spawn(async move { node.acquire_with_last_word(keyed(b, id), again, last_word).await });
+        let late = tokio::spawn(async move { node.acquire_with_cancellation(keyed(b, id), again, last_word).await });
         tokio::time::sleep(Duration::from_micros(round * 150)).await;
         late.abort();
         // Dropped once there is nothing left to take back.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use lockkeeper_core::{FencingToken, GateKey, GateStanding, LockMode, Op, Principals, Refusal, Reply};
-use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError, Told};
+use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConfig, NodeError, SessionEvent};
 
 use crate::common::*;
 
@@ -289,8 +289,8 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     let writing =
         tokio::spawn(async move { granted(writer.acquire(caller(c), in_mode(LockMode::Write, 30_000)).await) });
     until("the writer to wait", || (waiting(&cluster) == 2).then_some(())).await;
-    let mut hearing = cluster.at(1).hear(a.session).await.unwrap().value;
-    let held = hearing.take_held().remove(0).path;
+    let mut session_events = cluster.at(1).session_events(a.session).await.unwrap().value;
+    let held = session_events.take_held().remove(0).path;
     let downgrade = Op::Downgrade { lock: lock("rw"), token: grant.token };
     let done = cluster.at(2).execute(caller(a), downgrade).await.unwrap().value;
     assert!(matches!(&done, Reply::Downgraded { path } if path.name().contains("__READ__")), "{done:?}");
@@ -300,10 +300,10 @@ async fn a_downgrade_lets_the_readers_behind_it_in() {
     }
     cluster.at(1).read(Consistency::Linearizable, |_| ()).await.unwrap();
     let context = &mut std::task::Context::from_waker(futures::task::noop_waker_ref());
-    assert!(hearing.poll_told(context).is_pending(), "it has another name, and is held still");
+    assert!(session_events.poll_next(context).is_pending(), "it has another name, and is held still");
     release(cluster.at(1), a, "rw", grant.token).await;
-    let told = std::future::poll_fn(|context| hearing.poll_told(context)).await;
-    assert!(matches!(&told, Told::LockGone { path, .. } if *path == held), "{told:?}");
+    let told = std::future::poll_fn(|context| session_events.poll_next(context)).await;
+    assert!(matches!(&told, SessionEvent::LockGone { path, .. } if *path == held), "{told:?}");
     assert!(!writing.is_finished());
     release(cluster.at(1), b, "rw", read.token).await;
     writing.await.unwrap();

@@ -228,7 +228,7 @@ pub(crate) async fn take(
         }
         let _waiting = waiting;
         match last_word {
-            Some(last_word) => context.node.acquire_with_last_word(owner.caller.clone(), request, last_word).await?,
+            Some(last_word) => context.node.acquire_with_cancellation(owner.caller.clone(), request, last_word).await?,
             None => context.node.acquire(owner.caller.clone(), request).await?,
         }
     };

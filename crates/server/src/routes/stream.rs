@@ -38,8 +38,8 @@ pub(super) async fn stream(
     }
     // A keepalive: the client may count the session's life from its handshake.
     let timeout_ms = context.node.keepalive(&credential).await?.value.timeout_ms;
-    let hearing = context.node.hear(credential.session).await?;
+    let session_events = context.node.session_events(credential.session).await?;
     let principals = asking.0.principals;
     let session = Session { context, router, from, principals, credential, timeout_ms, lane: Lane::default() };
-    Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, hearing, socket, read)))
+    Ok(upgrade.accept(move |socket, read| crate::stream::serve(session, session_events, socket, read)))
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use lockkeeper_api::stream::FromServer;
 use lockkeeper_core::{FencingToken, LockName, NodePath, Zxid};
-use lockkeeper_node::Hearing;
+use lockkeeper_node::SessionEvents;
 
 use super::request::{Effect, Releasing};
 
@@ -24,31 +24,33 @@ impl Grants {
     }
 
     /// What an answer, written now, means.
-    pub(super) fn follow(&mut self, hearing: &Hearing, effect: Effect) {
+    pub(super) fn follow(&mut self, session_events: &SessionEvents, effect: Effect) {
         match effect {
             Effect::None => {}
-            Effect::Granted { token, paths } => paths.into_iter().for_each(|path| self.keep(hearing, token, path)),
+            Effect::Granted { token, paths } => {
+                paths.into_iter().for_each(|path| self.keep(session_events, token, path))
+            }
             Effect::Released(releasing) => self.drop_all(&releasing),
             Effect::NotReleased(releasing) => {
                 for path in self.of(&releasing) {
-                    hearing.keep(path, FencingToken(releasing.token));
+                    session_events.watch_lock(path, FencingToken(releasing.token));
                 }
             }
             Effect::Renamed(releasing, path) => {
                 self.drop_all(&releasing);
-                self.keep(hearing, releasing.token, path);
+                self.keep(session_events, releasing.token, path);
             }
         }
     }
 
     /// Locks are about to be given back: that their nodes go is no loss.
-    pub(super) fn part(&self, hearing: &Hearing, releasing: &Releasing) {
-        self.of(releasing).iter().for_each(|path| hearing.forget(path));
+    pub(super) fn part(&self, session_events: &SessionEvents, releasing: &Releasing) {
+        self.of(releasing).iter().for_each(|path| session_events.unwatch_lock(path));
     }
 
-    fn keep(&mut self, hearing: &Hearing, token: u64, path: NodePath) {
+    fn keep(&mut self, session_events: &SessionEvents, token: u64, path: NodePath) {
         self.note(token, path.clone());
-        hearing.keep(path, FencingToken(token));
+        session_events.watch_lock(path, FencingToken(token));
     }
 
     fn of(&self, releasing: &Releasing) -> Vec<NodePath> {

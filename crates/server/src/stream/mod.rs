@@ -24,7 +24,7 @@ use std::time::Duration;
 use axum::Router;
 use bytes::Bytes;
 use lockkeeper_core::Principals;
-use lockkeeper_node::{At, Credential, Hearing};
+use lockkeeper_node::{At, Credential, SessionEvents};
 use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -75,7 +75,7 @@ impl Session {
 }
 
 /// Serves a stream until its end.
-pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStream, read: Bytes) {
+pub(crate) async fn serve(session: Session, session_events: At<SessionEvents>, socket: TcpStream, read: Bytes) {
     let write_timeout = session.context.stream_write_timeout;
     allow_unread_for(&socket, write_timeout * 2 + close::LONGEST);
     let message_bytes = session.context.body.max_bytes + ENVELOPE_BYTES;
@@ -88,5 +88,5 @@ pub(crate) async fn serve(session: Session, hearing: At<Hearing>, socket: TcpStr
     let socket = StreamSocket::new(socket, room);
     let socket = WebSocketStream::from_partially_read(socket, read.into(), Role::Server, Some(config)).await;
     let _counted = metrics::Streams::enter();
-    session_task::SessionTask::new(Arc::new(session), hearing, socket, message_bytes).run().await;
+    session_task::SessionTask::new(Arc::new(session), session_events, socket, message_bytes).run().await;
 }

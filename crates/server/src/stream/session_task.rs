@@ -14,7 +14,7 @@ use futures::{FutureExt, SinkExt, StreamExt};
 use lockkeeper_api::stream::{Change, FromServer, Held, Watch};
 use lockkeeper_api::{Code, Problem};
 use lockkeeper_core::{LockName, NodePath, Refusal, Zxid};
-use lockkeeper_node::{At, Bound, Hearing, NodeError, Told, WatchItem, WatchSpec};
+use lockkeeper_node::{At, Bound, NodeError, SessionEvent, SessionEvents, WatchItem, WatchSpec};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
@@ -48,7 +48,7 @@ pub(super) struct SessionTask {
     session: Arc<Session>,
     socket: WebSocketStream<StreamSocket>,
     message_bytes: usize,
-    hearing: Hearing,
+    session_events: SessionEvents,
     grants: Grants,
     watches: StreamWatches,
     open: FuturesUnordered<Open>,
@@ -73,7 +73,7 @@ pub(super) struct SessionTask {
 impl SessionTask {
     pub(super) fn new(
         session: Arc<Session>,
-        hearing: At<Hearing>,
+        session_events: At<SessionEvents>,
         socket: WebSocketStream<StreamSocket>,
         message_bytes: usize,
     ) -> Self {
@@ -84,7 +84,7 @@ impl SessionTask {
             session,
             socket,
             message_bytes,
-            hearing: hearing.value,
+            session_events: session_events.value,
             grants: Grants::default(),
             watches: StreamWatches::default(),
             open: FuturesUnordered::new(),
@@ -100,13 +100,13 @@ impl SessionTask {
             stopping,
             ending: None,
         };
-        session_task.send_hello(hearing.zxid);
+        session_task.send_hello(session_events.zxid);
         session_task
     }
 
     fn send_hello(&mut self, zxid: Zxid) {
         let mut held = Vec::new();
-        for request in self.hearing.take_held() {
+        for request in self.session_events.take_held() {
             let lock = request.path.parent().and_then(|directory| LockName::of_directory(&directory));
             if let Some(lock) = lock {
                 held.push(Held { lock: lock.to_string(), token: request.token.0 });
@@ -311,7 +311,7 @@ impl SessionTask {
                 }
                 let begun = request::begin(&self.session, &request);
                 if let Some(releasing) = &begun.releasing {
-                    self.grants.part(&self.hearing, releasing);
+                    self.grants.part(&self.session_events, releasing);
                 }
                 self.ids.insert(request.id, begun.cancel);
                 self.open.push(begun.open);
@@ -395,15 +395,15 @@ impl SessionTask {
 
     /// What is heard of the session and its locks.
     fn poll_session_events(&mut self, context: &mut Context<'_>) {
-        while let Poll::Ready(told) = self.hearing.poll_told(context) {
+        while let Poll::Ready(told) = self.session_events.poll_next(context) {
             match told {
-                Told::LockGone { path, zxid } => {
+                SessionEvent::LockGone { path, zxid } => {
                     if let Some(lost) = self.grants.gone(&path, zxid) {
                         metrics().losses.increment(1);
                         self.lost.push(lost);
                     }
                 }
-                Told::SessionEnded { zxid } => self.end_session(Some(zxid)),
+                SessionEvent::SessionEnded { zxid } => self.end_session(Some(zxid)),
             }
         }
     }
@@ -437,7 +437,7 @@ impl SessionTask {
                     metrics().answers.increment(1);
                     self.write(text)?;
                     // Behind the answer, so that nobody hears of the loss of a lock before its grant.
-                    self.grants.follow(&self.hearing, effect);
+                    self.grants.follow(&self.session_events, effect);
                 }
                 Finished::Keepalive { number, heard: Ok(kept) } => {
                     self.send(&FromServer::Alive { number, timeout_ms: kept.value.timeout_ms });

@@ -298,7 +298,7 @@ impl Guest {
         RequestHeader { xid, opcode }: RequestHeader,
         answering: Arc<changes::Answering>,
         began: Instant,
-    ) -> impl FnOnce(lockkeeper_node::Answered) + Send + 'static {
+    ) -> impl FnOnce(lockkeeper_node::OrderedReply) + Send + 'static {
         let (door, line) = (self.door.clone(), self.line.clone());
         move |outcome| {
             if let Ok(At { value: Err(refusal), .. }) = &outcome {

@@ -1,0 +1,329 @@
+//! The lock service (`ARCHITECTURE.md`, Locks): one log entry for a request, one watch for a waiter, and no grant lost.
+//!
+//! A request for several locks waits for one of them at a time: it stands in every queue, so no place is lost
+//! meanwhile.
+//!
+//! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed
+//! since the request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds
+//! by then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_core::{
+    Actor, Command, FencingToken, IfHolding, LockName, NodePath, Op, Principals, Refusal, Reply, SessionId, Standing,
+    State, Zxid,
+};
+use lockkeeper_mutants::mutant;
+use tokio::sync::oneshot;
+
+use crate::engine::{Engine, reply_of};
+use crate::error::{Bound, NodeError};
+use crate::locks::cancellation::{RequestGuard, Undecided};
+use crate::locks::presence::PresenceGuard;
+use crate::locks::waiters::Wakeup;
+use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
+use crate::sessions::lifecycle::unexpected;
+
+/// Most holders that are named to one who did not get the lock.
+const MAX_HOLDERS_NAMED: usize = 32;
+/// Most requests ahead that are counted for them.
+const MAX_AHEAD_COUNTED: usize = 1_000;
+
+/// A request that stands in the queues of one or more locks.
+#[derive(Debug)]
+struct QueuedRequest {
+    locks: Vec<LockName>,
+    session: SessionId,
+    paths: Arc<[NodePath]>,
+    token: FencingToken,
+    /// When it was handed over: a sign of life of its session.
+    asked_ms: u64,
+}
+
+/// Where a request stood when it was looked at.
+enum RequestStatus {
+    /// With the versions that its nodes have.
+    Holds(At<Vec<i32>>),
+    Gone,
+    /// It waits, for the lock of this number first.
+    Waits(usize, WaiterGuard),
+}
+
+/// A registered waiter; dropping it takes it off the table.
+struct WaiterGuard {
+    engine: Arc<Engine>,
+    id: u64,
+    told: oneshot::Receiver<Wakeup>,
+}
+
+impl Drop for WaiterGuard {
+    fn drop(&mut self) {
+        let mut waiters = self.engine.replica.waiters.lock();
+        waiters.remove(self.id);
+        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+    }
+}
+
+impl Engine {
+    /// Asks for a lock and waits for it. Dropping the future takes the request back, and `on_cancelled` is dropped once that is done.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        caller: Caller,
+        ask: Acquire,
+        on_cancelled: Option<oneshot::Sender<Undecided>>,
+    ) -> Result<At<Acquired>, NodeError> {
+        self.refuse_when_closing()?;
+        let credential = caller.credential.ok_or(Refusal::SessionRequired)?;
+        let timeout_ms = self.authorise(&credential).await?;
+        let kept = caller.presence.keep(self.delegate_keepalive(credential.session, timeout_ms));
+        let began = self.replica.clock.now();
+        let wait = ask.wait.min(Duration::from_millis(self.config.max_wait_ms));
+        let permit =
+            self.lock_permits.clone().try_acquire_owned().map_err(|_| NodeError::overloaded(Bound::LockRequests))?;
+        let mut guard = RequestGuard::new(self, permit, credential.session, ask.locks.clone(), on_cancelled);
+        let actor = caller.into_actor();
+        let acquired = self.enter_and_wait(&mut guard, credential.session, actor, &ask, began + wait).await;
+        if is_settled(&acquired, &ask) {
+            guard.disarm();
+        }
+        drop::<PresenceGuard>(kept);
+        if let Ok(At { value: Acquired::Held(_), .. }) = &acquired {
+            metrics::histogram!("lockkeeper_lock_wait_seconds")
+                .record((self.replica.clock.now() - began).as_secs_f64());
+        }
+        acquired
+    }
+
+    async fn enter_and_wait(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        session: SessionId,
+        actor: Actor,
+        ask: &Acquire,
+        until: Duration,
+    ) -> Result<At<Acquired>, NodeError> {
+        let asked_ms = self.replica.now_ms();
+        let op = Op::Acquire {
+            locks: ask.locks.clone(),
+            mode: ask.mode,
+            delay_ms: ask.delay_ms,
+            uuid: ask.uuid,
+            label: Arc::from(ask.label.as_str()),
+        };
+        let done = guard.enter(Command::Do { actor, op }).await?;
+        let fresh = done.fresh();
+        let entered = match reply_of(done) {
+            // This very request, and part of it has gone.
+            Err(NodeError::Refused(Refusal::NotQueued { lock, token })) => {
+                guard.withdraw_rest(token).await.map_err(after_entry)?;
+                return Err(Refusal::NotQueued { lock, token }.into());
+            }
+            entered => entered?,
+        };
+        let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
+        let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms };
+        // A request that was made before may have been given up by another node, whose withdrawal is still under way. Making it
+        // this one's first decides between the two.
+        if !fresh && !guard.claim(token).await.map_err(after_entry)? {
+            if queued.locks.len() > 1 {
+                guard.withdraw_rest(token).await.map_err(after_entry)?;
+            }
+            return self.gone(&queued);
+        }
+        self.wait_for(guard, &queued, until).await.map_err(after_entry)
+    }
+
+    async fn wait_for(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        queued: &QueuedRequest,
+        until: Duration,
+    ) -> Result<At<Acquired>, NodeError> {
+        // The entry, or the guard, has just been applied here: so far this replica is not behind.
+        let mut is_confirmed = true;
+        loop {
+            let (missing, mut waiting) = match self.check(queued) {
+                RequestStatus::Holds(at) if is_confirmed => return self.take(guard, queued, at).await,
+                RequestStatus::Holds(_) => {
+                    // It holds on a replica that may be behind: look again with the leader's word on where we are.
+                    self.barrier.pass().await?;
+                    is_confirmed = true;
+                    continue;
+                }
+                RequestStatus::Gone => return self.gone(queued),
+                RequestStatus::Waits(missing, waiting) => (missing, waiting),
+            };
+            is_confirmed = false;
+            tokio::select! {
+                biased;
+                // Whatever it says: look again.
+                _ = &mut waiting.told => {}
+                // The request keeps its place: its session can ask again at another node.
+                () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
+                () = self.replica.clock.sleep_until(until) => {
+                    drop(waiting);
+                    return self.give_up(guard, queued, missing).await;
+                }
+            }
+        }
+    }
+
+    /// Looks at the request, and registers a waiter if it waits: under one lock, so that nothing comes between.
+    fn check(self: &Arc<Self>, queued: &QueuedRequest) -> RequestStatus {
+        let state = self.replica.state.read();
+        let mut first = None;
+        for (number, path) in queued.paths.iter().enumerate() {
+            match state.standing(path) {
+                Standing::Holds { token } if token == queued.token => {}
+                Standing::Holds { .. } | Standing::Gone => return RequestStatus::Gone,
+                Standing::Waits { blocker } => drop(first.get_or_insert((number, blocker))),
+            }
+        }
+        let Some((number, blocker)) = first else {
+            let version = |path| state.get(path).map_or(0, |node| node.stat.version);
+            return RequestStatus::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
+        };
+        let mut waiters = self.replica.waiters.lock();
+        let (id, told) = waiters.add(queued.paths.clone(), number, blocker);
+        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+        RequestStatus::Waits(number, WaiterGuard { engine: self.clone(), id, told })
+    }
+
+    /// Its turn has come. If somebody else has made the request theirs meanwhile, they may be taking it back: it is made this caller's
+    /// before they are told.
+    async fn take(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        queued: &QueuedRequest,
+        at: At<Vec<i32>>,
+    ) -> Result<At<Acquired>, NodeError> {
+        if !guard.covers(&at.value) && !guard.claim(queued.token).await? {
+            if queued.locks.len() > 1 {
+                guard.withdraw_rest(queued.token).await?;
+            }
+            return self.gone(queued);
+        }
+        Ok(self.held(queued, at.zxid))
+    }
+
+    fn held(&self, queued: &QueuedRequest, zxid: Zxid) -> At<Acquired> {
+        let remaining_ms = self.remaining_since(queued.session, queued.asked_ms);
+        let grant = Grant { paths: queued.paths.to_vec(), token: queued.token, remaining_ms };
+        At { value: Acquired::Held(grant), zxid }
+    }
+
+    /// What the session has left, counted from the later of this request and the last sign of life that the leader acknowledged.
+    fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
+        let timeout_ms = self.replica.state.read().session(session).map_or(0, |session| u64::from(session.timeout_ms));
+        let acknowledged_ms = self.replica.delegated.lock().acknowledged_ms(session).unwrap_or(0);
+        asked_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
+    }
+
+    /// Why a request is no more: its session has ended, or it was taken out of the queue alone.
+    fn gone(&self, queued: &QueuedRequest) -> Result<At<Acquired>, NodeError> {
+        let state = self.replica.state.read();
+        match state.session(queued.session) {
+            None => Err(Refusal::SessionExpired(queued.session).into()),
+            Some(_) => Ok(At { value: Acquired::Gone, zxid: state.zxid() }),
+        }
+    }
+
+    /// The wait is over: leaves the queues, unless the last of the locks came in the last moment.
+    async fn give_up(
+        self: &Arc<Self>,
+        guard: &mut RequestGuard,
+        queued: &QueuedRequest,
+        missing: usize,
+    ) -> Result<At<Acquired>, NodeError> {
+        if mutant!(BusyWithoutWithdrawal) {
+            self.barrier.pass().await?;
+            let zxid = self.replica.state.read().zxid();
+            return Ok(At { value: self.busy(queued, missing), zxid });
+        }
+        let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
+        let command = Command::Do { actor: Actor::of(queued.session), op };
+        match reply_of(self.proposer.propose(command).await?) {
+            Ok(At { value: Reply::Withdrawn, zxid }) => Ok(At { value: self.busy(queued, missing), zxid }),
+            Ok(At { value: Reply::HeldInstead, .. }) => match self.check(queued) {
+                RequestStatus::Holds(at) => self.take(guard, queued, at).await,
+                RequestStatus::Gone | RequestStatus::Waits(..) => self.gone(queued),
+            },
+            Ok(other) => Err(unexpected(&other.value)),
+            Err(NodeError::Refused(Refusal::NotQueued { .. })) => self.gone(queued),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn busy(&self, queued: &QueuedRequest, missing: usize) -> Acquired {
+        busy_in(&self.replica.state.read(), &queued.locks[missing], &queued.paths[missing])
+    }
+
+    /// Takes a lock from its holder. The caller has made sure that `by` may.
+    pub(crate) async fn force_release(
+        &self,
+        lock: LockName,
+        token: FencingToken,
+        principals: Principals,
+        by: &str,
+    ) -> Result<At<ForceReleased>, NodeError> {
+        self.refuse_when_closing()?;
+        let op = Op::ForceRelease { lock: lock.clone(), token };
+        let actor = Actor { principals, may_force: true, ..Actor::default() };
+        let result = self.proposer.propose(Command::Do { actor, op }).await.and_then(reply_of);
+        match &result {
+            Ok(done) => {
+                metrics::counter!("lockkeeper_forced_releases_total").increment(1);
+                tracing::info!(target: "audit", %lock, %token, by, zxid = done.zxid.0, "forced release");
+            }
+            Err(error) => tracing::info!(target: "audit", %lock, %token, by, %error, "forced release, not done"),
+        }
+        let done = result?;
+        let Reply::ForceReleased { holder } = done.value else { return Err(unexpected(&done.value)) };
+        Ok(At { value: ForceReleased { holder }, zxid: done.zxid })
+    }
+}
+
+/// Once a request stands in the queue, failing to learn more is no statement that nothing changed.
+fn after_entry(error: NodeError) -> NodeError {
+    match error {
+        NodeError::NoLeader { .. } | NodeError::Overloaded { .. } => NodeError::UnknownOutcome(
+            "the request stands in the queue and is taken back as soon as that can be done; a retry with the same request id is safe".into(),
+        ),
+        other => other,
+    }
+}
+
+/// Whether there is nothing left to take back.
+fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool {
+    match acquired {
+        // One of several locks was broken by force: the rest is still to be taken back.
+        Ok(At { value: Acquired::Gone, .. }) => ask.locks.len() == 1,
+        // A node that goes down leaves its waiters in the queue: they can ask again elsewhere and keep their place.
+        Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
+        Err(_) => false,
+    }
+}
+
+/// What one who did not get the lock is told.
+fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
+    let own = lockkeeper_core::lock::parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
+    let lock = lock.clone();
+    let Some(view) = state.lock(&lock) else { return Acquired::Busy { lock, holders: Vec::new(), ahead: 0 } };
+    let holders = view
+        .requests()
+        .take_while(|request| matches!(request.standing, Standing::Holds { .. }))
+        .take(MAX_HOLDERS_NAMED);
+    let holders = holders
+        .map(|request| HolderInfo {
+            session: request.session,
+            token: request.token,
+            label: request.label,
+            since_ms: request.since_ms,
+            mode: request.mode,
+            delayed_until_ms: request.delayed_until_ms,
+        })
+        .collect();
+    let ahead = view.requests().take(MAX_AHEAD_COUNTED).take_while(|request| request.sequence < own).count();
+    Acquired::Busy { lock, holders, ahead: ahead as u64 }
+}

@@ -1,0 +1,346 @@
+//! Who waits for a lock at this node, and for whom: each waiter stands behind exactly one node, its blocker, and is looked at again
+//! only when that node goes (promise P3). Those who wait for a permit stand in queue behind the directory, and when a permit becomes free
+//! the foremost alone is told.
+//!
+//! Pure: how a request stands is asked of the state as it is after the batch that is being applied. Nobody is ever told that they hold
+//! unless that state says so.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use lockkeeper_core::lock::parse_request;
+use lockkeeper_core::{NodePath, Standing};
+use lockkeeper_mutants::mutant;
+use tokio::sync::oneshot;
+
+/// What a waiter is told, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    /// What it waited for held when this was said.
+    Holds,
+    /// A node of the request has gone.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    /// All nodes of the request, and which of them waits.
+    paths: Arc<[NodePath]>,
+    number: usize,
+    blocker: NodePath,
+    tell: oneshot::Sender<Wakeup>,
+}
+
+impl Waiter {
+    fn path(&self) -> &NodePath {
+        &self.paths[self.number]
+    }
+
+    /// Whether it waits for any of those that hold permits, in the order in which they came.
+    fn permit_sequence(&self) -> Option<u64> {
+        let (sequence, _) = parse_request(self.path().name())?;
+        is_directory_of(&self.blocker, self.path()).then_some(sequence)
+    }
+}
+
+fn is_directory_of(directory: &NodePath, path: &NodePath) -> bool {
+    path.as_str().strip_prefix(directory.as_str()).is_some_and(|rest| rest.strip_prefix('/') == Some(path.name()))
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct WaiterTable {
+    waiters: HashMap<u64, Waiter>,
+    /// Who waits for a node.
+    behind: HashMap<NodePath, Vec<u64>>,
+    /// Who waits for any permit of a directory, foremost first.
+    permit_queues: HashMap<NodePath, BTreeSet<(u64, u64)>>,
+    /// Whose node it is.
+    at: HashMap<NodePath, Vec<u64>>,
+    next_id: u64,
+}
+
+impl WaiterTable {
+    /// Registers a request whose node of this number waits for `blocker`. The caller has the state locked, so nothing can come
+    /// between.
+    pub(crate) fn add(
+        &mut self,
+        paths: Arc<[NodePath]>,
+        number: usize,
+        blocker: NodePath,
+    ) -> (u64, oneshot::Receiver<Wakeup>) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let (tell, told) = oneshot::channel();
+        for path in paths.iter() {
+            self.at.entry(path.clone()).or_default().push(id);
+        }
+        let waiter = Waiter { paths, number, blocker, tell };
+        self.link(id, &waiter);
+        self.waiters.insert(id, waiter);
+        (id, told)
+    }
+
+    /// A waiter that waits no more.
+    pub(crate) fn remove(&mut self, id: u64) {
+        self.take(id);
+    }
+
+    fn take(&mut self, id: u64) -> Option<Waiter> {
+        let waiter = self.waiters.remove(&id)?;
+        self.unlink(id, &waiter);
+        for path in waiter.paths.iter() {
+            unlink(&mut self.at, path, id);
+        }
+        Some(waiter)
+    }
+
+    fn link(&mut self, id: u64, waiter: &Waiter) {
+        match waiter.permit_sequence() {
+            Some(sequence) => {
+                self.permit_queues.entry(waiter.blocker.clone()).or_default().insert((sequence, id));
+            }
+            None => self.behind.entry(waiter.blocker.clone()).or_default().push(id),
+        }
+    }
+
+    fn unlink(&mut self, id: u64, waiter: &Waiter) {
+        match waiter.permit_sequence() {
+            Some(sequence) => {
+                if let Some(queue) = self.permit_queues.get_mut(&waiter.blocker) {
+                    queue.remove(&(sequence, id));
+                    if queue.is_empty() {
+                        self.permit_queues.remove(&waiter.blocker);
+                    }
+                }
+            }
+            None => unlink(&mut self.behind, &waiter.blocker, id),
+        }
+    }
+
+    /// A node has gone. Gives how many waiters were woken because of it: those behind it, who are looked at again, and the foremost
+    /// who got a permit.
+    pub(crate) fn node_deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
+        for id in self.at.get(path).cloned().unwrap_or_default() {
+            self.tell(id, Wakeup::Gone);
+        }
+        if mutant!(WakeAllWaiters) {
+            let all = self.len();
+            self.recheck_all(standing);
+            return all;
+        }
+        if mutant!(LoseWakeup) {
+            return 0;
+        }
+        let behind = self.behind.get(path).cloned().unwrap_or_default();
+        for id in &behind {
+            self.recheck(*id, &standing);
+        }
+        behind.len() + self.grant_permits(path, standing)
+    }
+
+    /// Tells the foremost of those who wait for a permit, as far as they have one. Nobody else is woken.
+    fn grant_permits(&mut self, gone: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
+        if self.permit_queues.is_empty() {
+            return 0;
+        }
+        let Some(directory) = gone.parent() else { return 0 };
+        let mut woken = 0;
+        while let Some(&(_, id)) = self.permit_queues.get(&directory).and_then(|queue| queue.first()) {
+            let Some(waiter) = self.waiters.get(&id) else { break };
+            let now = standing(waiter.path());
+            if now == (Standing::Waits { blocker: directory.clone() }) {
+                break;
+            }
+            woken += usize::from(matches!(now, Standing::Holds { .. }));
+            self.follow(id, now);
+        }
+        woken
+    }
+
+    /// Looks at everyone again: the state has jumped, and nobody knows who went on the way.
+    pub(crate) fn recheck_all(&mut self, standing: impl Fn(&NodePath) -> Standing) {
+        let mut all: Vec<u64> = self.waiters.keys().copied().collect();
+        all.sort_unstable();
+        for id in all {
+            let Some(waiter) = self.waiters.get(&id) else { continue };
+            if waiter.paths.iter().any(|path| standing(path) == Standing::Gone) {
+                self.tell(id, Wakeup::Gone);
+            } else {
+                self.recheck(id, &standing);
+            }
+        }
+    }
+
+    fn recheck(&mut self, id: u64, standing: impl Fn(&NodePath) -> Standing) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let now = standing(waiter.path());
+        self.follow(id, now);
+    }
+
+    fn follow(&mut self, id: u64, now: Standing) {
+        match now {
+            Standing::Holds { .. } => self.tell(id, Wakeup::Holds),
+            Standing::Gone => self.tell(id, Wakeup::Gone),
+            Standing::Waits { blocker } => {
+                let Some(mut waiter) = self.waiters.remove(&id) else { return };
+                self.unlink(id, &waiter);
+                waiter.blocker = blocker;
+                self.link(id, &waiter);
+                self.waiters.insert(id, waiter);
+            }
+        }
+    }
+
+    fn tell(&mut self, id: u64, verdict: Wakeup) {
+        if let Some(waiter) = self.take(id) {
+            // A waiter whose caller has gone is being withdrawn already.
+            let _ = waiter.tell.send(verdict);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiters.len()
+    }
+}
+
+fn unlink(index: &mut HashMap<NodePath, Vec<u64>>, path: &NodePath, id: u64) {
+    if let Some(ids) = index.get_mut(path) {
+        ids.retain(|other| *other != id);
+        if ids.is_empty() {
+            index.remove(path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(text: &str) -> NodePath {
+        NodePath::parse(text).expect("valid")
+    }
+
+    fn one(text: &str) -> Arc<[NodePath]> {
+        Arc::from([path(text)])
+    }
+
+    /// Requests in queue order, all exclusive.
+    fn queue<'a>(paths: &'a [&'a str]) -> impl Fn(&NodePath) -> Standing + 'a {
+        |of| match paths.iter().position(|p| *p == of.as_str()) {
+            None => Standing::Gone,
+            Some(0) => Standing::Holds { token: Default::default() },
+            Some(place) => Standing::Waits { blocker: path(paths[place - 1]) },
+        }
+    }
+
+    #[test]
+    fn a_release_wakes_one() {
+        let mut table = WaiterTable::default();
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
+        assert_eq!(table.node_deleted(&path("/a"), queue(&["/b", "/c"])), 1);
+        assert_eq!(b.try_recv(), Ok(Wakeup::Holds));
+        assert!(c.try_recv().is_err());
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_death_in_the_middle_relinks_the_successor_alone() {
+        let mut table = WaiterTable::default();
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
+        let (_, mut d) = table.add(one("/d"), 0, path("/c"));
+        assert_eq!(table.node_deleted(&path("/b"), queue(&["/a", "/c", "/d"])), 1);
+        assert_eq!(b.try_recv(), Ok(Wakeup::Gone));
+        assert!(c.try_recv().is_err() && d.try_recv().is_err());
+        assert_eq!(table.node_deleted(&path("/a"), queue(&["/c", "/d"])), 1);
+        assert_eq!(c.try_recv(), Ok(Wakeup::Holds));
+    }
+
+    #[test]
+    fn one_who_goes_in_the_same_batch_is_never_told_that_it_holds() {
+        let mut table = WaiterTable::default();
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (_, mut c) = table.add(one("/c"), 0, path("/b"));
+        table.node_deleted(&path("/a"), queue(&["/c"]));
+        assert_eq!(b.try_recv(), Ok(Wakeup::Gone));
+        table.node_deleted(&path("/b"), queue(&["/c"]));
+        assert_eq!(c.try_recv(), Ok(Wakeup::Holds));
+    }
+
+    #[test]
+    fn readers_behind_one_writer_wake_together() {
+        let mut table = WaiterTable::default();
+        let mut readers: Vec<_> = (0..3).map(|n| table.add(one(&format!("/r{n}")), 0, path("/w")).1).collect();
+        assert_eq!(table.node_deleted(&path("/w"), |_| Standing::Holds { token: Default::default() }), 3);
+        assert!(readers.iter_mut().all(|told| told.try_recv() == Ok(Wakeup::Holds)));
+    }
+
+    /// A semaphore of two, with the requests that stand there, in order.
+    fn semaphore<'a>(sequences: &'a [u64]) -> impl Fn(&NodePath) -> Standing + 'a {
+        |of| match sequences.iter().position(|sequence| permit(*sequence)[0] == *of) {
+            None => Standing::Gone,
+            Some(0 | 1) => Standing::Holds { token: Default::default() },
+            Some(_) => Standing::Waits { blocker: path("/s") },
+        }
+    }
+
+    fn permit(sequence: u64) -> Arc<[NodePath]> {
+        one(&format!("/s/permit-2-{sequence:010}"))
+    }
+
+    #[test]
+    fn a_freed_permit_wakes_the_foremost_and_nobody_else() {
+        let mut table = WaiterTable::default();
+        // Registered in any order.
+        let told: Vec<_> = [5, 3, 4, 2].map(|n| table.add(permit(n), 0, path("/s")).1).into();
+        let [mut five, mut three, mut four, mut two] = told.try_into().expect("four");
+        assert_eq!(table.node_deleted(&permit(1)[0], semaphore(&[0, 2, 3, 4, 5])), 1);
+        assert_eq!(two.try_recv(), Ok(Wakeup::Holds));
+        // A waiter that dies wakes nobody, wherever it stood.
+        assert_eq!(table.node_deleted(&permit(3)[0], semaphore(&[0, 2, 4, 5])), 0);
+        assert_eq!(three.try_recv(), Ok(Wakeup::Gone));
+        // Both holders at once: both are freed, each wakes one.
+        assert_eq!(table.node_deleted(&permit(0)[0], semaphore(&[4, 5])), 2);
+        assert_eq!(table.node_deleted(&permit(2)[0], semaphore(&[4, 5])), 0);
+        assert_eq!((four.try_recv(), five.try_recv()), (Ok(Wakeup::Holds), Ok(Wakeup::Holds)));
+        assert!(table.permit_queues.is_empty() && table.waiters.is_empty() && table.at.is_empty());
+    }
+
+    #[test]
+    fn a_set_waits_for_one_blocker_and_goes_with_any_of_its_nodes() {
+        let mut table = WaiterTable::default();
+        let set: Arc<[NodePath]> = Arc::from([path("/l/x"), path("/m/x"), path("/n/x")]);
+        let standing = |of: &NodePath| match of.as_str() {
+            "/m/x" => Standing::Waits { blocker: path("/m/a") },
+            _ => Standing::Holds { token: Default::default() },
+        };
+        let (_, mut first) = table.add(set.clone(), 0, path("/l/a"));
+        assert_eq!(table.node_deleted(&path("/m/b"), standing), 0, "that one is not waited for");
+        assert_eq!(table.node_deleted(&path("/l/a"), standing), 1);
+        assert_eq!(first.try_recv(), Ok(Wakeup::Holds), "the first of its locks");
+        let (_, mut second) = table.add(set.clone(), 1, path("/m/a"));
+        assert_eq!(table.node_deleted(&path("/n/x"), standing), 0);
+        assert_eq!(second.try_recv(), Ok(Wakeup::Gone), "the set can never hold");
+        let (_, mut third) = table.add(set, 1, path("/m/a"));
+        table.recheck_all(|of| if of.as_str() == "/l/x" { Standing::Gone } else { standing(of) });
+        assert_eq!(third.try_recv(), Ok(Wakeup::Gone));
+        assert!(table.behind.is_empty() && table.waiters.is_empty() && table.at.is_empty());
+    }
+
+    #[test]
+    fn a_jump_of_the_state_is_looked_into_and_nothing_is_left_behind() {
+        let mut table = WaiterTable::default();
+        let (_, mut b) = table.add(one("/b"), 0, path("/a"));
+        let (c_id, _c) = table.add(one("/c"), 0, path("/b"));
+        let (_, mut d) = table.add(one("/d"), 0, path("/c"));
+        table.recheck_all(queue(&["/c", "/d"]));
+        assert_eq!(b.try_recv(), Ok(Wakeup::Gone));
+        assert!(d.try_recv().is_err());
+        table.remove(c_id);
+        assert_eq!(table.node_deleted(&path("/c"), queue(&["/d"])), 1);
+        assert_eq!(d.try_recv(), Ok(Wakeup::Holds));
+        assert!(table.waiters.is_empty() && table.behind.is_empty() && table.at.is_empty());
+    }
+}

@@ -1,0 +1,64 @@
+//! For callers whose requests follow each other on one connection, and whose answers must too: operations that go into the log in the order
+//! in which they are handed over, and whose answers are told in the order of the log (the FIFO order of ZooKeeper's clients).
+
+use lockkeeper_core::{Actor, Command, Op, Refusal, Reply, SessionId, State, Zxid};
+
+use crate::engine::{Engine, reply_of};
+use crate::error::NodeError;
+use crate::log::inflight::Done;
+use crate::request::{At, Attached, Credential};
+use crate::sessions::lifecycle::unexpected;
+
+/// The answer of the state, refusals included, where it is true; or why there is none.
+pub type OrderedReply = Result<At<Result<Reply, Refusal>>, NodeError>;
+
+impl Engine {
+    pub(crate) fn submit(
+        &self,
+        actor: Actor,
+        op: Op,
+        tell: impl FnOnce(OrderedReply) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        self.submit_command(Command::Do { actor, op }, tell)
+    }
+
+    pub(crate) fn submit_close(
+        &self,
+        session: SessionId,
+        tell: impl FnOnce(OrderedReply) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        self.submit_command(Command::CloseSession { session }, tell)
+    }
+
+    fn submit_command(
+        &self,
+        command: Command,
+        tell: impl FnOnce(OrderedReply) + Send + 'static,
+    ) -> Result<(), NodeError> {
+        self.refuse_when_closing()?;
+        let answer = |done: Done| At { zxid: done.outcome.zxid, value: done.outcome.reply };
+        self.proposer.submit_in_order(command, move |completion| tell(completion.map(answer))).map(drop)
+    }
+
+    /// Ties a session to whoever knows its secret: what comes over an earlier tie has no effect from then on.
+    pub(crate) async fn attach(&self, credential: &Credential) -> Result<At<Attached>, NodeError> {
+        self.refuse_when_closing()?;
+        self.authorise(credential).await?;
+        let attached = reply_of(self.proposer.propose(Command::AttachSession { session: credential.session }).await?)?;
+        let Reply::SessionAttached { attachment, timeout_ms } = attached.value else {
+            return Err(unexpected(&attached.value));
+        };
+        Ok(At { value: Attached { attachment, timeout_ms }, zxid: attached.zxid })
+    }
+
+    /// Looks at this replica as it is. What `look` hands on is told between what was told before and what is told after.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.replica.state.read())
+    }
+
+    /// Waits until this replica has come as far as a client says it has seen.
+    pub(crate) async fn catch_up(&self, zxid: Zxid) -> Result<(), NodeError> {
+        self.refuse_when_closing()?;
+        self.reach(zxid).await
+    }
+}

@@ -1,0 +1,407 @@
+//! The way of this node's commands into the log (`ARCHITECTURE.md`, The way of a write).
+//!
+//! Everything that waits goes into one batch; while that batch is on its way the next one fills. There is no linger and
+//! no timer that delays a lone command. A batch whose fate is open is sent again, the very same, until this replica has
+//! applied it: the state applies each origin once. It must never report an outcome that it has not seen applied here,
+//! nor call a command lost that may be in the log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_consensus::{Leadership, ProposeError};
+use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal, Rules};
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::config::NodeConfig;
+use crate::error::NodeError;
+use crate::log::inflight::{Answer, Completion, InflightBatch, Pending, Stage};
+use crate::log::queue::{CommandQueue, MAX_BATCH_NODES};
+use crate::replica::Replica;
+use crate::replication::Replication;
+
+/// Hands commands to the task that proposes them.
+#[derive(Clone)]
+pub(crate) struct Proposer {
+    queue: Arc<CommandQueue>,
+    /// Commands that have been taken and are not answered.
+    unanswered: Arc<AtomicUsize>,
+    replica: Arc<Replica>,
+    request_timeout: Duration,
+    max_command_bytes: usize,
+}
+
+/// A command that was handed over, and its outcome to come.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    stage: Stage,
+    reply: oneshot::Receiver<Completion>,
+}
+
+impl Submission {
+    /// The outcome, however long it takes. It is told once: whoever was told an error and asks again learns no more.
+    pub(crate) async fn outcome(&mut self) -> Completion {
+        if self.reply.is_terminated() {
+            return Err(NodeError::UnknownOutcome("the outcome was told before".into()));
+        }
+        (&mut self.reply).await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
+    }
+}
+
+impl Proposer {
+    /// Starts the task. Ends when `stop` is cancelled.
+    pub(crate) fn start(
+        config: &NodeConfig,
+        incarnation: u64,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+        stop: CancellationToken,
+    ) -> Self {
+        let queue = Arc::new(CommandQueue::new(config.max_queued_commands, config.max_queued_bytes));
+        let unanswered = Arc::new(AtomicUsize::new(0));
+        let sender = BatchSender {
+            queue: queue.clone(),
+            unanswered: unanswered.clone(),
+            replica: replica.clone(),
+            leadership: replication.leadership(),
+            replication,
+            next: Origin { node: NodeId(config.consensus.node), incarnation, sequence: 1 },
+            max_commands: config.max_batch_commands,
+            max_bytes: config.max_batch_bytes,
+            rules: config.rules,
+        };
+        replica.start_vital("proposer", stop, sender.run());
+        Self {
+            queue,
+            unanswered,
+            replica,
+            request_timeout: Duration::from_millis(config.request_timeout_ms),
+            max_command_bytes: config.max_command_bytes,
+        }
+    }
+
+    /// Hands a command over. Never waits.
+    pub(crate) fn submit(&self, command: Command) -> Result<Submission, NodeError> {
+        let (sender, reply) = oneshot::channel();
+        let stage = self.hand_over(command, Answer::Awaited(sender))?;
+        Ok(Submission { stage, reply })
+    }
+
+    /// Hands a command over whose outcome is told in the order of the log. What is handed over in turn goes into the log in turn. Never
+    /// waits; if this is refused, nothing is told.
+    pub(crate) fn submit_in_order(
+        &self,
+        command: Command,
+        tell: impl FnOnce(Completion) + Send + 'static,
+    ) -> Result<Stage, NodeError> {
+        self.hand_over(command, Answer::InOrder(Box::new(tell)))
+    }
+
+    fn hand_over(&self, command: Command, answer: Answer) -> Result<Stage, NodeError> {
+        let bytes = bytes_of(&command);
+        if bytes > self.max_command_bytes {
+            let why = format!("a request is at most {} bytes long, this one has {bytes}", self.max_command_bytes);
+            return Err(Refusal::BadArguments(why.into()).into());
+        }
+        let stage = Stage::default();
+        self.unanswered.fetch_add(1, Ordering::SeqCst);
+        let nodes = self.nodes_of(&command);
+        let pushed = self.queue.push(Pending { command, bytes, nodes, stage: stage.clone(), answer });
+        if pushed.is_err() {
+            self.unanswered.fetch_sub(1, Ordering::SeqCst);
+        }
+        pushed?;
+        Ok(stage)
+    }
+
+    /// About how many nodes a command changes: others wait while it does. Never waits for the state's lock, which the caller may have.
+    fn nodes_of(&self, command: &Command) -> usize {
+        match command {
+            Command::CloseSession { session } => match self.replica.state.try_read() {
+                Some(state) => 1 + state.session(*session).map_or(0, |session| session.ephemerals().len()),
+                None => MAX_BATCH_NODES / 8,
+            },
+            // Those are bounded by themselves, and as large as may be.
+            Command::ExpireSessions { .. } => MAX_BATCH_NODES,
+            Command::Reap { paths } => paths.len(),
+            Command::Do { op: Op::Multi(ops), .. } => ops.len(),
+            Command::Do { op: Op::Acquire { locks, .. }, .. } => locks.len(),
+            _ => 1,
+        }
+    }
+
+    /// Hands a command over and waits for its outcome, as long as a request may take.
+    pub(crate) async fn propose(&self, command: Command) -> Completion {
+        let mut submission = self.submit(command)?;
+        self.await_outcome(&mut submission).await
+    }
+
+    /// The outcome within the time that a request may take from now; else what is certain about it.
+    pub(crate) async fn await_outcome(&self, submission: &mut Submission) -> Completion {
+        let deadline = self.replica.clock.now() + self.request_timeout;
+        tokio::select! {
+            biased;
+            completion = submission.outcome() => completion,
+            () = self.replica.clock.sleep_until(deadline) => {
+                if submission.stage.withdraw() {
+                    return Err(NodeError::no_leader());
+                }
+                let waited = self.request_timeout.as_millis();
+                Err(NodeError::UnknownOutcome(format!("sent, but not seen applied within {waited} ms; it may yet be")))
+            }
+        }
+    }
+
+    /// Whether nothing waits and nothing is on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.unanswered.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// The task.
+struct BatchSender {
+    queue: Arc<CommandQueue>,
+    unanswered: Arc<AtomicUsize>,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    leadership: watch::Receiver<Leadership>,
+    next: Origin,
+    max_commands: usize,
+    max_bytes: usize,
+    /// What this node's configuration allows.
+    rules: Rules,
+}
+
+impl Drop for BatchSender {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+/// How an attempt to send a batch ended.
+enum Attempt {
+    Completed,
+    /// Its fate is open.
+    Unknown,
+    /// Its fate is open, and another leader is there to be asked at once.
+    LeaderChanged,
+    Failed(ProposeError),
+}
+
+impl BatchSender {
+    async fn run(mut self) {
+        while let Some(pending) = self.queue.take(self.max_commands, self.max_bytes).await {
+            let commands = pending.len();
+            self.send_until_decided(pending).await;
+            self.unanswered.fetch_sub(commands, Ordering::SeqCst);
+        }
+    }
+
+    /// Sends these until they are applied here, or certainly never will be.
+    async fn send_until_decided(&mut self, mut pending: Vec<Pending>) {
+        let mut backoff = self.backoff();
+        loop {
+            pending.retain(|one| one.stage.send());
+            if pending.is_empty() {
+                return;
+            }
+            // Never the same sequence for other contents, even where the first is certainly not in the log.
+            let origin = self.next;
+            self.next.sequence += 1;
+            let payload = encode(origin, self.rules, &pending);
+            metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
+            let mut completed = self.put_in_flight(origin, pending);
+            let error = match self.attempt(&payload, &mut completed).await {
+                Attempt::Completed => return,
+                Attempt::Unknown => return self.retry_same(payload, completed, true).await,
+                Attempt::LeaderChanged => return self.retry_same(payload, completed, false).await,
+                Attempt::Failed(error) => error,
+            };
+            let Some(batch) = self.replica.inflight.lock().take() else { return };
+            pending = batch.pending;
+            if error != ProposeError::NoLeader {
+                return fail_all(pending, &error);
+            }
+            // Certainly not in the log: callers may take their commands back, and the batch may be another next time.
+            pending.iter().for_each(|one| one.stage.unsend());
+            let _ = backoff.wait().await;
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::endless(self.replica.clock.clone(), self.leadership.clone())
+    }
+
+    fn put_in_flight(&self, origin: Origin, pending: Vec<Pending>) -> oneshot::Receiver<()> {
+        let (completed, completion) = oneshot::channel();
+        *self.replica.inflight.lock() = Some(InflightBatch { origin, pending, completed });
+        completion
+    }
+
+    /// Sends the batch once.
+    async fn attempt(&mut self, payload: &Bytes, completed: &mut oneshot::Receiver<()>) -> Attempt {
+        let sent_under = *self.leadership.borrow_and_update();
+        let (replication, payload) = (self.replication.clone(), payload.clone());
+        // A task of its own: once the batch has completed nobody waits for the leader's word, but its connection must not be torn down.
+        let mut sent = tokio::spawn(async move { replication.propose(payload).await });
+        let result = tokio::select! {
+            biased;
+            _ = &mut *completed => return Attempt::Completed,
+            result = &mut sent => result,
+            () = leader_changed(&mut self.leadership, sent_under) => return Attempt::LeaderChanged,
+        };
+        match result {
+            Ok(Ok(())) => {
+                // Committed. This replica will apply it, or install a snapshot that covers it.
+                let _ = completed.await;
+                Attempt::Completed
+            }
+            Ok(Err(ProposeError::Unknown(why))) => {
+                tracing::debug!(%why, "the fate of a batch is open: it is sent again");
+                Attempt::Unknown
+            }
+            Ok(Err(error)) => Attempt::Failed(error),
+            Err(_) => Attempt::Unknown,
+        }
+    }
+
+    /// Its fate is open: the very same batch goes out again until it has completed, whatever it takes. Callers give up by themselves.
+    async fn retry_same(&mut self, payload: Bytes, mut completed: oneshot::Receiver<()>, mut pause_first: bool) {
+        let mut backoff = self.backoff();
+        loop {
+            if pause_first {
+                tokio::select! {
+                    biased;
+                    _ = &mut completed => return,
+                    _ = backoff.wait() => {}
+                }
+            }
+            match self.attempt(&payload, &mut completed).await {
+                Attempt::Completed => return,
+                Attempt::LeaderChanged => pause_first = false,
+                Attempt::Failed(ProposeError::ShuttingDown) => {
+                    return self.fail_unknown("this node went down before it saw the request applied; it may yet be");
+                }
+                Attempt::Failed(ProposeError::Fatal(why)) => return self.fail_unknown(&why),
+                // No leader with these bounds will ever take it, so only an earlier attempt can have gone through.
+                Attempt::Failed(error @ (ProposeError::TooLarge { .. } | ProposeError::Unreadable(_))) => {
+                    return self.fence_unknown(&error).await;
+                }
+                // Whatever became of this attempt, an earlier one may have gone through.
+                Attempt::Unknown | Attempt::Failed(_) => pause_first = true,
+            }
+        }
+    }
+
+    /// Puts an empty batch behind the one whose fate is open. Once that is applied here, the other has been applied before or never
+    /// will be; who is still on board then is told why.
+    async fn fence_unknown(&mut self, why: &ProposeError) {
+        let mut backoff = self.backoff();
+        loop {
+            let payload = encode(self.next, self.rules, &[]);
+            self.next.sequence += 1;
+            match self.replication.propose(payload).await {
+                // The barrier brings this replica up to what was committed before it.
+                Ok(()) if self.replication.read_barrier().await.is_ok() => break,
+                Err(ProposeError::ShuttingDown | ProposeError::Fatal(_)) => {
+                    return self.fail_unknown("this node went down before it saw the request applied; it may yet be");
+                }
+                Ok(()) | Err(_) => drop(backoff.wait().await),
+            }
+        }
+        let left = self.replica.inflight.lock().take();
+        fail_all(left.map_or_else(Vec::new, |batch| batch.pending), why);
+    }
+
+    /// Tells everyone on board that nobody knows.
+    fn fail_unknown(&self, why: &str) {
+        if let Some(batch) = self.replica.inflight.lock().take() {
+            for one in batch.pending {
+                one.fail(NodeError::UnknownOutcome(why.into()));
+            }
+        }
+    }
+}
+
+/// Until another leader is known than the one under which a batch was sent: that one's word may never come.
+async fn leader_changed(leadership: &mut watch::Receiver<Leadership>, sent_under: Leadership) {
+    while sent_under.leader.is_none()
+        || leadership.borrow().leader.is_none()
+        || leadership.borrow().term == sent_under.term
+    {
+        if leadership.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
+}
+
+fn encode(origin: Origin, rules: Rules, pending: &[Pending]) -> Bytes {
+    let commands = pending.iter().map(|one| one.command.clone()).collect();
+    // The leader stamps the entry; this field is filled from there when it is applied.
+    Bytes::from(Batch { origin, clock_ms: 0, rules, commands }.encode())
+}
+
+fn fail_all(pending: Vec<Pending>, error: &ProposeError) {
+    for one in pending {
+        one.fail(match error {
+            ProposeError::ShuttingDown => NodeError::ShuttingDown,
+            ProposeError::TooLarge { .. } | ProposeError::Unreadable(_) => {
+                Refusal::BadArguments(error.to_string().into()).into()
+            }
+            ProposeError::Fatal(why) => NodeError::Fatal(why.clone()),
+            ProposeError::NoLeader => NodeError::no_leader(),
+            ProposeError::Unknown(why) => NodeError::UnknownOutcome(why.clone()),
+        });
+    }
+}
+
+/// About how many bytes a command takes in the log.
+fn bytes_of(command: &Command) -> usize {
+    const SMALL: usize = 64;
+    match command {
+        Command::OpenSession { label, .. } => SMALL + label.len(),
+        Command::CloseSession { .. } => SMALL,
+        Command::ExpireSessions { sessions, .. } => SMALL + 10 * sessions.len(),
+        Command::Reap { paths } => SMALL + paths.iter().map(|path| path.as_str().len() + 2).sum::<usize>(),
+        Command::Do { actor, op } => SMALL + bytes_of_actor(actor) + bytes_of_op(op),
+        Command::AttachSession { .. } => SMALL,
+    }
+}
+
+fn bytes_of_actor(actor: &Actor) -> usize {
+    let request = actor.request.as_ref().map_or(0, |key| 19 * (1 + key.acknowledged.len()));
+    let identities = actor.principals.identities.iter();
+    request + identities.map(|identity| 4 + identity.scheme.len() + identity.id.len()).sum::<usize>()
+}
+
+fn bytes_of_op(op: &Op) -> usize {
+    const SMALL: usize = 32;
+    let of_acl = |acl: &[lockkeeper_core::AclEntry]| {
+        acl.iter().map(|entry| 8 + entry.scheme.len() + entry.id.len()).sum::<usize>()
+    };
+    let of_locks = |locks: &[LockName]| locks.iter().map(|lock| lock.as_str().len() + 2).sum::<usize>();
+    SMALL
+        + match op {
+            Op::Create { path, data, acl, .. } => path.as_str().len() + data.len() + of_acl(acl),
+            Op::SetData { path, data, .. } => path.as_str().len() + data.len(),
+            Op::SetAcl { path, acl, .. } => path.as_str().len() + of_acl(acl),
+            Op::Delete { path, .. } | Op::Check { path, .. } => path.as_str().len(),
+            Op::Acquire { locks, label, .. } => of_locks(locks) + label.len(),
+            Op::Withdraw { locks, .. } | Op::Release { locks, .. } | Op::Claim { locks, .. } => of_locks(locks),
+            Op::Abandon { locks, versions, .. } => of_locks(locks) + 5 * versions.len(),
+            Op::CheckLock { lock, .. } | Op::Downgrade { lock, .. } | Op::ForceRelease { lock, .. } => {
+                lock.as_str().len()
+            }
+            Op::GateBegin { key, fingerprint, label, .. } => key.as_str().len() + fingerprint.len() + label.len(),
+            Op::GateFinish { key, result, .. } => key.as_str().len() + result.len(),
+            Op::GateFail { key, .. } => key.as_str().len(),
+            Op::Multi(ops) => ops.iter().map(bytes_of_op).sum(),
+        }
+}
+
+#[cfg(test)]
+#[path = "proposer_tests.rs"]
+mod tests;

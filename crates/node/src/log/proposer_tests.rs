@@ -1,0 +1,253 @@
+//! The proposer against an order made by hand: fates that are open, leaders that are not there, queues that are full.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lockkeeper_consensus::{BarrierError, Committed, Config, LogPosition, Members, StateMachine, TransportError};
+use lockkeeper_core::{AclEntry, NodeKind, NodePath, Reply, State, Term};
+use parking_lot::Mutex;
+
+use super::*;
+use crate::error::Bound;
+use crate::time::clock::SystemClock;
+
+/// What becomes of one attempt.
+enum Script {
+    /// It is in the log and is applied.
+    Commits,
+    /// It is in the log; nobody says so.
+    Vanishes,
+    /// It never was there.
+    Refused(ProposeError),
+    /// Nothing is heard of it.
+    Hangs,
+}
+
+struct Order {
+    script: Mutex<VecDeque<Script>>,
+    /// What follows when the script is over.
+    after: fn() -> Script,
+    attempts: Mutex<Vec<Batch>>,
+    log: Mutex<Vec<Bytes>>,
+    replica: Arc<Replica>,
+    leadership: watch::Sender<Leadership>,
+}
+
+impl Order {
+    fn apply_from(&self, index: usize) {
+        let entries: Vec<Committed> = self.log.lock()[index..].iter().map(|payload| self.entry(payload)).collect();
+        self.replica.apply(&entries);
+    }
+
+    fn entry(&self, payload: &Bytes) -> Committed {
+        Committed { position: LogPosition { term: 1, index: 1 }, clock_ms: 1_000, payload: payload.clone() }
+    }
+}
+
+#[async_trait]
+impl Replication for Order {
+    async fn propose(&self, payload: Bytes) -> Result<(), ProposeError> {
+        self.attempts.lock().push(Batch::decode(&payload).expect("a batch"));
+        let next = self.script.lock().pop_front().unwrap_or_else(self.after);
+        match next {
+            Script::Commits => {
+                self.log.lock().push(payload.clone());
+                self.replica.apply(&[self.entry(&payload)]);
+                Ok(())
+            }
+            Script::Vanishes => {
+                self.log.lock().push(payload);
+                Err(ProposeError::Unknown("the connection broke".into()))
+            }
+            Script::Refused(error) => Err(error),
+            Script::Hangs => std::future::pending().await,
+        }
+    }
+
+    async fn read_barrier(&self) -> Result<(), BarrierError> {
+        Ok(())
+    }
+
+    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
+        Err(BarrierError::NoLeader)
+    }
+
+    fn members(&self) -> watch::Receiver<Members> {
+        watch::Sender::new(Members::default()).subscribe()
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
+        Err(TransportError::Refused)
+    }
+}
+
+fn stage(script: Vec<Script>, after: fn() -> Script, change: fn(&mut NodeConfig)) -> (Arc<Order>, Proposer) {
+    let mut config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
+    change(&mut config);
+    let replica = Replica::new(&config, 7, Arc::new(SystemClock::new()), Arc::new(|why| panic!("{why}")));
+    let leadership = watch::Sender::new(Leadership { term: 1, leader: Some(2), leading: false });
+    let (script, log) = (Mutex::new(script.into()), Mutex::default());
+    let order = Arc::new(Order { script, after, attempts: Mutex::default(), log, replica, leadership });
+    let proposer = Proposer::start(&config, 7, order.replica.clone(), order.clone(), CancellationToken::new());
+    (order, proposer)
+}
+
+fn make(sequential: bool) -> Command {
+    let path = NodePath::parse("/x").expect("valid");
+    let op = Op::Create {
+        path,
+        data: [].into(),
+        kind: NodeKind::Persistent,
+        sequential: sequential.into(),
+        acl: vec![AclEntry::open()],
+    };
+    Command::Do { actor: Actor::default(), op }
+}
+
+fn nodes(order: &Order) -> usize {
+    order.replica.state.read().node_count() - 1
+}
+
+async fn until(condition: impl Fn() -> bool) {
+    while !condition() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_whose_fate_is_open_is_sent_again_and_counts_once() {
+    let (order, proposer) = stage(vec![Script::Vanishes, Script::Vanishes], || Script::Commits, |_| {});
+    let done = proposer.propose(make(true)).await.expect("a pause, not an error");
+    assert!(done.fresh() && matches!(done.outcome.reply, Ok(Reply::Created { .. })));
+    order.apply_from(0);
+    assert_eq!(nodes(&order), 1, "in the log three times");
+    let attempts = order.attempts.lock();
+    assert_eq!(attempts.len(), 3);
+    assert!(attempts.iter().all(|batch| *batch == attempts[0]), "the very same batch");
+    assert_eq!(attempts[0].origin, Origin { node: NodeId(1), incarnation: 7, sequence: 1 });
+}
+
+#[tokio::test]
+async fn what_was_never_sent_is_said_to_have_been_never_sent() {
+    let (order, proposer) =
+        stage(vec![], || Script::Refused(ProposeError::NoLeader), |config| config.request_timeout_ms = 50);
+    assert_eq!(proposer.propose(make(true)).await.err(), Some(NodeError::no_leader()));
+    until(|| proposer.is_idle()).await;
+    let attempts = order.attempts.lock().len();
+    order.leadership.send_modify(|leadership| leadership.term = 2);
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    assert_eq!(order.attempts.lock().len(), attempts, "and it is not sent later either");
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_on_a_sent_batch_is_told_that_nobody_knows() {
+    let (order, proposer) = stage(
+        vec![Script::Refused(ProposeError::NoLeader), Script::Vanishes],
+        || Script::Hangs,
+        |config| config.request_timeout_ms = 100,
+    );
+    assert!(matches!(proposer.propose(make(true)).await, Err(NodeError::UnknownOutcome(_))));
+    assert!(!proposer.is_idle(), "it goes on");
+    // It had gone through; the next one takes a sequence of its own.
+    order.script.lock().push_back(Script::Commits);
+    order.apply_from(0);
+    let next = proposer.propose(make(true)).await.expect("the way is free");
+    assert!(matches!(next.outcome.reply, Ok(Reply::Created { .. })));
+    assert_eq!(nodes(&order), 2);
+}
+
+#[tokio::test]
+async fn another_leader_is_asked_at_once_when_the_first_says_nothing() {
+    let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
+    let mut submission = proposer.submit(make(false)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
+    assert!(submission.outcome().await.is_ok());
+    assert!(matches!(submission.outcome().await, Err(NodeError::UnknownOutcome(_))), "it is told once");
+}
+
+#[tokio::test]
+async fn a_snapshot_past_the_own_batch_brings_the_replies() {
+    let (order, proposer) = stage(vec![Script::Vanishes], || Script::Hangs, |_| {});
+    let mut submission = proposer.submit(make(true)).expect("taken");
+    until(|| order.log.lock().len() == 1).await;
+    let mut elsewhere = State::new();
+    elsewhere.apply(Term(1), &Batch::decode(&order.log.lock()[0]).expect("a batch"));
+    let mut snapshot = Vec::new();
+    elsewhere.write_snapshot(&mut snapshot).expect("written");
+    let position = LogPosition { term: 1, index: 9 };
+    order.replica.clone().restore(position, &mut &snapshot[..]).expect("read")();
+    let done = submission.outcome().await.expect("its own reply");
+    assert!(matches!(done.outcome.reply, Ok(Reply::Created { .. })));
+    assert!(done.fresh(), "it was this very command that made the node");
+}
+
+#[tokio::test]
+async fn queues_are_bounded_and_size_is_checked() {
+    let (_, proposer) = stage(
+        vec![],
+        || Script::Hangs,
+        |config| {
+            config.max_queued_commands = 2;
+            config.max_command_bytes = 1_000;
+        },
+    );
+    let taken: Vec<_> = std::iter::from_fn(|| proposer.submit(make(true)).ok()).take(100).collect();
+    assert!(taken.len() <= 3, "{}", taken.len());
+    assert_eq!(proposer.submit(make(true)).err(), Some(NodeError::overloaded(Bound::QueuedChanges)));
+    let big = Op::SetData { path: NodePath::root(), data: vec![0; 2_000].into(), version: None };
+    let big = proposer.submit(Command::Do { actor: Actor::default(), op: big });
+    assert!(matches!(big, Err(NodeError::Refused(Refusal::BadArguments(_)))));
+}
+
+#[tokio::test]
+async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
+    let too_large = || Script::Refused(ProposeError::TooLarge { bytes: 9, max_bytes: 5 });
+    let broken = || Script::Refused(ProposeError::Unknown("the connection broke".into()));
+    // It never was there: the empty batch behind it proves that.
+    let (order, proposer) = stage(vec![broken(), too_large(), broken()], || Script::Commits, |_| {});
+    let refused = proposer.propose(make(false)).await;
+    assert!(matches!(refused, Err(NodeError::Refused(Refusal::BadArguments(_)))), "{refused:?}");
+    let sent: Vec<(u64, usize)> =
+        order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.commands.len())).collect();
+    assert_eq!(sent, [(1, 1), (1, 1), (2, 0), (3, 0)]);
+    proposer.propose(make(false)).await.expect("the way is free").outcome.reply.expect("made");
+    // It was there after all: that is what its caller is told.
+    let (order, proposer) = stage(vec![Script::Vanishes, too_large(), Script::Vanishes], || Script::Hangs, |_| {});
+    let mut submission = proposer.submit(make(false)).expect("taken");
+    until(|| order.attempts.lock().len() == 3).await;
+    order.apply_from(0);
+    assert!(matches!(submission.outcome().await.expect("done").outcome.reply, Ok(Reply::Created { .. })));
+}
+
+#[tokio::test]
+async fn what_waits_goes_together() {
+    let (order, proposer) = stage(vec![Script::Hangs], || Script::Commits, |_| {});
+    let mut first = proposer.submit(make(true)).expect("taken");
+    until(|| order.attempts.lock().len() == 1).await;
+    let rest: Vec<_> = (0..100).map(|_| proposer.submit(make(true)).expect("taken")).collect();
+    order.leadership.send_modify(|leadership| *leadership = Leadership { term: 2, leader: Some(3), leading: false });
+    first.outcome().await.expect("done");
+    for mut submission in rest {
+        submission.outcome().await.expect("done");
+    }
+    let sizes: Vec<usize> = order.attempts.lock().iter().map(|batch| batch.commands.len()).collect();
+    assert_eq!(sizes, [1, 1, 100]);
+    assert_eq!(nodes(&order), 101);
+}
+
+#[tokio::test]
+async fn a_node_that_has_failed_says_so_and_reuses_no_sequence() {
+    let (order, proposer) =
+        stage(vec![Script::Refused(ProposeError::Fatal("disk".into()))], || Script::Commits, |_| {});
+    assert_eq!(proposer.propose(make(true)).await.err(), Some(NodeError::Fatal("disk".into())));
+    proposer.propose(make(true)).await.expect("done");
+    let sequences: Vec<u64> = order.attempts.lock().iter().map(|batch| batch.origin.sequence).collect();
+    assert_eq!(sequences, [1, 2]);
+}

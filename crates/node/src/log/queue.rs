@@ -1,0 +1,267 @@
+//! Commands that wait for their turn (promise P13): addresses take turns, and the sessions of an address among themselves, so that whoever asks
+//! for much waits behind itself, with however many sessions. The total is bounded, and one address has at most its share of it.
+//!
+//! Within a session the order of arrival is kept. A command that gives something back is never refused for the sake of others: it makes
+//! room, and its callers are bounded by their connections.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+
+use lockkeeper_core::{Actor, Command, Op, SessionId};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::error::{Bound, NodeError};
+use crate::log::inflight::Pending;
+
+/// The key of the round robin: commands of one flow keep their order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Flow {
+    Session(SessionId),
+    Address(IpAddr),
+    /// The node itself, and calls that no front door has named.
+    Unnamed,
+}
+
+/// Commands and bytes that count towards the bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Size {
+    commands: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of(pending: &Pending) -> Self {
+        if frees_resources(&pending.command) { Self::default() } else { Self { commands: 1, bytes: pending.bytes } }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.bytes += other.bytes;
+    }
+
+    fn subtract(&mut self, other: Self) {
+        self.commands -= other.commands;
+        self.bytes -= other.bytes;
+    }
+
+    fn fits(self, within: Self) -> bool {
+        self.commands <= within.commands && self.bytes <= within.bytes
+    }
+}
+
+/// The address of a flow, or of nobody that is known.
+type Source = Option<IpAddr>;
+
+#[derive(Debug, Default)]
+struct QueueState {
+    flows: HashMap<Flow, VecDeque<Pending>>,
+    /// The flows that have commands, each with the address that its first command came from.
+    flow_turns: HashMap<Source, VecDeque<Flow>>,
+    address_turns: VecDeque<Source>,
+    size: Size,
+    by_address: HashMap<IpAddr, Size>,
+    closed: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct CommandQueue {
+    waiting: Mutex<QueueState>,
+    arrived: Notify,
+    most: Size,
+}
+
+impl CommandQueue {
+    pub(crate) fn new(max_commands: usize, max_bytes: usize) -> Self {
+        let most = Size { commands: max_commands, bytes: max_bytes };
+        Self { waiting: Mutex::default(), arrived: Notify::new(), most }
+    }
+
+    /// Puts a command behind those of its session. Never waits.
+    pub(crate) fn push(&self, pending: Pending) -> Result<(), NodeError> {
+        let size = Size::of(&pending);
+        let mut waiting = self.waiting.lock();
+        if waiting.closed {
+            return Err(NodeError::ShuttingDown);
+        }
+        let address = address_of(&pending.command);
+        if size != Size::default() {
+            self.admit(&waiting, size, address)?;
+            waiting.size.add(size);
+            if let Some(address) = address {
+                waiting.by_address.entry(address).or_default().add(size);
+            }
+        }
+        waiting.append(pending, address);
+        self.arrived.notify_one();
+        Ok(())
+    }
+
+    /// An address has at most as much as is still free, so there is always room for another; a first command always fits where there is any.
+    fn admit(&self, waiting: &QueueState, size: Size, address: Option<IpAddr>) -> Result<(), NodeError> {
+        let mut all = waiting.size;
+        all.add(size);
+        if !all.fits(self.most) {
+            return Err(NodeError::overloaded(Bound::QueuedChanges));
+        }
+        let Some(held) = address.and_then(|address| waiting.by_address.get(&address)) else { return Ok(()) };
+        let mut own = *held;
+        own.add(size);
+        let free =
+            Size { commands: self.most.commands - waiting.size.commands, bytes: self.most.bytes - waiting.size.bytes };
+        if own.fits(free) { Ok(()) } else { Err(NodeError::overloaded(Bound::OwnQueuedChanges)) }
+    }
+
+    /// Waits for one command, then takes all that is there, in turn, within these bounds; none once the queue is closed.
+    pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
+        loop {
+            let arrived = self.arrived.notified();
+            {
+                let mut waiting = self.waiting.lock();
+                if waiting.closed {
+                    return None;
+                }
+                let taken = waiting.take(max_commands, max_bytes);
+                if !taken.is_empty() {
+                    return Some(taken);
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// Nothing is taken any more, and what waits is dropped.
+    pub(crate) fn close(&self) {
+        let dropped =
+            std::mem::replace(&mut *self.waiting.lock(), QueueState { closed: true, ..QueueState::default() });
+        drop(dropped);
+        self.arrived.notify_one();
+    }
+}
+
+/// About how many nodes one entry of the log changes before it takes no further command.
+pub(crate) const MAX_BATCH_NODES: usize = 5_000;
+
+impl QueueState {
+    fn append(&mut self, pending: Pending, source: Source) {
+        let flow = flow_of(&pending.command);
+        let commands = self.flows.entry(flow.clone()).or_default();
+        let is_new = commands.is_empty();
+        commands.push_back(pending);
+        if is_new {
+            self.schedule(source, flow);
+        }
+    }
+
+    fn schedule(&mut self, source: Source, flow: Flow) {
+        let flows = self.flow_turns.entry(source).or_default();
+        if flows.is_empty() {
+            self.address_turns.push_back(source);
+        }
+        flows.push_back(flow);
+    }
+
+    /// The flow whose turn it is.
+    fn front(&self) -> Option<(Source, &Flow)> {
+        let source = *self.address_turns.front()?;
+        Some((source, self.flow_turns.get(&source)?.front()?))
+    }
+
+    /// The flow that has had its turn, and its address, stand behind the others.
+    fn rotate(&mut self, source: Source) {
+        self.address_turns.pop_front();
+        let Some(mut flows) = self.flow_turns.remove(&source) else { return };
+        let Some(flow) = flows.pop_front() else { return };
+        let is_empty = self.flows.get(&flow).is_none_or(VecDeque::is_empty);
+        if is_empty {
+            self.flows.remove(&flow);
+        } else {
+            flows.push_back(flow);
+        }
+        if !flows.is_empty() {
+            self.flow_turns.insert(source, flows);
+            self.address_turns.push_back(source);
+        }
+    }
+
+    fn take(&mut self, max_commands: usize, max_bytes: usize) -> Vec<Pending> {
+        let mut taken = Vec::new();
+        let (mut bytes, mut nodes) = (0, 0);
+        while taken.len() < max_commands {
+            let Some((source, flow)) = self.front() else { break };
+            let flow = flow.clone();
+            let Some(commands) = self.flows.get_mut(&flow) else { break };
+            // A batch has one command at least, however large.
+            let is_over = |next: &Pending| bytes + next.bytes > max_bytes || nodes + next.nodes > MAX_BATCH_NODES;
+            if !taken.is_empty() && commands.front().is_some_and(is_over) {
+                break;
+            }
+            let Some(pending) = commands.pop_front() else { break };
+            self.rotate(source);
+            bytes += pending.bytes;
+            nodes += pending.nodes;
+            self.forget(&pending);
+            taken.push(pending);
+        }
+        taken
+    }
+
+    fn forget(&mut self, pending: &Pending) {
+        let size = Size::of(pending);
+        self.size.subtract(size);
+        let Some(address) = address_of(&pending.command) else { return };
+        if let Some(held) = self.by_address.get_mut(&address) {
+            held.subtract(size);
+            if *held == Size::default() {
+                self.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+fn actor_of(command: &Command) -> Option<&Actor> {
+    match command {
+        Command::Do { actor, .. } => Some(actor),
+        _ => None,
+    }
+}
+
+fn flow_of(command: &Command) -> Flow {
+    match command {
+        Command::CloseSession { session } | Command::AttachSession { session } => Flow::Session(*session),
+        _ => match actor_of(command).and_then(|actor| actor.session) {
+            Some(session) => Flow::Session(session),
+            None => address_of(command).map_or(Flow::Unnamed, Flow::Address),
+        },
+    }
+}
+
+/// Where the command came from, as its front door says.
+fn address_of(command: &Command) -> Option<IpAddr> {
+    actor_of(command)?.principals.address.map(network_of)
+}
+
+/// Whose share a call from this address counts towards: its own, or for IPv6 that of its /64, which one host has to itself.
+pub fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
+    }
+}
+
+/// Whether it gives something back, or is the node's own.
+fn frees_resources(command: &Command) -> bool {
+    match command {
+        Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::Reap { .. } => true,
+        Command::Do { op, .. } => matches!(
+            op,
+            Op::Release { .. } | Op::Withdraw { .. } | Op::Abandon { .. } | Op::Claim { .. } | Op::Downgrade { .. }
+        ),
+        Command::OpenSession { .. } | Command::AttachSession { .. } => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,61 @@
+//! Linearizable reads on this replica: a read index from the leader, shared by all who wait for one, then the local state
+//! (Ongaro's dissertation, section 6.4). No leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper_consensus::BarrierError;
+
+use lockkeeper_mutants::mutant;
+
+use crate::backoff::Backoff;
+use crate::config::NodeConfig;
+use crate::error::NodeError;
+use crate::replica::Replica;
+use crate::replication::Replication;
+use crate::rounds::Rounds;
+
+/// Brings this replica up to what was acknowledged before the call.
+#[derive(Clone)]
+pub(crate) struct ReadBarrier {
+    rounds: Rounds<Result<(), BarrierError>>,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    request_timeout: Duration,
+}
+
+impl ReadBarrier {
+    pub(crate) fn new(config: &NodeConfig, replica: Arc<Replica>, replication: Arc<dyn Replication>) -> Self {
+        let source = replication.clone();
+        let rounds = Rounds::new("read barrier", &replica, config.max_waiting_calls, move || {
+            let source = source.clone();
+            async move { source.read_barrier().await }
+        });
+        Self { rounds, replica, replication, request_timeout: Duration::from_millis(config.request_timeout_ms) }
+    }
+
+    /// Tries once. True if this replica is up to date with a leader that has a majority.
+    pub(crate) async fn try_once(&self) -> bool {
+        matches!(self.rounds.join().await, Ok(Ok(())))
+    }
+
+    /// Passes the barrier. A change of leader is a pause; having none for as long as a request may take is an error.
+    pub(crate) async fn pass(&self) -> Result<(), NodeError> {
+        if mutant!(SkipReadIndex) {
+            return Ok(());
+        }
+        let mut backoff: Option<Backoff> = None;
+        loop {
+            match self.rounds.join().await? {
+                Ok(()) => return Ok(()),
+                Err(BarrierError::Fatal(why)) => return Err(NodeError::Fatal(why)),
+                Err(BarrierError::ShuttingDown) => return Err(NodeError::ShuttingDown),
+                Err(BarrierError::NoLeader | BarrierError::NoQuorum | BarrierError::TimedOut(_)) => {}
+            }
+            let backoff = backoff.get_or_insert_with(|| {
+                Backoff::new(self.replica.clock.clone(), self.replication.leadership(), self.request_timeout)
+            });
+            backoff.wait().await?;
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! This node's copy of the replicated state, and everything that must move in step with it.
+//!
+//! Under the write lock of the state, and in this order: apply, tell the watches, wake the waiters, keep the records of sessions, then
+//! answer. So nobody sees data before the event that announces it, and nobody who has an answer can miss what led to it.
+//!
+//! Lock order: `state`, then any one of the others at a time. Nothing here waits.
+
+mod slow_apply;
+mod state_size;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, OnceLock, Weak};
+
+use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine};
+use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
+use lockkeeper_core::lock::parse_request;
+use lockkeeper_core::{
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Op, Origin, Outcome, Reply, SessionId, State,
+    Term, Zxid,
+};
+use lockkeeper_mutants::mutant;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::NodeConfig;
+use crate::locks::waiters::WaiterTable;
+use crate::log::inflight::{Done, InflightBatch};
+use crate::observer::Observer;
+use crate::replica::slow_apply::SlowApply;
+use crate::replica::state_size::StateSize;
+use crate::sessions::delegated_keepalive::DelegatedKeepalives;
+use crate::sessions::liveness::LivenessTable;
+use crate::sessions::session_events::SessionEventTable;
+use crate::sessions::tracker::SessionTracker;
+use crate::time::Time;
+use crate::time::clock::{Clock, whole_ms};
+use crate::watches::WatchTable;
+use crate::watches::history::{History, WatchEvent};
+
+/// Told once, in one line, when this node cannot go on.
+pub(crate) type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
+
+/// The record of sessions that this node keeps as the leader of a term.
+#[derive(Debug)]
+pub(crate) struct LeaderRecord {
+    pub(crate) term: u64,
+    pub(crate) tracker: SessionTracker,
+    /// Signs of life that are to be copied to the other voters: when each was given.
+    pub(crate) unreplicated: BTreeMap<SessionId, u64>,
+}
+
+impl LeaderRecord {
+    /// This sign of life is to be copied to the other voters; the latest of a session counts.
+    pub(crate) fn note_unreplicated(&mut self, session: SessionId, heard_ms: u64) {
+        let latest = self.unreplicated.entry(session).or_default();
+        *latest = heard_ms.max(*latest);
+    }
+}
+
+/// See the module's text.
+pub(crate) struct Replica {
+    node: NodeId,
+    /// The present start of this node's data directory.
+    start: u64,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: Arc<Time>,
+    fatal: FatalHook,
+    pub(crate) state: RwLock<State>,
+    pub(crate) watches: Arc<Mutex<WatchTable>>,
+    pub(crate) waiters: Mutex<WaiterTable>,
+    pub(crate) session_events: Mutex<SessionEventTable>,
+    pub(crate) delegated: Mutex<DelegatedKeepalives>,
+    pub(crate) liveness: Mutex<LivenessTable>,
+    /// Of the last term in which this node led. Kept in step whether it still leads or not, so that what was named in a term stays
+    /// named for that term.
+    pub(crate) leading: Mutex<Option<LeaderRecord>>,
+    pub(crate) inflight: Mutex<Option<InflightBatch>>,
+    pub(crate) observer: OnceLock<Weak<dyn Observer>>,
+    slow_apply: SlowApply,
+    pub(crate) state_size: StateSize,
+    zxid: watch::Sender<Zxid>,
+    delay_end_ms: watch::Sender<Option<u64>>,
+}
+
+impl Replica {
+    pub(crate) fn new(config: &NodeConfig, start: u64, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
+        let history = History::new(config.history_events, config.history_bytes);
+        let watches = WatchTable::new(history, config.watch_queue_events, config.max_watches);
+        Arc::new(Self {
+            node: NodeId(config.consensus.node),
+            time: Arc::new(Time::new(config.consensus.node, clock.clone())),
+            start,
+            clock,
+            fatal,
+            state: RwLock::new(State::new()),
+            watches: Arc::new(Mutex::new(watches)),
+            waiters: Mutex::default(),
+            session_events: Mutex::default(),
+            delegated: Mutex::default(),
+            liveness: Mutex::default(),
+            leading: Mutex::new(None),
+            inflight: Mutex::new(None),
+            observer: OnceLock::new(),
+            slow_apply: SlowApply::default(),
+            state_size: StateSize::new(config.rules.max_state_bytes),
+            zxid: watch::Sender::new(Zxid(0)),
+            delay_end_ms: watch::Sender::new(None),
+        })
+    }
+
+    /// Runs a task without which this node is worse than gone: should it panic, the process is told to end. Ends when `stop` is cancelled.
+    pub(crate) fn start_vital(
+        &self,
+        name: &'static str,
+        stop: CancellationToken,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let fatal = self.fatal.clone();
+        let running = tokio::spawn(async move { stop.run_until_cancelled(task).await });
+        tokio::spawn(async move {
+            if running.await.is_err_and(|error| error.is_panic()) {
+                fatal(format!("the node's {name} has panicked; start again, and report this"));
+            }
+        });
+    }
+
+    /// Says that this node cannot go on.
+    pub(crate) fn fail(&self, why: String) {
+        (self.fatal)(why);
+    }
+
+    /// This node's monotonic clock. It does not begin at 0, so that what was heard before this process started has a place on it.
+    pub(crate) fn now_ms(&self) -> u64 {
+        whole_ms(self.clock.now()).saturating_add(2 * u64::from(MAX_SESSION_TIMEOUT_MS))
+    }
+
+    /// How far this replica has come, as it moves.
+    pub(crate) fn zxid(&self) -> watch::Receiver<Zxid> {
+        self.zxid.subscribe()
+    }
+
+    /// When the next lock delay is over, by the replicated clock, as it changes.
+    pub(crate) fn delay_end_ms(&self) -> watch::Receiver<Option<u64>> {
+        self.delay_end_ms.subscribe()
+    }
+
+    /// Takes a step without which this replica is worse than gone: should it panic, the process is told to end.
+    ///
+    /// The panic goes on, which ends the task that applies: going on would apply later entries to a state with a hole, and keep it in a
+    /// snapshot. Nobody else would notice, for a lock that was held does not remember that its holder panicked.
+    fn step<T>(&self, what: impl FnOnce() -> String, step: impl FnOnce() -> T) -> T {
+        catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+            self.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
+            resume_unwind(panic)
+        })
+    }
+
+    fn apply_one(&self, entry: &Committed) {
+        let mut batch = match Batch::decode(&entry.payload) {
+            Ok(batch) => batch,
+            Err(error) => panic!("it cannot be read: {error}"),
+        };
+        batch.clock_ms = entry.clock_ms;
+        let began = self.clock.now();
+        let mut state = self.state.write();
+        let outcomes = state.apply(Term(entry.position.term), &batch);
+        self.time.applied(state.clock_ms());
+        if batch.origin.node == self.node {
+            self.check_start(&state);
+        }
+        self.follow(&state, &batch, outcomes);
+        let (zxid, delay_end_ms, bytes) = (state.zxid(), state.next_delay_end_ms(), state.bytes());
+        drop(state);
+        self.publish(zxid, delay_end_ms);
+        let took = self.clock.now() - began;
+        metrics::histogram!("lockkeeper_apply_seconds").record(took.as_secs_f64());
+        self.slow_apply.record(&batch, took, self.clock.now());
+        self.state_size.record(bytes);
+    }
+
+    /// The highest start of this node's data directory that the state names.
+    pub(crate) fn start_named(state: &State, node: NodeId) -> Option<u64> {
+        state.origin_applied(node).map(|(origin, _)| origin.incarnation)
+    }
+
+    /// The log may name earlier starts of this directory, and the present one. A later one was made by another process, or by this
+    /// directory before an older copy of it was put in its place.
+    fn check_start(&self, state: &State) {
+        if let Some(named) = Self::start_named(state, self.node).filter(|named| *named > self.start)
+            && !mutant!(AcceptRolledBackDirectory)
+        {
+            self.fail(format!(
+                "the log names start {named} of this node's data directory, and this is start {}: the directory was put back from an \
+                 older copy, or another process runs on a copy of it; put the newest directory back, or remove the node from the \
+                 membership and let the machine join again under a new node id with an empty directory",
+                self.start
+            ));
+        }
+    }
+
+    fn publish(&self, zxid: Zxid, delay_end_ms: Option<u64>) {
+        self.zxid.send_if_modified(|last| std::mem::replace(last, zxid) != zxid);
+        self.delay_end_ms.send_if_modified(|last| std::mem::replace(last, delay_end_ms) != delay_end_ms);
+    }
+
+    /// Everything that is told, in zxid order: of each command what happened, then its answer, if it is one of this node's.
+    fn follow(&self, state: &State, batch: &Batch, outcomes: Vec<Outcome>) {
+        self.note_callers(batch);
+        if batch.origin.node == self.node {
+            count_releases(state, &outcomes);
+        }
+        let mut completions =
+            self.inflight.lock().take_if(|inflight| inflight.origin == batch.origin).map(InflightBatch::complete);
+        if completions.is_some() {
+            record_forced_deletions(batch, &outcomes);
+        }
+        for outcome in outcomes {
+            self.tell(state, &outcome);
+            if let Some(completions) = &mut completions {
+                completions.resolve_next(Done::from_log(outcome));
+            }
+        }
+        if let Some(completions) = completions {
+            completions.finish();
+        }
+    }
+
+    /// What happened, to those who want to know.
+    fn tell(&self, state: &State, outcome: &Outcome) {
+        self.tell_watches(&outcome.events);
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+            observer.happened(&outcome.events);
+        }
+        // A session may take a great many nodes with it: each table is locked once, not once a node.
+        self.tell_of_losses(state, &outcome.events);
+        self.wake_waiters(state, &outcome.events);
+        for event in &outcome.events {
+            match event {
+                Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
+                Event::SessionOpened { session, timeout_ms, .. } => {
+                    self.liveness.lock().note(*session, self.now_ms());
+                    if let Some(leading) = &mut *self.leading.lock() {
+                        leading.tracker.opened(*session, *timeout_ms, self.now_ms());
+                    }
+                }
+                Event::SessionEnded { session, cause, .. } => {
+                    metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
+                    self.session_ended(*session);
+                }
+            }
+        }
+    }
+
+    /// Whoever asked for something lives, on whatever node it was asked.
+    fn note_callers(&self, batch: &Batch) {
+        let heard = batch.commands.iter().filter_map(caller_of);
+        let now_ms = self.now_ms();
+        let mut liveness = self.liveness.lock();
+        heard.clone().for_each(|session| liveness.note(session, now_ms));
+        drop(liveness);
+        if let Some(leading) = &mut *self.leading.lock() {
+            heard.for_each(|session| leading.tracker.heard(session, now_ms));
+        }
+    }
+
+    /// Hands the watches what happened to nodes, one transaction at a time.
+    fn tell_watches(&self, events: &[Event]) {
+        let changes = events.iter().filter_map(|event| match event {
+            Event::Node { zxid, kind, path, acl } => {
+                Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone(), acl: acl.clone() })
+            }
+            _ => None,
+        });
+        let changes: Vec<WatchEvent> = changes.collect();
+        let mut watches = self.watches.lock();
+        for transaction in changes.chunk_by(|a, b| a.zxid == b.zxid) {
+            watches.tell(transaction);
+        }
+    }
+
+    /// Nodes went and sessions ended: those who hold by them are told.
+    fn tell_of_losses(&self, state: &State, events: &[Event]) {
+        let mut session_events = self.session_events.lock();
+        for event in events {
+            match event {
+                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => {
+                    session_events.node_deleted(state, path, *zxid)
+                }
+                Event::SessionEnded { session, zxid, .. } => session_events.session_ended(*session, *zxid),
+                _ => {}
+            }
+        }
+    }
+
+    /// Nodes went: those who waited for them are looked at again.
+    fn wake_waiters(&self, state: &State, events: &[Event]) {
+        let mut waiters = self.waiters.lock();
+        if waiters.len() == 0 {
+            return;
+        }
+        let gone = events.iter().filter_map(|event| match event {
+            Event::Node { kind: NodeEventKind::Deleted, path, .. } => Some(path),
+            _ => None,
+        });
+        let woken: usize = gone.map(|path| waiters.node_deleted(path, |path| state.standing(path))).sum();
+        if woken > 0 {
+            metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
+            metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
+        }
+    }
+
+    fn session_ended(&self, session: SessionId) {
+        if let Some(leading) = &mut *self.leading.lock() {
+            leading.tracker.ended(session);
+        }
+        self.delegated.lock().ended(session);
+        self.liveness.lock().ended(session);
+    }
+
+    /// The state has jumped: everything that moves in step with it is brought there.
+    fn jump(&self, state: &State) {
+        if !mutant!(ForgetWatchesAtInstall) {
+            self.watches.lock().start_over(state.zxid());
+        }
+        self.waiters.lock().recheck_all(|path| state.standing(path));
+        self.session_events.lock().recheck_all(state);
+        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
+            observer.jumped();
+        }
+        self.delegated.lock().keep_only(|session| state.session(session).is_some());
+        self.liveness.lock().skipped();
+        self.check_start(state);
+        // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
+        *self.leading.lock() = None;
+        let mut slot = self.inflight.lock();
+        if let Some((origin, outcomes)) = state.origin_applied(self.node)
+            && let Some(inflight) = slot.take_if(|inflight| inflight.origin == origin)
+        {
+            let mut completions = inflight.complete();
+            outcomes.iter().cloned().for_each(|outcome| completions.resolve_next(Done::from_log(outcome)));
+            completions.finish();
+        }
+    }
+
+    /// The state as it is now. O(1).
+    pub(crate) fn state_now(&self) -> State {
+        self.state.read().clone()
+    }
+}
+
+impl StateMachine for Replica {
+    fn apply(&self, entries: &[Committed]) {
+        for entry in entries {
+            self.step(|| format!("the log entry at {} cannot be applied", entry.position), || self.apply_one(entry));
+        }
+    }
+
+    fn start_seen(&self, node: u64) -> Option<u64> {
+        Self::start_named(&self.state.read(), NodeId(node))
+    }
+
+    fn snapshot_bytes(&self) -> u64 {
+        self.state.read().bytes()
+    }
+
+    fn snapshot(&self) -> Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send> {
+        let state = self.state_now();
+        Box::new(move |to| state.write_snapshot(to).map_err(io::Error::other))
+    }
+
+    fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String> {
+        let batch = Batch::decode(payload).map_err(|error| error.to_string())?;
+        let Some(proposer) = proposer else { return Ok(()) };
+        if batch.origin.node != NodeId(proposer) {
+            return Err(format!("node {proposer} proposes a batch in the name of node {}", batch.origin.node.0));
+        }
+        let known = self.state.read().origin_applied(batch.origin.node).map(|(origin, _)| origin);
+        check_origin(known, batch.origin)
+    }
+
+    fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
+        let restored = State::read_snapshot(&mut *from)
+            .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
+        // The end of the stream is reported only if the whole of it is as it was written.
+        match from.read(&mut [0]) {
+            Ok(0) => {}
+            Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
+            Err(error) => return Err(format!("the snapshot at {position} cannot be used: {error}")),
+        }
+        Ok(Box::new(move || {
+            let jump = || {
+                let mut state = self.state.write();
+                *state = restored;
+                self.time.applied(state.clock_ms());
+                self.jump(&state);
+                let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
+                drop(state);
+                self.publish(zxid, delay_end_ms);
+            };
+            self.step(|| format!("the snapshot at {position} cannot be taken over"), jump);
+        }))
+    }
+}
+
+/// The state takes no batch of a node that stands before the last one it has seen of it, so one far ahead would silence that node.
+fn check_origin(known: Option<Origin>, origin: Origin) -> Result<(), String> {
+    let known_incarnation = known.map_or(0, |known| known.incarnation);
+    if origin.incarnation > known_incarnation.saturating_add(MAX_STARTS) {
+        return Err(format!("incarnation {} of a node last seen in {known_incarnation} cannot be", origin.incarnation));
+    }
+    let sequence = known.filter(|known| known.incarnation == origin.incarnation).map_or(0, |known| known.sequence);
+    if origin.sequence > sequence.saturating_add(MAX_UNSEEN_BATCHES) {
+        return Err(format!("batch {} of a node whose last one was {sequence} cannot be", origin.sequence));
+    }
+    Ok(())
+}
+
+/// The most starts of a node between two of its batches that went through.
+const MAX_STARTS: u64 = 1 << 24;
+/// The most batches of a node in a row that did not go through.
+const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
+
+/// What a panic said, in one line.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The audit log's line for each node that was taken by force with an operation on nodes, at the node that took the request in. The forced
+/// release of the lock API has one of its own.
+fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
+    for (command, outcome) in batch.commands.iter().zip(outcomes) {
+        let Command::Do { actor, .. } = command else { continue };
+        for event in &outcome.events {
+            let Event::ForcedDeletion { zxid, path, token } = event else { continue };
+            let session = actor.session.map_or_else(|| "no session".to_owned(), |session| format!("session {session}"));
+            let from = actor.principals.address.map_or_else(|| "nowhere".to_owned(), |address| address.to_string());
+            let lock = path.parent().and_then(|directory| LockName::of_directory(&directory));
+            metrics::counter!("lockkeeper_forced_releases_total").increment(1);
+            tracing::info!(
+                target: "audit", lock = lock.map(tracing::field::display), node = %path, %token,
+                by = format!("{session} from {from}"), zxid = zxid.0, "forced release"
+            );
+        }
+    }
+}
+
+/// Who has asked for this, if it is a sign of life: a node withdraws requests of those who are gone.
+fn caller_of(command: &Command) -> Option<SessionId> {
+    match command {
+        Command::Do { op: Op::Withdraw { .. }, .. } => None,
+        Command::Do { actor, .. } => actor.session,
+        Command::AttachSession { session } => Some(*session),
+        _ => None,
+    }
+}
+
+/// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.
+fn count_releases(state: &State, outcomes: &[Outcome]) {
+    let released: usize = outcomes.iter().map(|outcome| released_by(state, outcome)).sum();
+    if released > 0 {
+        metrics::counter!("lockkeeper_lock_releases_total").increment(released as u64);
+    }
+}
+
+fn released_by(state: &State, outcome: &Outcome) -> usize {
+    let gone = || outcome.events.iter().filter_map(request_gone);
+    match &outcome.reply {
+        // Answered from memory: it was counted the first time.
+        _ if outcome.events.is_empty() => 0,
+        Ok(Reply::Released | Reply::ForceReleased { .. }) => gone().count(),
+        Ok(Reply::Withdrawn) if gone().count() == 1 => 0,
+        Ok(Reply::Created { .. } | Reply::Queued { .. } | Reply::Downgraded { .. }) => 0,
+        _ => gone().filter(|path| state.held_to_the_end(path)).count(),
+    }
+}
+
+/// The node of a lock request that is no more.
+fn request_gone(event: &Event) -> Option<&NodePath> {
+    let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return None };
+    parse_request(path.name()).map(|_| path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use tokio::sync::mpsc;
+
+    use lockkeeper_core::{Origin, Rules};
+
+    use super::*;
+    use crate::time::clock::SystemClock;
+
+    fn replica() -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
+        replica_with(Arc::new(SystemClock::default()))
+    }
+
+    fn replica_with(clock: Arc<dyn Clock>) -> (Arc<Replica>, mpsc::UnboundedReceiver<String>) {
+        let peers = BTreeMap::from([(1, "127.0.0.1:1".to_owned())]);
+        let config = NodeConfig::new(lockkeeper_consensus::Config::new("test", 1, peers));
+        let (told, heard) = mpsc::unbounded_channel();
+        let fatal = Arc::new(move |why| told.send(why).unwrap());
+        (Replica::new(&config, 1, clock, fatal), heard)
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_cannot_be_read_ends_the_applying() {
+        let (replica, mut heard) = replica();
+        let position = LogPosition { term: 1, index: 7 };
+        let entry = Committed { position, clock_ms: 1, payload: Bytes::from_static(b"\xff") };
+        assert!(
+            catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry]))).is_err(),
+            "later entries must not be applied"
+        );
+        assert!(heard.recv().await.unwrap().contains("cannot be read"));
+    }
+
+    /// Panics when it is looked at for the last time.
+    struct Mine(AtomicU32);
+
+    #[async_trait]
+    impl Clock for Mine {
+        fn now(&self) -> Duration {
+            assert_ne!(self.0.fetch_sub(1, Ordering::SeqCst), 1, "an injected\ndefect");
+            Duration::ZERO
+        }
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+        async fn sleep_until(&self, _: Duration) {}
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_applying_ends_the_node_and_the_applying() {
+        for looks in [1, 2] {
+            let (replica, mut heard) = replica_with(Arc::new(Mine(AtomicU32::new(looks))));
+            let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+            let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+            let payload = Batch { origin, clock_ms: 1, rules: Rules::default(), commands: vec![open] }.encode().into();
+            let position = LogPosition { term: 1, index: 7 };
+            let entry = Committed { position, clock_ms: 1, payload };
+            let applied = catch_unwind(AssertUnwindSafe(|| replica.apply(&[entry.clone(), entry])));
+            assert!(applied.is_err(), "later entries must not be applied");
+            let told = heard.try_recv().unwrap();
+            assert!(told.contains(&position.to_string()) && told.contains("an injected defect"), "{told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
+            assert!(heard.try_recv().is_err(), "it is told once");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_vital_task_that_panics_ends_the_node_and_one_that_is_stopped_does_not() {
+        let (replica, mut heard) = replica();
+        let stop = CancellationToken::new();
+        replica.start_vital("idler", stop.clone(), std::future::pending());
+        stop.cancel();
+        replica.start_vital("stumbler", CancellationToken::new(), async { panic!("on purpose") });
+        assert!(heard.recv().await.unwrap().contains("stumbler"));
+    }
+}

@@ -1,0 +1,104 @@
+//! Says so when an entry of the log took long to apply: everybody's next entry waited for it, and so did every read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use lockkeeper_core::{Batch, Command, Op};
+use parking_lot::Mutex;
+
+/// What an entry may take.
+const BUDGET: Duration = Duration::from_millis(20);
+/// The least time between two lines of the log.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct SlowApply(Mutex<LogThrottle>);
+
+#[derive(Debug, Default)]
+struct LogThrottle {
+    /// Nothing is logged before this.
+    next: Duration,
+    /// Slow entries since the last line that were not logged.
+    suppressed: u64,
+}
+
+impl SlowApply {
+    /// An entry was applied by `now`, and that took so long.
+    pub(crate) fn record(&self, batch: &Batch, took: Duration, now: Duration) {
+        if took <= BUDGET {
+            return;
+        }
+        metrics::counter!("lockkeeper_slow_applies_total").increment(1);
+        let mut throttle = self.0.lock();
+        if now < throttle.next {
+            throttle.suppressed += 1;
+            return;
+        }
+        let suppressed = std::mem::take(&mut throttle.suppressed);
+        throttle.next = now + EVERY;
+        tracing::warn!(
+            took_ms = took.as_millis() as u64,
+            budget_ms = BUDGET.as_millis() as u64,
+            commands = %contents(batch),
+            unreported = suppressed,
+            "an entry of the log took long to apply, and everybody waited for it"
+        );
+    }
+}
+
+/// How many commands there are of each kind.
+fn contents(batch: &Batch) -> String {
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    batch.commands.iter().for_each(|command| *kinds.entry(kind_of(command)).or_default() += 1);
+    kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+fn kind_of(command: &Command) -> &'static str {
+    match command {
+        Command::OpenSession { .. } => "open-session",
+        Command::CloseSession { .. } => "close-session",
+        Command::ExpireSessions { .. } => "expire-sessions",
+        Command::Reap { .. } => "reap",
+        Command::AttachSession { .. } => "attach-session",
+        Command::Do { op, .. } => match op {
+            Op::Create { .. } => "create",
+            Op::Delete { .. } => "delete",
+            Op::SetData { .. } => "set-data",
+            Op::SetAcl { .. } => "set-acl",
+            Op::Multi(_) => "multi",
+            Op::Acquire { .. } => "acquire",
+            Op::Release { .. } | Op::Withdraw { .. } | Op::Abandon { .. } | Op::ForceRelease { .. } => "release",
+            Op::GateBegin { .. } | Op::GateFinish { .. } | Op::GateFail { .. } => "gate",
+            Op::Check { .. } | Op::CheckLock { .. } | Op::Downgrade { .. } | Op::Claim { .. } => "other",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{NodeId, Origin, Rules, SessionId};
+
+    use super::*;
+
+    #[test]
+    fn what_an_entry_holds_is_named_and_lines_are_bounded() {
+        let close = || Command::CloseSession { session: SessionId(1) };
+        let commands = vec![close(), Command::Reap { paths: Vec::new() }, close()];
+        let origin = Origin { node: NodeId(1), incarnation: 1, sequence: 1 };
+        let batch = Batch { origin, clock_ms: 1, rules: Rules::default(), commands };
+        assert_eq!(contents(&batch), "close-session 2, reap 1");
+        let slow = SlowApply::default();
+        let at = |seconds| slow.record(&batch, Duration::from_millis(21), Duration::from_secs(seconds));
+        let throttle = || {
+            let throttle = slow.0.lock();
+            (throttle.next, throttle.suppressed)
+        };
+        slow.record(&batch, BUDGET, Duration::ZERO);
+        assert_eq!(throttle(), (Duration::ZERO, 0), "that was within the budget");
+        [1, 2, 10].into_iter().for_each(at);
+        assert_eq!(throttle(), (Duration::from_secs(11), 2));
+        at(11);
+        assert_eq!(throttle(), (Duration::from_secs(21), 0));
+    }
+}

@@ -1,0 +1,302 @@
+//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next
+//! (`ARCHITECTURE.md`, Sessions). With them go the signs of life that this node owes the leader, each with its age.
+//!
+//! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began
+//! after the keepalive arrived. A change of leader is a pause.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lockkeeper_consensus::Leadership;
+use lockkeeper_core::{SessionId, Zxid};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::config::NodeConfig;
+use crate::error::{Bound, NodeError};
+use crate::replica::Replica;
+use crate::replication::Replication;
+use crate::sessions::leader_tasks::LeaderTasks;
+use crate::sessions::liveness::{Ages, age_ms};
+use crate::sessions::liveness_replication::{MAX_VOTERS, TableCall};
+
+/// What nodes send each other about sessions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SessionMessage {
+    /// To the leader, which answers with a [`KeepaliveAnswer`].
+    Keepalives(KeepaliveGroup),
+    /// From the leader, answered with a [`TableAnswer`](crate::sessions::liveness_replication::TableAnswer).
+    Table(TableCall),
+}
+
+impl SessionMessage {
+    /// Looks at the sizes of what came from outside.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let (Self::Keepalives(KeepaliveGroup { ages }) | Self::Table(TableCall::Accept { ages, .. })) = self else {
+            return self.check_voters();
+        };
+        match ages.len() {
+            ..=MAX_GROUP => self.check_voters(),
+            count => Err(format!("a message has at most {MAX_GROUP} sessions; this one has {count}")),
+        }
+    }
+
+    fn check_voters(&self) -> Result<(), String> {
+        match self {
+            Self::Table(call) if call.voters().len() > MAX_VOTERS => {
+                Err(format!("a cluster has at most {MAX_VOTERS} voters; this message names {}", call.voters().len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a node tells the leader.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeepaliveGroup {
+    /// In the order of the sessions.
+    pub(crate) ages: Ages,
+}
+
+/// What the leader says to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeepaliveAnswer {
+    /// How far the leader's replica was.
+    pub(crate) zxid: Zxid,
+    /// One for each session of the group.
+    pub(crate) verdicts: Vec<Verdict>,
+}
+
+/// What the leader says of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Verdict {
+    /// It will not be expired before its timeout has passed since the node heard of it.
+    Alive(u32),
+    /// Its expiry has been proposed; nothing can be said until that is decided.
+    Expiring,
+    /// It does not exist (any more).
+    Gone,
+}
+
+/// Most sessions in one group.
+pub(crate) const MAX_GROUP: usize = 16_384;
+
+/// What a keepalive learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeepaliveOutcome {
+    Alive {
+        timeout_ms: u32,
+        zxid: Zxid,
+    },
+    /// As of this zxid.
+    Gone {
+        zxid: Zxid,
+    },
+}
+
+struct PendingKeepalive {
+    session: SessionId,
+    reply: oneshot::Sender<KeepaliveOutcome>,
+}
+
+/// Where keepalives wait for the next group.
+#[derive(Default)]
+pub(crate) struct Keepalives {
+    asks: Mutex<Vec<PendingKeepalive>>,
+    arrived: Notify,
+    max_waiting: usize,
+}
+
+impl Keepalives {
+    /// Starts the task that sends the groups.
+    pub(crate) fn start(
+        config: &NodeConfig,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+        leader_tasks: Arc<LeaderTasks>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self { max_waiting: config.max_waiting_calls, ..Self::default() });
+        let sender = KeepaliveSender {
+            keepalives: this.clone(),
+            leadership: replication.leadership(),
+            tick: Duration::from_millis(config.session_tick_ms),
+            group_timeout: Duration::from_millis(config.keepalive_group_timeout_ms),
+            replica: replica.clone(),
+            replication,
+            leader_tasks,
+            due: BTreeSet::new(),
+        };
+        replica.start_vital("sender of keepalives", stop, sender.run());
+        this
+    }
+
+    /// Puts a keepalive into the next group.
+    pub(crate) fn ask(&self, session: SessionId) -> Result<oneshot::Receiver<KeepaliveOutcome>, NodeError> {
+        let (reply, heard) = oneshot::channel();
+        let mut asks = self.asks.lock();
+        if asks.len() >= self.max_waiting {
+            return Err(NodeError::overloaded(Bound::Keepalives));
+        }
+        asks.push(PendingKeepalive { session, reply });
+        drop(asks);
+        self.arrived.notify_one();
+        Ok(heard)
+    }
+}
+
+/// The task.
+struct KeepaliveSender {
+    keepalives: Arc<Keepalives>,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    leadership: watch::Receiver<Leadership>,
+    leader_tasks: Arc<LeaderTasks>,
+    tick: Duration,
+    group_timeout: Duration,
+    /// Signs of life that are due and have not reached the leader yet.
+    due: BTreeSet<SessionId>,
+}
+
+impl KeepaliveSender {
+    async fn run(mut self) {
+        let mut backoff = Backoff::endless(self.replica.clock.clone(), self.leadership.clone());
+        let mut next_tick = self.replica.clock.now() + self.tick;
+        loop {
+            let now = self.replica.clock.now();
+            if now >= next_tick {
+                next_tick = now + self.tick;
+                let room = MAX_GROUP.saturating_sub(self.due.len());
+                self.due.extend(self.replica.delegated.lock().take_due(self.replica.now_ms(), room));
+                self.forget_the_ended();
+            }
+            let asks = self.take_asks();
+            if asks.is_empty() && self.due.is_empty() {
+                tokio::select! {
+                    () = self.keepalives.arrived.notified() => {}
+                    () = self.replica.clock.sleep_until(next_tick) => {}
+                }
+                continue;
+            }
+            match self.deliver(asks).await {
+                Delivery::Done => backoff.reset(),
+                Delivery::Failed => drop(backoff.wait().await),
+                // Ask again when the expiry may have been applied, not at once and over again.
+                Delivery::Undecided => self.replica.clock.sleep_until(self.replica.clock.now() + EXPIRY_PAUSE).await,
+            }
+        }
+    }
+
+    /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are swept when there are many.
+    fn forget_the_ended(&self) {
+        let state = self.replica.state.read();
+        let many = 2 * state.session_count() + 1_000;
+        let mut delegated = self.replica.delegated.lock();
+        if delegated.known() > many {
+            delegated.keep_only(|session| state.session(session).is_some());
+        }
+        drop(delegated);
+        let mut table = self.replica.liveness.lock();
+        if table.len() > many {
+            table.keep_only(|session| state.session(session).is_some());
+        }
+    }
+
+    /// When each session of the next group was last heard of: now, where its caller waits here. Those that have ended are left out.
+    fn next_group(&self, asks: &[PendingKeepalive], now_ms: u64) -> BTreeMap<SessionId, u64> {
+        let delegated = self.replica.delegated.lock();
+        let due = self.due.iter().filter_map(|session| Some((*session, delegated.heard_ms(*session, now_ms)?)));
+        let mut heard: BTreeMap<SessionId, u64> = due.collect();
+        heard.extend(asks.iter().map(|ask| (ask.session, now_ms)));
+        heard
+    }
+
+    fn take_asks(&self) -> Vec<PendingKeepalive> {
+        let mut asks = self.keepalives.asks.lock();
+        asks.retain(|ask| !ask.reply.is_closed());
+        let count = asks.len().min(MAX_GROUP);
+        asks.drain(..count).collect()
+    }
+
+    fn put_back(&self, mut asks: Vec<PendingKeepalive>) {
+        let mut waiting = self.keepalives.asks.lock();
+        asks.append(&mut waiting);
+        *waiting = asks;
+    }
+
+    async fn deliver(&mut self, asks: Vec<PendingKeepalive>) -> Delivery {
+        let sent_ms = self.replica.now_ms();
+        let heard = self.next_group(&asks, sent_ms);
+        let group =
+            KeepaliveGroup { ages: heard.iter().map(|(session, at_ms)| (*session, age_ms(*at_ms, sent_ms))).collect() };
+        let Some(answer) = self.send(&group).await.filter(|answer| answer.verdicts.len() == group.ages.len()) else {
+            self.put_back(asks);
+            return Delivery::Failed;
+        };
+        self.due.clear();
+        {
+            let mut delegated = self.replica.delegated.lock();
+            for ((session, heard_ms), verdict) in heard.iter().zip(&answer.verdicts) {
+                if let Verdict::Alive(_) = verdict {
+                    delegated.acknowledged(*session, *heard_ms);
+                }
+            }
+        }
+        let mut undecided = Vec::new();
+        for ask in asks {
+            let Ok(at) = group.ages.binary_search_by_key(&ask.session, |(session, _)| *session) else { continue };
+            let outcome = match answer.verdicts[at] {
+                Verdict::Alive(timeout_ms) => KeepaliveOutcome::Alive { timeout_ms, zxid: answer.zxid },
+                Verdict::Gone => KeepaliveOutcome::Gone { zxid: answer.zxid },
+                Verdict::Expiring => {
+                    undecided.push(ask);
+                    continue;
+                }
+            };
+            // The caller may have gone.
+            let _ = ask.reply.send(outcome);
+        }
+        if undecided.is_empty() {
+            return Delivery::Done;
+        }
+        self.put_back(undecided);
+        Delivery::Undecided
+    }
+
+    /// Takes the group to the leader, wherever it is. None if that came to nothing.
+    async fn send(&mut self, group: &KeepaliveGroup) -> Option<KeepaliveAnswer> {
+        let leadership = *self.leadership.borrow_and_update();
+        if leadership.leading {
+            return self.leader_tasks.acknowledge(group).await.ok();
+        }
+        let leader = leadership.leader?;
+        let body = Bytes::from(postcard::to_stdvec(&SessionMessage::Keepalives(group.clone())).ok()?);
+        let call = self.replication.call_service(leader, body, self.group_timeout);
+        let answer = tokio::select! {
+            answer = call => answer,
+            // That leader's word may never come; the next one is asked.
+            Ok(()) = self.leadership.changed() => return None,
+        };
+        match answer {
+            Ok(bytes) => postcard::from_bytes(&bytes).ok(),
+            Err(error) => {
+                tracing::debug!(%error, leader, "a group of keepalives did not get through: it is sent again");
+                None
+            }
+        }
+    }
+}
+
+enum Delivery {
+    Done,
+    Failed,
+    Undecided,
+}
+
+/// How long an expiry takes to be applied, about.
+const EXPIRY_PAUSE: Duration = Duration::from_millis(20);

@@ -1,0 +1,263 @@
+//! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
+
+use lockkeeper_consensus::{Committed, Config, LogPosition, Members, ProposeError, StateMachine, TransportError};
+use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules};
+use parking_lot::Mutex;
+
+use super::*;
+use crate::sessions::liveness_replication::{TableAnswer, TableCall};
+use crate::time::clock::Clock;
+
+/// A clock that stands still until it is moved.
+struct Still(watch::Sender<Duration>);
+
+#[async_trait]
+impl Clock for Still {
+    fn wall_ms(&self) -> u64 {
+        1
+    }
+
+    fn now(&self) -> Duration {
+        *self.0.borrow()
+    }
+
+    async fn sleep_until(&self, at: Duration) {
+        let _ = self.0.subscribe().wait_for(|now| *now >= at).await;
+    }
+}
+
+/// What a quorum says when it is asked, and what happens meanwhile.
+struct Quorum {
+    says: Mutex<Result<u64, BarrierError>>,
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    leadership: watch::Sender<Leadership>,
+    members: watch::Sender<Members>,
+}
+
+#[async_trait]
+impl Replication for Quorum {
+    async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
+        std::future::pending().await
+    }
+
+    async fn read_barrier(&self) -> Result<(), BarrierError> {
+        Ok(())
+    }
+
+    async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
+        if let Some(meanwhile) = self.meanwhile.lock().take() {
+            meanwhile();
+        }
+        self.says.lock().clone()
+    }
+
+    fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.subscribe()
+    }
+
+    fn members(&self) -> watch::Receiver<Members> {
+        self.members.subscribe()
+    }
+
+    async fn call_service(&self, _: u64, _: Bytes, _: Duration) -> Result<Bytes, TransportError> {
+        Err(TransportError::Refused)
+    }
+}
+
+struct Fixture {
+    clock: Arc<Still>,
+    replica: Arc<Replica>,
+    quorum: Arc<Quorum>,
+    tasks: Arc<LeaderTasks>,
+}
+
+const MINE: SessionId = SessionId(1);
+/// After so long a silence a session of a second is named: its timeout, and what a sign may take on its way.
+const SILENT: u64 = 1_251;
+
+/// A leader of term 3 that has not yet acted, and one session of a second.
+fn stage() -> Fixture {
+    let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
+    let clock = Arc::new(Still(watch::Sender::new(Duration::from_secs(100))));
+    let replica = Replica::new(&config, 1, clock.clone(), Arc::new(|why| panic!("{why}")));
+    let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
+    let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
+    let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();
+    replica.apply(&[Committed { position: LogPosition { term: 2, index: 1 }, clock_ms: 1, payload }]);
+    let leadership = watch::Sender::new(Leadership { term: 3, leader: Some(1), leading: true });
+    let members = watch::Sender::new(Members { voters: [(1, "here".into())].into(), ..Members::default() });
+    let quorum = Arc::new(Quorum { says: Mutex::new(Ok(3)), meanwhile: Mutex::default(), leadership, members });
+    let tasks = LeaderTasks::new(&config, 1, replica.clone(), quorum.clone());
+    Fixture { clock, replica, quorum, tasks }
+}
+
+impl Fixture {
+    async fn ask(&self) -> Option<Verdict> {
+        self.mention(0).await
+    }
+
+    /// A sign of life that was given so long ago.
+    async fn mention(&self, age_ms: u32) -> Option<Verdict> {
+        let answer = self.tasks.acknowledge(&KeepaliveGroup { ages: vec![(MINE, age_ms)] }).await.ok()?;
+        Some(answer.verdicts[0])
+    }
+
+    fn pass(&self, ms: u64) {
+        self.clock.0.send_modify(|now| *now += Duration::from_millis(ms));
+    }
+
+    fn silent(&self) -> Vec<SessionId> {
+        let now_ms = self.replica.now_ms();
+        self.replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_acknowledged_before_a_quorum_has_confirmed_the_term() {
+    let stage = stage();
+    assert_eq!(stage.ask().await, None, "no record yet");
+    *stage.quorum.says.lock() = Err(BarrierError::NoQuorum);
+    assert_eq!(stage.tasks.start_term().await, None);
+    *stage.quorum.says.lock() = Ok(4);
+    assert_eq!(stage.tasks.start_term().await, None, "that is another term");
+    *stage.quorum.says.lock() = Ok(3);
+    assert_eq!(stage.tasks.start_term().await, Some(3));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_acknowledges_nothing() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    for word in [Err(BarrierError::NoLeader), Err(BarrierError::NoQuorum), Ok(5)] {
+        *stage.quorum.says.lock() = word;
+        assert_eq!(stage.ask().await, None);
+    }
+}
+
+#[tokio::test]
+async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_expiry() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    stage.pass(900);
+    // The quorum takes its time: the session lives a full timeout from the arrival, not from the answer.
+    let clock = stage.clock.clone();
+    *stage.quorum.meanwhile.lock() =
+        Some(Box::new(move || clock.0.send_modify(|now| *now += Duration::from_millis(1_000))));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    assert!(stage.silent().is_empty());
+    // Here it takes longer than the timeout, and the session is named before the answer.
+    let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
+    *stage.quorum.meanwhile.lock() = Some(Box::new(move || {
+        clock.0.send_modify(|now| *now += Duration::from_millis(SILENT));
+        let now_ms = replica.now_ms();
+        let named = replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10);
+        assert_eq!(named, [MINE]);
+    }));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
+}
+
+/// A read was heard by another node, which mentions it half a timeout later: the session dies by when it was heard.
+#[tokio::test]
+async fn a_sign_of_life_counts_from_when_a_node_heard_it() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    stage.pass(900);
+    assert_eq!(stage.mention(500).await, Some(Verdict::Alive(1_000)));
+    stage.pass(SILENT - 501);
+    assert!(stage.silent().is_empty());
+    stage.pass(1);
+    assert_eq!(stage.silent(), [MINE]);
+}
+
+#[tokio::test]
+async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    stage.pass(SILENT);
+    assert_eq!(stage.silent(), [MINE]);
+    // It loses sight of its leadership for a moment, in the same term: what was named stays named.
+    stage.quorum.leadership.send_modify(|leadership| leadership.leading = false);
+    assert_eq!(stage.tasks.start_term().await, None);
+    stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
+    assert_eq!(stage.tasks.start_term().await, Some(3));
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring));
+    // In a new term that proposal has no effect any more, and the timer begins at what was heard meanwhile.
+    *stage.quorum.says.lock() = Ok(4);
+    stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
+    assert_eq!(stage.tasks.start_term().await, Some(4));
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    stage.pass(1_000);
+    assert!(stage.silent().is_empty());
+}
+
+/// A session that was found silent asks for a lock before its expiry is decided, and is told that it holds.
+#[tokio::test]
+async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
+    let stage = stage();
+    stage.tasks.start_term().await.expect("leads");
+    stage.pass(SILENT);
+    let (named, seen) = stage.tasks.take_silent(3).expect("leads");
+    assert_eq!(named, [MINE]);
+    let apply = |sequence, command| {
+        let origin = Origin { node: NodeId(2), incarnation: 1, sequence };
+        let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![command] }.encode().into();
+        stage.replica.apply(&[Committed { position: LogPosition { term: 3, index: sequence }, clock_ms: 1, payload }]);
+    };
+    let op = lockkeeper_core::Op::Acquire {
+        locks: vec![lockkeeper_core::LockName::parse("l").expect("valid")],
+        mode: lockkeeper_core::LockMode::Exclusive,
+        delay_ms: 0,
+        uuid: lockkeeper_core::RequestId(1),
+        label: "".into(),
+    };
+    apply(2, Command::Do { actor: Actor::of(MINE), op });
+    assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
+    apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
+    let now_ms = stage.replica.now_ms();
+    assert_eq!(stage.replica.leading.lock().as_mut().expect("leading").tracker.spared(&named, now_ms), 1);
+    assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
+    // The next silence is its own.
+    stage.pass(SILENT);
+    let (named, seen) = stage.tasks.take_silent(3).expect("leads");
+    apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });
+    assert_eq!(stage.ask().await, Some(Verdict::Gone));
+}
+
+#[tokio::test]
+async fn the_peer_service_checks_what_comes_in() {
+    let stage = stage();
+    let slot = PeerServiceSlot::default();
+    let code = |result: Result<Bytes, ServiceError>| result.expect_err("refused").code;
+    assert_eq!(code(slot.serve(2, Bytes::new()).await), "not_ready");
+    let _ = slot.0.set(stage.tasks.clone());
+    assert_eq!(code(slot.serve(2, Bytes::from_static(&[0xff; 11])).await), "bad_message");
+    let many =
+        SessionMessage::Keepalives(KeepaliveGroup { ages: vec![(MINE, 0); crate::sessions::keepalive::MAX_GROUP + 1] });
+    let many = Bytes::from(postcard::to_stdvec(&many).expect("encoded"));
+    assert_eq!(code(slot.serve(2, many).await), "bad_message");
+    let group = Bytes::from(
+        postcard::to_stdvec(&SessionMessage::Keepalives(KeepaliveGroup { ages: vec![(MINE, 0), (SessionId(9), 0)] }))
+            .expect("encoded"),
+    );
+    assert_eq!(code(slot.serve(2, group.clone()).await), "not_leading");
+    stage.tasks.start_term().await.expect("leads");
+    let answer: KeepaliveAnswer = postcard::from_bytes(&slot.serve(2, group).await.expect("served")).expect("decoded");
+    assert_eq!(answer.verdicts, [Verdict::Alive(1_000), Verdict::Gone]);
+    // Node 1 leads term 3.
+    let begin = TableCall::Begin { term: 3, number: 1, zxid: Zxid(0) };
+    let begin = Bytes::from(postcard::to_stdvec(&SessionMessage::Table(begin)).expect("encoded"));
+    let answer: TableAnswer = postcard::from_bytes(&slot.serve(2, begin).await.expect("served")).expect("decoded");
+    assert_eq!(answer, TableAnswer::Fenced);
+}
+
+#[test]
+fn one_entry_expires_as_many_sessions_as_own_what_it_may_remove() {
+    let sessions: Vec<SessionId> = (1..=4).map(SessionId).collect();
+    let owned = |each: [usize; 4]| one_entry(&sessions, move |session| each[session.0 as usize - 1]);
+    assert_eq!(owned([0, 0, 0, 0]), 4);
+    assert_eq!(owned([MAX_EXPIRED_EPHEMERALS, 0, 1, 0]), 2);
+    assert_eq!(owned([MAX_EXPIRED_EPHEMERALS + 1, 0, 0, 0]), 1, "one alone may own more");
+    assert_eq!(one_entry(&[], |_| 0), 0);
+}

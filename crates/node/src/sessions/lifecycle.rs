@@ -1,0 +1,109 @@
+//! Sessions as their clients see them (`ARCHITECTURE.md`, Sessions). The timers are the leader's, in `tracker` and
+//! `duties`.
+
+use std::sync::Arc;
+
+use lockkeeper_core::{Command, Refusal, Reply, SessionId};
+use lockkeeper_mutants::mutant;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::engine::{Engine, reply_of};
+use crate::error::{Bound, NodeError};
+use crate::request::{At, Credential, KeepaliveAck, OpenedSession};
+use crate::sessions::keepalive::KeepaliveOutcome;
+
+impl Engine {
+    pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
+        self.refuse_when_closing()?;
+        if self.replica.state.read().session_count() >= self.config.max_sessions {
+            return Err(NodeError::overloaded(Bound::Sessions));
+        }
+        let mut secret = [0; 16];
+        self.random.lock().fill_bytes(&mut secret);
+        let command = Command::OpenSession { secret_hash: hash_of(&secret), timeout_ms, label: Arc::from(label) };
+        let opened = reply_of(self.proposer.propose(command).await?)?;
+        let Reply::SessionOpened { session, timeout_ms } = opened.value else {
+            return Err(unexpected(&opened.value));
+        };
+        let value = OpenedSession { credential: Credential { session, secret }, timeout_ms };
+        Ok(At { value, zxid: opened.zxid })
+    }
+
+    /// Checks a credential, and gives the session's timeout. A session that is not known here may be new: that it has ended is said only
+    /// after this replica has caught up with the leader.
+    pub(crate) async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
+        if let Some(known) = self.look_up(credential) {
+            return known;
+        }
+        self.barrier.pass().await?;
+        self.look_up(credential).unwrap_or(Err(Refusal::SessionExpired(credential.session).into()))
+    }
+
+    fn look_up(&self, credential: &Credential) -> Option<Result<u32, NodeError>> {
+        let state = self.replica.state.read();
+        let session = state.session(credential.session)?;
+        let right: bool = session.secret_hash.ct_eq(&hash_of(&credential.secret)).into();
+        Some(if right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
+    }
+
+    pub(crate) async fn keepalive(&self, credential: &Credential) -> Result<At<KeepaliveAck>, NodeError> {
+        self.authorise(credential).await?;
+        self.keep_alive(credential.session).await
+    }
+
+    /// For a caller who has seen the session's secret.
+    pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
+        self.refuse_when_closing()?;
+        let deadline = self.replica.clock.now() + self.request_timeout();
+        if let Some(timeout_ms) = self.replica.state.read().session(session).map(|session| session.timeout_ms) {
+            self.replica.delegated.lock().touch(session, timeout_ms, self.replica.now_ms());
+        }
+        let heard = self.keepalives.ask(session)?;
+        let heard = tokio::select! {
+            biased;
+            heard = heard => heard.map_err(|_| NodeError::ShuttingDown)?,
+            () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
+            () = self.replica.clock.sleep_until(deadline) => return Err(NodeError::no_leader()),
+        };
+        match heard {
+            KeepaliveOutcome::Alive { timeout_ms, zxid } => Ok(At { value: KeepaliveAck { timeout_ms }, zxid }),
+            KeepaliveOutcome::Gone { zxid } => {
+                // Whoever hears of the end from here finds the removal applied here (promise P6).
+                if !mutant!(ExpiredBeforeApplied) {
+                    self.reach(zxid).await?;
+                }
+                Err(Refusal::SessionExpired(session).into())
+            }
+        }
+    }
+
+    pub(crate) async fn close_session(&self, credential: &Credential) -> Result<At<()>, NodeError> {
+        self.refuse_when_closing()?;
+        self.authorise(credential).await?;
+        let closed = reply_of(self.proposer.propose(Command::CloseSession { session: credential.session }).await?)?;
+        Ok(At { value: (), zxid: closed.zxid })
+    }
+
+    /// What a session has left if it stays silent, as far as this node knows: never more than the leader would say.
+    pub(crate) fn session_remaining_ms(&self, session: SessionId) -> Option<u64> {
+        let timeout_ms = u64::from(self.replica.state.read().session(session)?.timeout_ms);
+        let now_ms = self.replica.now_ms();
+        if self.replication.leadership().borrow().leading
+            && let Some(leading) = &*self.replica.leading.lock()
+        {
+            return leading.tracker.remaining_ms(session, now_ms);
+        }
+        let sent_ms = self.replica.delegated.lock().acknowledged_ms(session)?;
+        Some(sent_ms.saturating_add(timeout_ms).saturating_sub(now_ms))
+    }
+}
+
+fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
+    Sha256::digest(secret).into()
+}
+
+/// A reply of the wrong kind: this program contradicts itself.
+pub(crate) fn unexpected(reply: &Reply) -> NodeError {
+    NodeError::Fatal(format!("the state gave an answer of the wrong kind: {reply:?}"))
+}

@@ -1,0 +1,450 @@
+//! Copies of the leader's record of sessions on the other voters, so that the next leader begins where this one ended
+//! (`ARCHITECTURE.md`, Sessions).
+//!
+//! Before a keepalive is acknowledged, a majority of the voters has put it into its [`LivenessTable`]. A new leader
+//! collects the tables. If a majority of the voters, itself included, has a whole one, every acknowledged keepalive is
+//! in one of them, and each timer begins at the last sign of life that anybody knows of. If not, every timer starts in
+//! full (promise P5). A node that has restarted is given the leader's whole table, and counts from then on.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
+use lockkeeper_consensus::{BarrierError, TransportError};
+use lockkeeper_core::{SessionId, Zxid};
+use lockkeeper_mutants::mutant;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::config::NodeConfig;
+use crate::replica::{LeaderRecord, Replica};
+use crate::replication::Replication;
+use crate::sessions::keepalive::{MAX_GROUP, SessionMessage};
+use crate::sessions::liveness::{Ages, Fenced, LivenessTable, age_ms};
+use crate::sessions::tracker::Liveness;
+
+/// What a leader asks of another node's table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TableCall {
+    /// Take these signs of life in.
+    Accept { term: u64, voters: Vec<u64>, ages: Ages },
+    /// The whole table follows, once this node has applied so much.
+    Begin { term: u64, number: u64, zxid: Zxid },
+    /// That was the whole table, for the node in this incarnation.
+    Finish { term: u64, number: u64, incarnation: u64, voters: Vec<u64> },
+    /// Give the sessions behind this one. Nothing of a lower term is accepted from then on.
+    Collect { term: u64, voters: Vec<u64>, after: Option<SessionId> },
+}
+
+impl TableCall {
+    fn term(&self) -> u64 {
+        let (Self::Accept { term, .. }
+        | Self::Begin { term, .. }
+        | Self::Finish { term, .. }
+        | Self::Collect { term, .. }) = self;
+        *term
+    }
+
+    pub(crate) fn voters(&self) -> &[u64] {
+        match self {
+            Self::Accept { voters, .. } | Self::Finish { voters, .. } | Self::Collect { voters, .. } => voters,
+            Self::Begin { .. } => &[],
+        }
+    }
+}
+
+/// What it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum TableAnswer {
+    /// Done; whether the table is whole.
+    Accepted { whole: bool },
+    /// The node is ready for the whole table.
+    Ready { incarnation: u64 },
+    /// Not yet: this node has not heard of that term or of its leader, or has not applied enough.
+    NotYet,
+    /// A later leader has been here.
+    Fenced,
+    /// A part of the table.
+    Page { whole: bool, ages: Ages, more: bool },
+}
+
+/// More voters than a cluster can have.
+pub(crate) const MAX_VOTERS: usize = 64;
+/// A new leader waits so long for the tables of the others. Who is gone says so at once; who is cut off says nothing.
+const COLLECT_WITHIN: Duration = Duration::from_millis(500);
+/// Between two questions to a node that is not ready.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+/// A node whose table is whole is asked now and then whether it still is: it may have restarted.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// Most messages under way to a node that does not answer.
+const MAX_UNANSWERED: usize = 8;
+
+/// What a new leader learned from the tables.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    /// A majority has whole tables: nobody was acknowledged later than is known.
+    pub(crate) whole: bool,
+    /// Members have not answered, and their processes are gone: what they heard, and nobody else knows, is lost.
+    pub(crate) some_gone: bool,
+    /// Members have not answered, and may run: they may have heard of somebody, and will say so.
+    pub(crate) some_silent: bool,
+    pub(crate) voters: Vec<u64>,
+}
+
+/// What a member answers to a new leader that collects the tables.
+enum CollectedTable {
+    Whole,
+    /// The node has restarted, or skipped part of the log, and has not been given the whole.
+    Incomplete,
+    /// The node's process is gone.
+    Gone,
+    Silent,
+}
+
+/// See the module's text.
+pub(crate) struct LivenessReplication {
+    node: u64,
+    incarnation: u64,
+    replica: Arc<Replica>,
+    replication: Arc<dyn Replication>,
+    call_timeout: Duration,
+    /// Messages under way to each node.
+    unanswered: Mutex<BTreeMap<u64, usize>>,
+    /// The voters whose tables are known to be whole, and when they were last asked.
+    whole: Mutex<BTreeMap<u64, Duration>>,
+    syncs: AtomicU64,
+}
+
+impl LivenessReplication {
+    pub(crate) fn new(
+        config: &NodeConfig,
+        incarnation: u64,
+        replica: Arc<Replica>,
+        replication: Arc<dyn Replication>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            node: config.consensus.node,
+            incarnation,
+            replica,
+            replication,
+            call_timeout: Duration::from_millis(config.keepalive_group_timeout_ms),
+            unanswered: Mutex::default(),
+            whole: Mutex::default(),
+            syncs: AtomicU64::new(0),
+        })
+    }
+
+    fn voters(&self) -> Vec<u64> {
+        self.replication.members().borrow().voters.keys().copied().collect()
+    }
+
+    fn is_majority(&self, some: &BTreeSet<u64>, voters: &[u64]) -> bool {
+        voters.iter().filter(|voter| some.contains(voter)).count() > voters.len() / 2
+    }
+
+    /// Answers another node, if it leads the term that it names. Who is not known to lead it yet asks again, as after every `NotYet`.
+    pub(crate) fn answer_to(&self, from: u64, call: TableCall) -> TableAnswer {
+        let known = *self.replication.leadership().borrow();
+        match (call.term().cmp(&known.term), known.leader) {
+            // Its leader has been voted for perhaps, and this node has not heard from it as the leader.
+            (Ordering::Greater, _) | (Ordering::Equal, None) => TableAnswer::NotYet,
+            (Ordering::Equal, Some(leader)) if leader == from => self.answer(call),
+            _ => TableAnswer::Fenced,
+        }
+    }
+
+    /// Answers the leader of that term.
+    fn answer(&self, call: TableCall) -> TableAnswer {
+        self.try_answer(call).unwrap_or(TableAnswer::Fenced)
+    }
+
+    fn try_answer(&self, call: TableCall) -> Result<TableAnswer, Fenced> {
+        let term = call.term();
+        // A term that consensus knows nothing of fences nobody out.
+        if term > self.replication.leadership().borrow().term {
+            return Ok(TableAnswer::NotYet);
+        }
+        let now_ms = self.replica.now_ms();
+        let applied = self.replica.state.read().zxid();
+        let mut table = self.replica.liveness.lock();
+        Ok(match call {
+            TableCall::Accept { voters, ages, .. } => {
+                TableAnswer::Accepted { whole: table.accept(term, &voters, &ages, now_ms)? }
+            }
+            TableCall::Begin { zxid, .. } if applied < zxid => TableAnswer::NotYet,
+            TableCall::Begin { number, .. } => {
+                table.begin_sync(term, number)?;
+                TableAnswer::Ready { incarnation: self.incarnation }
+            }
+            TableCall::Finish { incarnation, .. } if incarnation != self.incarnation => TableAnswer::NotYet,
+            TableCall::Finish { number, voters, .. } => {
+                TableAnswer::Accepted { whole: table.finish_sync(term, number, &voters)? }
+            }
+            TableCall::Collect { voters, after, .. } => {
+                table.fence(term)?;
+                if after.is_none() {
+                    // What was heard here and has not reached a leader counts too.
+                    note_all(&mut table, self.replica.delegated.lock().all_heard(now_ms));
+                }
+                let (ages, more) = table.page(after, MAX_GROUP, now_ms);
+                TableAnswer::Page { whole: table.is_whole_for(&voters), ages, more }
+            }
+        })
+    }
+
+    async fn call(&self, to: u64, call: TableCall, deadline: Duration) -> Option<TableAnswer> {
+        self.try_call(to, call, deadline).await.ok()
+    }
+
+    async fn try_call(&self, to: u64, call: TableCall, deadline: Duration) -> Result<TableAnswer, TransportError> {
+        let garbled = |error: postcard::Error| TransportError::Garbled(error.to_string());
+        let body = Bytes::from(postcard::to_stdvec(&SessionMessage::Table(call)).map_err(garbled)?);
+        let answer = self.replication.call_service(to, body, deadline).await?;
+        postcard::from_bytes(&answer).map_err(garbled)
+    }
+
+    /// Has a majority put the latest signs of life into its tables. Gives the term in which this node leads.
+    pub(crate) async fn replicate(self: &Arc<Self>) -> Result<u64, BarrierError> {
+        let (term, news) = {
+            let mut leading = self.replica.leading.lock();
+            let leading = leading.as_mut().ok_or(BarrierError::NoLeader)?;
+            (leading.term, std::mem::take(&mut leading.unreplicated))
+        };
+        let copied = self.replicate_to_majority(term, &news).await;
+        if copied.is_err() {
+            self.put_back(term, news);
+        }
+        copied
+    }
+
+    /// What no majority has is copied with the next round: the groups that join that one may have noted some of it.
+    fn put_back(&self, term: u64, news: BTreeMap<SessionId, u64>) {
+        let mut leading = self.replica.leading.lock();
+        let Some(leading) = leading.as_mut().filter(|leading| leading.term == term) else { return };
+        news.into_iter().for_each(|(session, heard_ms)| leading.note_unreplicated(session, heard_ms));
+        // While no majority answers, callers come with ever other sessions that have ended; nobody is told that those are alive.
+        if leading.unreplicated.len() > 2 * leading.tracker.len() + MAX_GROUP {
+            let LeaderRecord { unreplicated, tracker, .. } = leading;
+            unreplicated.retain(|session, _| tracker.liveness(*session) != Liveness::Unknown);
+        }
+    }
+
+    async fn replicate_to_majority(
+        self: &Arc<Self>,
+        term: u64,
+        news: &BTreeMap<SessionId, u64>,
+    ) -> Result<u64, BarrierError> {
+        let voters = self.voters();
+        let now_ms = self.replica.now_ms();
+        let ages: Ages = news.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
+        let mut accepted = BTreeSet::new();
+        match self.answer(TableCall::Accept { term, voters: voters.clone(), ages: ages.clone() }) {
+            TableAnswer::Accepted { .. } => drop(accepted.insert(self.node)),
+            _ => return Err(BarrierError::NoLeader),
+        }
+        // Whoever leads has all of it, among whatever voters.
+        self.replica.liveness.lock().lead(&voters);
+        if mutant!(CopyWithoutQuorum) {
+            return Ok(term);
+        }
+        let mut copies: FuturesUnordered<_> =
+            voters.iter().filter(|to| **to != self.node).map(|to| self.copy_to(*to, term, &voters, &ages)).collect();
+        while !self.is_majority(&accepted, &voters) {
+            match copies.next().await {
+                Some(Some(to)) => drop(accepted.insert(to)),
+                Some(None) => {}
+                None => return Err(BarrierError::NoQuorum),
+            }
+        }
+        Ok(term)
+    }
+
+    /// Completes with the node's id once it has accepted all. Goes on by itself when it is not waited for any more.
+    fn copy_to(
+        self: &Arc<Self>,
+        to: u64,
+        term: u64,
+        voters: &[u64],
+        ages: &Ages,
+    ) -> impl Future<Output = Option<u64>> + use<> {
+        let full = {
+            let mut unanswered = self.unanswered.lock();
+            let count = unanswered.entry(to).or_default();
+            *count += 1;
+            *count > MAX_UNANSWERED
+        };
+        let under_way = UnderWay { this: self.clone(), to };
+        let mut parts: Vec<Ages> = ages.chunks(MAX_GROUP).map(<[_]>::to_vec).collect();
+        if parts.is_empty() {
+            parts.push(Ages::new());
+        }
+        let voters = voters.to_vec();
+        let copy = tokio::spawn(async move {
+            let this = &under_way.this;
+            for ages in parts.into_iter().filter(|_| !full) {
+                let call = TableCall::Accept { term, voters: voters.clone(), ages };
+                let Some(TableAnswer::Accepted { whole }) = this.call(to, call, this.call_timeout).await else {
+                    return None;
+                };
+                this.note_whole(to, whole);
+            }
+            (!full).then_some(to)
+        });
+        copy.map(|copied| copied.ok().flatten())
+    }
+
+    fn note_whole(&self, of: u64, whole: bool) {
+        let mut known = self.whole.lock();
+        if whole {
+            known.insert(of, self.replica.clock.now());
+        } else {
+            known.remove(&of);
+        }
+        // With this node's own.
+        metrics::gauge!("lockkeeper_whole_session_tables").set(known.len() as f64 + 1.0);
+    }
+
+    /// Gives the whole table to those who have none, one after the other. `confirm` is a round that confirms this leader.
+    pub(crate) async fn sync_tables<F>(self: &Arc<Self>, term: u64, confirm: impl Fn() -> F)
+    where
+        F: Future<Output = bool>,
+    {
+        let voters = self.voters();
+        for to in voters.iter().copied().filter(|to| *to != self.node) {
+            let now = self.replica.clock.now();
+            let asked = self.whole.lock().get(&to).copied();
+            match asked {
+                Some(at) if now < at + LOOK_EVERY => continue,
+                Some(_) => {
+                    // It says whether it still has its table.
+                    drop(tokio::spawn(self.copy_to(to, term, &voters, &Ages::new()).map(drop)));
+                }
+                None => {
+                    let whole = self.sync(to, term, &voters, &confirm).await.unwrap_or(false);
+                    self.note_whole(to, whole);
+                }
+            }
+        }
+    }
+
+    async fn sync<F>(&self, to: u64, term: u64, voters: &[u64], confirm: &impl Fn() -> F) -> Option<bool>
+    where
+        F: Future<Output = bool>,
+    {
+        let number = self.syncs.fetch_add(1, Relaxed) + 1;
+        let zxid = self.replica.state.read().zxid();
+        let begin = TableCall::Begin { term, number, zxid };
+        let TableAnswer::Ready { incarnation } = self.call(to, begin, COLLECT_WITHIN).await? else { return None };
+        // Only what was acknowledged after this moment is passed on to that node beside the table.
+        let all: Vec<(SessionId, u64)> = {
+            let leading = self.replica.leading.lock();
+            leading.as_ref().filter(|leading| leading.term == term)?.tracker.all_heard().into_iter().collect()
+        };
+        for part in all.chunks(MAX_GROUP) {
+            let now_ms = self.replica.now_ms();
+            let ages = part.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
+            let call = TableCall::Accept { term, voters: voters.to_vec(), ages };
+            let TableAnswer::Accepted { .. } = self.call(to, call, self.call_timeout).await? else { return None };
+        }
+        // A deposed leader does not know of everything that was acknowledged.
+        if !confirm().await {
+            return None;
+        }
+        let finish = TableCall::Finish { term, number, incarnation, voters: voters.to_vec() };
+        let TableAnswer::Accepted { whole } = self.call(to, finish, self.call_timeout).await? else { return None };
+        tracing::debug!(node = to, term, sessions = all.len(), whole, "a node has the table of sessions");
+        Some(whole)
+    }
+
+    /// Collects the tables of all members, as the leader of this term, into this node's own.
+    pub(crate) async fn collect(self: &Arc<Self>, term: u64) -> Collected {
+        let (voters, members) = {
+            let members = self.replication.members();
+            let members = members.borrow();
+            let voters: Vec<u64> = members.voters.keys().copied().collect();
+            let all: Vec<u64> = voters.iter().chain(members.learners.keys()).copied().collect();
+            (voters, all)
+        };
+        self.whole.lock().clear();
+        let mut whole = BTreeSet::new();
+        let own = self.answer(TableCall::Collect { term, voters: voters.clone(), after: None });
+        let own_whole = matches!(own, TableAnswer::Page { whole: true, .. }) || mutant!(CountForgetfulTables);
+        whole.extend(own_whole.then_some(self.node));
+        let others: FuturesUnordered<_> = members
+            .iter()
+            .filter(|from| **from != self.node)
+            .map(|from| self.collect_from(*from, term, &voters))
+            .collect();
+        let (mut some_gone, mut some_silent) = (false, false);
+        let collecting = others.for_each(|(from, table)| {
+            match table {
+                CollectedTable::Whole => drop(whole.insert(from)),
+                CollectedTable::Incomplete if mutant!(CountForgetfulTables) => drop(whole.insert(from)),
+                CollectedTable::Incomplete => {}
+                CollectedTable::Gone => some_gone = true,
+                CollectedTable::Silent => some_silent = true,
+            }
+            std::future::ready(())
+        });
+        let end = self.replica.clock.now() + COLLECT_WITHIN;
+        let in_time = tokio::select! {
+            () = collecting => true,
+            () = self.replica.clock.sleep_until(end) => false,
+        };
+        // What this node applied itself it notes itself: without a whole table of its own it may lack that.
+        let enough = own_whole && self.is_majority(&whole, &voters) && !mutant!(IgnoreReportedAges);
+        Collected { whole: enough, some_gone, some_silent: some_silent || !in_time, voters }
+    }
+
+    /// Takes a node's table in, and gives what it was.
+    async fn collect_from(&self, from: u64, term: u64, voters: &[u64]) -> (u64, CollectedTable) {
+        let mut after = None;
+        loop {
+            let call = TableCall::Collect { term, voters: voters.to_vec(), after };
+            match self.try_call(from, call, COLLECT_WITHIN).await {
+                Ok(TableAnswer::Page { whole, ages, more }) => {
+                    let now_ms = self.replica.now_ms();
+                    let heard = ages.iter().map(|(session, age)| (*session, now_ms.saturating_sub(u64::from(*age))));
+                    note_all(&mut self.replica.liveness.lock(), heard);
+                    match ages.last().filter(|_| more) {
+                        Some((last, _)) => after = Some(*last),
+                        None => return (from, if whole { CollectedTable::Whole } else { CollectedTable::Incomplete }),
+                    }
+                }
+                Ok(TableAnswer::NotYet) => {
+                    let again = self.replica.clock.now() + ASK_AGAIN;
+                    self.replica.clock.sleep_until(again).await;
+                }
+                Err(error) if error.process_gone() => return (from, CollectedTable::Gone),
+                _ => return (from, CollectedTable::Silent),
+            }
+        }
+    }
+}
+
+fn note_all(table: &mut LivenessTable, heard: impl Iterator<Item = (SessionId, u64)>) {
+    heard.for_each(|(session, at_ms)| table.note(session, at_ms));
+}
+
+/// Counts a message to a node as under way.
+struct UnderWay {
+    this: Arc<LivenessReplication>,
+    to: u64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(count) = self.this.unanswered.lock().get_mut(&self.to) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "liveness_replication_tests.rs"]
+mod tests;

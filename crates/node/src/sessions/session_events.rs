@@ -1,0 +1,374 @@
+//! What the stream of a session listens for beside its watches: that a lock it holds has gone, and that the session has ended.
+//!
+//! Filled under the lock under which the state changes, like the watch table: what an answer could reveal has been told before it is
+//! given. It never waits for a subscriber. Each lock and each session is told of once, so nothing more can be waiting than was asked for.
+//!
+//! A downgrade gives a lock's node another name. That is no loss: the node is followed, and told of by the name under which it is watched.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::task::AtomicWaker;
+use lockkeeper_core::{FencingToken, LockName, LockRequest, NodePath, SessionId, Standing, State, Zxid};
+use parking_lot::Mutex;
+
+use crate::replica::Replica;
+
+/// What a subscriber is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEvent {
+    /// The node of a lock that was [watched](SessionEvents::watch_lock) has gone.
+    LockGone {
+        /// The node, by the name under which it was watched.
+        path: NodePath,
+        /// When.
+        zxid: Zxid,
+    },
+    /// The session has ended, and with it everything it owned.
+    SessionEnded {
+        /// When.
+        zxid: Zxid,
+    },
+}
+
+#[derive(Debug, Default)]
+struct EventQueue {
+    told: Mutex<VecDeque<SessionEvent>>,
+    waker: AtomicWaker,
+}
+
+impl EventQueue {
+    fn tell(&self, told: SessionEvent) {
+        self.told.lock().push_back(told);
+        self.waker.wake();
+    }
+}
+
+/// A lock whose loss is to be told.
+#[derive(Debug)]
+struct WatchedLock {
+    token: FencingToken,
+    /// Where its node is now.
+    at: NodePath,
+}
+
+#[derive(Debug)]
+struct Subscriber {
+    session: SessionId,
+    /// By the names that the subscriber knows.
+    watched: HashMap<NodePath, WatchedLock>,
+    queue: Arc<EventQueue>,
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(crate) struct SessionEventTable {
+    subscribers: BTreeMap<u64, Subscriber>,
+    /// Who keeps the node that is there now, and by which name.
+    at: HashMap<NodePath, Vec<(u64, NodePath)>>,
+    of: HashMap<SessionId, Vec<u64>>,
+    next_id: u64,
+}
+
+impl SessionEventTable {
+    fn add(&mut self, session: SessionId) -> (u64, Arc<EventQueue>) {
+        let id = self.next_id;
+        self.next_id += 1;
+        let queue = Arc::new(EventQueue::default());
+        self.of.entry(session).or_default().push(id);
+        self.subscribers.insert(id, Subscriber { session, watched: HashMap::new(), queue: queue.clone() });
+        (id, queue)
+    }
+
+    /// Keeps a lock under this name, wherever its node is now; tells at once if it is lost.
+    fn watch_lock(&mut self, id: u64, state: &State, path: NodePath, token: FencingToken) {
+        let Some(subscriber) = self.subscribers.get_mut(&id) else { return };
+        if subscriber.watched.contains_key(&path) {
+            return;
+        }
+        match now_at(state, subscriber.session, &path, token) {
+            Some(at) => {
+                subscriber.watched.insert(path.clone(), WatchedLock { token, at: at.clone() });
+                self.at.entry(at).or_default().push((id, path));
+            }
+            None => subscriber.queue.tell(SessionEvent::LockGone { path, zxid: state.zxid() }),
+        }
+    }
+
+    fn unwatch_lock(&mut self, id: u64, path: &NodePath) {
+        if let Some(watched) = self.subscribers.get_mut(&id).and_then(|subscriber| subscriber.watched.remove(path)) {
+            unlink(&mut self.at, &watched.at, &(id, path.clone()));
+        }
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(subscriber) = self.subscribers.remove(&id) else { return };
+        unlink(&mut self.of, &subscriber.session, &id);
+        self.unlink_kept(id, subscriber.watched);
+    }
+
+    fn unlink_kept(&mut self, id: u64, watched: HashMap<NodePath, WatchedLock>) {
+        watched.into_iter().for_each(|(path, watched)| unlink(&mut self.at, &watched.at, &(id, path)));
+    }
+
+    /// A node has gone: lost, unless it stands under another name by now.
+    pub(crate) fn node_deleted(&mut self, state: &State, gone: &NodePath, zxid: Zxid) {
+        for (id, path) in self.at.remove(gone).unwrap_or_default() {
+            let Some(subscriber) = self.subscribers.get_mut(&id) else { continue };
+            let Some(watched) = subscriber.watched.get_mut(&path) else { continue };
+            match now_at(state, subscriber.session, gone, watched.token) {
+                Some(at) => {
+                    watched.at = at.clone();
+                    self.at.entry(at).or_default().push((id, path));
+                }
+                None => {
+                    subscriber.watched.remove(&path);
+                    subscriber.queue.tell(SessionEvent::LockGone { path, zxid });
+                }
+            }
+        }
+    }
+
+    /// A session has ended.
+    pub(crate) fn session_ended(&mut self, session: SessionId, zxid: Zxid) {
+        for id in self.of.remove(&session).unwrap_or_default() {
+            let Some(subscriber) = self.subscribers.remove(&id) else { continue };
+            self.unlink_kept(id, subscriber.watched);
+            subscriber.queue.tell(SessionEvent::SessionEnded { zxid });
+        }
+    }
+
+    /// The state has jumped, and nobody knows what went on the way.
+    pub(crate) fn recheck_all(&mut self, state: &State) {
+        let zxid = state.zxid();
+        let over: Vec<SessionId> = self.of.keys().filter(|of| state.session(**of).is_none()).copied().collect();
+        over.into_iter().for_each(|session| self.session_ended(session, zxid));
+        let holds = |path: &NodePath| matches!(state.standing(path), Standing::Holds { .. });
+        let gone: Vec<NodePath> = self.at.keys().filter(|path| !holds(path)).cloned().collect();
+        gone.iter().for_each(|path| self.node_deleted(state, path, zxid));
+    }
+}
+
+/// Where the node is by which the session holds: at `path`, or in the same queue under another name.
+fn now_at(state: &State, session: SessionId, path: &NodePath, token: FencingToken) -> Option<NodePath> {
+    match state.standing(path) {
+        Standing::Holds { token: holds } if holds == token => Some(path.clone()),
+        _ => state.held_by_token(session, &LockName::of_directory(&path.parent()?)?, token),
+    }
+}
+
+fn unlink<K: Hash + Eq, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.retain(|other| other != value);
+        if values.is_empty() {
+            index.remove(key);
+        }
+    }
+}
+
+/// Listens on behalf of a session. Dropping it ends that.
+pub struct SessionEvents {
+    id: u64,
+    held: Vec<LockRequest>,
+    replica: Arc<Replica>,
+    queue: Arc<EventQueue>,
+}
+
+impl std::fmt::Debug for SessionEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SessionEvents").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl SessionEvents {
+    /// Begins to listen, for the session's end and for the loss of what it holds. The caller has the state locked.
+    pub(crate) fn subscribe(replica: &Arc<Replica>, state: &State, session: SessionId) -> Self {
+        let mut table = replica.session_events.lock();
+        let (id, queue) = table.add(session);
+        let held: Vec<LockRequest> = state.held_by(session).collect();
+        held.iter().for_each(|request| table.watch_lock(id, state, request.path.clone(), request.token));
+        Self { id, held, replica: replica.clone(), queue }
+    }
+
+    /// What the session held when this began; their losses are told.
+    pub fn take_held(&mut self) -> Vec<LockRequest> {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Listens for the loss of a lock that was granted. Should it be lost already, that is told at once.
+    pub fn watch_lock(&self, path: NodePath, token: FencingToken) {
+        let state = self.replica.state.read();
+        self.replica.session_events.lock().watch_lock(self.id, &state, path, token);
+    }
+
+    /// Listens no more for the loss of a lock: it is being given back.
+    pub fn unwatch_lock(&self, path: &NodePath) {
+        self.replica.session_events.lock().unwatch_lock(self.id, path);
+    }
+
+    /// What has been told, in the replicated order.
+    pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<SessionEvent> {
+        if let Some(told) = self.queue.told.lock().pop_front() {
+            return Poll::Ready(told);
+        }
+        self.queue.waker.register(context.waker());
+        // Something may have been told between the two.
+        self.queue.told.lock().pop_front().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for SessionEvents {
+    fn drop(&mut self) {
+        self.replica.session_events.lock().remove(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkeeper_core::{Actor, Batch, Command, LockMode, NodeId, Op, Origin, Reply, RequestId, Rules, Term};
+
+    use super::*;
+
+    /// A state, and all that was done to it.
+    #[derive(Default)]
+    struct Held {
+        state: State,
+        sequence: u64,
+    }
+
+    impl Held {
+        fn apply(&mut self, command: Command) -> Reply {
+            self.sequence += 1;
+            let origin = Origin { node: NodeId(1), incarnation: 1, sequence: self.sequence };
+            let batch = Batch { origin, clock_ms: self.sequence, rules: Rules::default(), commands: vec![command] };
+            self.state.apply(Term(1), &batch).remove(0).reply.unwrap()
+        }
+
+        fn open(&mut self) -> SessionId {
+            let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 5_000, label: "test".into() };
+            let Reply::SessionOpened { session, .. } = self.apply(open) else { panic!("not opened") };
+            session
+        }
+
+        fn lock(&mut self, session: SessionId, name: &str) -> (NodePath, FencingToken) {
+            let (locks, uuid) = (vec![LockName::parse(name).unwrap()], RequestId(self.sequence.into()));
+            let op = Op::Acquire { locks, mode: LockMode::Write, delay_ms: 0, uuid, label: "test".into() };
+            let Reply::Queued { mut paths, token, held: true } = self.by(session, op) else { panic!("not held") };
+            (paths.remove(0), token)
+        }
+
+        fn downgrade(&mut self, session: SessionId, name: &str, token: FencingToken) -> NodePath {
+            let op = Op::Downgrade { lock: LockName::parse(name).unwrap(), token };
+            let Reply::Downgraded { path } = self.by(session, op) else { panic!("not downgraded") };
+            path
+        }
+
+        fn release(&mut self, session: SessionId, name: &str, token: FencingToken) {
+            self.by(session, Op::Release { locks: vec![LockName::parse(name).unwrap()], token });
+        }
+
+        fn by(&mut self, session: SessionId, op: Op) -> Reply {
+            self.apply(Command::Do { actor: Actor::of(session), op })
+        }
+    }
+
+    fn told(queue: &EventQueue) -> Vec<SessionEvent> {
+        queue.told.lock().drain(..).collect()
+    }
+
+    fn is_empty(table: &SessionEventTable) -> bool {
+        table.subscribers.is_empty() && table.at.is_empty() && table.of.is_empty()
+    }
+
+    #[test]
+    fn a_loss_is_told_once_to_those_who_keep_the_lock() {
+        let (mut held, mut table) = (Held::default(), SessionEventTable::default());
+        let (one, two) = (held.open(), held.open());
+        let ((a, a_token), (b, b_token)) = (held.lock(one, "a"), held.lock(two, "b"));
+        let ((id_one, hears_one), (id_two, hears_two)) = (table.add(one), table.add(two));
+        table.watch_lock(id_one, &held.state, a.clone(), a_token);
+        table.watch_lock(id_one, &held.state, a.clone(), a_token);
+        table.watch_lock(id_two, &held.state, b.clone(), b_token);
+        held.release(one, "a", a_token);
+        table.node_deleted(&held.state, &a, Zxid(7));
+        table.node_deleted(&held.state, &a, Zxid(8));
+        assert_eq!(told(&hears_one), [SessionEvent::LockGone { path: a.clone(), zxid: Zxid(7) }]);
+        table.unwatch_lock(id_two, &b);
+        held.release(two, "b", b_token);
+        table.node_deleted(&held.state, &b, Zxid(9));
+        assert_eq!(told(&hears_two), []);
+        table.watch_lock(id_one, &held.state, a.clone(), a_token);
+        assert_eq!(
+            told(&hears_one),
+            [SessionEvent::LockGone { path: a, zxid: held.state.zxid() }],
+            "lost before it was watched"
+        );
+        table.remove(id_one);
+        table.remove(id_two);
+        assert!(is_empty(&table));
+    }
+
+    #[test]
+    fn the_end_of_a_session_is_told_to_all_its_listeners_and_nothing_is_left_behind() {
+        let (mut held, mut table) = (Held::default(), SessionEventTable::default());
+        let session = held.open();
+        let (a, token) = held.lock(session, "a");
+        let (one, hears_one) = table.add(session);
+        let (_, hears_two) = table.add(session);
+        table.watch_lock(one, &held.state, a.clone(), token);
+        held.apply(Command::CloseSession { session });
+        table.session_ended(session, Zxid(3));
+        table.node_deleted(&held.state, &a, Zxid(3));
+        for hears in [hears_one, hears_two] {
+            assert_eq!(told(&hears), [SessionEvent::SessionEnded { zxid: Zxid(3) }]);
+        }
+        table.watch_lock(one, &held.state, a, token);
+        assert!(is_empty(&table));
+    }
+
+    #[test]
+    fn a_downgrade_is_no_loss_and_the_loss_after_it_is_told_by_the_name_that_is_known() {
+        let (mut held, mut table) = (Held::default(), SessionEventTable::default());
+        let session = held.open();
+        let (id, hears) = table.add(session);
+        for jumps in [false, true] {
+            let (writer, token) = held.lock(session, "a");
+            table.watch_lock(id, &held.state, writer.clone(), token);
+            let reader = held.downgrade(session, "a", token);
+            let mut follow = |state: &State, gone: &NodePath| match jumps {
+                true => table.recheck_all(state),
+                false => table.node_deleted(state, gone, state.zxid()),
+            };
+            follow(&held.state, &writer);
+            assert_eq!(told(&hears), []);
+            held.release(session, "a", token);
+            follow(&held.state, &reader);
+            assert_eq!(told(&hears), [SessionEvent::LockGone { path: writer, zxid: held.state.zxid() }]);
+        }
+        // What is given back under the name that is known is no loss either, nor is one that was downgraded before it was watched.
+        let (writer, token) = held.lock(session, "a");
+        let reader = held.downgrade(session, "a", token);
+        table.watch_lock(id, &held.state, writer.clone(), token);
+        assert_eq!(told(&hears), []);
+        table.unwatch_lock(id, &writer);
+        held.release(session, "a", token);
+        table.node_deleted(&held.state, &reader, held.state.zxid());
+        assert_eq!(told(&hears), []);
+        table.remove(id);
+        assert!(is_empty(&table));
+    }
+
+    #[test]
+    fn a_jump_of_the_state_is_looked_into() {
+        let (mut held, mut table) = (Held::default(), SessionEventTable::default());
+        let session = held.open();
+        let (a, token) = held.lock(session, "a");
+        let (one, hears) = table.add(session);
+        table.watch_lock(one, &held.state, a, token);
+        table.recheck_all(&State::new());
+        assert_eq!(told(&hears), [SessionEvent::SessionEnded { zxid: Zxid(0) }]);
+        assert!(table.at.is_empty());
+    }
+}

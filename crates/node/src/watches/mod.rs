@@ -1,0 +1,275 @@
+//! The watch table: who wants to hear of which path, and the streams they listen to (promise P8).
+//!
+//! Filled under the lock under which the state changes, so that nobody can read a change before its event is on its way. It never
+//! waits for a listener: one that does not keep up is told that it lost the thread, and cut off. An event finds its listeners by its
+//! path and that path's ancestors, never by going through all of them.
+
+pub(crate) mod history;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+
+use crate::watches::history::{History, WatchEvent};
+
+/// What to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchSpec {
+    /// The path.
+    pub path: NodePath,
+    /// The whole subtree: creations, deletions and changes of data of every node in it, without the `ChildrenChanged` that go with them.
+    /// Otherwise everything about this one node, `ChildrenChanged` included.
+    pub recursive: bool,
+    /// Events after this; from now on if there is none.
+    pub from: Option<Zxid>,
+}
+
+/// What a listener gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchItem {
+    /// What one transaction did here, whole and in order; never empty. To resume after it is to have heard all of it.
+    Changes(Vec<WatchEvent>),
+    /// Everything up to here has been told: a place to resume from when nothing happens.
+    Bookmark(Zxid),
+    /// The last item: the listener was too slow, or a snapshot skipped what happened. Watch again from the last zxid heard of if that
+    /// is not below `oldest`; else read again, and watch from there.
+    Lost {
+        /// The first zxid that one can resume from.
+        oldest: Zxid,
+    },
+}
+
+#[derive(Debug)]
+struct Watch {
+    spec_path: NodePath,
+    recursive: bool,
+    /// What comes later is news to it.
+    after: Zxid,
+    /// How far it has been told that it has heard everything.
+    told: Zxid,
+    queue: mpsc::Sender<WatchItem>,
+    lost: Arc<Mutex<Option<Zxid>>>,
+}
+
+type Listeners = HashMap<NodePath, Vec<u64>>;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct WatchTable {
+    history: History,
+    watches: BTreeMap<u64, Watch>,
+    exact: Listeners,
+    recursive: Listeners,
+    next_id: u64,
+    queue_items: usize,
+    max_watches: usize,
+}
+
+/// Why a watch was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchRefused {
+    Compacted(Zxid),
+    TooMany,
+}
+
+impl WatchTable {
+    pub(crate) fn new(history: History, queue_items: usize, max_watches: usize) -> Self {
+        let (watches, exact, recursive) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { history, watches, exact, recursive, next_id: 1, queue_items, max_watches }
+    }
+
+    /// Takes a watch. `now` is the zxid of the state, which the caller has locked.
+    pub(crate) fn add(table: &Arc<Mutex<Self>>, spec: WatchSpec, now: Zxid) -> Result<WatchStream, WatchRefused> {
+        let mut this = table.lock();
+        if this.watches.len() >= this.max_watches {
+            return Err(WatchRefused::TooMany);
+        }
+        let after = spec.from.unwrap_or(now);
+        let missed = this.history.after(after).map_err(WatchRefused::Compacted)?;
+        let wanted = |event: &&WatchEvent| {
+            if spec.recursive {
+                event.kind != NodeEventKind::ChildrenChanged && event.path.is_within(&spec.path)
+            } else {
+                event.path == spec.path
+            }
+        };
+        let missed: Vec<WatchEvent> = missed.filter(wanted).cloned().collect();
+        let backlog =
+            missed.chunk_by(|a, b| a.zxid == b.zxid).map(|changes| WatchItem::Changes(changes.to_vec())).collect();
+        let id = this.next_id;
+        this.next_id += 1;
+        let (queue, rest) = mpsc::channel(this.queue_items);
+        let lost = Arc::new(Mutex::new(None));
+        this.listeners(spec.recursive).entry(spec.path.clone()).or_default().push(id);
+        let watch = Watch {
+            spec_path: spec.path,
+            recursive: spec.recursive,
+            after: after.max(now),
+            told: after,
+            queue,
+            lost: lost.clone(),
+        };
+        this.watches.insert(id, watch);
+        Ok(WatchStream { id, after, table: table.clone(), backlog, rest, lost, ended: false })
+    }
+
+    fn listeners(&mut self, recursive: bool) -> &mut Listeners {
+        if recursive { &mut self.recursive } else { &mut self.exact }
+    }
+
+    /// A transaction happened: remember it and tell those who listen. A listener gets all of it that concerns it at once, or none.
+    pub(crate) fn tell(&mut self, transaction: &[WatchEvent]) {
+        let mut heard: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
+        for event in transaction {
+            self.history.push(event.clone());
+            for id in self.concerned(event) {
+                heard.entry(id).or_default().push(event.clone());
+            }
+        }
+        let oldest = self.history.oldest();
+        for (id, changes) in heard {
+            if !self.send(id, changes) {
+                self.cut_off(id, oldest);
+            }
+        }
+    }
+
+    /// Those who listen for this.
+    fn concerned(&self, event: &WatchEvent) -> Vec<u64> {
+        let mut ids = self.exact.get(&event.path).cloned().unwrap_or_default();
+        if !self.recursive.is_empty() && event.kind != NodeEventKind::ChildrenChanged {
+            ids.extend(ancestors(event.path.as_str()).filter_map(|path| self.recursive.get(path)).flatten());
+        }
+        ids
+    }
+
+    /// False if the listener could not take it.
+    fn send(&self, id: u64, changes: Vec<WatchEvent>) -> bool {
+        let Some(watch) = self.watches.get(&id) else { return true };
+        // One that was ahead of this replica has heard of it elsewhere.
+        let news = changes.first().is_some_and(|first| watch.after < first.zxid);
+        // A closed one is being dropped, and removes itself.
+        !news || watch.queue.try_send(WatchItem::Changes(changes)).is_ok()
+    }
+
+    /// Ends a watch whose listener has lost the thread.
+    fn cut_off(&mut self, id: u64, oldest: Zxid) {
+        if let Some(watch) = self.remove(id) {
+            metrics::counter!("lockkeeper_watches_lost_total").increment(1);
+            *watch.lost.lock() = Some(oldest);
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Watch> {
+        let watch = self.watches.remove(&id)?;
+        let listeners = self.listeners(watch.recursive);
+        if let Some(ids) = listeners.get_mut(&watch.spec_path) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                listeners.remove(&watch.spec_path);
+            }
+        }
+        Some(watch)
+    }
+
+    /// Tells everyone how far the state has come: nothing up to `now` is still on its way to them.
+    pub(crate) fn bookmark(&mut self, now: Zxid) {
+        for watch in self.watches.values_mut().filter(|watch| watch.told < now) {
+            // A full queue needs no bookmark: its events say where it is.
+            if watch.queue.try_send(WatchItem::Bookmark(now)).is_ok() {
+                (watch.after, watch.told) = (watch.after.max(now), now);
+            }
+        }
+    }
+
+    /// The state jumped to `zxid`: what happened on the way is not known here, and everyone is told so.
+    pub(crate) fn start_over(&mut self, zxid: Zxid) {
+        self.history.start_over(zxid);
+        let behind: Vec<u64> = self.watches.iter().filter(|(_, watch)| watch.after < zxid).map(|(id, _)| *id).collect();
+        for id in behind {
+            self.cut_off(id, zxid);
+        }
+    }
+
+    /// This node goes down: every stream ends.
+    pub(crate) fn close(&mut self) {
+        self.watches.clear();
+        self.exact.clear();
+        self.recursive.clear();
+        self.max_watches = 0;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.watches.len()
+    }
+}
+
+/// The path and all above it, up to the root.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    let mut next = Some(path);
+    std::iter::from_fn(move || {
+        let current = next?;
+        next = match current.rfind('/') {
+            _ if current == "/" => None,
+            Some(0) | None => Some("/"),
+            Some(at) => Some(&current[..at]),
+        };
+        Some(current)
+    })
+}
+
+/// What a watch hears. Ends after [`WatchItem::Lost`]; dropping it ends the watch.
+#[derive(Debug)]
+pub struct WatchStream {
+    id: u64,
+    after: Zxid,
+    table: Arc<Mutex<WatchTable>>,
+    backlog: VecDeque<WatchItem>,
+    rest: mpsc::Receiver<WatchItem>,
+    lost: Arc<Mutex<Option<Zxid>>>,
+    ended: bool,
+}
+
+impl WatchStream {
+    /// Everything after this is told.
+    pub fn after(&self) -> Zxid {
+        self.after
+    }
+}
+
+impl Stream for WatchStream {
+    type Item = WatchItem;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchItem>> {
+        if let Some(item) = self.backlog.pop_front() {
+            return Poll::Ready(Some(item));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        match self.rest.poll_recv(context) {
+            Poll::Ready(None) => {
+                self.ended = true;
+                let lost = self.lost.lock().take();
+                Poll::Ready(lost.map(|oldest| WatchItem::Lost { oldest }))
+            }
+            item => item,
+        }
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.table.lock().remove(self.id);
+    }
+}
+
+#[cfg(test)]
+#[path = "watches_tests.rs"]
+mod tests;
