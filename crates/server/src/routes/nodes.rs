@@ -19,7 +19,7 @@ use crate::extract::{Asking, Json, Node, Query, Who};
 use crate::failure::Failure;
 use crate::principals::{fix_up, may_read, shown_id};
 use crate::reply::{Answer, Reply};
-use crate::zookeeper::Special;
+use crate::zookeeper::SystemNodes;
 
 /// Most children in one reply.
 pub(super) const MAX_CHILDREN: usize = 10_000;
@@ -197,7 +197,7 @@ fn view(
 
 /// What ZooKeeper's clients see below `/zookeeper` is made for them, and nobody else makes anything there.
 pub(super) fn not_reserved(path: &NodePath) -> Result<(), Failure> {
-    if Special::is_reserved(path.as_str()) {
+    if SystemNodes::is_reserved(path.as_str()) {
         let detail =
             "/zookeeper and what lies below it is kept for what ZooKeeper's clients expect there; take another path";
         return Err(Failure::new(Code::Forbidden, detail));

@@ -1,4 +1,4 @@
-//! Who a connection is and what lists say, in the words of the protocol. What they mean is in `principals`.
+//! Identities of a connection and ACLs in the protocol's form. `principals` says what they mean.
 
 use std::net::IpAddr;
 
@@ -9,25 +9,24 @@ use lockkeeper_zookeeper::{Acl, ClientInfo, ErrorCode, Id};
 use super::java_order::{hash_of_identity, sort_identities};
 use crate::principals::{DIGEST, IP, SuperDigest, fix_up, from_address, prove, shown_id};
 
-/// What has been proved over one connection.
+/// The identities that one connection has authenticated.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct Identity {
     principals: Principals,
 }
 
-impl Known {
-    /// Nothing but where it comes from.
+impl Identity {
+    /// Only the address.
     pub(super) fn at(address: IpAddr) -> Self {
         Self { principals: from_address(address) }
     }
 
-    /// As the state is told.
     pub(super) fn principals(&self) -> &Principals {
         &self.principals
     }
 
-    /// Takes credentials.
-    pub(super) fn take(
+    /// Adds the identity that credentials prove.
+    pub(super) fn authenticate(
         &mut self,
         scheme: &str,
         credentials: &[u8],
@@ -36,7 +35,7 @@ impl Known {
         prove(&mut self.principals, scheme, credentials, super_digest).map_err(|_| ErrorCode::AuthFailed)
     }
 
-    /// The connection's identities without their secrets, as whoAmI shows them and in its order.
+    /// The identities without secrets, in the order of whoAmI.
     pub(super) fn shown(&self) -> Vec<ClientInfo> {
         let address = self.principals.address.map(|address| (IP, address.to_string()));
         let proved = self.principals.identities.iter().map(|known| (&*known.scheme, known.id.to_string()));
@@ -51,10 +50,10 @@ impl Known {
         all.into_iter().map(shown).collect()
     }
 
-    /// The entries as they are to be stored.
+    /// The entries in their stored form.
     ///
     /// # Errors
-    /// `InvalidAcl` where one makes no sense, or the list is empty.
+    /// `InvalidAcl` if an entry is invalid or the list is empty.
     pub(super) fn fix_up(&self, acl: &[Acl]) -> Result<Vec<AclEntry>, ErrorCode> {
         let entries: Result<Vec<AclEntry>, _> = acl.iter().map(stored).collect();
         let fixed = entries.and_then(|entries| fix_up(&self.principals, entries).map_err(drop));
@@ -67,7 +66,7 @@ fn stored(Acl { permissions, id: Id { scheme, id } }: &Acl) -> Result<AclEntry, 
     Ok(AclEntry { permissions, scheme: scheme.clone(), id: id.clone() })
 }
 
-/// Entries as clients read them. Whoever may not administer the node sees no hashes.
+/// Entries in the form that clients read. Without the right to administer the node, hashes are left out.
 pub(super) fn shown(acl: &[AclEntry], whole: bool) -> Vec<Acl> {
     let show = |entry: &AclEntry| {
         // At most 31, as every stored entry.
@@ -83,20 +82,20 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let mut known = Known::at("10.0.0.7".parse().unwrap());
-        known.take("digest", b"bob:secret", &SuperDigest::default()).unwrap();
-        assert_eq!(known.take("kerberos", b"bob", &SuperDigest::default()), Err(ErrorCode::AuthFailed));
+        let mut identity = Identity::at("10.0.0.7".parse().unwrap());
+        identity.authenticate("digest", b"bob:secret", &SuperDigest::default()).unwrap();
+        assert_eq!(identity.authenticate("kerberos", b"bob", &SuperDigest::default()), Err(ErrorCode::AuthFailed));
         let shown: Vec<(String, String)> =
-            known.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
+            identity.shown().into_iter().map(|info| (info.auth_scheme, info.user)).collect();
         assert_eq!(shown, [("digest".into(), "bob".into()), ("ip".into(), "10.0.0.7".into())]);
     }
 
     #[test]
-    fn a_list_that_says_nothing_is_refused() {
-        let known = Known::at("10.0.0.7".parse().unwrap());
-        assert_eq!(known.fix_up(&[]), Err(ErrorCode::InvalidAcl));
+    fn an_empty_or_invalid_acl_is_refused() {
+        let identity = Identity::at("10.0.0.7".parse().unwrap());
+        assert_eq!(identity.fix_up(&[]), Err(ErrorCode::InvalidAcl));
         let nobody = Id { scheme: "auth".into(), id: String::new() };
         let acl = Acl { permissions: lockkeeper_zookeeper::Permissions::ALL, id: nobody };
-        assert_eq!(known.fix_up(&[acl]), Err(ErrorCode::InvalidAcl));
+        assert_eq!(identity.fix_up(&[acl]), Err(ErrorCode::InvalidAcl));
     }
 }

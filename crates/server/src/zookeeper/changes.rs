@@ -1,100 +1,101 @@
-//! Requests that change something, as operations of the state, and its answers as replies.
+//! Translates requests that change something into operations of the state, and its outcomes into replies.
 
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal, Reply as Done, Sequential};
+use lockkeeper_core::{NodeData, NodeKind, NodePath, Op, Refusal, Reply as CoreReply, Sequential};
 use lockkeeper_zookeeper::request::{CreateRequest, CreateTtlRequest, PathVersion, SetAclRequest, SetDataRequest};
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, MultiOp, MultiResult, Reply, Request};
 
-use super::auth::Known;
-use super::special::{Special, stat_of_root};
-use super::values::{code, kind, path, path_seen, stat, version};
+use super::auth::Identity;
+use super::system_nodes::{SystemNodes, stat_of_root};
+use super::values::{code, kind, path, path_to_read, stat, version};
 
-/// An operation, and in which form it is answered.
+/// An operation and the form of its reply.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) op: Op,
-    form: Form,
+    form: ReplyForm,
 }
 
-/// In which form a change is answered.
+/// Form of the reply to a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
-    /// create: the path.
+enum ReplyForm {
+    /// The path (create).
     Path,
-    /// The other creates: path and stat.
+    /// Path and stat (the other creates).
     Created,
-    /// The bare header.
+    /// Only the header.
     Empty,
-    /// The stat after it.
+    /// The new stat.
     Stat {
-        /// Of the root, which has a child that the tree does not have.
+        /// The root has the extra child `/zookeeper`.
         of_root: bool,
     },
-    /// A multi.
     Multi {
-        /// Each operation in its own form.
-        forms: Vec<Form>,
-        /// The first that makes no sense, and why.
-        senseless: Option<(usize, ErrorCode)>,
+        /// One per operation.
+        forms: Vec<ReplyForm>,
+        /// The first invalid operation, and its error.
+        invalid: Option<(usize, ErrorCode)>,
     },
 }
 
-/// The change that a request asks for; none if it asks for none.
+/// The change that a request asks for; `None` if it is not a change.
 ///
 /// # Errors
-/// The request makes no sense.
-pub(super) fn change(request: &Request, known: &Known) -> Option<Result<Change, ErrorCode>> {
+/// The request is invalid.
+pub(super) fn change(request: &Request, identity: &Identity) -> Option<Result<Change, ErrorCode>> {
     Some(match request {
-        Request::Create(create) => self::create(create, Makes::Node, known).map(|op| Change { op, form: Form::Path }),
+        Request::Create(create) => {
+            self::create(create, CreateAs::Node, identity).map(|op| Change { op, form: ReplyForm::Path })
+        }
         Request::Create2(create) => {
-            self::create(create, Makes::Node, known).map(|op| Change { op, form: Form::Created })
+            self::create(create, CreateAs::Node, identity).map(|op| Change { op, form: ReplyForm::Created })
         }
         Request::CreateContainer(create) => {
-            self::create(create, Makes::Container, known).map(|op| Change { op, form: Form::Created })
+            self::create(create, CreateAs::Container, identity).map(|op| Change { op, form: ReplyForm::Created })
         }
-        Request::CreateTtl(create) => create_ttl(create, known).map(|op| Change { op, form: Form::Created }),
-        Request::Delete(delete) => self::delete(delete).map(|op| Change { op, form: Form::Empty }),
+        Request::CreateTtl(create) => create_ttl(create, identity).map(|op| Change { op, form: ReplyForm::Created }),
+        Request::Delete(delete) => self::delete(delete).map(|op| Change { op, form: ReplyForm::Empty }),
         Request::SetData(set) => set_data(set).map(|op| Change { op, form: stat_of(&set.path) }),
-        Request::SetAcl(set) => set_acl(set, known).map(|op| Change { op, form: stat_of(&set.path) }),
-        Request::Check(check) => self::check(check).map(|op| Change { op, form: Form::Empty }),
-        Request::Multi(ops) => Ok(multi(ops, known)),
+        Request::SetAcl(set) => set_acl(set, identity).map(|op| Change { op, form: stat_of(&set.path) }),
+        Request::Check(check) => self::check(check).map(|op| Change { op, form: ReplyForm::Empty }),
+        Request::Multi(ops) => Ok(multi(ops, identity)),
         _ => return None,
     })
 }
 
-/// What a create makes: the operation says more than the flags, as in ZooKeeper.
+/// The kind that a create's opcode selects. It overrides the flags, as in ZooKeeper.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Makes {
+enum CreateAs {
     Node,
     Container,
 }
 
-fn create(request: &CreateRequest, makes: Makes, known: &Known) -> Result<Op, ErrorCode> {
+fn create(request: &CreateRequest, create_as: CreateAs, identity: &Identity) -> Result<Op, ErrorCode> {
     let (kind, sequential) = kind(request.flags, None)?;
-    let kind = match (makes, kind) {
-        (Makes::Container, _) => NodeKind::Container,
-        (Makes::Node, NodeKind::Container) => NodeKind::Persistent,
-        (Makes::Node, kind) => kind,
+    let kind = match (create_as, kind) {
+        (CreateAs::Container, _) => NodeKind::Container,
+        (CreateAs::Node, NodeKind::Container) => NodeKind::Persistent,
+        (CreateAs::Node, kind) => kind,
     };
-    make(&request.path, request.data.as_ref(), kind, sequential, known.fix_up(&request.acl))
+    create_op(&request.path, request.data.as_ref(), kind, sequential, identity.fix_up(&request.acl))
 }
 
-fn create_ttl(request: &CreateTtlRequest, known: &Known) -> Result<Op, ErrorCode> {
+fn create_ttl(request: &CreateTtlRequest, identity: &Identity) -> Result<Op, ErrorCode> {
     let (kind, sequential) = kind(request.flags, Some(request.ttl_ms))?;
-    make(&request.path, request.data.as_ref(), kind, sequential, known.fix_up(&request.acl))
+    create_op(&request.path, request.data.as_ref(), kind, sequential, identity.fix_up(&request.acl))
 }
 
-/// In the order in which ZooKeeper finds fault: with what is no path at all, with the list, with the path.
-fn make(
+/// Checks in ZooKeeper's order: text that is not a path, then the ACL, then the path.
+fn create_op(
     at: &str,
     data: Option<&Bytes>,
     kind: NodeKind,
     sequential: bool,
     acl: Result<Vec<lockkeeper_core::AclEntry>, ErrorCode>,
 ) -> Result<Op, ErrorCode> {
-    if is_no_path(at) {
+    if is_not_a_path(at) {
         return Err(ErrorCode::BadArguments);
     }
     let acl = acl?;
@@ -106,23 +107,23 @@ fn make(
     Ok(Op::Create { path, data: bytes(data), kind, sequential, acl })
 }
 
-/// What is no path at all is told so; what is one and cannot be there is not there.
+/// Text that is not a path is refused with `BadArguments`, an invalid path with `NoNode`.
 fn delete(request: &PathVersion) -> Result<Op, ErrorCode> {
-    if is_no_path(&request.path) || request.path == "/" || Special::is_shown(&request.path) {
+    if is_not_a_path(&request.path) || request.path == "/" || SystemNodes::is_shown(&request.path) {
         return Err(ErrorCode::BadArguments);
     }
-    let path = path_seen(&request.path)?;
+    let path = path_to_read(&request.path)?;
     not_reserved(&path)?;
     Ok(Op::Delete { path, version: version(request.version) })
 }
 
-fn is_no_path(text: &str) -> bool {
+fn is_not_a_path(text: &str) -> bool {
     !text.contains('/') || text.contains('\0')
 }
 
-/// What lies below `/zookeeper` is not for clients to change.
+/// Clients may not change `/zookeeper` or nodes below it.
 fn not_reserved(path: &NodePath) -> Result<(), ErrorCode> {
-    if Special::is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
+    if SystemNodes::is_reserved(path.as_str()) { Err(ErrorCode::NoAuth) } else { Ok(()) }
 }
 
 fn check(request: &PathVersion) -> Result<Op, ErrorCode> {
@@ -135,85 +136,86 @@ fn set_data(request: &SetDataRequest) -> Result<Op, ErrorCode> {
     Ok(Op::SetData { path, data: bytes(request.data.as_ref()), version: version(request.version) })
 }
 
-fn set_acl(request: &SetAclRequest, known: &Known) -> Result<Op, ErrorCode> {
+fn set_acl(request: &SetAclRequest, identity: &Identity) -> Result<Op, ErrorCode> {
     let path = path(&request.path)?;
     not_reserved(&path)?;
-    Ok(Op::SetAcl { path, acl: known.fix_up(&request.acl)?, version: version(request.version) })
+    Ok(Op::SetAcl { path, acl: identity.fix_up(&request.acl)?, version: version(request.version) })
 }
 
-/// Null stays null.
 fn bytes(data: Option<&Bytes>) -> NodeData {
     data.map(|data| &data[..]).into()
 }
 
-/// An operation that makes no sense fails in its place, behind those before it: a check that cannot succeed stands for it.
-fn multi(ops: &[MultiOp], known: &Known) -> Change {
+/// An invalid operation must fail at its place, after those before it: a check that cannot succeed replaces it.
+fn multi(ops: &[MultiOp], identity: &Identity) -> Change {
     let (mut parts, mut forms) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
-    let mut senseless = None;
+    let mut invalid = None;
     for op in ops {
-        let (part, form) = part(op, known);
+        let (part, form) = part(op, identity);
         match part {
-            _ if senseless.is_some() => {}
+            _ if invalid.is_some() => {}
             Ok(part) => parts.push(part),
             Err(code) => {
-                senseless = Some((parts.len(), code));
-                parts.push(Op::Check { path: NodePath::root(), version: Some(NEVER) });
+                invalid = Some((parts.len(), code));
+                parts.push(Op::Check { path: NodePath::root(), version: Some(IMPOSSIBLE_VERSION) });
             }
         }
         forms.push(form);
     }
-    Change { op: Op::Multi(parts), form: Form::Multi { forms, senseless } }
+    Change { op: Op::Multi(parts), form: ReplyForm::Multi { forms, invalid } }
 }
 
-/// No node ever has this version.
-const NEVER: i32 = i32::MIN;
+/// A version that no node has.
+const IMPOSSIBLE_VERSION: i32 = i32::MIN;
 
-/// One operation of a multi. ZooKeeper goes by a create's flags there, whatever its number.
-fn part(op: &MultiOp, known: &Known) -> (Result<Op, ErrorCode>, Form) {
+/// One operation of a multi. There, ZooKeeper goes by a create's flags and ignores its opcode.
+fn part(op: &MultiOp, identity: &Identity) -> (Result<Op, ErrorCode>, ReplyForm) {
     match op {
         MultiOp::Create(create) | MultiOp::Create2(create) | MultiOp::CreateContainer(create) => {
             match CreateMode::from_number(create.flags).is_some_and(CreateMode::is_container) {
-                true => (self::create(create, Makes::Container, known), Form::Created),
-                false => (self::create(create, Makes::Node, known), Form::Path),
+                true => (self::create(create, CreateAs::Container, identity), ReplyForm::Created),
+                false => (self::create(create, CreateAs::Node, identity), ReplyForm::Path),
             }
         }
-        MultiOp::CreateTtl(create) => (create_ttl(create, known), Form::Created),
-        MultiOp::Delete(delete) => (self::delete(delete), Form::Empty),
+        MultiOp::CreateTtl(create) => (create_ttl(create, identity), ReplyForm::Created),
+        MultiOp::Delete(delete) => (self::delete(delete), ReplyForm::Empty),
         MultiOp::SetData(set) => (set_data(set), stat_of(&set.path)),
-        MultiOp::Check(check) => (self::check(check), Form::Empty),
+        MultiOp::Check(check) => (self::check(check), ReplyForm::Empty),
     }
 }
 
 impl Change {
-    /// Takes the operation out; the rest knows how to answer it.
-    pub(super) fn into_parts(self) -> (Op, Answering) {
-        (self.op, Answering(self.form))
+    /// The operation, and the encoder of its reply.
+    pub(super) fn into_parts(self) -> (Op, ReplyEncoder) {
+        (self.op, ReplyEncoder(self.form))
     }
 }
 
-/// Knows how a change is answered.
+/// Turns the outcome of a change into its reply.
 #[derive(Debug)]
-pub(super) struct Answering(Form);
+pub(super) struct ReplyEncoder(ReplyForm);
 
-impl Answering {
-    /// What the client is told. None as in [`reply`](Self::reply).
-    pub(super) fn answer(&self, answered: Result<Done, Refusal>) -> Option<Result<Reply, ErrorCode>> {
+impl ReplyEncoder {
+    /// The reply to an outcome; `None` as in [`reply`](Self::reply).
+    pub(super) fn answer(&self, answered: Result<CoreReply, Refusal>) -> Option<Result<Reply, ErrorCode>> {
         match answered {
             Ok(done) => self.reply(done).map(Ok),
             Err(refusal) => Some(self.refused(&refusal)),
         }
     }
 
-    /// The reply to a change that was made. None if the state answered something else than was asked: this program contradicts itself.
-    fn reply(&self, done: Done) -> Option<Reply> {
+    /// The reply to a change that succeeded; `None` if the outcome is not that of the operation, which is a bug.
+    fn reply(&self, done: CoreReply) -> Option<Reply> {
         Some(match (&self.0, done) {
-            (Form::Path, Done::Created { path, .. }) => Reply::Path(path.as_str().to_owned()),
-            (Form::Created, Done::Created { path, stat }) => {
+            (ReplyForm::Path, CoreReply::Created { path, .. }) => Reply::Path(path.as_str().to_owned()),
+            (ReplyForm::Created, CoreReply::Created { path, stat }) => {
                 Reply::Created { path: path.as_str().to_owned(), stat: self::stat(&stat) }
             }
-            (Form::Empty, Done::Deleted | Done::Checked) => Reply::Empty,
-            (Form::Stat { of_root }, Done::DataSet(stat) | Done::AclSet(stat)) => Reply::Stat(shown(&stat, *of_root)),
-            (Form::Multi { forms, .. }, Done::Multi(parts)) if forms.len() == parts.len() => {
+            (ReplyForm::Empty, CoreReply::Deleted | CoreReply::Checked) => Reply::Empty,
+            (ReplyForm::Stat { of_root }, CoreReply::DataSet(stat) | CoreReply::AclSet(stat)) => {
+                Reply::Stat(shown(&stat, *of_root))
+            }
+            (ReplyForm::Multi { forms, .. }, CoreReply::Multi(parts)) if forms.len() == parts.len() => {
                 let results = forms.iter().zip(parts).map(|(form, part)| result(form, part));
                 Reply::Multi(results.collect::<Option<_>>()?)
             }
@@ -221,12 +223,12 @@ impl Answering {
         })
     }
 
-    /// The answer to a change that was refused: a multi says so among its results, and not in its header.
+    /// The reply to a change that was refused. A multi reports it among its results, not in the header.
     fn refused(&self, refusal: &Refusal) -> Result<Reply, ErrorCode> {
         match (&self.0, refusal) {
-            (Form::Multi { forms, senseless }, Refusal::MultiFailed { index, cause }) => {
+            (ReplyForm::Multi { forms, invalid }, Refusal::MultiFailed { index, cause }) => {
                 let failed = usize::try_from(*index).unwrap_or(usize::MAX);
-                let why = senseless.filter(|(at, _)| *at == failed).map_or_else(|| code(cause), |(_, code)| code);
+                let why = invalid.filter(|(at, _)| *at == failed).map_or_else(|| code(cause), |(_, code)| code);
                 Ok(Reply::Multi(MultiResult::of_failure(forms.len(), failed, why)))
             }
             _ => Err(code(refusal)),
@@ -234,32 +236,32 @@ impl Answering {
     }
 }
 
-/// The protocol has a number for a refusal and no words: those are for the operator.
+/// Logs a refusal for the operator: the protocol carries only its number.
 pub(super) fn log_foreign_names(refusal: &Refusal, from: IpAddr) {
     match refusal {
-        Refusal::ForeignNames { .. } => tracing::warn!(client = %from, "a lock request was refused: {refusal}"),
+        Refusal::ForeignNames { .. } => tracing::warn!(client = %from, "refused a lock request: {refusal}"),
         Refusal::MultiFailed { cause, .. } => log_foreign_names(cause, from),
         _ => {}
     }
 }
 
-fn stat_of(path: &str) -> Form {
-    Form::Stat { of_root: path == "/" }
+fn stat_of(path: &str) -> ReplyForm {
+    ReplyForm::Stat { of_root: path == "/" }
 }
 
 fn shown(stat: &lockkeeper_core::Stat, of_root: bool) -> lockkeeper_zookeeper::Stat {
     if of_root { stat_of_root(self::stat(stat)) } else { self::stat(stat) }
 }
 
-fn result(form: &Form, part: Done) -> Option<MultiResult> {
+fn result(form: &ReplyForm, part: CoreReply) -> Option<MultiResult> {
     Some(match (form, part) {
-        (Form::Path, Done::Created { path, .. }) => MultiResult::Create(path.as_str().to_owned()),
-        (Form::Created, Done::Created { path, stat }) => {
+        (ReplyForm::Path, CoreReply::Created { path, .. }) => MultiResult::Create(path.as_str().to_owned()),
+        (ReplyForm::Created, CoreReply::Created { path, stat }) => {
             MultiResult::Create2 { path: path.as_str().to_owned(), stat: self::stat(&stat) }
         }
-        (Form::Empty, Done::Deleted) => MultiResult::Delete,
-        (Form::Empty, Done::Checked) => MultiResult::Check,
-        (Form::Stat { of_root }, Done::DataSet(stat)) => MultiResult::SetData(shown(&stat, *of_root)),
+        (ReplyForm::Empty, CoreReply::Deleted) => MultiResult::Delete,
+        (ReplyForm::Empty, CoreReply::Checked) => MultiResult::Check,
+        (ReplyForm::Stat { of_root }, CoreReply::DataSet(stat)) => MultiResult::SetData(shown(&stat, *of_root)),
         _ => return None,
     })
 }
@@ -270,8 +272,8 @@ mod tests {
     use lockkeeper_core::Stat;
     use lockkeeper_zookeeper::Acl;
 
-    fn known() -> Known {
-        Known::at("127.0.0.1".parse().unwrap())
+    fn identity() -> Identity {
+        Identity::at("127.0.0.1".parse().unwrap())
     }
 
     fn request(path: &str, flags: i32) -> CreateRequest {
@@ -279,32 +281,32 @@ mod tests {
     }
 
     fn changed(request: &Request) -> Result<Change, ErrorCode> {
-        change(request, &known()).expect("it asks for a change")
+        change(request, &identity()).expect("it asks for a change")
     }
 
     #[test]
-    fn creates_are_answered_in_their_own_forms() {
-        let done = || Done::Created { path: NodePath::parse("/a").unwrap(), stat: Stat::default() };
+    fn each_create_has_its_own_form_of_reply() {
+        let done = || CoreReply::Created { path: NodePath::parse("/a").unwrap(), stat: Stat::default() };
         let (_, one) = changed(&Request::Create(request("/a", 0))).unwrap().into_parts();
         assert_eq!(one.reply(done()), Some(Reply::Path("/a".into())));
         let (_, two) = changed(&Request::Create2(request("/a", 0))).unwrap().into_parts();
         assert!(matches!(two.reply(done()), Some(Reply::Created { .. })));
-        assert_eq!(two.reply(Done::Deleted), None, "an answer of another kind");
+        assert_eq!(two.reply(CoreReply::Deleted), None, "an outcome of another kind");
     }
 
     #[test]
-    fn senseless_arguments_are_told_before_anything_is_done() {
+    fn invalid_arguments_are_refused_before_the_state_is_asked() {
         for (path, flags) in [("a", 0), ("", 0), ("/a//b", 0), ("/a/", 0), ("/a", 9), ("/a/../b", 0), ("/\0", 0)] {
             let refused = changed(&Request::Create(request(path, flags)));
             assert_eq!(refused.unwrap_err(), ErrorCode::BadArguments, "{path} {flags}");
         }
         let bare = CreateRequest { acl: Vec::new(), ..request("/a", 0) };
         assert_eq!(changed(&Request::Create(bare)).unwrap_err(), ErrorCode::InvalidAcl);
-        assert!(change(&Request::Ping, &known()).is_none());
+        assert!(change(&Request::Ping, &identity()).is_none());
     }
 
     #[test]
-    fn what_is_made_is_for_the_operation_to_say_and_in_a_multi_for_the_flags() {
+    fn the_opcode_selects_the_kind_and_in_a_multi_the_flags_do() {
         let kind = |request: &Request| match changed(request).unwrap().op {
             Op::Create { kind, .. } => kind,
             other => panic!("{other:?}"),
@@ -318,21 +320,21 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_makes_no_sense_fails_in_its_place() {
+    fn an_invalid_part_of_a_multi_fails_at_its_place() {
         let delete = || MultiOp::Delete(PathVersion { path: "/a".into(), version: -1 });
         let ops = vec![delete(), MultiOp::Create(request("/b", 99)), delete()];
-        let (op, answering) = changed(&Request::Multi(ops)).unwrap().into_parts();
+        let (op, encoder) = changed(&Request::Multi(ops)).unwrap().into_parts();
         let Op::Multi(parts) = op else { panic!("a multi") };
-        assert!(matches!(parts[..], [Op::Delete { .. }, Op::Check { version: Some(NEVER), .. }]));
-        let failed = |index, cause| answering.refused(&Refusal::MultiFailed { index, cause: Box::new(cause) }).unwrap();
+        assert!(matches!(parts[..], [Op::Delete { .. }, Op::Check { version: Some(IMPOSSIBLE_VERSION), .. }]));
+        let failed = |index, cause| encoder.refused(&Refusal::MultiFailed { index, cause: Box::new(cause) }).unwrap();
         let root = NodePath::root();
-        let never = Refusal::BadVersion { path: root.clone(), expected: NEVER, actual: 0 };
+        let never = Refusal::BadVersion { path: root.clone(), expected: IMPOSSIBLE_VERSION, actual: 0 };
         assert_eq!(failed(1, never), Reply::Multi(MultiResult::of_failure(3, 1, ErrorCode::BadArguments)));
         assert_eq!(failed(0, Refusal::NoNode(root)), Reply::Multi(MultiResult::of_failure(3, 0, ErrorCode::NoNode)));
     }
 
     #[test]
-    fn a_sequential_name_may_be_its_sequence_alone() {
+    fn a_sequential_name_may_be_only_its_sequence() {
         let asked = |path: &str, flags| match changed(&Request::Create(request(path, flags))).map(|change| change.op) {
             Ok(Op::Create { path, sequential, .. }) => Ok((path.as_str().to_owned(), sequential)),
             Ok(other) => panic!("{other:?}"),
@@ -347,23 +349,24 @@ mod tests {
     }
 
     #[test]
-    fn a_multi_that_failed_says_so_among_its_results() {
+    fn a_failed_multi_reports_it_among_its_results() {
         let delete = || MultiOp::Delete(PathVersion { path: "/a".into(), version: -1 });
         let create = MultiOp::Create(request("/b", 4));
-        let (op, answering) = changed(&Request::Multi(vec![delete(), create, delete()])).unwrap().into_parts();
+        let (op, encoder) = changed(&Request::Multi(vec![delete(), create, delete()])).unwrap().into_parts();
         assert!(matches!(op, Op::Multi(parts) if parts.len() == 3));
         let cause = Box::new(Refusal::NodeExists(NodePath::parse("/b").unwrap()));
-        let refused = answering.refused(&Refusal::MultiFailed { index: 1, cause }).unwrap();
+        let refused = encoder.refused(&Refusal::MultiFailed { index: 1, cause }).unwrap();
         let codes = [ErrorCode::Ok, ErrorCode::NodeExists, ErrorCode::RuntimeInconsistency];
         assert_eq!(refused, Reply::Multi(codes.map(MultiResult::error).to_vec()));
-        let created = Done::Created { path: NodePath::parse("/b").unwrap(), stat: Stat::default() };
-        let Some(Reply::Multi(results)) = answering.reply(Done::Multi(vec![Done::Deleted, created, Done::Deleted]))
+        let created = CoreReply::Created { path: NodePath::parse("/b").unwrap(), stat: Stat::default() };
+        let Some(Reply::Multi(results)) =
+            encoder.reply(CoreReply::Multi(vec![CoreReply::Deleted, created, CoreReply::Deleted]))
         else {
             panic!("it was done");
         };
         assert!(matches!(results[..], [MultiResult::Delete, MultiResult::Create2 { .. }, MultiResult::Delete]));
         assert_eq!(
-            answering.refused(&Refusal::SessionMoved(lockkeeper_core::SessionId(1))),
+            encoder.refused(&Refusal::SessionMoved(lockkeeper_core::SessionId(1))),
             Err(ErrorCode::SessionMoved)
         );
     }

@@ -1,9 +1,10 @@
-//! The life of one connection: its first frame, then requests one after the other, until either side has had enough.
+//! Serves one connection: the connect request, then its requests in order, until either side closes.
 //!
-//! Requests are answered in the order in which they came, reads and writes alike. A write is handed over and the next request looked at
-//! at once; a read waits until every write before it has been applied here, and is then answered under the state's lock, so that no event
-//! can come too late for it.
+//! Replies keep the order of the requests. A write is submitted and the next request is read at once. A read waits
+//! until every write before it has been applied here, and is answered under the state's lock, so that no event of its
+//! watch can be missed.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,271 +19,277 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
-use super::auth::Known;
+use super::auth::Identity;
 use super::changes::{self, Change};
-use super::door::{Door, Entered};
-use super::figures::{Counts, Requests};
-use super::hello::{self, Greeted};
-use super::line::{Carried, Line, holder};
-use super::outbox::{End, Next};
-use super::reads::{self, Reader};
+use super::connection_handle::{AttachedSession, ConnectionHandle, holder};
+use super::frontend::{Frontend, RegisteredConnection};
+use super::handshake::{self, Handshake};
+use super::metrics::{Counts, RequestCounters};
+use super::outbox::{Close, Next};
+use super::reads::{self, ReadContext};
 use super::values::{code, zxid};
-use super::{rearm, words};
+use super::{admin_commands, set_watches};
 use crate::extract::Room;
 use crate::http::connection::bound_unsent;
 
-/// A client that has connected says who it is within this.
-const HELLO_WITHIN: Duration = Duration::from_secs(30);
-/// So many watches are set anew while nothing is applied.
-const AT_ONCE: usize = 1_000;
-/// So many requests are served in one go.
-const TURN: u64 = 32;
-/// How often it is looked whether answers are late.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The connect request must arrive within this time.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Watches that setWatches sets under one hold of the state's lock.
+const WATCH_BATCH: usize = 1_000;
+/// Requests served before yielding to other tasks.
+const REQUESTS_PER_YIELD: u64 = 32;
+/// How often overdue replies are looked for.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serves a connection to its end.
-pub(super) async fn serve(entered: Entered, stream: TcpStream) {
+pub(super) async fn serve(registered: RegisteredConnection, stream: TcpStream) {
     let _ = stream.set_nodelay(true).and_then(|()| bound_unsent(&stream));
     let (reading, writing) = stream.into_split();
-    let (door, line) = (entered.door.clone(), entered.line.clone());
-    let mouth = tokio::spawn(speak(door.clone(), line.clone(), writing));
-    let decoder = FrameDecoder::for_server(door.settings.max_frame_bytes);
-    let room = Room::of(&door.settings.request_bytes, holder(line.id, line.address));
-    let mut ear = Ear { reading, decoder, room, door: door.clone(), line: line.clone() };
-    let why = converse(&door, &line, &mut ear).await;
-    tracing::debug!(connection = line.id, address = %line.address, why, "a connection of a ZooKeeper client ends");
-    line.outbox.end(End::WhenSaid);
-    // What has been said is still read by some.
-    let _ = timeout(door.settings.write_timeout, mouth).await;
+    let (frontend, handle) = (registered.frontend.clone(), registered.handle.clone());
+    let writer = tokio::spawn(write_replies(frontend.clone(), handle.clone(), writing));
+    let decoder = FrameDecoder::for_server(frontend.settings.max_frame_bytes);
+    let room = Room::of(&frontend.settings.request_bytes, holder(handle.id, handle.address));
+    let mut reader = FrameReader { reading, decoder, room, frontend: frontend.clone(), handle: handle.clone() };
+    let why = run(&frontend, &handle, &mut reader).await;
+    tracing::debug!(connection = handle.id, address = %handle.address, why, "a connection of a ZooKeeper client ends");
+    handle.outbox.close(Close::AfterFlush);
+    // Let the client read what is queued.
+    let _ = timeout(frontend.settings.write_timeout, writer).await;
 }
 
-/// Writes what is to be said, until there is nothing more or nobody listens.
-async fn speak(door: Arc<Door>, line: Arc<Line>, mut writing: OwnedWriteHalf) {
-    while let Next::Write(bytes) = line.outbox.next().await {
-        match timeout(door.settings.write_timeout, writing.write_all(&bytes)).await {
-            Ok(Ok(())) => drop(line.sent.fetch_add(1, Ordering::Relaxed)),
+/// Writes the outbox to the socket until it is closed or the client stops reading.
+async fn write_replies(frontend: Arc<Frontend>, handle: Arc<ConnectionHandle>, mut writing: OwnedWriteHalf) {
+    while let Next::Write(bytes) = handle.outbox.next().await {
+        match timeout(frontend.settings.write_timeout, writing.write_all(&bytes)).await {
+            Ok(Ok(())) => drop(handle.sent.fetch_add(1, Ordering::Relaxed)),
             Ok(Err(_)) | Err(_) => break,
         }
     }
-    line.outbox.end(End::AtOnce);
+    handle.outbox.close(Close::Immediately);
     let _ = writing.shutdown().await;
 }
 
-/// Hears frames.
-struct Ear {
+/// Reads frames from the socket.
+struct FrameReader {
     reading: OwnedReadHalf,
     decoder: FrameDecoder,
-    door: Arc<Door>,
-    /// For the frame that is not whole yet.
+    frontend: Arc<Frontend>,
+    /// Budget taken by the incomplete frame.
     room: Room,
-    line: Arc<Line>,
+    handle: Arc<ConnectionHandle>,
 }
 
-impl Ear {
-    /// The next frame or word; none at the end of the stream, or where what came is none.
+impl FrameReader {
+    /// The next frame or four-letter command, or why there is none.
     async fn next(&mut self) -> Result<Inbound, &'static str> {
         loop {
             match self.decoder.next_inbound() {
                 Ok(Some(inbound)) => {
                     self.room.release();
-                    self.line.received.fetch_add(1, Ordering::Relaxed);
+                    self.handle.received.fetch_add(1, Ordering::Relaxed);
                     return Ok(inbound);
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::debug!(%error, connection = self.line.id, "a frame that cannot be");
-                    return Err("it sent no frame of this protocol, or one too long");
+                    tracing::debug!(%error, connection = self.handle.id, "malformed frame");
+                    return Err("it sent a malformed frame or one that is too long");
                 }
             }
             match self.reading.read_buf(self.decoder.buffer_mut()).await {
-                Ok(count @ 1..) => Counts::add(&self.door.counts.bytes_received, count as u64),
-                Ok(0) | Err(_) => return Err("its client has gone"),
+                Ok(count @ 1..) => Counts::add(&self.frontend.counts.bytes_received, count as u64),
+                Ok(0) | Err(_) => return Err("the client closed the connection"),
             }
             if let Err(exceeded) = self.room.fit(self.decoder.buffer_mut().len()) {
-                tracing::debug!(%exceeded, connection = self.line.id, "no room for a frame");
-                return Err("there was no room for the frame that it sent (limits.request_bytes_in_flight)");
+                tracing::debug!(%exceeded, connection = self.handle.id, "no budget for a frame");
+                return Err("no room for its frame (limits.request_bytes_in_flight)");
             }
         }
     }
 }
 
-async fn converse(door: &Arc<Door>, line: &Arc<Line>, ear: &mut Ear) -> &'static str {
-    let first = match timeout(HELLO_WITHIN, ear.next()).await {
+async fn run(frontend: &Arc<Frontend>, handle: &Arc<ConnectionHandle>, reader: &mut FrameReader) -> &'static str {
+    let first = match timeout(HANDSHAKE_TIMEOUT, reader.next()).await {
         Ok(Ok(Inbound::Frame(frame))) => frame,
         Ok(Ok(Inbound::Word(word))) => {
-            let answer = words::answer(door, word).await;
-            line.outbox.say(|out| out.extend_from_slice(answer.as_bytes()));
-            return "it asked by a word";
+            let answer = admin_commands::answer(frontend, word).await;
+            handle.outbox.push(|out| out.extend_from_slice(answer.as_bytes()));
+            return "it sent a four-letter command";
         }
         Ok(Err(why)) => return why,
-        Err(_) => return "it said nothing",
+        Err(_) => return "it sent no connect request in time",
     };
     let began = Instant::now();
-    let carried = match hello::greet(door, line, first).await {
-        Greeted::In(carried) => {
-            line.last.carries(zxid(carried.attachment));
-            answered(door, line, (OpCode::CreateSession.number(), 0), began);
-            carried
+    let session = match handshake::handshake(frontend, handle, first).await {
+        Handshake::Accepted(session) => {
+            handle.last.set_zxid(zxid(session.attachment));
+            record_reply(frontend, handle, (OpCode::CreateSession.number(), 0), began);
+            session
         }
-        Greeted::Out(why) => return why,
+        Handshake::Rejected(why) => return why,
     };
-    let mut figures = Requests::default();
-    let mut guest = Guest { door: door.clone(), line: line.clone(), carried, known: Known::at(line.address) };
+    let mut requests = RequestCounters::default();
+    let mut connection = SessionConnection {
+        frontend: frontend.clone(),
+        handle: handle.clone(),
+        session,
+        identity: Identity::at(handle.address),
+    };
     for number in 1_u64.. {
-        // What is buffered is served without waiting for anything: others want a turn too.
-        if number % TURN == 0 {
+        // Buffered requests are served without waiting for anything, so other tasks need a turn.
+        if number % REQUESTS_PER_YIELD == 0 {
             tokio::task::yield_now().await;
         }
         let frame = tokio::select! {
-            heard = ear.next() => heard,
-            why = guest.enough() => return why,
+            inbound = reader.next() => inbound,
+            why = connection.should_close() => return why,
         };
         let frame = match frame {
             Ok(Inbound::Frame(frame)) => frame,
-            Ok(Inbound::Word(_)) => return "a word amid requests",
+            Ok(Inbound::Word(_)) => return "it sent a four-letter command among its requests",
             Err(why) => return why,
         };
-        door.node.touch(carried.id, carried.timeout_ms);
+        frontend.node.touch(session.id, session.timeout_ms);
         let Ok((header, body)) = RequestHeader::split(frame) else { return "it sent a request without a header" };
-        figures.count(header);
+        requests.count(header);
         let began = Instant::now();
         let flow = match Request::decode(header.opcode, body) {
-            Ok(request) => guest.serve(header, request, began).await,
+            Ok(request) => connection.serve(header, request, began).await,
             Err(error) => {
-                tracing::debug!(%error, connection = line.id, "a request that cannot be read");
-                guest.say_after_all(header.xid, Err(ErrorCode::MarshallingError)).await
+                tracing::debug!(%error, connection = handle.id, "malformed request");
+                connection.reply_in_order(header.xid, Err(ErrorCode::MarshallingError)).await
             }
         };
-        if let Flow::End(why) = flow {
+        if let ControlFlow::Break(why) = flow {
             return why;
         }
     }
-    "it has asked for everything there is"
+    "it has used up its request numbers"
 }
 
-/// Whether the connection goes on.
-enum Flow {
-    GoOn,
-    End(&'static str),
-}
+/// Whether the connection goes on, or why it is closed.
+type ConnectionFlow = ControlFlow<&'static str>;
 
-/// How a session stands, as this replica knows it.
+/// State of a session as this replica knows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
-    /// It is used over this line.
+    /// It is attached to this connection.
     Here,
-    /// It is used elsewhere.
+    /// It is attached to another one.
     Moved,
     Gone,
 }
 
-/// A client whose session this line carries.
-struct Guest {
-    door: Arc<Door>,
-    line: Arc<Line>,
-    carried: Carried,
-    known: Known,
+/// A connection with its session.
+struct SessionConnection {
+    frontend: Arc<Frontend>,
+    handle: Arc<ConnectionHandle>,
+    session: AttachedSession,
+    identity: Identity,
 }
 
-impl Guest {
-    /// Completes when the connection is to end although its client says nothing.
-    async fn enough(&self) -> &'static str {
+impl SessionConnection {
+    /// Completes when the connection must be closed whatever the client sends.
+    async fn should_close(&self) -> &'static str {
         loop {
-            if self.line.outbox.has_ended() {
+            if self.handle.outbox.is_closed() {
                 return "its session has ended or moved, or it read too slowly";
             }
-            if self.line.is_late(self.door.settings.request_timeout) {
-                return "what it asked for was not answered in time";
+            if self.handle.is_overdue(self.frontend.settings.request_timeout) {
+                return "a request was not answered in time";
             }
-            // Nothing can be late where nothing is owed: an idle connection costs nothing.
-            match self.line.owes() {
-                0 => self.line.outbox.ended().await,
-                _ => drop(timeout(LOOK_EVERY, self.line.outbox.ended()).await),
+            // Without pending requests nothing can be overdue: an idle connection needs no timer.
+            match self.handle.pending() {
+                0 => self.handle.outbox.closed().await,
+                _ => drop(timeout(CHECK_INTERVAL, self.handle.outbox.closed()).await),
             }
         }
     }
 
-    async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> Flow {
-        self.line.outbox.room().await;
-        if let Some(change) = changes::change(&request, &self.known) {
+    async fn serve(&mut self, header: RequestHeader, request: Request, began: Instant) -> ConnectionFlow {
+        self.handle.outbox.room().await;
+        if let Some(change) = changes::change(&request, &self.identity) {
             return self.change(header, change, began).await;
         }
         let flow = self.answer(header.xid, request).await;
-        answered(&self.door, &self.line, (header.opcode, header.xid), began);
+        record_reply(&self.frontend, &self.handle, (header.opcode, header.xid), began);
         flow
     }
 
-    /// Whatever changes nothing in the tree.
-    async fn answer(&mut self, xid: i32, request: Request) -> Flow {
+    /// Answers a request that changes nothing in the tree.
+    async fn answer(&mut self, xid: i32, request: Request) -> ConnectionFlow {
         match request {
             Request::Ping => self.ping().await,
-            Request::CloseSession => self.close(xid).await,
+            Request::CloseSession => self.close_session(xid).await,
             Request::Auth(auth) => {
-                // Who is known by more sees more: from the answer on.
-                let taken = self.known.take(&auth.scheme, &auth.credentials, &self.door.settings.super_digest);
-                self.line.know(self.known.principals());
-                let flow = self.say_after_all(xid, taken.map(|()| Reply::Empty)).await;
+                // The new identity counts from the reply on.
+                let taken =
+                    self.identity.authenticate(&auth.scheme, &auth.credentials, &self.frontend.settings.super_digest);
+                self.handle.set_principals(self.identity.principals());
+                let flow = self.reply_in_order(xid, taken.map(|()| Reply::Empty)).await;
                 match taken {
                     Ok(()) => flow,
                     Err(_) => {
-                        Counts::add(&self.door.counts.wrong_credentials, 1);
-                        Flow::End("its credentials are wrong")
+                        Counts::add(&self.frontend.counts.auth_failures, 1);
+                        ControlFlow::Break("its credentials are wrong")
                     }
                 }
             }
             Request::Sync(at) => self.sync(xid, at).await,
-            Request::Reconfig(_) => self.say_after_all(xid, Err(ErrorCode::ReconfigDisabled)).await,
-            Request::Sasl(_) | Request::Unknown { .. } => self.say_after_all(xid, Err(ErrorCode::Unimplemented)).await,
-            Request::SetWatches(again) => self.set_watches(xid, &rearm::whole(again)).await,
+            Request::Reconfig(_) => self.reply_in_order(xid, Err(ErrorCode::ReconfigDisabled)).await,
+            Request::Sasl(_) | Request::Unknown { .. } => self.reply_in_order(xid, Err(ErrorCode::Unimplemented)).await,
+            Request::SetWatches(again) => self.set_watches(xid, &set_watches::to_set_watches2(again)).await,
             Request::SetWatches2(again) => self.set_watches(xid, &again).await,
             Request::GetAllChildrenNumber(at) => self.count_below(xid, at).await,
             read => self.read(xid, &read).await,
         }
     }
 
-    /// Hands a change over; its answer comes when it has been applied here.
-    async fn change(&mut self, header: RequestHeader, change: Result<Change, ErrorCode>, began: Instant) -> Flow {
+    /// Submits a change. Its reply is queued when it has been applied here.
+    async fn change(
+        &mut self,
+        header: RequestHeader,
+        change: Result<Change, ErrorCode>,
+        began: Instant,
+    ) -> ConnectionFlow {
         let xid = header.xid;
-        let (op, answering) = match change {
+        let (op, encoder) = match change {
             Ok(change) => change.into_parts(),
-            Err(code) => return self.say_after_all(xid, Err(code)).await,
+            Err(code) => return self.reply_in_order(xid, Err(code)).await,
         };
-        if let Flow::End(why) = self.until_owes(self.door.settings.outstanding.saturating_sub(1)).await {
-            return Flow::End(why);
-        }
+        self.pending_at_most(self.frontend.settings.outstanding.saturating_sub(1)).await?;
         let actor = Actor {
-            session: Some(self.carried.id),
+            session: Some(self.session.id),
             request: None,
-            attachment: Some(self.carried.attachment),
-            principals: self.known.principals().clone(),
-            may_force: self.door.settings.may_force,
+            attachment: Some(self.session.attachment),
+            principals: self.identity.principals().clone(),
+            may_force: self.frontend.settings.may_force,
         };
-        let answering = Arc::new(answering);
+        let encoder = Arc::new(encoder);
         let submit = || {
-            let answer = self.when_applied(header, answering.clone(), began);
-            self.door.node.submit(actor.clone(), op.clone(), answer)
+            let answer = self.when_applied(header, encoder.clone(), began);
+            self.frontend.node.submit(actor.clone(), op.clone(), answer)
         };
-        match self.hand_over(began, submit).await {
-            Ok(()) => Flow::GoOn,
-            Err(NodeError::Refused(refusal)) => self.say_after_all(xid, Err(code(&refusal))).await,
-            Err(error) => Flow::End(untaken(&error)),
+        match self.submit_with_retry(began, submit).await {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(NodeError::Refused(refusal)) => self.reply_in_order(xid, Err(code(&refusal))).await,
+            Err(error) => ControlFlow::Break(not_accepted(&error)),
         }
     }
 
-    /// Hands something over that is owed then. Where too much waits at this node, of whomever, this client waits too, as it would for its
-    /// own; but no longer than a request may take that began then.
-    async fn hand_over(
+    /// Submits a change and counts it as pending. While the node is overloaded, by whichever client, this waits and
+    /// retries, for at most the request timeout.
+    async fn submit_with_retry(
         &self,
         began: Instant,
         mut submit: impl FnMut() -> Result<(), NodeError>,
     ) -> Result<(), NodeError> {
         loop {
-            self.line.owe();
+            self.handle.add_pending();
             let Err(error) = submit() else { return Ok(()) };
-            self.line.pay();
+            self.handle.complete_pending();
             match error {
                 NodeError::Overloaded { retry_after_ms, .. }
-                    if began.elapsed() < self.door.settings.request_timeout =>
+                    if began.elapsed() < self.frontend.settings.request_timeout =>
                 {
                     metrics::counter!("lockkeeper_zookeeper_held_back_total").increment(1);
                     tokio::time::sleep(Duration::from_millis(retry_after_ms.clamp(1, 100))).await;
@@ -292,229 +299,224 @@ impl Guest {
         }
     }
 
-    /// What is to be done with the outcome of a change, which is owed until then.
+    /// The callback that queues a change's reply.
     fn when_applied(
         &self,
         RequestHeader { xid, opcode }: RequestHeader,
-        answering: Arc<changes::Answering>,
+        encoder: Arc<changes::ReplyEncoder>,
         began: Instant,
     ) -> impl FnOnce(lockkeeper_node::OrderedReply) + Send + 'static {
-        let (door, line) = (self.door.clone(), self.line.clone());
+        let (frontend, handle) = (self.frontend.clone(), self.handle.clone());
         move |outcome| {
             if let Ok(At { value: Err(refusal), .. }) = &outcome {
-                changes::log_foreign_names(refusal, line.address);
+                changes::log_foreign_names(refusal, handle.address);
             }
             if let Ok(done) = &outcome {
-                line.last.carries(zxid(done.zxid));
+                handle.last.set_zxid(zxid(done.zxid));
             }
-            match outcome.map(|answered| (answering.answer(answered.value), zxid(answered.zxid))) {
-                Ok((Some(Ok(reply)), at)) => line.outbox.say(|out| reply.encode(xid, at, out)),
-                Ok((Some(Err(code)), at)) => line.outbox.say(|out| ReplyHeader::failed(xid, at, code).encode(out)),
-                // The state answered another question, or nobody knows what became of this one.
-                Ok((None, _)) | Err(_) => line.outbox.end(End::WhenSaid),
+            match outcome.map(|answered| (encoder.answer(answered.value), zxid(answered.zxid))) {
+                Ok((Some(Ok(reply)), at)) => handle.outbox.push(|out| reply.encode(xid, at, out)),
+                Ok((Some(Err(code)), at)) => handle.outbox.push(|out| ReplyHeader::failed(xid, at, code).encode(out)),
+                // The outcome does not fit the request, or is unknown.
+                Ok((None, _)) | Err(_) => handle.outbox.close(Close::AfterFlush),
             }
-            answered(&door, &line, (opcode, xid), began);
-            line.pay();
+            record_reply(&frontend, &handle, (opcode, xid), began);
+            handle.complete_pending();
         }
     }
 
-    /// Waits until no more than so many changes are unanswered, but not for ever.
-    async fn until_owes(&self, count: usize) -> Flow {
+    /// Waits until at most `count` changes are pending, or the connection must be closed.
+    async fn pending_at_most(&self, count: usize) -> ConnectionFlow {
         tokio::select! {
             biased;
-            () = self.line.owes_at_most(count) => Flow::GoOn,
-            why = self.enough() => Flow::End(why),
+            () = self.handle.pending_at_most(count) => ControlFlow::Continue(()),
+            why = self.should_close() => ControlFlow::Break(why),
         }
     }
 
-    /// Says something that needs nothing of the state, in its turn.
-    async fn say_after_all(&self, xid: i32, answer: Result<Reply, ErrorCode>) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
-        }
-        self.door.node.look(|state| {
+    /// Queues a reply that needs no data, after those of all earlier requests.
+    async fn reply_in_order(&self, xid: i32, answer: Result<Reply, ErrorCode>) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        self.frontend.node.look(|state| {
             let at = zxid(state.zxid());
-            self.line.last.carries(at);
-            self.line.outbox.say(|out| match &answer {
+            self.handle.last.set_zxid(at);
+            self.handle.outbox.push(|out| match &answer {
                 Ok(reply) => reply.encode(xid, at, out),
                 Err(code) => ReplyHeader::failed(xid, at, *code).encode(out),
             });
         });
-        Flow::GoOn
+        ControlFlow::Continue(())
     }
 
-    /// Looks, and watches from here on.
-    async fn read(&self, xid: i32, request: &Request) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
-        }
-        if self.door.settings.linearizable_reads
-            && let Err(error) = self.door.node.read(Consistency::Linearizable, |_| ()).await
+    /// Answers a read and sets its watch.
+    async fn read(&self, xid: i32, request: &Request) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        if self.frontend.settings.linearizable_reads
+            && let Err(error) = self.frontend.node.read(Consistency::Linearizable, |_| ()).await
         {
-            tracing::debug!(%error, connection = self.line.id, "no linearizable read");
-            return Flow::End("this node cannot tell what is true at the moment");
+            tracing::debug!(%error, connection = self.handle.id, "linearizable read failed");
+            return ControlFlow::Break("a linearizable read is not possible at the moment");
         }
-        let known = self.door.node.look(|state| {
+        let known = self.frontend.node.look(|state| {
             let standing = self.standing(state);
             if standing == Standing::Gone {
                 return false;
             }
             let mut frame = BytesMut::new();
-            let special = self.door.special.read();
-            let reader = Reader {
-                session: self.carried.id,
-                known: &self.known,
-                special: &special,
-                most_bytes: self.door.settings.max_unread_bytes / 2,
+            let system_nodes = self.frontend.system_nodes.read();
+            let reader = ReadContext {
+                session: self.session.id,
+                identity: &self.identity,
+                system_nodes: &system_nodes,
+                most_bytes: self.frontend.settings.max_unread_bytes / 2,
             };
             let answered = match standing == Standing::Moved {
                 true => Err(ErrorCode::SessionMoved),
                 false => match reader.answer(state, request, xid, &mut frame) {
-                    Some(answered) => match rearm::note(&self.door, &self.line, state, request, answered.is_ok()) {
-                        Ok(()) => answered,
-                        Err(code) => {
-                            frame.clear();
-                            Err(code)
+                    Some(answered) => {
+                        match set_watches::watch_read(&self.frontend, &self.handle, state, request, answered.is_ok()) {
+                            Ok(()) => answered,
+                            Err(code) => {
+                                frame.clear();
+                                Err(code)
+                            }
                         }
-                    },
-                    None => rearm::answer(&self.door, &self.line, state, request, xid, &mut frame),
+                    }
+                    None => set_watches::answer(&self.frontend, &self.handle, state, request, xid, &mut frame),
                 },
             };
             if let Err(code) = answered {
                 reads::refuse(state, xid, code, &mut frame);
             }
-            self.line.last.carries(zxid(state.zxid()));
-            self.line.outbox.say(|out| out.unsplit(frame));
+            self.handle.last.set_zxid(zxid(state.zxid()));
+            self.handle.outbox.push(|out| out.unsplit(frame));
             true
         });
-        if known { Flow::GoOn } else { Flow::End("its session has ended") }
+        if known { ControlFlow::Continue(()) } else { ControlFlow::Break("its session has ended") }
     }
 
-    /// Sets watches anew, so many at a time: a client may have very many, and nothing is applied meanwhile.
-    async fn set_watches(&self, xid: i32, again: &SetWatches2Request) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
-        }
-        let wishes = rearm::wishes(again);
-        for some in wishes.chunks(AT_ONCE) {
-            let standing = self.door.node.look(|state| {
+    /// Sets a reconnected client's watches again, in batches: each batch holds up the applying of log entries.
+    async fn set_watches(&self, xid: i32, again: &SetWatches2Request) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        let requests = set_watches::rewatch_requests(again);
+        for some in requests.chunks(WATCH_BATCH) {
+            let standing = self.frontend.node.look(|state| {
                 let standing = self.standing(state);
                 if standing == Standing::Here {
-                    rearm::set_again(&self.door, &self.line, state, again.relative_zxid, some);
+                    set_watches::set_again(&self.frontend, &self.handle, state, again.relative_zxid, some);
                 }
                 standing
             });
             match standing {
                 Standing::Here => {}
-                Standing::Moved => return self.say_after_all(xid, Err(ErrorCode::SessionMoved)).await,
-                Standing::Gone => return Flow::End("its session has ended"),
+                Standing::Moved => return self.reply_in_order(xid, Err(ErrorCode::SessionMoved)).await,
+                Standing::Gone => return ControlFlow::Break("its session has ended"),
             }
             tokio::task::yield_now().await;
         }
-        self.say_after_all(xid, Ok(Reply::Empty)).await
+        self.reply_in_order(xid, Ok(Reply::Empty)).await
     }
 
-    /// Counts on a copy of the state, and on a thread of its own: there may be a million of them.
-    async fn count_below(&self, xid: i32, at: String) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
-        }
-        let Ok(turn) = self.door.counting.clone().acquire_owned().await else {
-            return Flow::End("this node is going down");
+    /// Counts descendants on a copy of the state in a blocking thread: there may be a million.
+    async fn count_below(&self, xid: i32, at: String) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        let Ok(turn) = self.frontend.counting.clone().acquire_owned().await else {
+            return ControlFlow::Break("this node is going down");
         };
-        let state = self.door.node.state();
-        let (special, known) = (self.door.special.read().clone(), self.known.clone());
-        let session = self.carried.id;
+        let state = self.frontend.node.state();
+        let (system_nodes, identity) = (self.frontend.system_nodes.read().clone(), self.identity.clone());
+        let session = self.session.id;
         let counting = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let reader = Reader { session, known: &known, special: &special, most_bytes: 0 };
+            let reader = ReadContext { session, identity: &identity, system_nodes: &system_nodes, most_bytes: 0 };
             reader.count_below(&state, &at).map(Reply::ChildrenNumber)
         });
         match counting.await {
-            Ok(answer) => self.say_after_all(xid, answer).await,
-            Err(_) => Flow::End("the count was broken off"),
+            Ok(answer) => self.reply_in_order(xid, answer).await,
+            Err(_) => ControlFlow::Break("counting its nodes failed"),
         }
     }
 
     fn standing(&self, state: &State) -> Standing {
-        match state.session(self.carried.id) {
+        match state.session(self.session.id) {
             None => Standing::Gone,
-            Some(session) if session.attachment != self.carried.attachment => Standing::Moved,
+            Some(session) if session.attachment != self.session.attachment => Standing::Moved,
             Some(_) => Standing::Here,
         }
     }
 
-    /// A read barrier: what was acknowledged before it, to anybody, is seen by the reads after it.
-    async fn sync(&self, xid: i32, at: String) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
-        }
-        match self.door.node.read(Consistency::Linearizable, |_| ()).await {
-            Ok(_) => self.say_after_all(xid, Ok(Reply::Path(at))).await,
+    /// A read barrier: later reads see every change that was acknowledged to any client before it.
+    async fn sync(&self, xid: i32, at: String) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        match self.frontend.node.read(Consistency::Linearizable, |_| ()).await {
+            Ok(_) => self.reply_in_order(xid, Ok(Reply::Path(at))).await,
             Err(error) => {
-                tracing::debug!(%error, connection = self.line.id, "no sync");
-                Flow::End("this node cannot tell what is true at the moment")
+                tracing::debug!(%error, connection = self.handle.id, "no sync");
+                ControlFlow::Break("a linearizable read is not possible at the moment")
             }
         }
     }
 
-    /// Answered once the leader has heard of it, so that a client of a node that is cut off learns that it is.
-    async fn ping(&self) -> Flow {
-        if let Flow::End(why) = self.until_owes(0).await {
-            return Flow::End(why);
+    /// Answers once the leader has received the keepalive, so that the client of an isolated node notices.
+    async fn ping(&self) -> ConnectionFlow {
+        self.pending_at_most(0).await?;
+        if let Err(error) = self.frontend.node.keep_alive(self.session.id).await {
+            // The session has ended or this node reaches no leader. Without a reply the client tries another node in
+            // time.
+            tracing::debug!(%error, connection = self.handle.id, "no pong");
+            return ControlFlow::Continue(());
         }
-        if let Err(error) = self.door.node.keep_alive(self.carried.id).await {
-            // Its session has gone, or this node hears of no leader: no answer, and its client looks for another node in time.
-            tracing::debug!(%error, connection = self.line.id, "no pong");
-            return Flow::GoOn;
-        }
-        let standing = self.door.node.look(|state| {
+        let standing = self.frontend.node.look(|state| {
             let at = zxid(state.zxid());
-            self.line.last.carries(at);
-            self.line.outbox.say(|out| ReplyHeader::ok(xid::PING, at).encode(out));
+            self.handle.last.set_zxid(at);
+            self.handle.outbox.push(|out| ReplyHeader::ok(xid::PING, at).encode(out));
             self.standing(state)
         });
-        if standing == Standing::Here { Flow::GoOn } else { Flow::End("its session has ended or moved") }
+        if standing == Standing::Here {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break("its session has ended or moved")
+        }
     }
 
-    async fn close(&self, xid: i32) -> Flow {
-        if self.door.node.look(|state| self.standing(state)) == Standing::Moved {
-            return self.say_after_all(xid, Err(ErrorCode::SessionMoved)).await;
+    async fn close_session(&self, xid: i32) -> ConnectionFlow {
+        if self.frontend.node.look(|state| self.standing(state)) == Standing::Moved {
+            return self.reply_in_order(xid, Err(ErrorCode::SessionMoved)).await;
         }
-        self.line.begin_closing();
+        self.handle.begin_closing();
         let submit = || {
-            let line = self.line.clone();
-            self.door.node.submit_close(self.carried.id, move |outcome| {
+            let handle = self.handle.clone();
+            self.frontend.node.submit_close(self.session.id, move |outcome| {
                 if let Ok(done) = outcome {
-                    line.outbox.say(|out| ReplyHeader::ok(xid, zxid(done.zxid)).encode(out));
+                    handle.outbox.push(|out| ReplyHeader::ok(xid, zxid(done.zxid)).encode(out));
                 }
-                line.outbox.end(End::WhenSaid);
-                line.pay();
+                handle.outbox.close(Close::AfterFlush);
+                handle.complete_pending();
             })
         };
-        match self.hand_over(Instant::now(), submit).await {
-            Ok(()) => Flow::GoOn,
-            Err(error) => Flow::End(untaken(&error)),
+        match self.submit_with_retry(Instant::now(), submit).await {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(not_accepted(&error)),
         }
     }
 }
 
-/// Counts an answer, whose zxid has been noted.
-fn answered(door: &Door, line: &Line, operation: (i32, i32), began: Instant) {
+/// Records the latency of a reply.
+fn record_reply(frontend: &Frontend, handle: &ConnectionHandle, operation: (i32, i32), began: Instant) {
     let took = began.elapsed();
-    door.latency.record(took);
-    line.last.record(operation, took, door.since.elapsed());
+    frontend.latency.record(took);
+    handle.last.record(operation, took, frontend.started.elapsed());
 }
 
-/// Why a connection ends whose change was not taken.
-fn untaken(error: &NodeError) -> &'static str {
+/// Why a connection is closed whose change was not accepted.
+fn not_accepted(error: &NodeError) -> &'static str {
     match error {
-        NodeError::Overloaded { .. } => "this node had too much to do",
-        _ => "this node cannot take changes at the moment",
+        NodeError::Overloaded { .. } => "this node was overloaded",
+        _ => "this node cannot accept changes at the moment",
     }
 }
 
-/// The credential that a client shows by its password.
+/// The credential that a session id and its password stand for.
 pub(super) fn credential(session_id: i64, password: &[u8]) -> Option<Credential> {
     let secret = <[u8; 16]>::try_from(password).ok()?;
     Some(Credential { session: lockkeeper_core::SessionId(session_id.cast_unsigned()), secret })

@@ -1,10 +1,11 @@
-//! The order in which ZooKeeper answers what it keeps in hash tables: the ephemerals of a session and the identities of a connection. The
-//! protocol leaves it open, and yet clients' suites and people who compare two answers see it, so it is that of OpenJDK's tables
-//! (reference: `HashMap.putVal` and `clone`, `ConcurrentHashMap.putVal`, and the `hashCode` that jute generates for `Id`).
+//! ZooKeeper's order of a session's ephemerals and a connection's identities, which it keeps in hash tables. The
+//! protocol leaves the order open, but clients' test suites depend on it, so this is the order of OpenJDK's tables
+//! (reference: `HashMap.putVal` and `clone`, `ConcurrentHashMap.putVal`, and the `hashCode` that jute generates for
+//! `Id`).
 //!
-//! A table that was larger once keeps its size in Java; what was deleted since is not known here, so that then the order may differ.
+//! A Java table never shrinks. Deleted entries are not known here, so after deletions the order may differ.
 
-/// What Java's tables start with.
+/// Initial size of Java's tables.
 const FIRST_TABLE: usize = 16;
 
 /// `String.hashCode`.
@@ -12,18 +13,18 @@ fn hash_of_text(text: &str) -> i32 {
     text.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
-/// `Id.hashCode`, of a scheme and what it knows somebody by.
+/// `Id.hashCode` of a scheme and an id.
 pub(super) fn hash_of_identity(scheme: &str, id: &str) -> i32 {
     [scheme, id].iter().fold(17_i32, |hash, text| hash.wrapping_mul(37).wrapping_add(hash_of_text(text)))
 }
 
-/// The place in a table, whose size is a power of two.
+/// The bucket in a table whose size is a power of two.
 fn bucket(hash: i32, table: usize) -> usize {
     let hash = hash.cast_unsigned();
     (hash ^ (hash >> 16)) as usize & (table - 1)
 }
 
-/// The size of a table into which so many have been put one by one; `is_full` says when it grows.
+/// The size of a table after `count` insertions; `is_full` says when it grows.
 fn grown(count: usize, is_full: impl Fn(usize, usize) -> bool) -> usize {
     let mut table = FIRST_TABLE;
     while is_full(count, table) {
@@ -32,11 +33,11 @@ fn grown(count: usize, is_full: impl Fn(usize, usize) -> bool) -> usize {
     table
 }
 
-/// Paths, each with when it was put there, as a copy of a `HashSet` gives them: by the copy's table, which is as large as its contents need;
-/// in one place of it by that of the set; in one place of that as they were put there.
+/// Sorts paths, each with its insertion time, into the order of a copied `HashSet`: by bucket in the copy, whose table
+/// is as large as its contents need; then by bucket in the original; then by insertion.
 pub(super) fn sort_paths<K: Ord + Copy>(paths: &mut [(&str, K)]) {
     let table = grown(paths.len(), |count, table| count > table / 4 * 3);
-    // Java divides by three quarters, adds one, rounds down, and takes the next power of two.
+    // Java: capacity = next power of two of (size / 0.75 + 1).
     let copied = (paths.len() * 4 / 3 + 1).next_power_of_two();
     paths.sort_by_cached_key(|(path, since)| {
         let hash = hash_of_text(path);
@@ -44,7 +45,7 @@ pub(super) fn sort_paths<K: Ord + Copy>(paths: &mut [(&str, K)]) {
     });
 }
 
-/// Identities, given in the order in which they were proved, as a set upon a `ConcurrentHashMap` gives them.
+/// Sorts identities, given in the order of authentication, into the order of a set backed by a `ConcurrentHashMap`.
 pub(super) fn sort_identities<T>(identities: &mut [T], hash: impl Fn(&T) -> i32) {
     let table = grown(identities.len(), |count, table| count >= table / 4 * 3);
     identities.sort_by_key(|identity| bucket(hash(identity), table));
@@ -57,10 +58,10 @@ mod tests {
     #[test]
     fn hashes_are_those_of_java() {
         assert_eq!((hash_of_text(""), hash_of_text("hello"), hash_of_text("/e/one")), (0, 99_162_322, 1_440_356_077));
-        assert_eq!(hash_of_text("\u{1f600}"), 1_772_899, "in units of UTF-16");
+        assert_eq!(hash_of_text("\u{1f600}"), 1_772_899, "UTF-16 units");
     }
 
-    /// As OpenJDK 17 gave them, asked for `new ArrayList<>(set.clone())` of so many.
+    /// Recorded from OpenJDK 17: `new ArrayList<>(set.clone())`.
     #[test]
     fn paths_come_in_the_order_of_a_copied_set() {
         let thirty = "2 3 0 1 6 7 4 5 10 18 17 16 15 14 13 12 11 19 21 20 29 28 8 27 9 26 25 24 23 22";
@@ -75,7 +76,7 @@ mod tests {
         }
     }
 
-    /// As OpenJDK 17 gave those of one address and so many users.
+    /// Recorded from OpenJDK 17 for one address and several users.
     #[test]
     fn identities_come_in_the_order_of_a_concurrent_set() {
         for (users, expected) in

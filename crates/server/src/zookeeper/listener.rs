@@ -1,4 +1,4 @@
-//! Accepts connections of ZooKeeper's clients: so many in all, and so many from one address.
+//! Accepts connections of ZooKeeper clients, within a limit in all and one per address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::serve;
-use super::door::Door;
-use super::figures::Counts;
+use super::frontend::Frontend;
+use super::metrics::Counts;
 
-/// After a failure that is not one client's.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Pause after accepting failed for a reason that is not one client's.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// Accepts until `finish` is cancelled, then gives the connections that are left. Dropping them cuts them off.
+/// Accepts until `finish` is cancelled, then returns the connections still open. Dropping these closes them.
 pub(super) async fn accept(
     listener: TcpListener,
-    door: Arc<Door>,
+    frontend: Arc<Frontend>,
     most: usize,
     finish: CancellationToken,
 ) -> JoinSet<()> {
@@ -36,26 +36,30 @@ pub(super) async fn accept(
                 let of_one_client =
                     matches!(error.kind(), std::io::ErrorKind::ConnectionAborted | std::io::ErrorKind::ConnectionReset);
                 if !of_one_client {
-                    tracing::warn!(%error, "cannot accept ZooKeeper's clients at the moment; raise the limit on open files if this goes on");
-                    tokio::time::sleep(PAUSE).await;
+                    tracing::warn!(
+                        %error,
+                        "cannot accept ZooKeeper clients; if this continues, raise the limit on open files"
+                    );
+                    tokio::time::sleep(RETRY_AFTER).await;
                 }
                 continue;
             }
         };
-        // Nothing can be said to a client before it has said something: it is closed, as ZooKeeper does.
+        // The protocol has no reply before the connect request: close the connection, as ZooKeeper does.
         let Ok(slot) = slots.clone().try_acquire_owned() else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "all").increment(1);
-            Counts::add(&door.counts.rejected, 1);
+            Counts::add(&frontend.counts.rejected, 1);
             continue;
         };
-        let Some(entered) = door.enter(address) else {
+        let Some(registered) = frontend.register(address) else {
             metrics::counter!("lockkeeper_zookeeper_connections_refused_total", "bound" => "address").increment(1);
-            tracing::warn!(address = %address.ip(), most = door.settings.connections_per_address, "too many connections from one address");
+            let most = frontend.settings.connections_per_address;
+            tracing::warn!(address = %address.ip(), most, "too many connections from one address");
             continue;
         };
         connections.spawn(async move {
             let _slot = slot;
-            serve(entered, stream).await;
+            serve(registered, stream).await;
         });
     }
 }

@@ -1,8 +1,11 @@
-//! ZooKeeper's front door: its clients talk to this node unchanged, on the same tree and in the same lock queues as everybody else.
+//! The ZooKeeper frontend: unmodified ZooKeeper clients use the same tree and the same lock queues as all other
+//! clients.
 //!
-//! The codec is `lockkeeper_zookeeper`. Here: `listener` accepts, `hello` opens or moves a session, `connection` answers one request after
-//! the other (`changes`, `reads`, `rearm`, `words`), `outbox` holds what is on its way to one client, `watches` says who is to be told, `door`
-//! is what all connections share and what the replica tells, `auth` and `values` translate, `special` shows what ZooKeeper keeps for itself.
+//! The codec is `lockkeeper_zookeeper`. Here, `listener` accepts connections, `handshake` opens or moves a session,
+//! `connection` serves the requests in order (`changes`, `reads`, `set_watches`, `admin_commands`), `outbox` queues
+//! replies and events for one client, `watches` finds the connections that an event concerns, `frontend` is shared by
+//! all connections and observes the replica, `auth` and `values` translate, and `system_nodes` shows the nodes below
+//! `/zookeeper`.
 //!
 //! It must never decide what the state should decide, nor let a client see a change before the event that announces it.
 
@@ -20,28 +23,29 @@ use crate::admission::Admission;
 use crate::config::{Checked, Config};
 use crate::principals::SuperDigest;
 
+mod admin_commands;
 mod auth;
 mod changes;
 mod connection;
-mod door;
-mod figures;
-mod hello;
+mod connection_handle;
+mod frontend;
+mod handshake;
 mod java_order;
-mod line;
 mod listener;
+mod metrics;
 mod outbox;
 mod reads;
-mod rearm;
-mod special;
+mod set_watches;
+mod system_nodes;
 mod values;
 mod watches;
-mod words;
 
-use door::{Door, Settings};
-pub(crate) use special::Special;
-use watches::Bounds;
+use frontend::{Frontend, Settings};
+pub(crate) use system_nodes::SystemNodes;
+use watches::WatchLimits;
 
-/// Serves ZooKeeper's clients, so many at a time, until `finish` is cancelled; then gives the connections that are left.
+/// Serves at most `most` ZooKeeper clients at a time until `finish` is cancelled, then returns the connections still
+/// open.
 pub(crate) fn serve(
     listener: TcpListener,
     node: &Node,
@@ -50,15 +54,15 @@ pub(crate) fn serve(
     most: usize,
     finish: CancellationToken,
 ) -> impl Future<Output = JoinSet<()>> + Send + 'static {
-    let door = Door::new(node.clone(), settings(config, admission));
+    let frontend = Frontend::new(node.clone(), settings(config, admission));
     let addresses = checked.zookeeper_clients.clone();
     async move {
-        let telling = tell_of_members(door.clone(), addresses);
-        let accepting = listener::accept(listener, door, most, finish);
-        tokio::pin!(telling, accepting);
+        let following = follow_membership(frontend.clone(), addresses);
+        let accepting = listener::accept(listener, frontend, most, finish);
+        tokio::pin!(following, accepting);
         tokio::select! {
             left = &mut accepting => left,
-            () = &mut telling => accepting.await,
+            () = &mut following => accepting.await,
         }
     }
 }
@@ -73,32 +77,32 @@ fn settings(config: &Config, admission: &Admission) -> Settings {
         max_unread_bytes: zookeeper.max_unread_bytes,
         request_bytes: admission.request_bytes.clone(),
         reply_bytes: admission.reply_bytes.clone(),
-        watches: Bounds { of_all: zookeeper.watches, of_one: zookeeper.watches_per_connection },
+        watches: WatchLimits { total: zookeeper.watches, per_connection: zookeeper.watches_per_connection },
         write_timeout: Duration::from_millis(config.limits.write_timeout_ms),
         request_timeout: REQUEST_TIMEOUT,
         linearizable_reads: zookeeper.linearizable_reads,
         super_digest: SuperDigest::new(&config.admin.super_digest),
         may_force: config.admin.allow_force_release,
-        words: zookeeper.words.clone(),
+        commands: zookeeper.words.clone(),
     }
 }
 
-/// A change that is not answered within this will not be soon: its client is let go, and asks another node.
+/// A client whose change is not answered in this time is disconnected, so that it tries another node.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Keeps `/zookeeper/config` as the membership is, and the time of leading.
-async fn tell_of_members(door: Arc<Door>, addresses: BTreeMap<u64, String>) {
-    let mut members = door.node.consensus().members();
-    let mut leadership = door.node.consensus().leadership();
+/// Keeps `/zookeeper/config` and the time of leading up to date.
+async fn follow_membership(frontend: Arc<Frontend>, addresses: BTreeMap<u64, String>) {
+    let mut members = frontend.node.consensus().members();
+    let mut leadership = frontend.node.consensus().leadership();
     loop {
-        door.leads(leadership.borrow_and_update().leading);
+        frontend.set_leading(leadership.borrow_and_update().leading);
         let now = members.borrow_and_update().clone();
-        // The membership knows it; the file is for members of whom nobody has said it.
+        // The configuration file gives the addresses that the membership does not have.
         let of_member = |(id, known): (&u64, &MemberAddresses)| {
             let reached = known.zookeeper.clone().or_else(|| addresses.get(id).cloned());
             (*id, (known.peer.clone(), reached))
         };
-        door.show(Special::new(&now.voters.iter().map(of_member).collect()));
+        frontend.set_system_nodes(SystemNodes::new(&now.voters.iter().map(of_member).collect()));
         let changed = tokio::select! {
             changed = members.changed() => changed,
             changed = leadership.changed() => changed,

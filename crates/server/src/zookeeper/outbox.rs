@@ -1,6 +1,7 @@
-//! What is on its way to one client: whole frames, in the order in which the state said them.
+//! Frames queued for one client, in the order in which the state produced them.
 //!
-//! Filled under the state's lock, so it never waits; what a client leaves unread is bounded, and one that leaves more is cut off.
+//! Frames are pushed under the state's lock, so pushing never waits. A client that leaves more than the limit unread is
+//! disconnected.
 
 use std::sync::Arc;
 
@@ -13,36 +14,36 @@ use crate::budget::{Budget, Holder, Taken};
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    state: Mutex<State>,
-    /// For who writes to the socket: there is something, or an end.
+    queue: Mutex<Queue>,
+    /// Wakes the writer: there are frames, or the outbox is closed.
     filled: Notify,
-    /// For who reads requests: there is room again.
+    /// Wakes the reader of requests: there is room again.
     emptied: Notify,
-    /// For who waits for the next request: none is wanted any more.
-    ended: Notify,
-    /// Requests are read only while less than this waits to be written.
+    /// Wakes the wait for the next request: the outbox is closed.
+    closed: Notify,
+    /// Requests are read only while fewer bytes than this are queued.
     room_bytes: usize,
-    /// More than this is never kept.
+    /// Most bytes that are ever queued.
     most_bytes: usize,
-    /// What is kept for all clients of the node, and who this one is there.
+    /// Budget of the node for all clients' unread bytes, and the holder of this client's share.
     budget: Arc<Budget>,
     holder: Holder,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Queue {
     frames: BytesMut,
-    /// What these bytes have taken of the budget, but for the first few.
+    /// Budget taken by the queued bytes beyond the first step.
     taken: Option<Taken>,
-    end: Option<End>,
+    close: Option<Close>,
 }
 
-/// So much is kept for each client without a look at the budget, and taken from it at a time.
+/// Bytes that a client may have queued without taking budget; also the step in which budget is taken.
 const STEP_BYTES: usize = 64 * 1024;
 
-impl State {
-    /// Counts what has been written. False if the client has its share.
-    fn count(&mut self, budget: &Arc<Budget>, holder: Holder) -> bool {
+impl Queue {
+    /// Takes budget for the queued bytes. Returns false if the client has used up its share.
+    fn take_budget(&mut self, budget: &Arc<Budget>, holder: Holder) -> bool {
         let counted = STEP_BYTES + self.taken.as_ref().map_or(0, Taken::amount);
         let Some(more) = self.frames.len().checked_sub(counted).filter(|more| *more > 0) else { return true };
         let more = more.next_multiple_of(STEP_BYTES);
@@ -56,31 +57,29 @@ impl State {
     }
 }
 
-/// How a line ends.
+/// How an outbox is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    /// After what has been said.
-    WhenSaid,
-    /// At once: what has been said is lost, and the client finds out elsewhere.
-    AtOnce,
+pub(super) enum Close {
+    /// After the queued frames are written.
+    AfterFlush,
+    /// Queued frames are dropped; the client reconnects and learns the outcome there.
+    Immediately,
 }
 
-/// What is next for who writes to the socket.
+/// The writer's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// These bytes.
     Write(Bytes),
-    /// Nothing more.
     Close,
 }
 
 impl Outbox {
     pub(super) fn new((room_bytes, most_bytes): (usize, usize), budget: Arc<Budget>, holder: Holder) -> Self {
         Self {
-            state: Mutex::default(),
+            queue: Mutex::default(),
             filled: Notify::new(),
             emptied: Notify::new(),
-            ended: Notify::new(),
+            closed: Notify::new(),
             room_bytes,
             most_bytes,
             budget,
@@ -88,60 +87,59 @@ impl Outbox {
         }
     }
 
-    /// Says something: `write` appends whole frames. Never waits. Nothing more is said after an end.
-    pub(super) fn say(&self, write: impl FnOnce(&mut BytesMut)) {
-        let mut state = self.state.lock();
-        if state.end.is_some() {
+    /// Queues frames: `write` appends whole ones. Never waits. Does nothing once the outbox is closed.
+    pub(super) fn push(&self, write: impl FnOnce(&mut BytesMut)) {
+        let mut queue = self.queue.lock();
+        if queue.close.is_some() {
             return;
         }
-        write(&mut state.frames);
-        if state.frames.len() > self.most_bytes || !state.count(&self.budget, self.holder) {
-            (state.frames, state.taken) = (BytesMut::new(), None);
-            state.end = Some(End::AtOnce);
+        write(&mut queue.frames);
+        if queue.frames.len() > self.most_bytes || !queue.take_budget(&self.budget, self.holder) {
+            (queue.frames, queue.taken) = (BytesMut::new(), None);
+            queue.close = Some(Close::Immediately);
             metrics::counter!("lockkeeper_zookeeper_overruns_total").increment(1);
-            self.ended.notify_one();
+            self.closed.notify_one();
         }
-        drop(state);
+        drop(queue);
         self.filled.notify_one();
     }
 
-    /// Ends the line; the first word counts, but an end at once overtakes the other.
-    pub(super) fn end(&self, how: End) {
-        let mut state = self.state.lock();
-        if how == End::AtOnce {
-            (state.frames, state.taken) = (BytesMut::new(), None);
+    /// Closes the outbox. The first call counts, but `Immediately` replaces `AfterFlush`.
+    pub(super) fn close(&self, how: Close) {
+        let mut queue = self.queue.lock();
+        if how == Close::Immediately {
+            (queue.frames, queue.taken) = (BytesMut::new(), None);
         }
-        if state.end != Some(End::AtOnce) {
-            state.end = Some(how);
+        if queue.close != Some(Close::Immediately) {
+            queue.close = Some(how);
         }
-        drop(state);
+        drop(queue);
         self.filled.notify_one();
         self.emptied.notify_one();
-        self.ended.notify_one();
+        self.closed.notify_one();
     }
 
-    /// Whether nothing more is said.
-    pub(super) fn has_ended(&self) -> bool {
-        self.state.lock().end.is_some()
+    pub(super) fn is_closed(&self) -> bool {
+        self.queue.lock().close.is_some()
     }
 
-    /// Waits until nothing more is said. For one task.
-    pub(super) async fn ended(&self) {
-        while !self.has_ended() {
-            self.ended.notified().await;
+    /// Waits until the outbox is closed. For one task.
+    pub(super) async fn closed(&self) {
+        while !self.is_closed() {
+            self.closed.notified().await;
         }
     }
 
-    /// Everything there is to write, once there is something. For one task.
+    /// Waits for frames and takes them all. For one task.
     pub(super) async fn next(&self) -> Next {
         loop {
             let filled = self.filled.notified();
             {
-                let mut state = self.state.lock();
-                if !state.frames.is_empty() {
-                    let frames = state.frames.split().freeze();
-                    let taken = state.taken.take();
-                    drop(state);
+                let mut queue = self.queue.lock();
+                if !queue.frames.is_empty() {
+                    let frames = queue.frames.split().freeze();
+                    let taken = queue.taken.take();
+                    drop(queue);
                     let frames = match taken {
                         Some(taken) => taken.with(frames),
                         None => frames,
@@ -149,7 +147,7 @@ impl Outbox {
                     self.emptied.notify_one();
                     return Next::Write(frames);
                 }
-                if state.end.is_some() {
+                if queue.close.is_some() {
                     return Next::Close;
                 }
             }
@@ -157,13 +155,13 @@ impl Outbox {
         }
     }
 
-    /// Waits until the client has read so much that it may ask for more, or the line has ended. For one task.
+    /// Waits until the client has read enough to send more requests, or the outbox is closed. For one task.
     pub(super) async fn room(&self) {
         loop {
             let emptied = self.emptied.notified();
             {
-                let state = self.state.lock();
-                if state.frames.len() < self.room_bytes || state.end.is_some() {
+                let queue = self.queue.lock();
+                if queue.frames.len() < self.room_bytes || queue.close.is_some() {
                     return;
                 }
             }
@@ -182,62 +180,62 @@ mod tests {
         Outbox::new((room_bytes, most_bytes), budget, Holder::session([10, 0, 0, 1].into(), 1))
     }
 
-    fn say(outbox: &Outbox, text: &[u8]) {
-        outbox.say(|frames| frames.extend_from_slice(text));
+    fn push(outbox: &Outbox, text: &[u8]) {
+        outbox.push(|frames| frames.extend_from_slice(text));
     }
 
     #[tokio::test]
-    async fn what_was_said_comes_in_order_and_then_the_end() {
+    async fn frames_come_in_order_and_then_the_close() {
         let outbox = outbox(100, 100);
         assert!(outbox.next().now_or_never().is_none());
-        say(&outbox, b"one");
-        say(&outbox, b"two");
+        push(&outbox, b"one");
+        push(&outbox, b"two");
         assert_eq!(outbox.next().await, Next::Write(Bytes::from_static(b"onetwo")));
-        say(&outbox, b"three");
-        outbox.end(End::WhenSaid);
-        say(&outbox, b"too late");
+        push(&outbox, b"three");
+        outbox.close(Close::AfterFlush);
+        push(&outbox, b"too late");
         assert_eq!(outbox.next().await, Next::Write(Bytes::from_static(b"three")));
         assert_eq!(outbox.next().await, Next::Close);
-        assert!(outbox.has_ended());
+        assert!(outbox.is_closed());
     }
 
     #[tokio::test]
-    async fn who_reads_nothing_is_asked_nothing_and_cut_off_in_the_end() {
+    async fn a_client_that_reads_nothing_gets_no_room_and_is_disconnected() {
         let outbox = outbox(4, 8);
         assert!(outbox.room().now_or_never().is_some());
-        say(&outbox, b"1234");
+        push(&outbox, b"1234");
         assert!(outbox.room().now_or_never().is_none());
         outbox.next().await;
         assert!(outbox.room().now_or_never().is_some());
-        say(&outbox, b"12345678");
-        say(&outbox, b"9");
-        assert_eq!(outbox.next().await, Next::Close, "nothing of what was too much");
-        assert!(outbox.room().now_or_never().is_some(), "nobody waits for a line that has ended");
+        push(&outbox, b"12345678");
+        push(&outbox, b"9");
+        assert_eq!(outbox.next().await, Next::Close, "nothing of the frames over the limit");
+        assert!(outbox.room().now_or_never().is_some(), "a closed outbox makes nobody wait");
     }
 
     #[tokio::test]
-    async fn an_end_at_once_takes_back_what_was_not_written() {
+    async fn closing_immediately_drops_unwritten_frames() {
         let outbox = outbox(100, 100);
-        say(&outbox, b"one");
-        outbox.end(End::WhenSaid);
-        outbox.end(End::AtOnce);
-        outbox.end(End::WhenSaid);
+        push(&outbox, b"one");
+        outbox.close(Close::AfterFlush);
+        outbox.close(Close::Immediately);
+        outbox.close(Close::AfterFlush);
         assert_eq!(outbox.next().await, Next::Close);
     }
 
     #[tokio::test]
-    async fn what_is_unread_counts_until_it_is_written_and_has_a_share() {
+    async fn unread_bytes_take_budget_until_written_and_within_a_share() {
         let outbox = outbox(1 << 20, 1 << 20);
-        say(&outbox, &[0; STEP_BYTES]);
+        push(&outbox, &[0; STEP_BYTES]);
         assert_eq!(outbox.budget.used(), 0);
-        say(&outbox, b"one more");
+        push(&outbox, b"one more");
         assert_eq!(outbox.budget.used(), STEP_BYTES);
         let Next::Write(written) = outbox.next().await else { panic!("it has something to write") };
         assert_eq!(outbox.budget.used(), STEP_BYTES, "not yet written");
         drop(written);
         assert_eq!(outbox.budget.used(), 0);
         for _ in 0..4 {
-            say(&outbox, &[0; STEP_BYTES]);
+            push(&outbox, &[0; STEP_BYTES]);
         }
         assert_eq!(outbox.next().await, Next::Close, "it had its share");
         assert_eq!(outbox.budget.used(), 0);

@@ -1,5 +1,5 @@
-//! Requests that look and change nothing: answered from this replica as it is, under its lock, so that what is watched from here on and what
-//! is answered fit together.
+//! Read requests. They are answered from this replica under the state's lock, so that a read's reply and its watch
+//! agree.
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_core::limits::MAX_MULTI_OPS;
@@ -8,34 +8,34 @@ use lockkeeper_zookeeper::{
     ErrorCode, MultiReadOp, MultiResult, Reply, ReplyHeader, Request, Wire as _, Writer, encode_reply_with,
 };
 
-use super::auth::{self, Known};
-use super::values::{path_seen, stat, zxid};
-use super::{java_order, special};
+use super::auth::{self, Identity};
+use super::java_order;
+use super::system_nodes::{SystemNode, SystemNodes, stat_of_root};
+use super::values::{path_to_read, stat, zxid};
 
-/// Who looks.
+/// Who reads, and with which limits.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a> {
+pub(super) struct ReadContext<'a> {
     pub(super) session: SessionId,
-    pub(super) known: &'a Known,
-    /// What is below `/zookeeper`.
-    pub(super) special: &'a special::Special,
-    /// Most data in one answer of many parts.
+    pub(super) identity: &'a Identity,
+    pub(super) system_nodes: &'a SystemNodes,
+    /// Most data in one reply to a multiRead.
     pub(super) most_bytes: usize,
 }
 
-/// A node that is looked at: one of the tree, or one that only this protocol shows.
-enum Seen<'a> {
+/// A node of the tree, or one that only this protocol shows.
+enum FoundNode<'a> {
     Node(NodeView<'a>),
-    /// It has a child that only this protocol shows.
+    /// It has the extra child `/zookeeper`.
     Root(NodeView<'a>),
-    Special(special::Node<'a>),
+    System(SystemNode<'a>),
 }
 
-impl Reader<'_> {
-    /// Appends the answer to a read; false if the request is none.
+impl ReadContext<'_> {
+    /// Appends the reply to a read; `None` if the request is not a read.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the read is refused.
     pub(super) fn answer(
         self,
         state: &State,
@@ -44,37 +44,37 @@ impl Reader<'_> {
         out: &mut BytesMut,
     ) -> Option<Result<(), ErrorCode>> {
         let at = zxid(state.zxid());
-        let say = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
+        let encode = |reply: Reply, out: &mut BytesMut| reply.encode(xid, at, out);
         Some(match request {
             Request::Exists(ask) if ask.path.contains('\0') => Err(ErrorCode::BadArguments),
-            Request::Exists(ask) => self.look(state, &ask.path).map(|seen| say(Reply::Stat(seen.stat()), out)),
-            Request::GetData(ask) => self.readable(state, &ask.path).map(|seen| {
-                say(Reply::Data { data: seen.data(), stat: seen.stat() }, out);
+            Request::Exists(ask) => self.find(state, &ask.path).map(|node| encode(Reply::Stat(node.stat()), out)),
+            Request::GetData(ask) => self.find_readable(state, &ask.path).map(|node| {
+                encode(Reply::Data { data: node.data(), stat: node.stat() }, out);
             }),
-            Request::GetAcl(at) => self.acl(state, at).map(|reply| say(reply, out)),
-            Request::GetChildren(ask) => self.readable(state, &ask.path).map(|_| {
+            Request::GetAcl(at) => self.acl(state, at).map(|reply| encode(reply, out)),
+            Request::GetChildren(ask) => self.find_readable(state, &ask.path).map(|_| {
                 encode_reply_with(xid, at, out, |writer| self.write_names(state, &ask.path, writer));
             }),
-            Request::GetChildren2(ask) => self.readable(state, &ask.path).map(|seen| {
+            Request::GetChildren2(ask) => self.find_readable(state, &ask.path).map(|node| {
                 encode_reply_with(xid, at, out, |writer| {
                     self.write_names(state, &ask.path, writer);
-                    seen.stat().write(writer);
+                    node.stat().write(writer);
                 });
             }),
-            Request::MultiRead(parts) => self.parts(state, parts).map(|results| say(Reply::Multi(results), out)),
+            Request::MultiRead(parts) => self.parts(state, parts).map(|results| encode(Reply::Multi(results), out)),
             Request::GetEphemerals(prefix) => {
-                say(Reply::Ephemerals(self.ephemerals(state, prefix)), out);
+                encode(Reply::Ephemerals(self.ephemerals(state, prefix)), out);
                 Ok(())
             }
             Request::WhoAmI => {
-                say(Reply::Identities(self.known.shown()), out);
+                encode(Reply::Identities(self.identity.shown()), out);
                 Ok(())
             }
             _ => return None,
         })
     }
 
-    /// The session's own below a prefix, in ZooKeeper's order, which depends on how many it has in all.
+    /// The session's ephemerals with a prefix, in ZooKeeper's order, which depends on how many it has in all.
     fn ephemerals(self, state: &State, prefix: &str) -> Vec<String> {
         let session = state.session(self.session);
         let own: Vec<&NodePath> = session.into_iter().flat_map(|session| session.ephemerals()).collect();
@@ -84,60 +84,60 @@ impl Reader<'_> {
         own.iter().map(|(path, _)| *path).filter(|path| path.starts_with(prefix)).map(ToOwned::to_owned).collect()
     }
 
-    fn look<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
-        let path = path_seen(text)?;
-        if let Some(special) = self.special.node(path.as_str()) {
-            return Ok(Seen::Special(special));
+    fn find<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
+        let path = path_to_read(text)?;
+        if let Some(node) = self.system_nodes.node(path.as_str()) {
+            return Ok(FoundNode::System(node));
         }
         let node = state.get(&path).ok_or(ErrorCode::NoNode)?;
-        Ok(if path.is_root() { Seen::Root(node) } else { Seen::Node(node) })
+        Ok(if path.is_root() { FoundNode::Root(node) } else { FoundNode::Node(node) })
     }
 
-    fn readable<'s>(&'s self, state: &'s State, text: &str) -> Result<Seen<'s>, ErrorCode> {
-        let seen = self.look(state, text)?;
-        self.may(&seen, Permissions::READ).map(|()| seen)
+    fn find_readable<'s>(&'s self, state: &'s State, text: &str) -> Result<FoundNode<'s>, ErrorCode> {
+        let node = self.find(state, text)?;
+        self.check(&node, Permissions::READ).map(|()| node)
     }
 
-    fn may(&self, seen: &Seen<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
-        match seen {
-            Seen::Node(node) | Seen::Root(node) if !self.known.principals().may(wanted, node.acl) => {
+    fn check(&self, node: &FoundNode<'_>, wanted: Permissions) -> Result<(), ErrorCode> {
+        match node {
+            FoundNode::Node(node) | FoundNode::Root(node) if !self.identity.principals().may(wanted, node.acl) => {
                 Err(ErrorCode::NoAuth)
             }
-            Seen::Node(_) | Seen::Root(_) | Seen::Special(_) => Ok(()),
+            FoundNode::Node(_) | FoundNode::Root(_) | FoundNode::System(_) => Ok(()),
         }
     }
 
-    /// A list may be read by whoever may read the node, or administer it.
+    /// An ACL may be read with the right to read the node or to administer it.
     fn acl(&self, state: &State, text: &str) -> Result<Reply, ErrorCode> {
-        let seen = self.look(state, text)?;
-        self.may(&seen, Permissions(Permissions::READ.0 | Permissions::ADMIN.0))?;
-        let whole = self.may(&seen, Permissions::ADMIN).is_ok();
-        Ok(Reply::Acl { acl: auth::shown(seen.acl(), whole), stat: seen.stat() })
+        let node = self.find(state, text)?;
+        self.check(&node, Permissions(Permissions::READ.0 | Permissions::ADMIN.0))?;
+        let whole = self.check(&node, Permissions::ADMIN).is_ok();
+        Ok(Reply::Acl { acl: auth::shown(node.acl(), whole), stat: node.stat() })
     }
 
     fn names(&self, state: &State, text: &str) -> Vec<String> {
-        let Ok(path) = path_seen(text) else { return Vec::new() };
-        let special = self.special.children(path.as_str()).iter().map(|name| (*name).to_owned());
+        let Ok(path) = path_to_read(text) else { return Vec::new() };
+        let system_nodes = self.system_nodes.children(path.as_str()).iter().map(|name| (*name).to_owned());
         let own = state.children(&path).into_iter().flatten().map(|name| name.to_string());
-        own.chain(special).collect()
+        own.chain(system_nodes).collect()
     }
 
-    /// As [`names`](Self::names), straight from where they live: there may be 100,000.
+    /// Writes [`names`](Self::names) without copying them: there may be 100,000.
     fn write_names(&self, state: &State, text: &str, writer: &mut Writer<'_>) {
-        let Ok(path) = path_seen(text) else { return writer.length(0) };
+        let Ok(path) = path_to_read(text) else { return writer.length(0) };
         let own = state.children(&path);
-        let special = self.special.children(path.as_str());
-        writer.length(own.as_ref().map_or(0, ExactSizeIterator::len) + special.len());
+        let system_nodes = self.system_nodes.children(path.as_str());
+        writer.length(own.as_ref().map_or(0, ExactSizeIterator::len) + system_nodes.len());
         own.into_iter().flatten().for_each(|name| writer.string(name));
-        special.iter().for_each(|name| writer.string(name));
+        system_nodes.iter().for_each(|name| writer.string(name));
     }
 
-    /// How many nodes lie below, at any depth.
+    /// Number of nodes below, at any depth.
     ///
     /// # Errors
-    /// The node is not there, or may not be read.
+    /// The node does not exist or may not be read.
     pub(super) fn count_below(&self, state: &State, text: &str) -> Result<i32, ErrorCode> {
-        self.readable(state, text)?;
+        self.find_readable(state, text)?;
         self.below(state, text)
     }
 
@@ -146,12 +146,12 @@ impl Reader<'_> {
             let names = state.children(path).into_iter().flatten();
             names.filter_map(|name| path.child(name).ok()).map(|child| 1 + count(state, &child)).sum()
         }
-        let path = path_seen(text)?;
-        let special = self.special.below(path.as_str());
-        i32::try_from(count(state, &path) + special).map_err(|_| ErrorCode::MarshallingError)
+        let path = path_to_read(text)?;
+        let system_nodes = self.system_nodes.below(path.as_str());
+        i32::try_from(count(state, &path) + system_nodes).map_err(|_| ErrorCode::MarshallingError)
     }
 
-    /// So many, and so much in all: a short request can ask for the same data very often.
+    /// Answers a multiRead, within limits on parts and bytes: a short request can ask for the same data many times.
     fn parts(&self, state: &State, parts: &[MultiReadOp]) -> Result<Vec<MultiResult>, ErrorCode> {
         if parts.len() > MAX_MULTI_OPS {
             return Err(ErrorCode::BadArguments);
@@ -176,11 +176,11 @@ impl Reader<'_> {
     fn part(&self, state: &State, part: &MultiReadOp) -> MultiResult {
         let read = || match part {
             MultiReadOp::GetData(ask) => {
-                let seen = self.readable(state, &ask.path)?;
-                Ok(MultiResult::GetData { data: seen.data(), stat: seen.stat() })
+                let node = self.find_readable(state, &ask.path)?;
+                Ok(MultiResult::GetData { data: node.data(), stat: node.stat() })
             }
             MultiReadOp::GetChildren(ask) => {
-                self.readable(state, &ask.path)?;
+                self.find_readable(state, &ask.path)?;
                 Ok(MultiResult::GetChildren(self.names(state, &ask.path)))
             }
         };
@@ -188,31 +188,31 @@ impl Reader<'_> {
     }
 }
 
-impl Seen<'_> {
+impl FoundNode<'_> {
     fn stat(&self) -> lockkeeper_zookeeper::Stat {
         match self {
             Self::Node(node) => stat(&node.stat),
-            Self::Root(node) => special::stat_of_root(stat(&node.stat)),
-            Self::Special(special) => special.stat(),
+            Self::Root(node) => stat_of_root(stat(&node.stat)),
+            Self::System(node) => node.stat(),
         }
     }
 
     fn data(&self) -> Option<Bytes> {
         match self {
             Self::Node(node) | Self::Root(node) => node.data.bytes().map(Bytes::copy_from_slice),
-            Self::Special(special) => Some(special.data()),
+            Self::System(node) => Some(node.data()),
         }
     }
 
     fn acl(&self) -> &[lockkeeper_core::AclEntry] {
         match self {
             Self::Node(node) | Self::Root(node) => node.acl,
-            Self::Special(special) => special.acl(),
+            Self::System(node) => node.acl(),
         }
     }
 }
 
-/// Appends a refusal.
+/// Appends the reply to a refused request.
 pub(super) fn refuse(state: &State, xid: i32, code: ErrorCode, out: &mut BytesMut) {
     ReplyHeader::failed(xid, zxid(state.zxid()), code).encode(out);
 }

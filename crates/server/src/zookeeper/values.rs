@@ -1,14 +1,14 @@
-//! What the state has, as the protocol writes it: stats, kinds of nodes, refusals.
+//! Translates the state's values into the protocol's: stats, node kinds, refusals.
 
 use lockkeeper_core::{NodeKind, NodePath, Refusal, Zxid};
 use lockkeeper_zookeeper::{CreateMode, ErrorCode, Stat};
 
-/// A zxid in a header or a stat. It takes 292,000 years at a million a second to reach the sign.
+/// A zxid in a header or a stat. The sign bit is never reached: at a million changes a second that takes 292,000 years.
 pub(super) fn zxid(zxid: Zxid) -> i64 {
     zxid.0.cast_signed()
 }
 
-/// The bookkeeping of a node.
+/// A node's stat.
 pub(super) fn stat(stat: &lockkeeper_core::Stat) -> Stat {
     Stat {
         czxid: zxid(stat.czxid),
@@ -18,19 +18,19 @@ pub(super) fn stat(stat: &lockkeeper_core::Stat) -> Stat {
         version: stat.version,
         cversion: stat.cversion,
         aversion: stat.aversion,
-        // ZooKeeper marks containers and times to live here as well, and shows neither.
+        // ZooKeeper marks containers and TTLs here internally, but shows neither.
         ephemeral_owner: stat.ephemeral_owner.map_or(0, |session| session.0.cast_signed()),
-        // Both are bounded far below the sign.
+        // Both are bounded far below the sign bit.
         data_length: stat.data_length.cast_signed(),
         num_children: stat.num_children.cast_signed(),
         pzxid: zxid(stat.pzxid),
     }
 }
 
-/// The kind of node that flags ask for, and whether its name gets a sequence.
+/// The node kind that flags stand for, and whether the name gets a sequence number.
 ///
 /// # Errors
-/// `BadArguments` for flags that mean nothing, and for a time to live where none belongs or that is out of bounds.
+/// `BadArguments` for unknown flags, a TTL without a TTL kind, or a TTL out of range.
 pub(super) fn kind(flags: i32, ttl_ms: Option<i64>) -> Result<(NodeKind, bool), ErrorCode> {
     let mode = CreateMode::from_number(flags).ok_or(ErrorCode::BadArguments)?;
     let kind = match (mode.is_ttl(), ttl_ms) {
@@ -49,28 +49,28 @@ pub(super) fn kind(flags: i32, ttl_ms: Option<i64>) -> Result<(NodeKind, bool), 
     Ok((kind, mode.is_sequential()))
 }
 
-/// A path that is looked at. No text is too wrong for that: what cannot be there is not there, and nothing at all is the root.
+/// The path of a read. An invalid path is an absent node, and an empty one the root, as in ZooKeeper.
 ///
 /// # Errors
-/// `NoNode`.
-pub(super) fn path_seen(text: &str) -> Result<NodePath, ErrorCode> {
+/// `NoNode` for an invalid path.
+pub(super) fn path_to_read(text: &str) -> Result<NodePath, ErrorCode> {
     if text.is_empty() { Ok(NodePath::root()) } else { NodePath::parse(text).map_err(|_| ErrorCode::NoNode) }
 }
 
-/// A path as clients write it.
+/// The path of a change.
 ///
 /// # Errors
-/// `BadArguments`.
+/// `BadArguments` for an invalid path.
 pub(super) fn path(text: &str) -> Result<NodePath, ErrorCode> {
     NodePath::parse(text).map_err(|_| ErrorCode::BadArguments)
 }
 
-/// The version that a request asks for; −1 is any.
+/// The version that a request expects; −1 matches any.
 pub(super) fn version(version: i32) -> Option<i32> {
     (version != -1).then_some(version)
 }
 
-/// The code of a refusal.
+/// The error code of a refusal.
 pub(super) fn code(refusal: &Refusal) -> ErrorCode {
     match refusal {
         Refusal::NoNode(_) => ErrorCode::NoNode,
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_say_what_kind_of_node_it_is() {
+    fn flags_give_the_node_kind() {
         assert_eq!(kind(0, None), Ok((NodeKind::Persistent, false)));
         assert_eq!(kind(1, None), Ok((NodeKind::Ephemeral, false)));
         assert_eq!(kind(2, None), Ok((NodeKind::Persistent, true)));

@@ -1,4 +1,4 @@
-//! Access control lists, enforced at both doors.
+//! Access control lists, enforced over HTTP and over ZooKeeper's protocol.
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -24,7 +24,7 @@ fn acl(scheme: &str, id: &str, permissions: Permissions) -> Acl {
     Acl { permissions, id: Id { scheme: scheme.into(), id: id.into() } }
 }
 
-/// A node that is its maker's alone.
+/// Creates a node that only its creator may use.
 async fn private(client: &mut Client, path: &str) {
     let create = CreateRequest {
         path: path.into(),
@@ -44,10 +44,10 @@ async fn over_http(cluster: &Cluster, method: Method, path: &str, user: Option<(
 }
 
 #[tokio::test]
-async fn a_node_is_read_and_written_by_those_whom_its_list_names() {
+async fn a_node_is_read_and_written_by_those_in_its_acl() {
     let cluster = cluster(1).await;
-    let mut bob = Client::open(cluster.door(0)).await;
-    let mut eve = Client::open(cluster.door(0)).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
+    let mut eve = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(bob.ask(auth("bob:pw")).await, Ok(Reply::Empty));
     eve.ask(auth("eve:pw")).await.unwrap();
     private(&mut bob, "/bobs").await;
@@ -61,16 +61,16 @@ async fn a_node_is_read_and_written_by_those_whom_its_list_names() {
     eve.exists("/bobs", false).await.unwrap();
     assert_eq!(bob.data("/bobs").await.unwrap(), "secret");
     bob.create("/bobs/child", 0).await.unwrap();
-    // Deleting is the parent's affair.
+    // Deletion needs the right on the parent.
     assert_eq!(eve.delete("/bobs/child").await, Err(ErrorCode::NoAuth));
     bob.delete("/bobs/child").await.unwrap();
     eve.delete("/bobs").await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_zookeepers_own_is_nobodys() {
+async fn nobody_may_change_system_nodes() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(client.create("/zookeeper/mine", 0).await, Err(ErrorCode::NoAuth));
     for path in ["zookeeper", "zookeeper/mine"] {
         let create = cluster.request(Method::POST, &format!("/v1/nodes/{path}")).json(&json!({}));
@@ -82,9 +82,9 @@ async fn what_is_zookeepers_own_is_nobodys() {
 }
 
 #[tokio::test]
-async fn sessions_and_gates_show_no_more_than_may_be_read() {
+async fn sessions_and_gates_show_only_what_the_caller_may_read() {
     let cluster = cluster(1).await;
-    let mut bob = Client::open(cluster.door(0)).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
     bob.ask(auth("bob:pw")).await.unwrap();
     private(&mut bob, "/bobs").await;
     bob.create("/bobs/hidden", 1).await.unwrap();
@@ -96,7 +96,7 @@ async fn sessions_and_gates_show_no_more_than_may_be_read() {
         assert!(nobody.contains("/shown") && !nobody.contains("/bobs/hidden"), "{nobody}");
         assert!(owner.contains("/shown") && owner.contains("/bobs/hidden"), "{owner}");
     }
-    // A directory in which everybody may begin gates, and only bob may read them.
+    // Everybody may begin gates in this directory, but only bob may read them.
     bob.create("/gates", 4).await.unwrap();
     let lists = vec![acl("world", "anyone", Permissions(4)), acl("auth", "", Permissions::ALL)];
     let directory = CreateRequest { path: "/gates/d".into(), data: None, acl: lists, flags: 4 };
@@ -112,10 +112,10 @@ async fn sessions_and_gates_show_no_more_than_may_be_read() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_what_they_may_not_read() {
+async fn events_reach_only_those_who_may_read_the_node() {
     let cluster = cluster(1).await;
-    let mut bob = Client::open(cluster.door(0)).await;
-    let mut eve = Client::open(cluster.door(0)).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
+    let mut eve = Client::open(cluster.zookeeper(0)).await;
     bob.ask(auth("bob:pw")).await.unwrap();
     let recursive = || Request::AddWatch(AddWatchRequest { path: "/".into(), mode: 1 });
     for client in [&mut bob, &mut eve] {
@@ -141,9 +141,9 @@ async fn nobody_is_told_of_what_they_may_not_read() {
 }
 
 #[tokio::test]
-async fn the_other_door_asks_for_the_same_credentials() {
+async fn http_asks_for_the_same_credentials() {
     let cluster = cluster(1).await;
-    let mut bob = Client::open(cluster.door(0)).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
     bob.ask(auth("bob:pw")).await.unwrap();
     private(&mut bob, "/bobs").await;
     let right = Some(("bob", "pw"));
@@ -160,7 +160,7 @@ async fn the_other_door_asks_for_the_same_credentials() {
     }
     let node: serde_json::Value = over_http(&cluster, Method::GET, "/v1/nodes/bobs", right).await.json();
     assert_eq!(node["data"]["text"], "secret", "{node}");
-    assert_eq!(node["acl"][0]["id"], "bob:ikIaKsbtGweaHnb/jKn7OHqbunM=", "who may administer it sees it whole");
+    assert_eq!(node["acl"][0]["id"], "bob:ikIaKsbtGweaHnb/jKn7OHqbunM=", "the administrator sees the hash");
     let set = cluster
         .request(Method::PUT, "/v1/nodes/bobs")
         .basic_auth("bob", Some("pw"))
@@ -174,24 +174,24 @@ async fn the_other_door_asks_for_the_same_credentials() {
 }
 
 #[tokio::test]
-async fn a_list_given_over_http_is_in_force_at_this_door() {
+async fn an_acl_set_over_http_holds_for_zookeeper_clients() {
     let cluster = cluster(1).await;
     let list = json!({"data": {"text": "d"}, "acl": [{"permissions": 31, "scheme": "auth", "id": ""}]});
     let create = cluster.request(Method::POST, "/v1/nodes/hers").json(&list);
     Got::of(create.send().await.unwrap()).await.problem(Code::InvalidAcl);
     let create = cluster.request(Method::POST, "/v1/nodes/hers").basic_auth("ann", Some("pw")).json(&list);
     assert_eq!(Got::of(create.send().await.unwrap()).await.status, StatusCode::CREATED);
-    let mut ann = Client::open(cluster.door(0)).await;
+    let mut ann = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(ann.data("/hers").await, Err(ErrorCode::NoAuth));
     ann.ask(auth("ann:pw")).await.unwrap();
     assert_eq!(ann.data("/hers").await.unwrap(), "d");
 }
 
 #[tokio::test]
-async fn a_list_of_addresses_and_the_one_whom_no_list_stops() {
+async fn acls_by_address_and_the_super_user_whom_no_acl_stops() {
     let digest = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=";
     let cluster = cluster_with(1, |config| config.admin.super_digest = digest.into()).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let create = |path: &str, entry: Acl| {
         Request::Create(CreateRequest { path: path.into(), data: None, acl: vec![entry], flags: 0 })
     };
@@ -208,9 +208,9 @@ async fn a_list_of_addresses_and_the_one_whom_no_list_stops() {
 }
 
 #[tokio::test]
-async fn credentials_that_prove_nothing_end_the_connection() {
+async fn wrong_credentials_close_the_connection() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let wrong = Request::Auth(AuthRequest { auth_type: 0, scheme: "magic".into(), credentials: Bytes::new() });
     assert_eq!(client.ask(wrong).await, Err(ErrorCode::AuthFailed));
     assert!(client.is_closed().await);

@@ -1,4 +1,4 @@
-//! Bounds on the replicated state, as clients of ZooKeeper's protocol meet them.
+//! Limits of the replicated state, reached by ZooKeeper clients.
 
 use lockkeeper_zookeeper::ErrorCode;
 
@@ -9,9 +9,9 @@ const EPHEMERAL: i32 = 1;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 
 #[tokio::test]
-async fn a_session_owns_no_more_than_it_may() {
+async fn a_session_owns_a_limited_number_of_ephemerals() {
     let cluster = cluster_with(1, |config| config.limits.ephemerals_per_session = 2).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     for directory in ["/locks", "/locks/l"] {
         client.create(directory, 0).await.unwrap();
     }
@@ -25,9 +25,9 @@ async fn a_session_owns_no_more_than_it_may() {
 }
 
 #[tokio::test]
-async fn a_full_state_takes_no_more_data() {
+async fn a_full_state_refuses_more_data() {
     let cluster = cluster_with(1, |config| config.limits.state_mib = 16).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let data = vec![b'x'; 1_000_000];
     let mut made = 0;
     let refused = loop {

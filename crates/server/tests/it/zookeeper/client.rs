@@ -1,4 +1,4 @@
-//! A client of ZooKeeper's protocol that says just what it is told, and keeps apart what comes without having been asked for.
+//! A raw client of ZooKeeper's protocol. It sends exactly what a test gives it and keeps events apart from replies.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,17 +17,17 @@ use tokio::time::timeout;
 
 use crate::harness::PATIENCE;
 
-/// Longest frame that the client takes.
+/// Longest frame that the client accepts.
 const MAX_FRAME_BYTES: usize = 64 << 20;
 
-/// What came: an answer or an event.
+/// A received frame: a reply or an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(super) enum Received {
     Answer { xid: i32, zxid: i64, answer: Result<Bytes, ErrorCode> },
     Event { zxid: i64, kind: EventType, path: String },
 }
 
-/// See the module's text. One whose writing half was taken away can only listen.
+/// See the module's text. After [`split`](Self::split) it can only read.
 pub(super) struct Client {
     reading: OwnedReadHalf,
     writing: Option<OwnedWriteHalf>,
@@ -35,7 +35,7 @@ pub(super) struct Client {
     pub(super) session: ConnectResponse,
     pub(super) zxid: i64,
     next_xid: i32,
-    /// In the order in which they came, but for those that were taken.
+    /// Received events that no test has taken yet, in order.
     pub(super) events: VecDeque<(EventType, String)>,
 }
 
@@ -51,29 +51,29 @@ pub(super) fn new_session(timeout_ms: i32) -> ConnectRequest {
 }
 
 impl Client {
-    /// A new session of ten seconds.
+    /// Opens a session with a timeout of ten seconds.
     pub(super) async fn open(at: SocketAddr) -> Self {
-        Self::greet(at, &new_session(10_000)).await.expect("a new session is let in")
+        Self::connect(at, &new_session(10_000)).await.expect("the session opens")
     }
 
-    /// None if there is no room for it.
+    /// `None` if the server has no room for the connection.
     pub(super) async fn try_open(at: SocketAddr) -> Option<Self> {
-        Self::greet(at, &new_session(10_000)).await
+        Self::connect(at, &new_session(10_000)).await
     }
 
-    /// The session of another connection.
+    /// Moves the session of another connection to a new one.
     pub(super) async fn resume(at: SocketAddr, session: &ConnectResponse, seen: i64) -> Option<Self> {
-        let greeting = ConnectRequest {
+        let request = ConnectRequest {
             session_id: session.session_id,
             password: session.password.clone(),
             last_zxid_seen: seen,
             ..new_session(session.timeout_ms)
         };
-        Self::greet(at, &greeting).await
+        Self::connect(at, &request).await
     }
 
-    /// None if the connection was closed without an answer.
-    pub(super) async fn greet(at: SocketAddr, greeting: &ConnectRequest) -> Option<Self> {
+    /// `None` if the connection was closed without a reply.
+    pub(super) async fn connect(at: SocketAddr, request: &ConnectRequest) -> Option<Self> {
         let stream = TcpStream::connect(at).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let decoder = FrameDecoder::for_client(MAX_FRAME_BYTES);
@@ -88,11 +88,11 @@ impl Client {
         let writing = Some(writing);
         let mut client = Self { reading, writing, decoder, session, zxid: 0, next_xid: 1, events: VecDeque::new() };
         let mut out = BytesMut::new();
-        greeting.encode(&mut out);
-        // It may have been closed already.
+        request.encode(&mut out);
+        // The server may have closed the connection already.
         let _ = client.writing().write_all(&out).await;
         client.session = ConnectResponse::decode(client.frame().await?).unwrap();
-        client.zxid = greeting.last_zxid_seen;
+        client.zxid = request.last_zxid_seen;
         Some(client)
     }
 
@@ -104,23 +104,23 @@ impl Client {
         self.writing.as_mut().expect("it can write")
     }
 
-    /// Lets go of the half that writes, so that another task can.
+    /// Gives the writing half to another task.
     pub(super) fn split(mut self) -> (Self, OwnedWriteHalf) {
         let writing = self.writing.take().expect("it can write");
         (self, writing)
     }
 
-    /// Nothing more will come from this side.
+    /// Closes the writing side.
     pub(super) async fn stop_writing(&mut self) {
         self.writing().shutdown().await.unwrap();
     }
 
-    /// Writes for as long as the server takes it in; whether it took all of it.
+    /// Writes for as long as the server reads. Returns whether everything was written.
     pub(super) async fn try_write(&mut self, bytes: &[u8], within: Duration) -> bool {
         matches!(timeout(within, self.writing().write_all(bytes)).await, Ok(Ok(())))
     }
 
-    /// The next frame; none if the connection is closed.
+    /// The next frame; `None` if the connection is closed.
     async fn frame(&mut self) -> Option<Bytes> {
         loop {
             if let Some(Inbound::Frame(frame)) = self.decoder.next_inbound().unwrap() {
@@ -134,28 +134,28 @@ impl Client {
         }
     }
 
-    /// The next thing that comes; none if the connection is closed.
-    pub(super) async fn hear(&mut self) -> Option<Heard> {
+    /// The next reply or event; `None` if the connection is closed.
+    pub(super) async fn receive(&mut self) -> Option<Received> {
         let (header, body) = ReplyHeader::split(self.frame().await?).unwrap();
         if header.is_notification() {
             let event = WatcherEvent::decode(body).unwrap();
-            return Some(Heard::Event { zxid: header.zxid, kind: event.event_type, path: event.path });
+            return Some(Received::Event { zxid: header.zxid, kind: event.event_type, path: event.path });
         }
         self.zxid = self.zxid.max(header.zxid);
         let answer = match header.error {
             0 => Ok(body),
             number => Err(ErrorCode::from_number(number).unwrap()),
         };
-        Some(Heard::Answer { xid: header.xid, zxid: header.zxid, answer })
+        Some(Received::Answer { xid: header.xid, zxid: header.zxid, answer })
     }
 
-    /// Whether the server closes the connection, whatever it says before.
+    /// Waits until the server closes the connection, ignoring what it sends before.
     pub(super) async fn is_closed(&mut self) -> bool {
-        while self.hear().await.is_some() {}
+        while self.receive().await.is_some() {}
         true
     }
 
-    /// Begins a request and gives its number.
+    /// Sends a request and returns its xid.
     pub(super) async fn send(&mut self, request: &Request) -> i32 {
         let mut out = BytesMut::new();
         let xid = self.encode(request, &mut out);
@@ -163,7 +163,7 @@ impl Client {
         xid
     }
 
-    /// Appends a request to what is to be sent.
+    /// Encodes a request without sending it and returns its xid.
     pub(super) fn encode(&mut self, request: &Request, out: &mut BytesMut) -> i32 {
         let xid = request.reserved_xid().unwrap_or(self.next_xid);
         self.next_xid += 1;
@@ -171,13 +171,13 @@ impl Client {
         xid
     }
 
-    /// The next answer, which must be to this request. Events before it are kept.
+    /// The next reply, which must be to this request. Events before it are kept.
     pub(super) async fn answer(&mut self, xid: i32, operation: OpCode) -> Result<Reply, ErrorCode> {
         loop {
-            match self.hear().await.expect("the connection stands") {
-                Heard::Event { kind, path, .. } => self.events.push_back((kind, path)),
-                Heard::Answer { xid: of, answer, .. } => {
-                    assert_eq!(of, xid, "answers come in the order of the requests");
+            match self.receive().await.expect("the connection stands") {
+                Received::Event { kind, path, .. } => self.events.push_back((kind, path)),
+                Received::Answer { xid: of, answer, .. } => {
+                    assert_eq!(of, xid, "replies come in the order of the requests");
                     return answer.map(|body| Reply::decode(operation, body).unwrap());
                 }
             }
@@ -189,7 +189,7 @@ impl Client {
         self.answer(xid, OpCode::from_number(request.opcode()).unwrap()).await
     }
 
-    /// The path of a new node.
+    /// Creates a node and returns its path.
     pub(super) async fn create(&mut self, path: &str, flags: i32) -> Result<String, ErrorCode> {
         match self.ask(create(path, b"", flags)).await? {
             Reply::Path(path) => Ok(path),
@@ -223,14 +223,14 @@ impl Client {
         }
     }
 
-    /// The next event, waited for.
+    /// Waits for the next event.
     pub(super) async fn event(&mut self) -> (EventType, String) {
         if let Some(event) = self.events.pop_front() {
             return event;
         }
-        match self.hear().await.expect("the connection stands") {
-            Heard::Event { kind, path, .. } => (kind, path),
-            other => panic!("an event was to come, and not {other:?}"),
+        match self.receive().await.expect("the connection stands") {
+            Received::Event { kind, path, .. } => (kind, path),
+            other => panic!("expected an event, got {other:?}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Data of nodes, and answers whose order the protocol leaves open, as clients' own suites look at them.
+//! Null data, and replies whose order the protocol leaves open but clients' test suites depend on.
 
 use bytes::Bytes;
 use lockkeeper_api::Data;
@@ -19,11 +19,11 @@ async fn read(client: &mut Client, path: &str) -> Result<Option<Bytes>, ErrorCod
     }
 }
 
-/// At each node of the cluster, through either front end, and within transactions.
+/// At each node of the cluster, over both protocols, and within transactions.
 #[tokio::test]
 async fn null_data_are_read_back_as_null() {
     let cluster = cluster(3).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let null = |path: &str| CreateRequest { path: path.into(), data: None, acl: vec![Acl::open()], flags: 0 };
     let set = |path: &str, data| SetDataRequest { path: path.into(), data, version: -1 };
     client.ask(Request::Create(null("/null"))).await.unwrap();
@@ -41,7 +41,7 @@ async fn null_data_are_read_back_as_null() {
     };
     assert_eq!(results.iter().map(data).collect::<Vec<_>>(), [None, Some(Bytes::new())]);
     for node in 1..3 {
-        let mut other = Client::open(cluster.door(node)).await;
+        let mut other = Client::open(cluster.zookeeper(node)).await;
         other.ask(Request::Sync("/".into())).await.unwrap();
         assert_eq!(
             (read(&mut other, "/null").await, read(&mut other, "/set").await),
@@ -54,11 +54,11 @@ async fn null_data_are_read_back_as_null() {
     assert_eq!((read(&mut client, "/set").await, over_http("/v1/nodes/set").await), (Ok(None), Data::Null));
 }
 
-/// The orders that ZooKeeper 3.8 on OpenJDK 17 gives.
+/// Expected orders are those of ZooKeeper 3.8 on OpenJDK 17.
 #[tokio::test]
 async fn ephemerals_and_identities_come_in_the_order_of_zookeeper() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/e", 0).await.unwrap();
     for number in 0..7 {
         client.create(&format!("/e/n-{number}"), 1).await.unwrap();

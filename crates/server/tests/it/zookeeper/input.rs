@@ -1,4 +1,4 @@
-//! What no client should send, and what one may send that is too much.
+//! Malformed input, and valid input in excess of limits.
 
 use std::time::Duration;
 
@@ -8,31 +8,31 @@ use lockkeeper_zookeeper::{Acl, ErrorCode, Id, MultiReadOp, OpCode, Permissions,
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
+use super::admin_commands::word;
 use super::client::{Client, create, get};
-use super::words::word;
 use super::{cluster, cluster_with, until};
 
 #[tokio::test]
 async fn garbage_ends_its_connection_and_nothing_else() {
     let cluster = cluster(1).await;
-    let mut bystander = Client::open(cluster.door(0)).await;
+    let mut bystander = Client::open(cluster.zookeeper(0)).await;
     let frames: [&[u8]; 6] = [
         &[0xff; 64],                                   // a negative length
         &[0x7f, 0xff, 0xff, 0xff],                     // far too long
         &[0, 0, 0, 0],                                 // empty
         &[0, 0, 0, 3, 1, 2, 3],                        // no header
         b"GET / HTTP/1.1\r\nHost: lockkeeper\r\n\r\n", // another protocol
-        &[0, 0, 0, 44, 0, 0, 0, 0],                    // breaks off
+        &[0, 0, 0, 44, 0, 0, 0, 0],                    // incomplete
     ];
     for frame in frames {
-        for greeted in [false, true] {
-            if greeted {
-                let mut client = Client::open(cluster.door(0)).await;
+        for connected in [false, true] {
+            if connected {
+                let mut client = Client::open(cluster.zookeeper(0)).await;
                 client.write(frame).await;
                 client.stop_writing().await;
                 assert!(client.is_closed().await, "{frame:?}");
             } else {
-                let mut stream = TcpStream::connect(cluster.door(0)).await.unwrap();
+                let mut stream = TcpStream::connect(cluster.zookeeper(0)).await.unwrap();
                 tokio::io::AsyncWriteExt::write_all(&mut stream, frame).await.unwrap();
                 tokio::io::AsyncWriteExt::shutdown(&mut stream).await.unwrap();
                 let mut rest = Vec::new();
@@ -45,12 +45,12 @@ async fn garbage_ends_its_connection_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
+async fn invalid_requests_are_answered_and_the_connection_stays_open() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let unknown = client.send(&Request::Unknown { opcode: 4711 }).await;
     assert_eq!(client.answer(unknown, OpCode::Ping).await, Err(ErrorCode::Unimplemented));
-    // A body that ends in its middle.
+    // A truncated body.
     let mut frame = BytesMut::new();
     frame.put_slice(&[0, 0, 0, 12]);
     frame.put_i32(77);
@@ -73,9 +73,9 @@ async fn what_cannot_be_done_is_answered_and_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn half_a_mebibyte_is_kept_and_two_are_not_taken_in() {
+async fn half_a_mebibyte_is_stored_and_two_are_refused() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let data = vec![7_u8; 512 * 1024];
     client.ask(create("/half", &data, 0)).await.unwrap();
     assert_eq!(client.data("/half").await.unwrap(), data);
@@ -83,14 +83,14 @@ async fn half_a_mebibyte_is_kept_and_two_are_not_taken_in() {
     client.encode(&create("/two", &vec![7; 2 << 20], 0), &mut out);
     client.try_write(&out, Duration::from_secs(5)).await;
     assert!(client.is_closed().await);
-    let mut other = Client::open(cluster.door(0)).await;
+    let mut other = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(other.exists("/two", false).await, Err(ErrorCode::NoNode));
 }
 
 #[tokio::test]
-async fn a_short_request_for_a_great_deal_is_refused() {
+async fn a_short_request_for_a_large_reply_is_refused() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.ask(create("/big", &vec![7; 512 * 1024], 0)).await.unwrap();
     let read = |count| {
         let part = || MultiReadOp::GetData(PathWatch { path: "/big".into(), watch: false });
@@ -111,19 +111,19 @@ async fn a_short_request_for_a_great_deal_is_refused() {
 }
 
 #[tokio::test]
-async fn who_watches_more_than_is_allowed_is_told_and_cut_off_only_where_nobody_would_look() {
+async fn too_many_watches_are_refused_and_in_set_watches_close_the_connection() {
     let cluster = cluster_with(1, |config| config.zookeeper.watches_per_connection = 10).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     for number in 0..10 {
         client.exists(&format!("/w{number}"), true).await.unwrap_err();
     }
     let watched = client.exists("/w0", true).await;
-    assert!(matches!(watched, Err(ErrorCode::NoNode)), "it has that one");
+    assert!(matches!(watched, Err(ErrorCode::NoNode)), "it has that watch already");
     for one_more in [PathWatch { path: "/one-more".into(), watch: true }, PathWatch { path: "/".into(), watch: true }] {
         assert_eq!(client.ask(Request::Exists(one_more)).await, Err(ErrorCode::OperationTimeout));
     }
     let read = client.exists("/", false).await;
-    assert!(read.is_ok(), "it goes on");
+    assert!(read.is_ok(), "the connection stays open");
     client.create("/w3", 0).await.unwrap();
     assert_eq!(client.events.len(), 1);
     client.exists("/one-more", true).await.unwrap_err();
@@ -138,28 +138,28 @@ async fn who_watches_more_than_is_allowed_is_told_and_cut_off_only_where_nobody_
 }
 
 #[tokio::test]
-async fn so_many_connections_come_from_one_address_and_no_more() {
+async fn connections_per_address_are_limited() {
     let cluster = cluster(1).await;
     let mut inside = Vec::new();
     for _ in 0..60 {
-        inside.push(Client::open(cluster.door(0)).await);
+        inside.push(Client::open(cluster.zookeeper(0)).await);
     }
     let mut outside = Vec::new();
     for _ in 0..940 {
-        outside.push(TcpStream::connect(cluster.door(0)).await.unwrap());
+        outside.push(TcpStream::connect(cluster.zookeeper(0)).await.unwrap());
     }
     for stream in &mut outside {
-        assert!(matches!(stream.read(&mut [0; 8]).await, Ok(0) | Err(_)), "closed without a word");
+        assert!(matches!(stream.read(&mut [0; 8]).await, Ok(0) | Err(_)), "closed without a reply");
     }
     for client in &mut inside {
         client.exists("/", false).await.unwrap();
     }
     inside.pop();
-    until(async || Client::try_open(cluster.door(0)).await.is_some()).await;
+    until(async || Client::try_open(cluster.zookeeper(0)).await.is_some()).await;
 }
 
 #[tokio::test]
-async fn who_asks_without_end_and_reads_nothing_is_held_back_and_then_cut_off() {
+async fn a_client_that_reads_nothing_is_held_back_and_then_disconnected() {
     let unread = 4 << 20;
     let cluster = cluster_with(1, |config| {
         config.zookeeper.max_unread_bytes = unread;
@@ -167,9 +167,9 @@ async fn who_asks_without_end_and_reads_nothing_is_held_back_and_then_cut_off() 
         config.limits.write_timeout_ms = 2_000;
     })
     .await;
-    let mut bystander = Client::open(cluster.door(0)).await;
+    let mut bystander = Client::open(cluster.zookeeper(0)).await;
     bystander.ask(create("/big", &vec![1; 10_000], 0)).await.unwrap();
-    let mut greedy = Client::open(cluster.door(0)).await;
+    let mut greedy = Client::open(cluster.zookeeper(0)).await;
     let mut out = BytesMut::new();
     for _ in 0..100_000 {
         greedy.encode(&get("/big", false), &mut out);
@@ -177,19 +177,19 @@ async fn who_asks_without_end_and_reads_nothing_is_held_back_and_then_cut_off() 
     // A gigabyte of answers.
     greedy.try_write(&out, Duration::from_secs(60)).await;
     bystander.create("/meanwhile", 0).await.unwrap();
-    // The bystander and whoever asks for the word.
-    until(async || word(cluster.door(0), "srvr").await.contains("\nConnections: 2\n")).await;
+    // The bystander and the connection of `srvr` itself.
+    until(async || word(cluster.zookeeper(0), "srvr").await.contains("\nConnections: 2\n")).await;
     let mut answers = 0;
-    while greedy.hear().await.is_some() {
+    while greedy.receive().await.is_some() {
         answers += 1;
     }
     assert!(answers < 50_000, "{answers} answers waited for it");
 }
 
 #[tokio::test]
-async fn who_asks_a_great_deal_and_reads_gets_all_of_it() {
+async fn a_client_with_many_requests_that_reads_gets_all_replies() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/n", 0).await.unwrap();
     let mut out = BytesMut::new();
     let mut asked = Vec::new();
@@ -214,7 +214,7 @@ async fn who_asks_a_great_deal_and_reads_gets_all_of_it() {
 #[tokio::test]
 async fn many_watches_are_set_again_at_once() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let paths: Vec<String> = (0..5_000).map(|number| format!("/missing-{number}")).collect();
     let again = SetWatchesRequest {
         relative_zxid: client.zxid,

@@ -1,4 +1,4 @@
-//! A member is replaced: where the new one is reached, and what it is, is known to every node and to ZooKeeper's clients.
+//! After a member is replaced, every node and ZooKeeper's clients know the new member's addresses and role.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::cluster::{Member, Role, Status};
@@ -12,7 +12,7 @@ use crate::harness::{Cluster, Running, adjust_for_tests, eventually, spawn};
 
 const MEMBERS: &str = "/v1/cluster/members";
 
-/// Three nodes whose file says where ZooKeeper's clients reach them.
+/// Three nodes with the addresses of their ZooKeeper frontends in the configuration.
 async fn three() -> Cluster {
     cluster_with(3, |config| {
         for id in 1..=3_u16 {
@@ -24,7 +24,7 @@ async fn three() -> Cluster {
     .await
 }
 
-/// A node that is to join. Where it is reached is said with the change of the membership, not by its file.
+/// A node that will join. Its addresses come with the membership change, not from its configuration.
 fn joining(cluster: &Cluster, id: u64) -> Running {
     let mut config = Config::new("test", id).with_peer(id, "127.0.0.1:1", "127.0.0.1:1");
     for (node, number) in cluster.nodes.iter().zip(1..) {
@@ -46,8 +46,8 @@ async fn member(node: &Running, id: u64) -> Option<Member> {
     status(node).await.members.into_iter().find(|member| member.node_id == id)
 }
 
-/// What ZooKeeper's clients are told of the members, one line each.
-async fn shown(node: &Running) -> Vec<String> {
+/// The client addresses in `/zookeeper/config`.
+async fn configured_addresses(node: &Running) -> Vec<String> {
     let mut client = Client::open(node.zookeeper.unwrap()).await;
     let data = client.data("/zookeeper/config").await.unwrap_or_default();
     let lines = String::from_utf8(data.to_vec()).unwrap();
@@ -60,7 +60,7 @@ async fn change(node: &Running, method: Method, path: &str, body: Option<Value>)
 }
 
 #[tokio::test]
-async fn a_new_member_is_reached_where_it_is_said_to_be_and_shown_as_what_it_is() {
+async fn every_node_knows_a_new_members_addresses_and_role() {
     let mut cluster = three().await;
     let gone = cluster.nodes.pop().unwrap();
     change(&cluster, Method::DELETE, "/v1/cluster/members/3", None).await;
@@ -72,19 +72,19 @@ async fn a_new_member_is_reached_where_it_is_said_to_be_and_shown_as_what_it_is(
     });
     change(&cluster, Method::POST, MEMBERS, Some(body.clone())).await;
     new.ready().await;
-    assert_eq!(status(&new).await.role, Some(Role::Learner), "it serves, and does not vote");
+    assert_eq!(status(&new).await.role, Some(Role::Learner), "it serves but does not vote");
     assert_eq!(status(&cluster).await.role, Some(Role::Voter));
-    assert_eq!(shown(&cluster).await.len(), 2, "ZooKeeper's clients are told of voters");
+    assert_eq!(configured_addresses(&cluster).await.len(), 2, "ZooKeeper's clients see only voters");
 
-    // At once: it is waited for.
+    // At once: promoting waits until the learner has caught up.
     change(&cluster, Method::POST, "/v1/cluster/members/4/promote", None).await;
     for node in cluster.nodes.iter().chain([&new]) {
-        eventually("every node knows it, and where it is reached", async || {
+        eventually("every node to know the new member's addresses", async || {
             let known = member(node, 4).await;
             known.is_some_and(|known| {
                 let reached = (known.client_address.as_deref(), known.zookeeper_address.as_deref());
                 known.role == Role::Voter && reached == (Some(client), Some(zookeeper))
-            }) && shown(node).await == ["127.0.0.1:20001", "127.0.0.1:20002", zookeeper]
+            }) && configured_addresses(node).await == ["127.0.0.1:20001", "127.0.0.1:20002", zookeeper]
         })
         .await;
     }
@@ -92,7 +92,7 @@ async fn a_new_member_is_reached_where_it_is_said_to_be_and_shown_as_what_it_is(
     let first = member(&new, 1).await.unwrap();
     assert_eq!(first.client_address, Some(cluster.nodes[0].client.to_string()), "the new one knows the old ones");
 
-    // Said anew: what is left out stays.
+    // Adding it again keeps the fields that are left out.
     let moved = json!({ "node_id": 4, "peer_address": new.peer.to_string(), "client_address": "e.example:7001" });
     change(&cluster, Method::POST, MEMBERS, Some(moved)).await;
     let known = member(&cluster, 4).await.unwrap();
@@ -107,16 +107,16 @@ async fn a_new_member_is_reached_where_it_is_said_to_be_and_shown_as_what_it_is(
 }
 
 #[tokio::test]
-async fn who_is_promoted_too_early_stays_a_learner_and_it_is_said_why() {
+async fn a_member_promoted_too_early_stays_a_learner_and_the_error_says_why() {
     let cluster = three().await;
-    // Nobody is there.
+    // No node runs at this address.
     let body = json!({ "node_id": 9, "peer_address": "127.0.0.1:1" });
     change(&cluster, Method::POST, MEMBERS, Some(body)).await;
     let problem =
         cluster.post("/v1/cluster/members/9/promote", None, json!(null)).await.problem(Code::MembershipConflict);
     assert!(problem.detail.contains("still a learner") && problem.detail.contains("try again"), "{problem}");
     for node in &cluster.nodes {
-        eventually("a learner, and not in step", async || {
+        eventually("the member to be a learner that is not synced", async || {
             let known = member(node, 9).await;
             known.is_some_and(|known| known.role == Role::Learner && known.synced != Some(true))
         })

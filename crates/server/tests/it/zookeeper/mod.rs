@@ -1,4 +1,4 @@
-//! ZooKeeper's front door, as its clients meet it: real sockets, frames written and read one by one.
+//! The ZooKeeper frontend over real sockets, with frames written and read one by one.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use lockkeeper_server::Config;
 use crate::harness::{Cluster, PATIENCE};
 
 mod access;
+mod admin_commands;
 mod bounds;
 mod client;
 mod data;
@@ -18,9 +19,8 @@ mod ownership;
 mod queues;
 mod sessions;
 mod trouble;
-mod words;
 
-/// Nodes with this front door. Ticks are short, so that sessions can end within a test.
+/// Nodes with a ZooKeeper frontend. Ticks are short, so that sessions can expire within a test.
 async fn cluster(nodes: u64) -> Cluster {
     cluster_with(nodes, |_| {}).await
 }
@@ -35,17 +35,17 @@ async fn cluster_with(nodes: u64, adjust: impl Fn(&mut Config)) -> Cluster {
 }
 
 impl Cluster {
-    /// Where clients of this protocol connect.
-    fn door(&self, node: usize) -> SocketAddr {
-        self.nodes[node].zookeeper.expect("the door is open")
+    /// Address of a node's ZooKeeper frontend.
+    fn zookeeper(&self, node: usize) -> SocketAddr {
+        self.nodes[node].zookeeper.expect("zookeeper.listen is set")
     }
 }
 
-/// Asks until it is so.
-async fn until(mut so: impl AsyncFnMut() -> bool) {
+/// Polls until the condition holds.
+async fn until(mut holds: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
-    while !so().await {
-        assert!(began.elapsed() < PATIENCE, "it was to be so by now");
+    while !holds().await {
+        assert!(began.elapsed() < PATIENCE, "the condition does not hold in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,19 +1,19 @@
-//! Answers in the order of the requests, and no change before the event that announces it.
+//! Replies keep the order of the requests, and no change is visible before the event that announces it.
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::request::{AddWatchRequest, PathVersion, PathWatch, SetDataRequest, WatchesRequest};
 use lockkeeper_zookeeper::{ErrorCode, EventType, MultiOp, MultiResult, OpCode, Reply, Request};
 
-use super::client::{Client, Heard, get, set};
+use super::client::{Client, Received, get, set};
 use super::{cluster, cluster_with};
 
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 
 #[tokio::test]
-async fn reads_and_writes_of_one_connection_are_answered_in_turn() {
+async fn reads_and_writes_of_one_connection_are_answered_in_order() {
     let cluster = cluster(3).await;
     for node in 0..3 {
-        let mut client = Client::open(cluster.door(node)).await;
+        let mut client = Client::open(cluster.zookeeper(node)).await;
         let _ = client.create("/n", 0).await;
         let mut out = BytesMut::new();
         let mut asked = Vec::new();
@@ -25,7 +25,9 @@ async fn reads_and_writes_of_one_connection_are_answered_in_turn() {
         client.write(&out).await;
         let mut zxid = 0;
         for (xid, data) in asked {
-            let Some(Heard::Answer { xid: of, zxid: at, answer }) = client.hear().await else { panic!("an answer") };
+            let Some(Received::Answer { xid: of, zxid: at, answer }) = client.receive().await else {
+                panic!("an answer")
+            };
             assert_eq!(of, xid);
             assert!(at >= zxid, "zxids do not go back");
             zxid = at;
@@ -40,10 +42,10 @@ async fn reads_and_writes_of_one_connection_are_answered_in_turn() {
 }
 
 #[tokio::test]
-async fn an_event_comes_before_any_answer_that_reveals_the_change() {
+async fn an_event_comes_before_any_reply_that_reveals_the_change() {
     let cluster = cluster(3).await;
-    let mut writer = Client::open(cluster.door(0)).await;
-    let mut reader = Client::open(cluster.door(1)).await;
+    let mut writer = Client::open(cluster.zookeeper(0)).await;
+    let mut reader = Client::open(cluster.zookeeper(1)).await;
     writer.create("/w", 0).await.unwrap();
     let reply = reader.ask(Request::Sync("/w".into())).await.unwrap();
     assert_eq!(reply, Reply::Path("/w".into()));
@@ -51,7 +53,7 @@ async fn an_event_comes_before_any_answer_that_reveals_the_change() {
         let data = round.to_string();
         reader.ask(get("/w", true)).await.unwrap();
         writer.set("/w", data.as_bytes()).await.unwrap();
-        // Asks without a pause until the change shows: the event must have come by then.
+        // Reads without a pause until the change shows: the event must have come by then.
         loop {
             let seen = reader.data("/w").await.unwrap();
             if seen == data.as_bytes() {
@@ -65,9 +67,9 @@ async fn an_event_comes_before_any_answer_that_reveals_the_change() {
 }
 
 #[tokio::test]
-async fn a_client_hears_its_own_changes_before_their_answers() {
+async fn a_client_gets_events_of_its_own_changes_before_the_replies() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.exists("/own", true).await.unwrap_err();
     client.create("/own", 0).await.unwrap();
     assert_eq!(client.events.pop_front(), Some((EventType::NodeCreated, "/own".into())));
@@ -79,18 +81,18 @@ async fn a_client_hears_its_own_changes_before_their_answers() {
 }
 
 #[tokio::test]
-async fn persistent_watches_go_on_until_they_are_removed() {
+async fn persistent_watches_fire_until_they_are_removed() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/p", 0).await.unwrap();
     let recursive = Request::AddWatch(AddWatchRequest { path: "/p".into(), mode: 1 });
     assert_eq!(client.ask(recursive).await, Ok(Reply::Error(0)));
     client.create("/p/a", 0).await.unwrap();
     client.set("/p/a", b"1").await.unwrap();
     client.delete("/p/a").await.unwrap();
-    let heard: Vec<_> = client.events.drain(..).collect();
+    let received: Vec<_> = client.events.drain(..).collect();
     let expected = [EventType::NodeCreated, EventType::NodeDataChanged, EventType::NodeDeleted];
-    assert_eq!(heard, expected.map(|kind| (kind, "/p/a".to_owned())), "never a list");
+    assert_eq!(received, expected.map(|kind| (kind, "/p/a".to_owned())), "never a list");
     let watch = |watcher_type| WatchesRequest { path: "/p".into(), watcher_type };
     assert_eq!(client.ask(Request::CheckWatches(watch(5))).await, Ok(Reply::Empty));
     assert_eq!(client.ask(Request::CheckWatches(watch(4))).await, Err(ErrorCode::NoWatcher));
@@ -101,16 +103,16 @@ async fn persistent_watches_go_on_until_they_are_removed() {
 }
 
 #[tokio::test]
-async fn a_multi_is_one_change_and_a_failed_one_is_none() {
+async fn a_multi_is_one_change_and_a_failed_one_changes_nothing() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/m", 0).await.unwrap();
     let set = |data: &'static [u8], version| {
         MultiOp::SetData(SetDataRequest { path: "/m".into(), data: Some(Bytes::from_static(data)), version })
     };
     let check = |version| MultiOp::Check(PathVersion { path: "/m".into(), version });
     let Ok(Reply::Multi(done)) = client.ask(Request::Multi(vec![set(b"1", 0), check(1), set(b"2", 1)])).await else {
-        panic!("it takes place: each operation sees those before it")
+        panic!("the multi succeeds: each operation sees those before it")
     };
     let stats: Vec<_> = done
         .iter()
@@ -122,7 +124,7 @@ async fn a_multi_is_one_change_and_a_failed_one_is_none() {
     assert_eq!(stats.len(), 2);
     assert_eq!(stats[0].1, stats[1].1, "one zxid");
     let Ok(Reply::Multi(failed)) = client.ask(Request::Multi(vec![set(b"3", 2), check(9), set(b"4", 3)])).await else {
-        panic!("its failure stands among the results")
+        panic!("the failure is among the results")
     };
     assert_eq!(failed, MultiResult::of_failure(3, 1, ErrorCode::BadVersion));
     assert_eq!(client.data("/m").await.unwrap(), "2");
@@ -131,9 +133,9 @@ async fn a_multi_is_one_change_and_a_failed_one_is_none() {
 #[tokio::test]
 async fn sync_is_a_barrier() {
     let cluster = cluster(3).await;
-    let mut writer = Client::open(cluster.door(0)).await;
+    let mut writer = Client::open(cluster.zookeeper(0)).await;
     writer.create("/s", 0).await.unwrap();
-    let mut readers = [Client::open(cluster.door(1)).await, Client::open(cluster.door(2)).await];
+    let mut readers = [Client::open(cluster.zookeeper(1)).await, Client::open(cluster.zookeeper(2)).await];
     for round in 0..100 {
         let data = round.to_string();
         writer.set("/s", data.as_bytes()).await.unwrap();
@@ -147,9 +149,9 @@ async fn sync_is_a_barrier() {
 #[tokio::test]
 async fn linearizable_reads_need_no_barrier() {
     let cluster = cluster_with(3, |config| config.zookeeper.linearizable_reads = true).await;
-    let mut writer = Client::open(cluster.door(0)).await;
+    let mut writer = Client::open(cluster.zookeeper(0)).await;
     writer.create("/l", 0).await.unwrap();
-    let mut readers = [Client::open(cluster.door(1)).await, Client::open(cluster.door(2)).await];
+    let mut readers = [Client::open(cluster.zookeeper(1)).await, Client::open(cluster.zookeeper(2)).await];
     for round in 0..200 {
         let data = round.to_string();
         writer.set("/l", data.as_bytes()).await.unwrap();
@@ -162,7 +164,7 @@ async fn linearizable_reads_need_no_barrier() {
 #[tokio::test]
 async fn what_lies_below_is_counted_and_listed() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     for path in ["/c", "/c/a", "/c/b", "/c/a/x"] {
         client.create(path, 0).await.unwrap();
     }
@@ -179,7 +181,7 @@ async fn what_lies_below_is_counted_and_listed() {
 #[tokio::test]
 async fn sequences_are_the_directorys_and_an_empty_prefix_is_one() {
     let cluster = cluster(1).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/q", 0).await.unwrap();
     assert_eq!(client.create("/q/a-", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/a-0000000000");
     assert_eq!(client.create("/q/", EPHEMERAL_SEQUENTIAL).await.unwrap(), "/q/0000000001");

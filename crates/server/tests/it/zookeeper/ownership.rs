@@ -1,4 +1,5 @@
-//! What belongs to a session or to the service, tried by every way in: HTTP, transactions, ZooKeeper's protocol and its multi.
+//! Nodes of other sessions and of the service are protected on every path: HTTP, transactions, ZooKeeper's protocol and
+//! its multi.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::{Acquired, Lock};
@@ -16,7 +17,7 @@ const EPHEMERAL_SEQUENTIAL: i32 = 3;
 const PERSISTENT_SEQUENTIAL: i32 = 2;
 const SUPER_DIGEST: &str = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=";
 
-/// Somebody holds lock `x`.
+/// Acquires lock `x`.
 async fn held(cluster: &Cluster) -> Acquired {
     let session = cluster.session(60_000).await;
     cluster.post("/v1/locks/x/acquire", Some(&session.credential), json!({"label": "holder"})).await.json()
@@ -41,12 +42,12 @@ async fn first_failure(client: &mut Client, op: MultiOp) -> ErrorCode {
 }
 
 #[tokio::test]
-async fn without_the_right_to_force_nobody_breaks_a_lock_whatever_the_way_in() {
+async fn without_the_right_to_force_nobody_breaks_a_lock_on_any_path() {
     let cluster = cluster_with(1, |config| config.admin.allow_force_release = false).await;
     let grant = held(&cluster).await;
     let other = cluster.session(60_000).await;
     let stranger = Some(other.credential.as_str());
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let at = format!("/v1/nodes{}", grant.path);
     for credential in [None, stranger] {
         cluster.call(Method::DELETE, &at, credential, None).await.problem(Code::Forbidden);
@@ -69,7 +70,7 @@ async fn without_the_right_to_force_nobody_breaks_a_lock_whatever_the_way_in() {
     assert!(cluster.verify("x", grant.token).await.held);
     let lock: Lock = cluster.get("/v1/locks/x").await.json();
     assert_eq!(lock.holders[0].label, "holder");
-    // Its own session may: as Curator's and kazoo's do over their connections.
+    // Its own session may, as Curator's and kazoo's do.
     let own =
         client.create("/locks/x/_c_8f14e45f-ceea-467f-a0b1-c8e5d3f90ab1-lock-", EPHEMERAL_SEQUENTIAL).await.unwrap();
     client.set(&own, b"renamed").await.unwrap();
@@ -77,10 +78,10 @@ async fn without_the_right_to_force_nobody_breaks_a_lock_whatever_the_way_in() {
 }
 
 #[tokio::test]
-async fn with_the_right_to_force_a_deletion_is_a_forced_release_and_nothing_more_is_allowed() {
+async fn the_right_to_force_allows_only_deletion_as_a_forced_release() {
     let cluster = cluster(1).await;
     let grant = held(&cluster).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let forced = async || -> u64 {
         let figures = cluster.get("/metrics").await.text;
         let line = figures.lines().find(|line| line.starts_with("lockkeeper_forced_releases_total "));
@@ -93,16 +94,16 @@ async fn with_the_right_to_force_a_deletion_is_a_forced_release_and_nothing_more
     cluster.post("/v1/nodes/locks/x/lock-", None, over_http).await.problem(Code::BadRequest);
     let before = forced().await;
     client.delete(&grant.path).await.unwrap();
-    assert!(forced().await > before, "it is counted, and told to the audit log with it");
+    assert!(forced().await > before, "it is counted and written to the audit log");
     assert!(!cluster.verify("x", grant.token).await.held);
 }
 
 #[tokio::test]
-async fn the_tops_of_the_services_trees_are_the_super_users() {
+async fn the_roots_of_the_services_trees_belong_to_the_super_user() {
     let cluster = cluster_with(1, |config| config.admin.super_digest = SUPER_DIGEST.into()).await;
-    let mut eve = Client::open(cluster.door(0)).await;
+    let mut eve = Client::open(cluster.zookeeper(0)).await;
     let eves = list("digest", "eve:x", Permissions::ALL);
-    // Whoever makes them first makes them open.
+    // The first to create them creates them open.
     let create = CreateRequest { path: "/locks".into(), data: None, acl: vec![eves.clone()], flags: 0 };
     eve.ask(Request::Create(create)).await.unwrap();
     for path in ["/", "/locks"] {
@@ -112,8 +113,8 @@ async fn the_tops_of_the_services_trees_are_the_super_users() {
     cluster.call(Method::DELETE, "/v1/nodes/locks", None, None).await.problem(Code::Forbidden);
     let grant = held(&cluster).await;
     assert!(cluster.verify("x", grant.token).await.held);
-    // The super user may, and what they say of the root is not said of locks and gates.
-    let mut root = Client::open(cluster.door(0)).await;
+    // The super user may. The root's ACL does not apply to locks and gates.
+    let mut root = Client::open(cluster.zookeeper(0)).await;
     root.ask(super::access::auth("super:superpw")).await.unwrap();
     root.ask(set_acl("/", list("digest", "ops:x", Permissions::ALL))).await.unwrap();
     assert_eq!(eve.create("/more", 0).await, Err(ErrorCode::NoAuth));
@@ -125,11 +126,11 @@ async fn the_tops_of_the_services_trees_are_the_super_users() {
 }
 
 #[tokio::test]
-async fn gates_are_made_and_changed_by_their_own_calls_alone() {
+async fn gates_are_created_and_changed_only_by_their_own_calls() {
     let cluster = cluster_with(1, |config| config.admin.allow_force_release = false).await;
     let begun = cluster.post("/v1/gates/pay/begin", None, json!({"fingerprint": "f"})).await;
     assert_eq!(begun.status, StatusCode::OK, "{}", begun.text);
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     assert_eq!(client.delete("/gates/pay").await, Err(ErrorCode::NoAuth));
     assert_eq!(client.set("/gates/pay", b"x").await, Err(ErrorCode::NoAuth));
     assert_eq!(client.create("/gates/forged", 0).await, Err(ErrorCode::NoAuth));
@@ -142,11 +143,11 @@ async fn gates_are_made_and_changed_by_their_own_calls_alone() {
         .problem(Code::GateNotPending);
 }
 
-/// A lock's directory that is bob's to read, and everybody's to stand in.
+/// Only bob may read the lock's directory; everybody may queue in it.
 #[tokio::test]
-async fn whoever_may_not_read_a_lock_is_not_told_who_holds_it() {
+async fn the_holder_is_hidden_from_those_who_may_not_read_the_lock() {
     let cluster = cluster(1).await;
-    let mut bob = Client::open(cluster.door(0)).await;
+    let mut bob = Client::open(cluster.zookeeper(0)).await;
     bob.ask(super::access::auth("bob:pw")).await.unwrap();
     for path in ["/locks", "/locks/secret"] {
         bob.create(path, CONTAINER).await.unwrap();
@@ -171,22 +172,22 @@ async fn whoever_may_not_read_a_lock_is_not_told_who_holds_it() {
     let request = cluster.request(Method::GET, "/v1/locks/secret/deep").basic_auth("bob", Some("pw"));
     let lock: Lock = Got::of(request.send().await.unwrap()).await.json();
     assert_eq!(lock.holders[0].label, "alices payroll");
-    // It gives back what is its own.
+    // The session may release its own lock.
     let released =
         cluster.post("/v1/locks/secret/deep/release", Some(&session.credential), json!({"token": held.token}));
     assert_eq!(released.await.status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn clients_that_do_not_see_each_other_do_not_share_a_queue() {
+async fn clients_with_incompatible_names_do_not_share_a_queue() {
     let cluster = cluster(1).await;
     held(&cluster).await;
-    let mut kazoo = Client::open(cluster.door(0)).await;
+    let mut kazoo = Client::open(cluster.zookeeper(0)).await;
     let own = "8f14e45fceea467fa0b1c8e5d3f90ab2__lock__";
     assert_eq!(kazoo.create(&format!("/locks/x/{own}"), EPHEMERAL_SEQUENTIAL).await, Err(ErrorCode::BadArguments));
     let c_recipe = kazoo.create("/locks/x/x-0000000000000007-", EPHEMERAL_SEQUENTIAL).await;
     assert_eq!(c_recipe, Err(ErrorCode::BadArguments));
-    // The other way round.
+    // The other direction: kazoo is in the queue first.
     kazoo.create("/locks/k", CONTAINER).await.unwrap();
     let node = kazoo.create(&format!("/locks/k/{own}"), EPHEMERAL_SEQUENTIAL).await.unwrap();
     let session = cluster.session(60_000).await;
@@ -207,6 +208,6 @@ async fn foreign_names_can_be_allowed() {
     };
     let cluster = cluster_with(1, allow).await;
     held(&cluster).await;
-    let mut kazoo = Client::open(cluster.door(0)).await;
+    let mut kazoo = Client::open(cluster.zookeeper(0)).await;
     kazoo.create("/locks/x/8f14e45fceea467fa0b1c8e5d3f90ab2__lock__", EPHEMERAL_SEQUENTIAL).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! One queue for clients of both doors.
+//! One queue for clients of both protocols.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::locks::Acquired;
@@ -12,14 +12,14 @@ const CONTAINER: i32 = 4;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 
 #[tokio::test]
-async fn clients_of_both_doors_stand_in_one_queue() {
+async fn clients_of_both_protocols_share_one_queue() {
     let cluster = cluster(3).await;
-    let mut curator = Client::open(cluster.door(1)).await;
-    let mut kazoo = Client::open(cluster.door(2)).await;
+    let mut curator = Client::open(cluster.zookeeper(1)).await;
+    let mut kazoo = Client::open(cluster.zookeeper(2)).await;
     for path in ["/locks", "/locks/shared"] {
         let _ = curator.create(path, CONTAINER).await;
     }
-    // First Curator's, then a native one, then kazoo's with Curator's name.
+    // In order: Curator, a native client, kazoo with Curator's naming.
     let first = curator.create("/locks/shared/_c_8f14e45f-ceea-467f-a0b1-c8e5d3f90ab1-lock-", EPHEMERAL_SEQUENTIAL);
     let first = first.await.unwrap();
     let session = cluster.session(10_000).await;

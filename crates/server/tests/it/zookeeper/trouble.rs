@@ -1,4 +1,4 @@
-//! Nodes go, leaders change; sessions, watches and the order of answers stay.
+//! Sessions, watches and the order of replies survive stopped nodes and changes of leader.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -17,8 +17,8 @@ use crate::peer_link::PeerLink;
 #[tokio::test]
 async fn watches_are_set_again_elsewhere_without_a_gap() {
     let mut cluster = cluster(3).await;
-    let mut watcher = Client::open(cluster.door(2)).await;
-    let mut writer = Client::open(cluster.door(0)).await;
+    let mut watcher = Client::open(cluster.zookeeper(2)).await;
+    let mut writer = Client::open(cluster.zookeeper(0)).await;
     for path in ["/set", "/gone", "/still", "/parent"] {
         writer.create(path, 0).await.unwrap();
     }
@@ -31,12 +31,12 @@ async fn watches_are_set_again_elsewhere_without_a_gap() {
     let seen = watcher.zxid;
     cluster.nodes.remove(2).stop().await.unwrap();
     assert!(watcher.is_closed().await);
-    // What it misses on the way.
+    // Changes that the watcher misses.
     writer.set("/set", b"2").await.unwrap();
     writer.delete("/gone").await.unwrap();
     writer.create("/new", 0).await.unwrap();
     writer.create("/parent/child", 0).await.unwrap();
-    let mut watcher = Client::resume(cluster.door(1), &watcher.session, seen).await.unwrap();
+    let mut watcher = Client::resume(cluster.zookeeper(1), &watcher.session, seen).await.unwrap();
     watcher.ask(Request::Sync("/".into())).await.unwrap();
     let again = SetWatchesRequest {
         relative_zxid: seen,
@@ -60,13 +60,13 @@ async fn watches_are_set_again_elsewhere_without_a_gap() {
     assert_eq!(watcher.event().await, (EventType::NodeCreated, "/never".into()));
 }
 
-/// A replica that was sent a snapshot does not know what happened on the way, and says so by letting go of its clients.
+/// A replica that received a snapshot does not know the events it skipped, so it disconnects its clients.
 #[tokio::test]
 async fn no_watch_is_missed_when_a_node_skips_ahead() {
     let ways = [PeerLink::new().await, PeerLink::new().await, PeerLink::new().await];
     let cluster = cluster_with(3, |config| {
         (config.storage.snapshot_every_entries, config.storage.keep_entries) = (100, 0);
-        // Nobody pings here: the sessions must outlast it all.
+        // Without pings, the sessions must outlast the test.
         config.zookeeper.tick_ms = 10_000;
         ways.iter().zip(1..).for_each(|(way, node)| way.lead_to(node, config));
     })
@@ -74,11 +74,11 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
     let view: serde_json::Value = cluster.get("/v1/cluster").await.json();
     let leader = usize::try_from(view["leader"].as_u64().unwrap()).unwrap() - 1;
     let behind = (leader + 1) % 3;
-    let mut writer = Client::greet(cluster.door(leader), &new_session(200_000)).await.unwrap();
+    let mut writer = Client::connect(cluster.zookeeper(leader), &new_session(200_000)).await.unwrap();
     for path in ["/set", "/gone", "/still", "/else"] {
         writer.create(path, 0).await.unwrap();
     }
-    let mut watcher = Client::greet(cluster.door(behind), &new_session(200_000)).await.unwrap();
+    let mut watcher = Client::connect(cluster.zookeeper(behind), &new_session(200_000)).await.unwrap();
     watcher.ask(Request::Sync("/".into())).await.unwrap();
     let watched = ["/set", "/gone", "/still"];
     for path in watched {
@@ -91,7 +91,7 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
         view[which].as_u64().unwrap_or_default()
     };
     let last = index(behind, "last_log_index").await;
-    // What is on its way to the node keeps the log for a while; it holds nothing that is watched.
+    // Replication under way to the node keeps the log for a while; these entries change no watched node.
     eventually("the log to be cut", async || {
         for _ in 0..20 {
             writer.set("/else", b"").await.unwrap();
@@ -102,11 +102,11 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
     writer.set("/set", b"2").await.unwrap();
     writer.delete("/gone").await.unwrap();
     ways[behind].open();
-    assert_eq!(watcher.hear().await, None, "it is told nothing, for what came first is not known");
+    assert_eq!(watcher.receive().await, None, "no event is sent, since the first one is unknown");
     // It may skip ahead more than once.
     eventually("the node to catch up", async || cluster.nodes[behind].get("/v1/nodes/set").await.status.is_success())
         .await;
-    let mut watcher = Client::resume(cluster.door(behind), &watcher.session, seen).await.unwrap();
+    let mut watcher = Client::resume(cluster.zookeeper(behind), &watcher.session, seen).await.unwrap();
     watcher.ask(Request::Sync("/".into())).await.unwrap();
     let again = SetWatchesRequest {
         relative_zxid: seen,
@@ -123,7 +123,7 @@ async fn no_watch_is_missed_when_a_node_skips_ahead() {
 }
 
 #[tokio::test]
-async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
+async fn a_membership_change_fires_the_watch_on_the_configuration() {
     let cluster = cluster_with(3, |config| {
         for id in 1..=3_u16 {
             if let Some(peer) = config.peers.get_mut(&id.to_string()) {
@@ -132,7 +132,7 @@ async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
         }
     })
     .await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let asked = client.ask(get("/zookeeper/config", true)).await.unwrap();
     let Reply::Data { data, .. } = asked else { panic!("data") };
     let shown = String::from_utf8(data.unwrap().to_vec()).unwrap();
@@ -144,13 +144,13 @@ async fn the_members_are_shown_and_who_watches_is_told_when_they_change() {
     assert_eq!(std::str::from_utf8(&shown).unwrap().matches(":participant;").count(), 2);
 }
 
-/// What has gone out and what has come back of a pipeline.
+/// Counts of requests sent and answered in a pipeline.
 #[derive(Default)]
 struct Pipeline {
     sent: AtomicUsize,
     answered: AtomicUsize,
     enough: AtomicBool,
-    /// `sent` is final; what it counts last goes out after this.
+    /// `sent` is final. The last requests are written after this is set.
     ended: AtomicBool,
 }
 
@@ -159,7 +159,7 @@ impl Pipeline {
         self.sent.load(Ordering::SeqCst).saturating_sub(self.answered.load(Ordering::SeqCst))
     }
 
-    /// Sets without a pause until it is enough.
+    /// Sends sets without a pause until `enough`.
     async fn write(&self, mut writing: OwnedWriteHalf) -> OwnedWriteHalf {
         const PIECE: usize = 50;
         loop {
@@ -178,7 +178,7 @@ impl Pipeline {
         }
     }
 
-    /// Reads all answers: each in its turn, and each change made once.
+    /// Reads all replies, which must come in order, each change applied once.
     async fn read(&self, client: &mut Client) {
         loop {
             let number = self.answered.load(Ordering::SeqCst);
@@ -201,7 +201,7 @@ fn xid_of(number: usize) -> i32 {
 #[tokio::test]
 async fn a_leader_change_in_mid_pipeline_is_a_pause() {
     let cluster = cluster(3).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/n", 0).await.unwrap();
     let session = client.session.clone();
     let (mut client, writing) = client.split();
@@ -216,7 +216,7 @@ async fn a_leader_change_in_mid_pipeline_is_a_pause() {
     };
     let (writing, (), ()) = tokio::join!(pipeline.write(writing), pipeline.read(&mut client), change_leaders);
     drop((client, writing));
-    let mut client = Client::resume(cluster.door(1), &session, 0).await.unwrap();
+    let mut client = Client::resume(cluster.zookeeper(1), &session, 0).await.unwrap();
     client.ask(Request::Sync("/n".into())).await.unwrap();
     let last = pipeline.sent.load(Ordering::SeqCst) - 1;
     assert_eq!(client.data("/n").await.unwrap(), last.to_string());
@@ -236,13 +236,13 @@ async fn hand_over(cluster: &crate::harness::Cluster) {
     .await;
 }
 
-/// Of what four clients send at once, a node that lets one change wait refuses most. They never hear of it.
+/// A node whose queue holds one change refuses most of what four clients send at once. The clients never notice.
 #[tokio::test]
-async fn at_a_node_with_too_much_to_do_changes_wait_in_their_turn() {
+async fn at_an_overloaded_node_changes_wait_in_order() {
     let cluster = cluster_with(1, |config| config.limits.queued_changes = 1).await;
     let mut crowd = Vec::new();
     for number in 0..4 {
-        let mut client = Client::open(cluster.door(0)).await;
+        let mut client = Client::open(cluster.zookeeper(0)).await;
         let path = client.create(&format!("/crowded-{number}"), 0).await.unwrap();
         crowd.push((client, path));
     }
@@ -253,10 +253,11 @@ async fn at_a_node_with_too_much_to_do_changes_wait_in_their_turn() {
     }
     let figures = cluster.get("/metrics").await.text;
     let held_back = figures.lines().find_map(|line| line.strip_prefix("lockkeeper_zookeeper_held_back_total "));
-    assert!(held_back.is_some_and(|count| count != "0"), "there was never too much to do");
+    assert!(held_back.is_some_and(|count| count != "0"), "the node was never overloaded");
 }
 
-/// Sends bursts of changes, a read behind each, and the session's end in one piece. Each read must see the change before it and no later one.
+/// Sends bursts of changes with a read after each, then closes the session, all in one write. Each read must see
+/// exactly the changes before it.
 async fn write_read_and_close(mut client: Client, path: String) {
     const CHANGES: i32 = 8;
     let mut out = BytesMut::new();

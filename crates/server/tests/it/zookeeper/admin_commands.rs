@@ -1,4 +1,4 @@
-//! Four-letter words, as monitoring tools ask for them.
+//! Four-letter commands of monitoring tools.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::client::Client;
 use super::{cluster_with, until};
 use crate::harness::Cluster;
 
-/// The answer to a word.
+/// The reply to a four-letter command.
 pub(super) async fn word(at: SocketAddr, word: &str) -> String {
     let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(word.as_bytes()).await.unwrap();
@@ -20,13 +20,13 @@ pub(super) async fn word(at: SocketAddr, word: &str) -> String {
 }
 
 #[tokio::test]
-async fn words_are_answered_if_they_are_on_the_list() {
+async fn commands_on_the_list_are_answered() {
     let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["*".into()]).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     client.create("/e", 1).await.unwrap();
     client.exists("/e", true).await.unwrap();
     let session = format!("{:#x}", client.session.session_id);
-    let ask = async |asked: &str| word(cluster.door(0), asked).await;
+    let ask = async |asked: &str| word(cluster.zookeeper(0), asked).await;
     assert_eq!(ask("ruok").await, "imok");
     assert_eq!(ask("isro").await, "rw");
     let (srvr, stat) = (ask("srvr").await, ask("stat").await);
@@ -65,14 +65,14 @@ async fn words_are_answered_if_they_are_on_the_list() {
     assert!(ask("wchp").await.contains(&format!("/e\n\t{session}\n")));
 }
 
-/// What monitoring tools take a connection's line apart by.
+/// Monitoring tools parse a connection's line by these names.
 #[tokio::test]
-async fn each_connection_is_told_with_its_last_operation() {
+async fn each_connection_is_listed_with_its_last_operation() {
     let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["cons".into()]).await;
-    let mut client = Client::open(cluster.door(0)).await;
+    let mut client = Client::open(cluster.zookeeper(0)).await;
     let session = format!("sid={:#x}", client.session.session_id);
     let mine = async || -> std::collections::BTreeMap<String, String> {
-        let cons = word(cluster.door(0), "cons").await;
+        let cons = word(cluster.zookeeper(0), "cons").await;
         let line = cons.lines().find(|line| line.contains(&session)).unwrap_or_else(|| panic!("{cons}"));
         let fields = line.trim_end_matches(')').split_once('(').unwrap().1;
         fields.split(',').map(|field| field.split_once('=').unwrap()).map(|(k, v)| (k.into(), v.into())).collect()
@@ -96,22 +96,22 @@ async fn each_connection_is_told_with_its_last_operation() {
 }
 
 #[tokio::test]
-async fn a_word_that_is_not_on_the_list_says_so() {
+async fn a_command_not_on_the_list_is_refused() {
     let cluster = cluster_with(1, |config| config.zookeeper.words = vec!["ruok".into()]).await;
-    let answer = word(cluster.door(0), "wchp").await;
+    let answer = word(cluster.zookeeper(0), "wchp").await;
     assert_eq!(answer, "wchp is not executed because it is not in the whitelist.\n");
 }
 
 #[tokio::test]
-async fn the_leader_tells_how_many_follow_it() {
+async fn the_leader_reports_its_synced_followers() {
     let mut cluster = cluster_with(3, |_| {}).await;
     let followed_by = async |cluster: &Cluster, count: usize| {
         let key = format!("zk_synced_followers\t{count}\n");
         for (number, node) in cluster.nodes.iter().enumerate() {
             let status: Status = node.get("/v1/cluster").await.json();
-            let told = status.members.iter().filter(|member| member.synced == Some(true)).count();
-            // Itself as well.
-            if status.leading && told == count + 1 && word(cluster.door(number), "mntr").await.contains(&key) {
+            let synced = status.members.iter().filter(|member| member.synced == Some(true)).count();
+            // The status counts the leader itself too.
+            if status.leading && synced == count + 1 && word(cluster.zookeeper(number), "mntr").await.contains(&key) {
                 return Some(number);
             }
         }

@@ -1,5 +1,4 @@
-//! What is counted: a connection's requests by operation, looked up once for each; how long answers took, and what each connection was
-//! answered last, for monitoring tools.
+//! Figures for monitoring tools: requests by operation, latencies, and each connection's last reply.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -9,12 +8,12 @@ use lockkeeper_zookeeper::{OpCode, RequestHeader};
 use metrics::Counter;
 use parking_lot::Mutex;
 
-/// The counters of one connection, by the number of the operation.
+/// Counters of one connection's requests by opcode. Each is looked up in the registry once.
 #[derive(Default)]
-pub(super) struct Requests(HashMap<i32, Counter>);
+pub(super) struct RequestCounters(HashMap<i32, Counter>);
 
-impl Requests {
-    /// Counts a request. Numbers that nobody knows are counted together.
+impl RequestCounters {
+    /// Counts a request. Unknown opcodes share one counter.
     pub(super) fn count(&mut self, header: RequestHeader) {
         let operation = header.operation();
         let number = if operation.is_some() { header.opcode } else { i32::MIN };
@@ -27,7 +26,7 @@ impl Requests {
     }
 }
 
-/// How long answers took since the node started: from a request's last byte to when its answer could be sent.
+/// Latency of replies since the node started: from a request's last byte to when its reply is queued.
 #[derive(Debug)]
 pub(super) struct Latency {
     count: AtomicU64,
@@ -52,7 +51,7 @@ impl Latency {
         self.most_us.fetch_max(us, Ordering::Relaxed);
     }
 
-    /// Least, mean and most, in milliseconds; zeroes before the first.
+    /// Least, mean and most, in milliseconds; zeroes before the first reply.
     pub(super) fn ms(&self) -> (u64, f64, u64) {
         match self.count.load(Ordering::Relaxed) {
             0 => (0, 0.0, 0),
@@ -65,15 +64,14 @@ impl Latency {
     }
 }
 
-/// What is counted since these clients are served.
+/// Counts since the frontend started.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// First frames that were greetings.
-    pub(super) greeted: AtomicU64,
-    /// Connections that were closed without an answer: too many from one address, or a client ahead of this replica.
+    /// First frames that were connect requests.
+    pub(super) connect_requests: AtomicU64,
+    /// Connections closed without a reply: too many from one address, or a client ahead of this replica.
     pub(super) rejected: AtomicU64,
-    /// Credentials that proved nothing.
-    pub(super) wrong_credentials: AtomicU64,
+    pub(super) auth_failures: AtomicU64,
     pub(super) bytes_received: AtomicU64,
 }
 
@@ -82,49 +80,47 @@ impl Counts {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// By ZooKeeper's names.
+    /// Values under ZooKeeper's names.
     pub(super) fn figures(&self) -> [(&'static str, String); 4] {
         [
-            ("zk_connection_request_count", &self.greeted),
+            ("zk_connection_request_count", &self.connect_requests),
             ("zk_connection_rejected", &self.rejected),
-            ("zk_auth_failed_count", &self.wrong_credentials),
+            ("zk_auth_failed_count", &self.auth_failures),
             ("zk_bytes_received_count", &self.bytes_received),
         ]
         .map(|(name, count)| (name, count.load(Ordering::Relaxed).to_string()))
     }
 }
 
-/// What a connection was answered last, as the word `cons` tells it.
+/// A connection's last reply, as the command `cons` shows it.
 #[derive(Debug)]
-pub(super) struct LastAnswer {
+pub(super) struct LastReply {
     pub(super) latency: Latency,
     zxid: AtomicI64,
     operation: Mutex<Operation>,
 }
 
-/// The last operation that was answered.
+/// The operation that was answered last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operation {
     /// ZooKeeper's abbreviation.
     pub(super) name: &'static str,
-    /// Its number, if it was one of the client's own: pings, watches set anew and credentials have none.
+    /// The latest xid that the client chose; pings, setWatches and auth have reserved ones.
     pub(super) xid: Option<i32>,
-    /// How long it took.
     pub(super) took_ms: u64,
-    /// When it was answered, in milliseconds since these clients are served.
+    /// When it was answered, in milliseconds since the frontend started.
     pub(super) at_ms: u64,
 }
 
-impl Default for LastAnswer {
+impl Default for LastReply {
     fn default() -> Self {
         let operation = Operation { name: "NA", xid: None, took_ms: 0, at_ms: 0 };
         Self { latency: Latency::default(), zxid: AtomicI64::new(-1), operation: Mutex::new(operation) }
     }
 }
 
-impl LastAnswer {
-    /// The zxid that an answer carries.
-    pub(super) fn carries(&self, zxid: i64) {
+impl LastReply {
+    pub(super) fn set_zxid(&self, zxid: i64) {
         self.zxid.store(zxid, Ordering::Relaxed);
     }
 
@@ -132,13 +128,12 @@ impl LastAnswer {
         self.zxid.load(Ordering::Relaxed)
     }
 
-    /// A request was answered.
-    pub(super) fn record(&self, (opcode, xid): (i32, i32), took: Duration, since_served: Duration) {
+    pub(super) fn record(&self, (opcode, xid): (i32, i32), took: Duration, since_start: Duration) {
         self.latency.record(took);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let mut operation = self.operation.lock();
         let xid = if xid >= 0 { Some(xid) } else { operation.xid };
-        *operation = Operation { name: abbreviation(opcode), xid, took_ms: ms(took), at_ms: ms(since_served) };
+        *operation = Operation { name: abbreviation(opcode), xid, took_ms: ms(took), at_ms: ms(since_start) };
     }
 
     pub(super) fn operation(&self) -> Operation {
@@ -146,7 +141,7 @@ impl LastAnswer {
     }
 }
 
-/// ZooKeeper's names of operations for people (reference: `FinalRequestProcessor.processRequest`).
+/// ZooKeeper's abbreviations of operations (reference: `FinalRequestProcessor.processRequest`).
 fn abbreviation(opcode: i32) -> &'static str {
     match OpCode::from_number(opcode) {
         Some(OpCode::Ping) => "PING",
@@ -190,9 +185,10 @@ mod tests {
         }
         assert_eq!(latency.ms(), (1, 4.0, 8));
     }
+
     #[test]
     fn pings_leave_the_number_of_the_last_request() {
-        let last = LastAnswer::default();
+        let last = LastReply::default();
         assert_eq!((last.operation().name, last.operation().xid, last.zxid()), ("NA", None, -1));
         last.record((4, 7), Duration::from_millis(3), Duration::from_secs(1));
         last.record((11, -2), Duration::from_millis(1), Duration::from_secs(2));
