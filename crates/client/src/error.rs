@@ -64,6 +64,15 @@ impl Error {
         }
     }
 
+    /// The error for a refusal by the cluster; the end of the own session is a loss.
+    pub(crate) fn from_problem(problem: Problem, of_own_session: bool) -> Self {
+        match problem.code {
+            Code::SessionExpired if of_own_session => Self::Lost(problem.detail),
+            Code::UnknownOutcome => Self::UnknownOutcome(problem.detail),
+            _ => Self::Refused(Box::new(problem)),
+        }
+    }
+
     pub(crate) fn refused(code: Code, detail: impl Into<String>) -> Self {
         Self::Refused(Box::new(Problem::new(code, detail)))
     }

@@ -13,6 +13,7 @@ use tokio::time::sleep;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Tried};
+use crate::lease::hedge_after;
 use crate::stream::StreamHandle;
 
 /// How a round of keepalives ended.
@@ -23,11 +24,6 @@ pub(crate) enum RoundOutcome {
     Over(String),
     /// Nobody acknowledged.
     Failed(String),
-}
-
-/// How long to wait for one endpoint before the next is asked as well.
-pub(crate) fn hedge_after(timeout: Duration) -> Duration {
-    (timeout / 12).clamp(Duration::from_millis(20), Duration::from_millis(500))
 }
 
 /// Where a round sends a keepalive.
@@ -41,9 +37,9 @@ enum KeepaliveTarget {
 
 /// The stream first, where there is one, and the endpoint that serves it last; otherwise the ring from the preferred endpoint on.
 fn targets(client: &Client) -> VecDeque<KeepaliveTarget> {
-    let count = client.endpoints.all().len();
+    let count = client.context.endpoints.all().len();
     let up = client.stream.as_ref().and_then(|stream| Some((stream.up()?, stream.messages_received())));
-    let first = up.map_or(client.endpoints.preferred(), |((index, _), _)| index + 1);
+    let first = up.map_or(client.context.endpoints.preferred(), |((index, _), _)| index + 1);
     let stream =
         up.map(|((_, generation), messages_received)| KeepaliveTarget::Stream { generation, messages_received });
     stream.into_iter().chain((0..count).map(|step| KeepaliveTarget::Http((first + step) % count))).collect()
@@ -70,7 +66,7 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
             Some((target, sent, answer)) = asked.next() => match answer {
                 Ok(timeout) => {
                     if let KeepaliveTarget::Http(index) = target {
-                        client.endpoints.prefer(index);
+                        client.context.endpoints.prefer(index);
                         abandon_stream(client, first, refused, "another endpoint answered a keepalive, and it did not");
                     }
                     return RoundOutcome::Acknowledged { sent, timeout };
@@ -112,7 +108,7 @@ async fn ask(
     let sent = Moment::now();
     let answer = match (target, &client.stream) {
         (KeepaliveTarget::Http(index), _) => {
-            let kept = client.keepalive_at(client.endpoints.at(index), limit).await;
+            let kept = client.keepalive_at(client.context.endpoints.at(index), limit).await;
             kept.map(|kept| Duration::from_millis(kept.timeout_ms.into()))
         }
         (KeepaliveTarget::Stream { .. }, Some(stream)) => over_stream(stream, limit).await,
@@ -140,17 +136,4 @@ fn unanswered(why: &str) -> Error {
 fn says_over(error: &Error) -> bool {
     let code = error.code();
     matches!(error, Error::Lost(_)) || matches!(code, Some(Code::SessionExpired | Code::WrongSecret | Code::NotFound))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hedging_leaves_room_for_a_third_endpoint_before_the_next_renewal() {
-        for timeout_ms in [500, 2_000, 10_000, 60_000] {
-            let timeout = Duration::from_millis(timeout_ms);
-            assert!(hedge_after(timeout) * 3 < timeout / 3);
-        }
-    }
 }

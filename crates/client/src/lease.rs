@@ -15,6 +15,11 @@ pub fn safety_margin(timeout: Duration) -> Duration {
     (timeout / 10).min(LARGEST_MARGIN)
 }
 
+/// How long to wait for one endpoint before the next is asked as well.
+pub(crate) fn hedge_after(timeout: Duration) -> Duration {
+    (timeout / 12).clamp(Duration::from_millis(20), Duration::from_millis(500))
+}
+
 /// The last acknowledged keepalive and what follows from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
@@ -86,6 +91,14 @@ mod tests {
         assert_eq!(lease.expires_at(), at(5_000));
         lease.acknowledged(at(2_100), Duration::from_secs(6));
         assert_eq!(lease.expires_at(), at(8_100));
+    }
+
+    #[test]
+    fn hedging_leaves_room_for_a_third_endpoint_before_the_next_renewal() {
+        for timeout_ms in [500, 2_000, 10_000, 60_000] {
+            let timeout = Duration::from_millis(timeout_ms);
+            assert!(hedge_after(timeout) * 3 < timeout / 3);
+        }
     }
 
     #[test]

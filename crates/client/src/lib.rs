@@ -9,14 +9,15 @@
 
 mod client;
 mod clock;
+mod context;
 mod endpoints;
 mod error;
 pub mod fencing;
 mod keepalive;
 mod lease;
-mod liveness;
 pub mod locks;
 pub mod recipes;
+mod request_spec;
 mod retry;
 mod routes;
 mod session;
@@ -25,8 +26,9 @@ mod stream;
 mod transport;
 mod watch;
 
-pub use client::{Client, Options};
+pub use client::Client;
 pub use clock::Moment;
+pub use context::Options;
 pub use endpoints::{Endpoint, EndpointError};
 pub use error::{Error, Tried};
 pub use lease::safety_margin;

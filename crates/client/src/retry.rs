@@ -1,11 +1,13 @@
-//! One call from its first try to its end: which failures lead to the next endpoint, and when the outcome is unknown.
+//! Who retries a call: each failed attempt leads to the next endpoint, to a pause, or to the end of the call.
 //!
-//! A try that was not sent, or was answered with a transient code, certainly changed nothing. A try that was sent and not
-//! answered may have: it is repeated only if the request is safe to repeat (it reads, or its session and request id make
-//! the cluster give the first answer again), and it is reported as unknown otherwise.
+//! An attempt that was not sent, or was answered with a transient code, certainly changed nothing. An attempt that was
+//! sent and not answered may have changed something. It is repeated only if the request is safe to repeat: it only
+//! reads, or the cluster gives the first answer again because it knows the session and the request id. Otherwise the
+//! outcome is reported as unknown.
 //!
-//! A request id is acknowledged, so that the cluster may forget it, only if no attempt under it has an unknown outcome: what a frozen node or a slow
-//! network still holds may reach the cluster at any time, and must then find its id remembered (promise P9).
+//! A request id is acknowledged, so that the cluster may forget it, only if no attempt under it has an unknown outcome:
+//! a request that a frozen node or a slow network still holds may reach the cluster at any time, and the cluster must
+//! then remember its id (promise P9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +15,116 @@ use std::time::Duration;
 use bytes::Bytes;
 use lockkeeper_api::{Code, Problem};
 use rand::Rng;
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::{Error, Tried};
-use crate::stream::{Reply, SENT, StreamHandle, StreamOutcome};
-use crate::transport::{AttemptOutcome, RequestSpec, RetryPolicy};
+use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::stream::{DetachedRequest, Reply, SENT, StreamHandle, StreamOutcome};
+use crate::transport::{AttemptOutcome, decode};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before a detached request is sent again after the cluster could not serve it.
+const PAUSE_OF_DETACHED: Duration = Duration::from_millis(100);
+/// Pause before a detached request is retried after an outage that outlasted [`Options::patience`](crate::Options).
+const PAUSE_IN_OUTAGE: Duration = Duration::from_millis(500);
+/// A detached request is given up after this time; no session lives that long without a keepalive.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 
-/// What the attempts so far amount to.
+impl Client {
+    /// Sends a request until there is an answer, a refusal, or no patience left: over the session's stream where there
+    /// is one, otherwise over HTTP.
+    pub(crate) async fn call<T: DeserializeOwned>(&self, spec: &RequestSpec) -> Result<T, Error> {
+        let (endpoint, bytes) = self.call_under(spec, self.request_id(spec), None).await?;
+        decode(&endpoint, &bytes)
+    }
+
+    /// The same under an id that the caller keeps, to find out later what became of the request.
+    pub(crate) async fn call_as<T: DeserializeOwned>(&self, spec: &RequestSpec, request_id: Uuid) -> Result<T, Error> {
+        let (endpoint, bytes) = self.call_under(spec, Some(request_id), None).await?;
+        decode(&endpoint, &bytes)
+    }
+
+    /// A new request id, for requests that are repeated under one.
+    fn request_id(&self, spec: &RequestSpec) -> Option<Uuid> {
+        (spec.retry == RetryPolicy::ByRequestId && self.context.identity.is_some()).then(Uuid::new_v4)
+    }
+
+    /// `earlier` says why the request may have been carried out already, where an earlier call under the same request
+    /// id ended without knowing.
+    async fn call_under(
+        &self,
+        spec: &RequestSpec,
+        request_id: Option<Uuid>,
+        earlier: Option<String>,
+    ) -> Result<(Endpoint, Bytes), Error> {
+        RetryLoop::new(self, spec, request_id, earlier).run().await
+    }
+
+    fn is_streamed(&self, spec: &RequestSpec) -> bool {
+        self.stream.is_some() && spec.as_session && spec.retry != RetryPolicy::Never && !spec.large
+    }
+
+    /// Sends a request without waiting for its outcome, from wherever this is called: also from `drop`. Over a stream
+    /// it goes after all earlier requests and before all later ones. Where no runtime is alive nothing is sent; then
+    /// the session ends, and with it all it owns.
+    pub(crate) fn send_detached(&self, spec: RequestSpec) {
+        let request_id = self.request_id(&spec);
+        let refused = match &self.stream {
+            Some(stream) if self.is_streamed(&spec) => stream.send_detached(spec, request_id),
+            _ => Err(spec),
+        };
+        if let Err(spec) = refused {
+            let client = self.clone();
+            self.context.spawn(async move { client.retry_until_decided(&spec, request_id, None).await });
+        }
+    }
+
+    /// Sends a request that no caller waits for until the cluster has decided. What a session owns outlives an outage
+    /// that is shorter than the session's timeout, so this goes on through an outage too. `earlier` as for
+    /// [`call_under`](Self::call_under).
+    async fn retry_until_decided(&self, spec: &RequestSpec, request_id: Option<Uuid>, mut earlier: Option<String>) {
+        let give_up_at = Instant::now() + LONGEST_OUTAGE;
+        while let Err(error) = self.call_under(spec, request_id, earlier.clone()).await {
+            tracing::debug!(%error, target = spec.target, "detached request failed");
+            if Instant::now() >= give_up_at {
+                return;
+            }
+            match error {
+                Error::UnknownOutcome(why) => earlier = Some(why),
+                // A proxy's page says nothing about the cluster, nor about the request's outcome there.
+                Error::NotLockkeeper { .. } => earlier = Some(error.to_string()),
+                Error::Unreachable { .. } => {}
+                Error::Refused(_) | Error::Lost(_) => return,
+            }
+            sleep(PAUSE_IN_OUTAGE.mul_f64(jitter())).await;
+        }
+    }
+
+    /// The same client, sending its session's requests over a new stream. `timeout` is the session's.
+    pub(crate) fn with_stream(self, timeout: Duration) -> Self {
+        let http_only = self.clone();
+        let retry_detached = move |stream: &Arc<StreamHandle>, request: DetachedRequest| {
+            let client = Self { stream: Some(stream.clone()), ..http_only.clone() };
+            http_only.context.spawn(async move {
+                sleep(PAUSE_OF_DETACHED).await;
+                client.retry_until_decided(&request.spec, request.request_id, request.outcome_unknown).await;
+            });
+        };
+        let stream = StreamHandle::start(&self.context, timeout, Box::new(retry_detached));
+        Self { stream: Some(stream), ..self }
+    }
+}
+
+/// The result of the attempts so far.
 #[derive(Default)]
 struct Attempts {
     tried: Vec<Tried>,
-    /// Some try may have taken effect.
+    /// Why some attempt may have taken effect.
     outcome_unknown: Option<String>,
     in_this_round: usize,
 }
@@ -55,8 +150,8 @@ impl Attempts {
     }
 }
 
-/// A call that is under way.
-pub(crate) struct RetryLoop<'a> {
+/// One call, from its first attempt to its end.
+struct RetryLoop<'a> {
     client: &'a Client,
     spec: &'a RequestSpec,
     request_id: Option<Uuid>,
@@ -65,72 +160,66 @@ pub(crate) struct RetryLoop<'a> {
     attempts: Attempts,
     pause: Duration,
     /// Over HTTP, even where there is a stream.
-    plain: bool,
+    over_http: bool,
 }
 
-/// What is left to do after a try.
+/// What follows from an attempt.
 enum NextStep {
     Done(Result<(Endpoint, Bytes), Error>),
-    /// This endpoint is of no use at the moment.
+    /// Try the next endpoint: the one at this index cannot serve.
     MoveOn {
         index: usize,
         retry_after: Option<Duration>,
     },
-    /// The same way again, after a pause.
+    /// Try the same way again after a pause.
     Again {
         retry_after: Option<Duration>,
     },
-    /// At once over HTTP.
+    /// Try over HTTP at once.
     OverHttp,
 }
 
 impl<'a> RetryLoop<'a> {
-    /// A call that goes over the session's stream where there is one, unless it is to be `plain`. `earlier` says why it may have
-    /// taken place already, where an earlier call under the same request id has ended without knowing.
-    pub(crate) fn new(
-        client: &'a Client,
-        spec: &'a RequestSpec,
-        request_id: Option<Uuid>,
-        earlier: Option<String>,
-        plain: bool,
-    ) -> Self {
-        let may_repeat = match spec.repeat {
+    fn new(client: &'a Client, spec: &'a RequestSpec, request_id: Option<Uuid>, earlier: Option<String>) -> Self {
+        let may_repeat = match spec.retry {
             RetryPolicy::Always | RetryPolicy::Idempotent => true,
             RetryPolicy::ByRequestId => request_id.is_some(),
             RetryPolicy::Never => false,
         };
-        let give_up_at = Instant::now() + client.options.patience + spec.wait;
+        let give_up_at = Instant::now() + client.context.options.patience + spec.wait;
         let attempts = Attempts { outcome_unknown: earlier, ..Attempts::default() };
-        Self { client, spec, request_id, may_repeat, give_up_at, attempts, pause: FIRST_PAUSE, plain }
+        let over_http = !client.is_streamed(spec);
+        Self { client, spec, request_id, may_repeat, give_up_at, attempts, pause: FIRST_PAUSE, over_http }
     }
 
-    pub(crate) async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
+    async fn run(mut self) -> Result<(Endpoint, Bytes), Error> {
+        let endpoints = &self.client.context.endpoints;
         loop {
-            let stream = self.client.stream.as_ref().filter(|_| !self.plain);
+            let stream = self.client.stream.as_ref().filter(|_| !self.over_http);
             let next = match stream {
                 Some(stream) => {
-                    let asked = stream
-                        .ask(self.spec, self.request_id, self.attempts.outcome_unknown.is_some(), self.give_up_at)
-                        .await;
-                    self.after_stream(stream, asked)
+                    let unknown = self.attempts.outcome_unknown.is_some();
+                    let outcome = stream.send(self.spec, self.request_id, unknown, self.give_up_at).await;
+                    self.after_stream(stream, outcome)
                 }
                 None => {
-                    let index = self.client.endpoints.preferred();
-                    let endpoint = self.client.endpoints.at(index).clone();
-                    let outcome = self.client.attempt(&endpoint, self.spec, self.request_id, self.give_up_at).await?;
+                    let index = endpoints.preferred();
+                    let endpoint = endpoints.at(index).clone();
+                    let attempt = self.client.context.attempt(&endpoint, self.spec, self.request_id, self.give_up_at);
+                    let outcome = attempt.await?;
                     self.after(index, None, outcome)
                 }
             };
             let (all_failed, retry_after) = match next {
                 NextStep::Done(result) => return result,
                 NextStep::OverHttp => {
-                    self.plain = true;
+                    self.over_http = true;
                     continue;
                 }
                 NextStep::Again { retry_after } => (true, retry_after),
                 NextStep::MoveOn { index, retry_after } => {
-                    self.client.endpoints.move_on_from(index);
-                    (self.attempts.in_this_round >= self.client.endpoints.all().len(), retry_after)
+                    endpoints.move_on_from(index);
+                    (self.attempts.in_this_round >= endpoints.all().len(), retry_after)
                 }
             };
             if all_failed {
@@ -147,16 +236,17 @@ impl<'a> RetryLoop<'a> {
         }
     }
 
-    fn after_stream(&mut self, stream: &Arc<StreamHandle>, asked: StreamOutcome) -> NextStep {
-        let reply = match asked {
+    fn after_stream(&mut self, stream: &Arc<StreamHandle>, outcome: StreamOutcome) -> NextStep {
+        let changes = self.spec.retry != RetryPolicy::Always;
+        let reply = match outcome {
             StreamOutcome::Reply { reply, outcome_unknown } => {
-                if outcome_unknown && self.spec.repeat != RetryPolicy::Always {
+                if outcome_unknown && changes {
                     self.attempts.outcome_unknown.get_or_insert_with(|| SENT.to_owned());
                 }
                 reply
             }
             StreamOutcome::GaveUp { sent } => {
-                if sent && self.spec.repeat != RetryPolicy::Always {
+                if sent && changes {
                     self.attempts.outcome_unknown = Some("no answer came over the session's stream in time".into());
                 }
                 stream.tried().into_iter().for_each(|tried| self.attempts.note_tried(tried));
@@ -170,26 +260,26 @@ impl<'a> RetryLoop<'a> {
             }
             Reply::NotLockkeeper { index, why } => self.after(index, None, AttemptOutcome::NotLockkeeper(why)),
             Reply::Unsendable(error) => NextStep::Done(Err(error)),
-            // What only reads does not need the session.
-            Reply::SessionOver(_) if self.spec.repeat == RetryPolicy::Always => NextStep::OverHttp,
+            // A read does not need the session.
+            Reply::SessionOver(_) if !changes => NextStep::OverHttp,
             Reply::SessionOver(why) => NextStep::Done(Err(Error::Lost(why))),
             Reply::UseHttp => NextStep::OverHttp,
         }
     }
 
     fn after(&mut self, index: usize, stream: Option<(&Arc<StreamHandle>, u64)>, outcome: AttemptOutcome) -> NextStep {
-        let endpoint = self.client.endpoints.at(index).clone();
+        let endpoint = self.client.context.endpoints.at(index).clone();
         match outcome {
             AttemptOutcome::Answered(bytes) => {
-                // The stream's driver has noted that already.
-                if self.plain || self.client.stream.is_none() {
+                // An answer over the stream is acknowledged there.
+                if self.over_http || self.client.stream.is_none() {
                     self.acknowledge();
                 }
                 NextStep::Done(Ok((endpoint, bytes)))
             }
             AttemptOutcome::NotLockkeeper(why) => {
-                // Whoever asks next, or this anew, has more hope elsewhere.
-                self.client.endpoints.move_on_from(index);
+                // The next call has a better chance at another endpoint.
+                self.client.context.endpoints.move_on_from(index);
                 NextStep::Done(Err(Error::NotLockkeeper { endpoint: endpoint.to_string(), why }))
             }
             AttemptOutcome::Problem(problem) => self.after_problem(index, endpoint, stream, *problem),
@@ -198,8 +288,8 @@ impl<'a> RetryLoop<'a> {
                 NextStep::MoveOn { index, retry_after: None }
             }
             AttemptOutcome::Unanswered(why) if self.may_repeat => {
-                // A read whose answer is missing leaves nothing open.
-                if self.spec.repeat != RetryPolicy::Always {
+                // An unanswered read has changed nothing.
+                if self.spec.retry != RetryPolicy::Always {
                     self.attempts.outcome_unknown = Some(format!("{endpoint}: {why}"));
                 }
                 self.attempts.note(&endpoint, why);
@@ -209,10 +299,10 @@ impl<'a> RetryLoop<'a> {
         }
     }
 
-    /// The cluster may forget the answer, now that it has come, unless a try is on its way that must find it.
+    /// Lets the cluster forget the answer, unless an attempt is still on its way that must find it.
     fn acknowledge(&self) {
         if self.attempts.outcome_unknown.is_none() {
-            self.client.answered(self.request_id);
+            self.client.context.acknowledge(self.request_id);
         }
     }
 
@@ -227,7 +317,8 @@ impl<'a> RetryLoop<'a> {
         let unknown = problem.code == Code::UnknownOutcome && self.may_repeat;
         if !transient && !unknown {
             self.acknowledge();
-            return NextStep::Done(Err(refusal(problem, self.spec.as_session && self.client.identity.is_some())));
+            let of_own_session = self.spec.as_session && self.client.context.identity.is_some();
+            return NextStep::Done(Err(Error::from_problem(problem, of_own_session)));
         }
         if !transient {
             self.attempts.outcome_unknown = Some(format!("{endpoint}: {problem}"));
@@ -238,8 +329,8 @@ impl<'a> RetryLoop<'a> {
         match stream {
             None => NextStep::MoveOn { index, retry_after },
             Some((stream, generation)) => {
-                // The node has waited as long as it was ready to. Another may be on the other side of whatever it is.
-                if code != Code::Overloaded && self.client.endpoints.all().len() > 1 {
+                // This node waited for the leader as long as it may. Another node may reach the leader.
+                if code != Code::Overloaded && self.client.context.endpoints.all().len() > 1 {
                     stream.abandon(generation, &why);
                 }
                 NextStep::Again { retry_after }
@@ -248,15 +339,7 @@ impl<'a> RetryLoop<'a> {
     }
 }
 
-/// Many callers that failed together should not come back together.
-pub(crate) fn jitter() -> f64 {
+/// A factor for pauses, so that many callers that failed together do not come back together.
+fn jitter() -> f64 {
     rand::rng().random_range(0.5..1.0)
-}
-
-pub(crate) fn refusal(problem: Problem, of_own_session: bool) -> Error {
-    match problem.code {
-        Code::SessionExpired if of_own_session => Error::Lost(problem.detail),
-        Code::UnknownOutcome => Error::UnknownOutcome(problem.detail),
-        _ => Error::Refused(Box::new(problem)),
-    }
 }

@@ -1,9 +1,12 @@
 //! A session that keeps itself alive, and says when it can no longer be relied on.
 //!
-//! A background task sends a keepalive every third of the timeout. What counts is when the last *acknowledged* one was
-//! sent: from then on the clock runs, whatever the network does. When it has run down to the safety margin, the session is
-//! lost, for good: a later answer does not bring it back, because its holder has been told (promise P11).
+//! A background task sends a keepalive every third of the timeout. The session is good for its timeout, counted from
+//! when the last *acknowledged* keepalive was sent, whatever the network does. A safety margin before the end of that
+//! time the session is lost, for good: a later answer does not bring it back, because its holder has been told
+//! (promise P11).
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use lockkeeper_api::Credential;
 use lockkeeper_api::sessions::OpenSession;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::client::Client;
@@ -21,30 +24,30 @@ use crate::keepalive::{RoundOutcome, keepalive_round};
 use crate::lease::Lease;
 use crate::stream::{Renewal, StreamHandle};
 
-/// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
+/// The clock is read at least this often: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 const SHORTEST_NAP: Duration = Duration::from_millis(1);
-/// Pause after a round in which nobody acknowledged.
+/// Pause after a round of keepalives that no endpoint acknowledged.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
-/// How a session talks to the cluster.
+/// How a session's requests reach the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// One connection, the session's stream, for all that it asks and is told; plain HTTP where no endpoint has streams.
+    /// One WebSocket, the session's stream, for requests and events; plain HTTP where no endpoint serves streams.
     #[default]
     Stream,
-    /// One HTTP request for each call. Nobody tells the holder of a lock that it was taken by force.
+    /// One HTTP request for each call. The holder of a lock is not told when its lock is taken away by force.
     Http,
 }
 
 /// How a session is opened.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
-    /// How long it lives without a sign of life; the server clamps it to its limits.
+    /// How long the session lives without a keepalive. The server clamps it to its limits.
     pub timeout: Duration,
-    /// Who this is, for people.
+    /// A name for people who look at sessions.
     pub label: String,
-    /// How it talks to the cluster.
+    /// How its requests reach the cluster.
     pub transport: Transport,
 }
 
@@ -54,22 +57,25 @@ impl Default for SessionOptions {
     }
 }
 
-/// What is known of a session.
+/// The state of a session, as far as the client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionState {
     /// Keepalives are acknowledged.
     Connected,
-    /// None was acknowledged for half the timeout. The session is still sure to live for a while.
+    /// No keepalive was acknowledged for half the timeout. The session is still sure to live for a while.
     RenewalFailing {
-        /// How long, counted from when this was said; [`Session::left`] has it at any time.
+        /// How long, counted from this report; [`Session::left`] gives the time at any moment.
         left: Duration,
     },
-    /// It is over, or cannot be relied on any more. Final.
+    /// The session is over, or cannot be relied on any more. Final.
     Lost {
-        /// Why.
+        /// The reason.
         because: String,
     },
 }
+
+/// Values that other modules keep for a session, one of each type.
+type Extensions = HashMap<TypeId, Arc<dyn Any + Send + Sync>>;
 
 #[derive(Debug)]
 struct SessionShared {
@@ -77,35 +83,34 @@ struct SessionShared {
     lease: Mutex<Lease>,
     state: watch::Sender<SessionState>,
     renewed: watch::Sender<Moment>,
-    /// What its lock handles share.
-    locks: crate::locks::SessionLocks,
+    extensions: Mutex<Extensions>,
 }
 
 impl SessionShared {
-    /// Lost for good, and for the first reason that is given.
-    fn tell_lost(&self, because: &str) {
+    /// Sets the final state. The first reason counts.
+    fn set_lost(&self, because: &str) {
         self.state.send_if_modified(|state| {
-            let news = !matches!(state, SessionState::Lost { .. });
-            if news {
+            let changed = !matches!(state, SessionState::Lost { .. });
+            if changed {
                 *state = SessionState::Lost { because: because.to_owned() };
             }
-            news
+            changed
         });
     }
 }
 
-/// Says that the session is lost however its keepalive task ends: with the runtime on which it was opened, too, while others on another
-/// runtime wait to hear of it.
+/// Marks the session as lost however its keepalive task ends: also with the runtime on which it was opened, while
+/// tasks on another runtime wait for the loss.
 struct LostOnDrop(Arc<SessionShared>);
 
 impl Drop for LostOnDrop {
     fn drop(&mut self) {
-        self.0.tell_lost("nobody renews it any more: it was dropped, or the runtime on which it was opened has ended");
+        self.0.set_lost("nobody renews it any more: it was dropped, or the runtime on which it was opened has ended");
     }
 }
 
-/// An open session; clones are the same session. When the last is dropped, the keepalives stop and it expires;
-/// [`close`](Session::close) ends it at once.
+/// An open session; clones are the same session. When the last clone is dropped, the keepalives stop and the session
+/// expires; [`close`](Session::close) ends it at once.
 #[derive(Clone, Debug)]
 pub struct Session {
     shared: Arc<SessionShared>,
@@ -113,16 +118,17 @@ pub struct Session {
     tasks: Arc<SessionTasks>,
 }
 
-/// What keeps it alive, for as long as somebody has the session.
+/// The tasks that keep the session alive, until its last clone is dropped. A drop cannot wait for them to end;
+/// [`Session::close`] does.
 #[derive(Debug)]
 struct SessionTasks {
-    task: JoinHandle<()>,
+    keepalive: AbortHandle,
     stream: Option<Arc<StreamHandle>>,
 }
 
 impl SessionTasks {
     fn stop(&self) {
-        self.task.abort();
+        self.keepalive.abort();
         if let Some(stream) = &self.stream {
             stream.stop();
         }
@@ -136,14 +142,14 @@ impl Drop for SessionTasks {
 }
 
 impl Session {
-    /// Opens a session and begins to keep it alive on the current runtime. When that runtime ends, the session is lost.
+    /// Opens a session and keeps it alive on the current runtime. When that runtime ends, the session is lost.
     ///
     /// # Errors
     /// See [`Error`].
     pub async fn open(client: &Client, options: &SessionOptions) -> Result<Self, Error> {
         let timeout_ms = u32::try_from(options.timeout.as_millis()).unwrap_or(u32::MAX);
         let open = OpenSession { timeout_ms: Some(timeout_ms), label: Some(options.label.clone()) };
-        // Counting from before the first try can only make the client more careful than it needs to be.
+        // Counting from before the first attempt can only make the client more careful than it needs to be.
         let sent = Moment::now();
         let opened = client.open_session(&open).await?;
         let credential = opened.credential.parse().map_err(|e| Error::NotLockkeeper {
@@ -152,25 +158,27 @@ impl Session {
         })?;
         let lease = Lease::new(sent, Duration::from_millis(opened.timeout_ms.into()));
         let mut client = client.as_session(credential);
-        let stream = (options.transport == Transport::Stream).then(|| StreamHandle::start(&client, lease.timeout()));
-        client.stream = stream.clone();
+        if options.transport == Transport::Stream {
+            client = client.with_stream(lease.timeout());
+        }
+        let stream = client.stream.clone();
         let shared = Arc::new(SessionShared {
             client,
             lease: Mutex::new(lease),
             state: watch::Sender::new(SessionState::Connected),
             renewed: watch::Sender::new(lease.lost_at()),
-            locks: crate::locks::SessionLocks::default(),
+            extensions: Mutex::default(),
         });
-        let tasks = Arc::new(SessionTasks { task: tokio::spawn(keep(LostOnDrop(shared.clone()))), stream });
-        Ok(Self { shared, credential, tasks })
+        let keepalive = shared.client.context.tasks.spawn(keep_alive(LostOnDrop(shared.clone()))).abort_handle();
+        Ok(Self { shared, credential, tasks: Arc::new(SessionTasks { keepalive, stream }) })
     }
 
-    /// Its number.
+    /// The session's id.
     pub fn id(&self) -> u64 {
         self.credential.session_id
     }
 
-    /// What proves it. Whoever has this *is* the session.
+    /// The credential that authenticates the session. A process that has it can act as the session.
     pub fn credential(&self) -> Credential {
         self.credential
     }
@@ -180,12 +188,12 @@ impl Session {
         self.shared.lease.lock().timeout()
     }
 
-    /// A client that speaks for it.
+    /// A client that acts for the session.
     pub fn client(&self) -> &Client {
         &self.shared.client
     }
 
-    /// Follows its state.
+    /// Follows the session's state.
     pub fn state(&self) -> watch::Receiver<SessionState> {
         self.shared.state.subscribe()
     }
@@ -195,7 +203,7 @@ impl Session {
         self.shared.renewed.subscribe()
     }
 
-    /// When it counts as lost if no further keepalive is acknowledged. In the past once it is lost.
+    /// When the session counts as lost if no further keepalive is acknowledged. In the past once it is lost.
     pub fn lost_at(&self) -> Moment {
         match *self.shared.state.borrow() {
             SessionState::Lost { .. } => Moment::from_millis(0),
@@ -203,17 +211,17 @@ impl Session {
         }
     }
 
-    /// Until then the cluster does not give its locks to another, as far as this client knows.
+    /// The cluster does not grant the session's locks to others before this time, as far as this client knows.
     pub fn expires_at(&self) -> Moment {
         self.shared.lease.lock().expires_at()
     }
 
-    /// How long it may be relied on, right now.
+    /// How much longer the session can be relied on.
     pub fn left(&self) -> Duration {
         Moment::now().until(self.lost_at())
     }
 
-    /// Why it is not to be relied on any more, if that is so. Looks at the clock, not only at what its tasks had the time to notice.
+    /// Why the session is lost; `None` if it is not. Reads the clock, since the tasks that report a loss may be late.
     pub(crate) fn loss(&self) -> Option<String> {
         if !self.left().is_zero() {
             return None;
@@ -224,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Completes when it is lost, with the reason.
+    /// Completes, with the reason, when the session is lost.
     pub async fn lost(&self) -> String {
         let mut state = self.state();
         loop {
@@ -232,38 +240,44 @@ impl Session {
                 return because.clone();
             }
             if state.changed().await.is_err() {
-                return "its tasks has stopped".into();
+                return "its keepalive task has stopped".into();
             }
         }
     }
 
-    /// Completes, with the reason, when the cluster tells that the grant with that token is over without having been given
-    /// back: broken by force, or its node was deleted. That the session is lost is for [`lost`](Self::lost) to tell; over
-    /// [`Transport::Http`] nobody tells, and this never completes.
+    /// Completes, with the reason, when the cluster reports that the grant with that token is over without a release:
+    /// it was broken by force, or its node was deleted. Never completes for a session that is lost (see
+    /// [`lost`](Self::lost)), nor over [`Transport::Http`], which has no such reports.
     pub(crate) fn watch_grant(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
-        let told = self.tasks.stream.as_ref().map(|stream| stream.grants.watch(lock, token));
+        let reported = self.tasks.stream.as_ref().map(|stream| stream.lock_loss.watch(lock, token));
         async move {
-            match told {
-                Some(told) => told.await,
+            match reported {
+                Some(reported) => reported.await,
                 None => std::future::pending().await,
             }
         }
     }
 
-    pub(crate) fn session_locks(&self) -> &crate::locks::SessionLocks {
-        &self.shared.locks
+    /// The value of that type that all clones of this session share, for modules that keep state per session.
+    pub(crate) fn extension<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        let mut extensions = self.shared.extensions.lock();
+        let value = extensions.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        // The key is the value's type.
+        value.clone().downcast().unwrap_or_default()
     }
 
-    /// Ends it, with all it owns, in one transaction of the cluster; for all clones.
+    /// Closes the session, for all clones. The cluster deletes all it owns in one transaction. Then waits for the
+    /// session's background tasks to end; in an outage they go on after 3 s.
     ///
     /// # Errors
-    /// See [`Error`]; then it expires by itself within its timeout. That it was gone already is no error.
+    /// See [`Error`]; the session then expires within its timeout. A session that is already gone is no error.
     pub async fn close(&self) -> Result<(), Error> {
-        // Said before the keepalive task can say that it was stopped.
-        self.shared.tell_lost("it was closed");
-        self.tasks.task.abort();
+        // Set before the keepalive task can say that it was stopped.
+        self.shared.set_lost("it was closed");
+        self.tasks.keepalive.abort();
         let closed = self.shared.client.close_session().await;
         self.tasks.stop();
+        self.shared.client.context.join_tasks().await;
         match closed {
             Err(Error::Lost(_)) | Ok(()) => Ok(()),
             Err(other) => Err(other),
@@ -271,13 +285,13 @@ impl Session {
     }
 }
 
-/// The keepalive task: renews, and says what it finds, until the session is lost.
-async fn keep(last_word: LostOnDrop) {
-    let shared = &last_word.0;
-    let mut told = shared.client.stream.as_ref().map(|stream| stream.renewals());
+/// The keepalive task: renews the session and reports its state, until the session is lost.
+async fn keep_alive(lost_on_drop: LostOnDrop) {
+    let shared = &lost_on_drop.0;
+    let mut renewals = shared.client.stream.as_ref().map(|stream| stream.renewals());
     let because = loop {
-        // The handshake of a stream counts, and so does an answer that came over it after its round had been given up.
-        let renewal = told.as_mut().and_then(|told| *told.borrow_and_update());
+        // The handshake of a stream counts too, and so does an answer that comes after its round has ended.
+        let renewal = renewals.as_mut().and_then(|renewals| *renewals.borrow_and_update());
         if let Some((sent, timeout)) = renewal {
             renew(shared, sent, timeout);
         }
@@ -288,16 +302,16 @@ async fn keep(last_word: LostOnDrop) {
             let timeout_ms = lease.timeout().as_millis();
             break format!("no keepalive was acknowledged in time to trust the {timeout_ms} ms timeout further");
         }
-        tell_if_failing(shared, &lease, now);
+        report_if_failing(shared, &lease, now);
         let until_renewal = now.until(lease.renew_at());
         if !until_renewal.is_zero() {
             tokio::select! {
                 () = sleep(until_renewal.min(LONGEST_NAP).max(SHORTEST_NAP)) => continue,
-                () = renewed(&mut told) => continue,
-                because = told_over(shared) => break because,
+                () = renewed(&mut renewals) => continue,
+                because = session_over(shared) => break because,
             }
         }
-        // A round is cut short to tell of trouble and to look at the clock; it is begun again at once.
+        // A round is cut short to report failing renewals and to read the clock; the next begins at once.
         let until_failing = now.until(lease.failing_at());
         let cut = if until_failing.is_zero() { until_lost } else { until_failing.min(until_lost) };
         let attempt = keepalive_round(&shared.client, lease.timeout(), lease.timeout() / 3);
@@ -305,13 +319,13 @@ async fn keep(last_word: LostOnDrop) {
         let attempted = tokio::select! {
             biased;
             attempted = attempt => attempted,
-            () = renewed(&mut told) => continue,
-            because = told_over(shared) => break because,
+            () = renewed(&mut renewals) => continue,
+            because = session_over(shared) => break because,
         };
         match attempted {
             Ok(RoundOutcome::Acknowledged { sent, timeout }) => {
                 if !renew(shared, sent, timeout) {
-                    // What began when the old deadline had passed cannot be taken back.
+                    // A loss that was already reported cannot be taken back.
                     break "a keepalive was acknowledged too late".into();
                 }
             }
@@ -323,10 +337,10 @@ async fn keep(last_word: LostOnDrop) {
             Err(_) => {}
         }
     };
-    shared.tell_lost(&because);
+    shared.set_lost(&because);
 }
 
-/// A keepalive that was sent then is acknowledged. False if that came after the session was lost without it.
+/// Notes that a keepalive sent at `sent` was acknowledged. False if the session was lost before that.
 fn renew(shared: &SessionShared, sent: Moment, timeout: Duration) -> bool {
     let (before, after) = {
         let mut lease = shared.lease.lock();
@@ -340,46 +354,46 @@ fn renew(shared: &SessionShared, sent: Moment, timeout: Duration) -> bool {
     if before != after {
         shared.renewed.send_replace(after);
         shared.state.send_if_modified(|state| {
-            // What is lost stays lost: it may have been closed in this moment.
-            let news = matches!(state, SessionState::RenewalFailing { .. });
-            if news {
+            // A lost session stays lost: it may have been closed at this moment.
+            let changed = matches!(state, SessionState::RenewalFailing { .. });
+            if changed {
                 *state = SessionState::Connected;
             }
-            news
+            changed
         });
     }
     true
 }
 
-/// Completes when the stream has brought an acknowledgement.
-async fn renewed(told: &mut Option<watch::Receiver<Option<Renewal>>>) {
-    let news = match told {
-        Some(told) => told.changed().await.is_ok(),
+/// Completes when a keepalive was acknowledged on the stream.
+async fn renewed(renewals: &mut Option<watch::Receiver<Option<Renewal>>>) {
+    let changed = match renewals {
+        Some(renewals) => renewals.changed().await.is_ok(),
         None => false,
     };
-    if !news {
+    if !changed {
         std::future::pending().await
     }
 }
 
-/// Completes when the cluster has said on the stream that the session is over.
-async fn told_over(shared: &SessionShared) -> String {
+/// Completes, with the reason, when the cluster says on the stream that the session is over.
+async fn session_over(shared: &SessionShared) -> String {
     match &shared.client.stream {
         Some(stream) => stream.over().await,
         None => std::future::pending().await,
     }
 }
 
-fn tell_if_failing(shared: &SessionShared, lease: &Lease, now: Moment) {
+fn report_if_failing(shared: &SessionShared, lease: &Lease, now: Moment) {
     if now < lease.failing_at() {
         return;
     }
     let left = now.until(lease.lost_at());
     shared.state.send_if_modified(|state| {
-        let news = *state == SessionState::Connected;
-        if news {
+        let changed = *state == SessionState::Connected;
+        if changed {
             *state = SessionState::RenewalFailing { left };
         }
-        news
+        changed
     });
 }

@@ -276,15 +276,16 @@ impl Watch {
             self.subscription = Some(subscription);
             return Step::Again;
         }
-        let index = self.client.endpoints.preferred();
-        let endpoint = self.client.endpoints.at(index).clone();
+        let index = self.client.context.endpoints.preferred();
+        let endpoint = self.client.context.endpoints.at(index).clone();
         let target = Query::default()
             .with("path", &self.options.path)
             .maybe("recursive", self.options.recursive.then_some("true"))
             .maybe("from", self.options.from)
             .behind("/v1/watch");
-        let request = self.client.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
-        let response = match timeout(self.client.options.attempt_timeout, request).await {
+        let request =
+            self.client.context.http.get(format!("{endpoint}{target}")).header("accept", "text/event-stream").send();
+        let response = match timeout(self.client.context.options.attempt_timeout, request).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return self.failed(index, root_cause(&error)).await,
             Err(_) => return self.failed(index, "no answer in time".into()).await,
@@ -311,10 +312,10 @@ impl Watch {
     }
 
     async fn failed(&mut self, index: usize, why: String) -> Step {
-        let endpoint = self.client.endpoints.at(index).to_string();
+        let endpoint = self.client.context.endpoints.at(index).to_string();
         self.tried.retain(|tried| tried.endpoint != endpoint);
         self.tried.push(Tried { endpoint, why });
-        self.client.endpoints.move_on_from(index);
+        self.client.context.endpoints.move_on_from(index);
         let since = *self.broken_since.get_or_insert_with(Instant::now);
         if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {
             return Step::End(Error::Unreachable { tried: std::mem::take(&mut self.tried) });

@@ -140,7 +140,7 @@ impl PendingAcquire<'_> {
 impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
         if self.open && !self.session.left().is_zero() {
-            cleanup::cancel_detached(self.session.clone(), self.request.clone(), self.request_id);
+            cleanup::cancel_detached(self.session, self.request.clone(), self.request_id);
         }
     }
 }

@@ -6,7 +6,8 @@ use lockkeeper_server::local::Cluster;
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::client::{Client, Options};
+use crate::client::Client;
+use crate::context::Options;
 use crate::session::SessionOptions;
 
 const SOON: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! What must still be done when nobody waits for it any more: taking back a request whose caller has gone, and giving back a
-//! grant that was dropped or whose release was not answered.
+//! Clean-up that no caller waits for: cancelling a request whose caller has gone, and releasing a grant that was dropped
+//! or whose release was not answered.
 //!
-//! Both go on until the cluster has decided or the session is lost, and with it all it owns: no request and no grant is ever
-//! left behind by a session that lives on.
+//! Both go on until the cluster has decided, or until the session is lost and with it all it owns. A session that lives
+//! on must never leave a request or a grant behind.
 
 use std::time::Duration;
 
@@ -18,32 +18,28 @@ use crate::session::Session;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs something for the session from wherever this is called. In a runtime that is shutting down nothing happens, and the
-/// session ends with its process.
-pub(super) fn in_background(session: &Session, work: impl Future<Output = ()> + Send + 'static) {
-    session.client().spawn(|_| work);
-}
-
-/// Gives a grant back without being waited for: before anything that is asked from here on, where there is a stream.
+/// Releases a grant without waiting for it: over a stream, before any request that is sent from here on.
 pub(super) fn release_detached(session: &Session, request: &LockRequest, token: u64) {
     match release_spec(&request.first, &request.detached_release(token)) {
-        Ok(ask) => session.client().send_detached(ask),
-        Err(error) => tracing::debug!(%error, lock = request.first, token, "cannot be given back"),
+        Ok(spec) => session.client().send_detached(spec),
+        Err(error) => tracing::debug!(%error, lock = request.first, token, "cannot be released"),
     }
 }
 
-/// Takes a request back of which nobody knows whether it waits, holds, or ever arrived. Nobody waits for it.
-pub(super) fn cancel_detached(session: Session, request: LockRequest, request_id: Uuid) {
-    in_background(&session.clone(), async move { cancel(&session, &request, request_id).await });
+/// Cancels, in the background, a request that may wait, hold, or never have arrived.
+pub(super) fn cancel_detached(session: &Session, request: LockRequest, request_id: Uuid) {
+    let of_task = session.clone();
+    session.client().context.spawn(async move { cancel(&of_task, &request, request_id).await });
 }
 
-/// Asks again under the same id without waiting. The answer is either that it holds, and then it is released; or that it is out
-/// of the queue. The replicated order puts this behind whatever an earlier try may still have done.
+/// Cancels a request by repeating it under the same id without waiting. The cluster answers either that the request
+/// holds, and then it is released; or that it is out of the queue. The replicated order puts this repetition behind
+/// every effect of an earlier attempt.
 pub(super) async fn cancel(session: &Session, request: &LockRequest, request_id: Uuid) {
-    let ask = request.acquire(request_id, Duration::ZERO);
+    let acquire = request.acquire(request_id, Duration::ZERO);
     let mut pause = FIRST_PAUSE;
     while !session.left().is_zero() {
-        let error = match session.client().acquire(&request.first, &ask).await {
+        let error = match session.client().acquire(&request.first, &acquire).await {
             Ok(held) => return release_detached(session, request, held.token),
             Err(Error::Refused(problem)) if problem.code == Code::NotQueued && !request.also.is_empty() => {
                 match remove_parts(session, request, request_id).await {
@@ -54,15 +50,15 @@ pub(super) async fn cancel(session: &Session, request: &LockRequest, request_id:
             Err(Error::Refused(_) | Error::Lost(_)) => return,
             Err(error) => error,
         };
-        tracing::debug!(%error, lock = request.first, %request_id, "not taken back yet");
+        tracing::debug!(%error, lock = request.first, %request_id, "request not cancelled yet");
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-/// Takes what is left of a request for several locks out of their queues, once it cannot hold as a whole any more: one of the locks was
-/// broken by force, and the others would stay with a session that lives on. Which are left only the queues themselves tell, and
-/// to remove the node is right whether it holds or waits.
+/// Removes the remaining nodes of a request for several locks that can no longer hold as a whole: one of the locks was
+/// broken by force, and the other nodes would stay with a session that lives on. Only the queues themselves tell which
+/// nodes remain. Each may be removed, whether it holds or waits.
 async fn remove_parts(session: &Session, request: &LockRequest, request_id: Uuid) -> Result<(), Error> {
     let client = session.client();
     let of_this = format!("_c_{request_id}-");
@@ -78,7 +74,7 @@ async fn remove_parts(session: &Session, request: &LockRequest, request_id: Uuid
         };
         for part in children.iter().filter(|name| name.starts_with(&of_this)) {
             client.delete(&format!("{directory}/{part}"), None).await.map(drop).or_else(unless_gone)?;
-            tracing::debug!(lock, part, "what was left of a joint request is taken back");
+            tracing::debug!(lock, part, "remaining node of a joint request removed");
         }
     }
     Ok(())

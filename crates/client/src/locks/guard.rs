@@ -4,12 +4,10 @@ use std::fmt;
 use std::future::poll_fn;
 use std::marker::PhantomData;
 use std::pin::pin;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::grant::Grant;
-use super::shared_queue::LocalTurn;
+use super::shared_queue::Hold;
 use crate::error::Error;
 
 /// What kinds of guard there are. The kind says what a guard can do beyond what all can.
@@ -32,49 +30,6 @@ pub mod kind {
     /// Of a [`ReentrantLock`](crate::locks::ReentrantLock).
     #[derive(Debug)]
     pub enum Reentrant {}
-}
-
-/// What a guard holds: a share in a grant of the cluster. The last share that goes gives the grant back, unless the guard was one
-/// turn among several of this process: then the end of the turn decides.
-pub(crate) struct Hold {
-    pub(super) grant: Arc<Grant>,
-    turn: Option<LocalTurn>,
-}
-
-impl Hold {
-    pub(super) fn new(grant: Grant) -> Self {
-        Self::share(Arc::new(grant))
-    }
-
-    pub(super) fn share(grant: Arc<Grant>) -> Self {
-        Self { grant, turn: None }
-    }
-
-    pub(super) fn for_turn(grant: Arc<Grant>, turn: LocalTurn) -> Self {
-        Self { grant, turn: Some(turn) }
-    }
-
-    /// The turn never began.
-    pub(super) fn forget_turn(self) -> Arc<Grant> {
-        if let Some(turn) = self.turn {
-            turn.forget();
-        }
-        self.grant
-    }
-
-    async fn release(self) -> Result<(), Error> {
-        let loss = self.grant.loss();
-        if let Some(turn) = self.turn {
-            // The turn has a share of its own, which is to be the last.
-            drop(self.grant);
-            return turn.end().await;
-        }
-        match (Arc::into_inner(self.grant), loss) {
-            (Some(last), _) => last.release().await,
-            (None, None) => Ok(()),
-            (None, Some(because)) => Err(Error::Lost(because)),
-        }
-    }
 }
 
 /// A lock that is held.

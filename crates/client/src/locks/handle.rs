@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::acquire::acquire;
-use super::guard::{Guard, Hold};
+use super::guard::Guard;
 use super::request::{LockRequest, Wait};
+use super::shared_queue::Hold;
 use crate::error::Error;
 use crate::session::Session;
 

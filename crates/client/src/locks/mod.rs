@@ -20,7 +20,6 @@ mod reentrant;
 mod request;
 mod rwlock;
 mod semaphore;
-mod session_locks;
 mod shared_queue;
 mod spin;
 
@@ -31,7 +30,6 @@ pub use mutex::Lock;
 pub use reentrant::{ReentrantGuard, ReentrantLock};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{Permit, Semaphore};
-pub(crate) use session_locks::SessionLocks;
 pub use spin::{Backoff, SpinLock};
 
 use crate::session::Session;

@@ -8,6 +8,7 @@ use super::guard::Guard;
 use super::handle::{LockHandle, asking_options};
 use super::local_queue::Sharing;
 use super::request::{LockRequest, Wait};
+use super::shared_queue::SharedQueues;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -118,7 +119,8 @@ impl Lock {
 
     async fn acquire(&self, wait: Wait) -> Result<Option<Guard>, Error> {
         let Some(sharing) = self.sharing else { return self.handle.acquire(wait).await };
-        let queue = self.handle.session.session_locks().queues.queue(&self.handle, sharing);
+        let LockHandle { session, request } = &self.handle;
+        let queue = session.extension::<SharedQueues>().queue(session, request, sharing);
         Ok(queue.acquire(wait).await?.map(Guard::new))
     }
 }

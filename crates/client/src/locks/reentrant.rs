@@ -8,10 +8,11 @@ use tokio::time::timeout_at;
 
 use super::acquire::acquire;
 use super::grant::Grant;
-use super::guard::{Guard, Hold, kind};
+use super::guard::{Guard, kind};
 use super::handle::{LockHandle, asking_options};
-use super::owners::Owner;
+use super::owners::{Owner, Owners};
 use super::request::{LockRequest, Wait};
+use super::shared_queue::Hold;
 use crate::error::Error;
 use crate::session::Session;
 
@@ -115,7 +116,7 @@ impl ReentrantLock {
 
     async fn enter(&self, owner: Owner, wait: Wait) -> Result<Option<ReentrantGuard>, Error> {
         let LockHandle { session, request } = &self.handle;
-        let slot = session.session_locks().owners.slot(&request.first, &owner);
+        let slot = session.extension::<Owners<Grant>>().slot(&request.first, &owner);
         // Somebody may be asking for the same owner at this moment; what comes of that is this one's as well.
         let mut hold = match wait {
             Wait::Try => match slot.try_lock() {

@@ -107,7 +107,8 @@ fn difference(old: &Image, new: &Image) -> Vec<CacheChange> {
     changes
 }
 
-/// The task that keeps a cache up to date; ends with the last handle.
+/// The task that keeps a cache up to date. It outlives the session that it was started through, so no close waits for
+/// it; the drop of the last handle aborts it.
 #[derive(Debug)]
 struct SyncTask(JoinHandle<()>);
 

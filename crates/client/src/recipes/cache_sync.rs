@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::cache::{CachedNode, Image, MAX_CACHED_NODES, Nodes};
 use super::error::RecipeError;
-use super::gapless_watch::{anonymous, read_node};
+use super::gapless_watch::read_node;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
@@ -58,7 +58,7 @@ impl CacheSync {
                 Err(error) => {
                     if error.is_lost() {
                         // What is cached is nobody's in particular: it can be read without a session.
-                        self.client = anonymous(&self.client);
+                        self.client = self.client.anonymous();
                     }
                     image.trouble = Some(error.to_string().into());
                     watch = None;

@@ -80,7 +80,7 @@ impl Counter {
         };
         let counter = self.clone();
         // The others' additions go on if this future is dropped.
-        run_to_completion(async move {
+        run_to_completion(&self.cell.session, async move {
             counter.add_what_waits(lock).await;
             Ok(())
         })

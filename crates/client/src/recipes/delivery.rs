@@ -75,9 +75,9 @@ impl Delivery {
     }
 
     async fn settle(self, operations: Vec<TxnOp>) -> Result<(), RecipeError> {
-        let client = self.claim.session().client().clone();
-        let run_to_completion = run_to_completion(async move {
-            match client.txn(&Txn { operations }).await {
+        let session = self.claim.session().clone();
+        run_to_completion(&session.clone(), async move {
+            match session.client().txn(&Txn { operations }).await {
                 Ok(_) => {
                     self.claim.forget();
                     Ok(())
@@ -90,7 +90,7 @@ impl Delivery {
                     _ => Err(error.into()),
                 },
             }
-        });
-        run_to_completion.await
+        })
+        .await
     }
 }

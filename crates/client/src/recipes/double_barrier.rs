@@ -16,7 +16,7 @@ use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
 use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
 use super::path::{self, RecipePath, make_directories};
-use super::stale_participants::{NodeGuard, ParticipantGuard};
+use super::stale_participants::{NodeGuard, ParticipantGuard, Participants};
 use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
@@ -95,13 +95,13 @@ impl DoubleBarrier {
     /// # Errors
     /// [`RecipeError::Mismatch`] if others state another N; otherwise see [`RecipeError`].
     pub async fn enter(&self) -> Result<Entered, RecipeError> {
-        let parties = &self.session.session_locks().parties;
+        let parties = self.session.extension::<Participants>();
         let entering = async {
             // One party with two nodes would count as two.
             parties.no_stale_nodes(self.path()).await;
             let (participant_guard, node_guard) = parties.arrive(self.path());
             let arriving = self.clone();
-            let own = run_to_completion(async move { arriving.arrive(node_guard).await }).await?;
+            let own = run_to_completion(&self.session, async move { arriving.arrive(node_guard).await }).await?;
             let members = self.wait_for_round(own.name()).await?;
             Ok(Entered { barrier: self.clone(), members, participant_guard, own })
         };
@@ -232,7 +232,7 @@ impl Entered {
         let Self { barrier, members, participant_guard, own } = self;
         drop(participant_guard);
         let wait = async {
-            run_to_completion(own.remove()).await?;
+            run_to_completion(&barrier.session, own.remove()).await?;
             loop {
                 let (names, as_of) = barrier.present().await?;
                 let inside: Vec<&String> = names.intersection(&members).collect();

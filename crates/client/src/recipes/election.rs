@@ -11,7 +11,7 @@ use lockkeeper_api::Data;
 
 use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
-use super::gapless_watch::{GaplessWatch, Observed, anonymous, bytes_of, read_node};
+use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
 use super::leadership::Leadership;
 use super::path::RecipePath;
 use crate::client::Client;
@@ -155,7 +155,7 @@ impl Election {
     async fn take_office(&self, guard: Guard, data: &[u8]) -> Result<Leadership, RecipeError> {
         let leadership = Leadership::new(&self.session, self.paths.clone(), guard);
         let data = Data::from_bytes(data);
-        run_to_completion(async move {
+        run_to_completion(&self.session, async move {
             leadership.announce(data).await?;
             Ok(leadership)
         })
@@ -172,7 +172,7 @@ impl Election {
 
     /// Follows who leads. Needs no session, and goes on when the one through which it was made is lost.
     pub fn observe(&self) -> LeaderWatch {
-        LeaderWatch::new(anonymous(self.session.client()), self.paths.clone())
+        LeaderWatch::new(self.session.client().anonymous(), self.paths.clone())
     }
 }
 
@@ -182,7 +182,7 @@ impl Client {
     /// # Errors
     /// [`RecipeError::BadPath`].
     pub fn observe_election(&self, name: &str) -> Result<LeaderWatch, RecipeError> {
-        Ok(LeaderWatch::new(anonymous(self), ElectionPaths::of(name)?))
+        Ok(LeaderWatch::new(self.anonymous(), ElectionPaths::of(name)?))
     }
 }
 

@@ -26,20 +26,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
 pub(crate) async fn run_to_completion<T: Send + 'static>(
+    session: &Session,
     work: impl Future<Output = Result<T, RecipeError>> + Send + 'static,
 ) -> Result<T, RecipeError> {
     let (send, receive) = oneshot::channel();
-    tokio::spawn(async move {
+    session.client().context.tasks.spawn(async move {
         // An error means that the caller is gone; the result is dropped here.
         drop(send.send(work.await));
     });
     receive.await.unwrap_or_else(|_| Err(Error::UnknownOutcome("the runtime is shutting down".into()).into()))
-}
-
-/// Runs in the background, from wherever this is called. Where no runtime lives any more nothing is done: the session ends with
-/// the process, and all it owns with it.
-pub(crate) fn in_background(client: &Client, work: impl Future<Output = ()> + Send + 'static) {
-    client.spawn(move |_| work);
 }
 
 /// An ephemeral node of this session. Removed when dropped.
@@ -109,7 +104,7 @@ impl Drop for EphemeralNode {
         let (client, session_id) = (self.session.client().clone(), self.session.id());
         let undecided = self.undecided.take().map(|change| (change, self.session.clone()));
         let node_guard = self.node_guard.take();
-        in_background(self.session.client(), async move {
+        self.session.client().context.spawn(async move {
             let _until_it_is_gone = node_guard;
             if let Some((change, session)) = undecided {
                 // A read would not do: what is still on its way would come behind it.

@@ -16,11 +16,6 @@ use crate::watch::{Watch, WatchItem, WatchOptions};
 /// Pause before a watch that was cut off is begun again.
 const PAUSE_AFTER_CUT: Duration = Duration::from_millis(20);
 
-/// The same client without its session, for what is to outlive it.
-pub(crate) fn anonymous(client: &Client) -> Client {
-    Client { identity: None, stream: None, ..client.clone() }
-}
-
 /// What a linearizable read saw.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {

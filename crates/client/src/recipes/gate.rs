@@ -12,7 +12,7 @@ use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
 use lockkeeper_api::{Code, Data};
 use tokio::time::sleep;
 
-use super::ephemeral::{in_background, run_to_completion};
+use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
 use super::gapless_watch::GaplessWatch;
 use super::path::check_part;
@@ -161,7 +161,7 @@ impl Gate {
             let view = gate.session.client().gate_begin(&gate.key, &begin).await?;
             Ok(UnclaimedTicket(Some((gate.understand(view.clone(), asked_at)?, view.zxid))))
         };
-        match run_to_completion::<UnclaimedTicket>(asked).await {
+        match run_to_completion::<UnclaimedTicket>(&self.session, asked).await {
             Ok(mut unclaimed) => {
                 unclaimed.0.take().ok_or_else(|| Error::UnknownOutcome("the answer was taken twice".into()))
             }
@@ -382,7 +382,8 @@ impl Drop for UnclaimedTicket {
     fn drop(&mut self) {
         let Some((Begun::Proceed(ticket), _)) = self.0.take() else { return };
         let ticket = ticket.ticket.clone();
-        in_background(&ticket.session.client().clone(), async move {
+        let session = ticket.session.clone();
+        session.client().context.spawn(async move {
             if let Err(error) = ticket.fail().await {
                 tracing::debug!(%error, key = ticket.key, "a gate is left to its session or its pending time");
             }

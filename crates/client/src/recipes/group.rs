@@ -65,7 +65,7 @@ impl Group {
         check_data(data)?;
         let (group, path) = (self.clone(), self.path.child(name));
         let data = Data::from_bytes(data);
-        let join = run_to_completion(async move { group.enter(path, data).await });
+        let join = run_to_completion(&self.session, async move { group.enter(path, data).await });
         until_lost(&self.session, join).await
     }
 
@@ -220,6 +220,7 @@ impl Membership {
     /// # Errors
     /// See [`RecipeError`]; then it goes on in the background.
     pub async fn leave(self) -> Result<(), RecipeError> {
-        run_to_completion(self.node.remove()).await
+        let session = self.node.session().clone();
+        run_to_completion(&session, self.node.remove()).await
     }
 }

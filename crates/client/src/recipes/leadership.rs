@@ -10,7 +10,7 @@ use lockkeeper_api::{Code, Data};
 use tokio::task::JoinHandle;
 
 use super::election::{ElectionPaths, check_data};
-use super::ephemeral::{EphemeralNode, in_background, run_to_completion};
+use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
 use super::path::make_directories;
 use crate::error::Error;
@@ -38,7 +38,7 @@ impl Drop for DeposedCleanup {
 impl LeaderState {
     fn new(guard: Guard, node: EphemeralNode) -> Self {
         let (lost, client, path) = (guard.lost(), node.session().client().clone(), node.path().to_owned());
-        let deposed_cleanup = DeposedCleanup(tokio::spawn(async move {
+        let deposed_cleanup = DeposedCleanup(node.session().client().context.tasks.spawn(async move {
             lost.await;
             // If its session is lost too, the node is going or gone already.
             if let Err(error) = client.delete(&path, None).await {
@@ -184,7 +184,10 @@ impl Leadership {
     /// error it goes on in the background until the cluster has answered or the session is over.
     pub async fn resign(mut self) -> Result<(), RecipeError> {
         match self.state.take() {
-            Some(state) => run_to_completion(state.leave()).await,
+            Some(state) => {
+                let session = state.node.session().clone();
+                run_to_completion(&session, state.leave()).await
+            }
             None => Ok(()),
         }
     }
@@ -197,7 +200,7 @@ impl Drop for Leadership {
     fn drop(&mut self) {
         let Some(state) = self.state.take() else { return };
         let client = state.node.session().client().clone();
-        in_background(&client, async move {
+        client.context.spawn(async move {
             if let Err(error) = state.leave().await {
                 tracing::debug!(%error, "a leader that resigned had been deposed, or is seen to in the background");
             }

@@ -51,8 +51,6 @@ pub use persistent::{PersistentNode, PersistentState};
 pub use queue::Queue;
 pub use txn::{Committed, Transaction, TxnError};
 
-pub(crate) use stale_participants::Participants;
-
 use crate::session::Session;
 use path::RecipePath;
 

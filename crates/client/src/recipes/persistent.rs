@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::error::RecipeError;
-use super::gapless_watch::{GaplessWatch, Observed, anonymous, bytes_of, read_node};
+use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
 use super::path::{self, RecipePath};
 use crate::client::Client;
 use crate::error::Error;
@@ -74,6 +74,7 @@ pub struct PersistentNode {
     desired: watch::Sender<Vec<u8>>,
     state: watch::Receiver<PersistentState>,
     path: String,
+    /// [`close`](Self::close) waits for it. A drop cannot wait; the task then ends by itself.
     task: JoinHandle<()>,
 }
 
@@ -88,8 +89,7 @@ impl PersistentNode {
         check_data(data)?;
         let (desired, wanted) = watch::channel(data.to_vec());
         let (report, state) = watch::channel(PersistentState::Absent { because: "it was not made yet".into() });
-        // The session that it is made through is its own.
-        let client = anonymous(client);
+        let client = client.anonymous();
         let maintainer = NodeMaintainer { client, options, path: checked, wanted, report };
         Ok(Self { desired, state, path: path.into(), task: tokio::spawn(maintainer.run()) })
     }

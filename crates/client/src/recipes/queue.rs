@@ -187,7 +187,8 @@ impl Queue {
                     continue;
                 }
                 let queue = self.clone();
-                if let Some(delivery) = run_to_completion(async move { queue.claim(name).await }).await? {
+                if let Some(delivery) = run_to_completion(&self.session, async move { queue.claim(name).await }).await?
+                {
                     return Ok((Some(delivery), as_of));
                 }
             }

@@ -12,8 +12,8 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::request_spec::RequestSpec;
 use crate::session::Session;
-use crate::transport::RequestSpec;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);

@@ -10,7 +10,8 @@ use super::Query;
 use crate::client::Client;
 use crate::endpoints::Endpoint;
 use crate::error::Error;
-use crate::transport::{RequestSpec, RetryPolicy, send_once};
+use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::transport::send_once;
 
 impl Client {
     /// The cluster as one endpoint sees it, whatever state it is in; no other endpoint is asked instead.
@@ -19,7 +20,7 @@ impl Client {
     /// See [`Error`].
     pub async fn status_of(&self, endpoint: &Endpoint, checksum: bool, limit: Duration) -> Result<Status, Error> {
         let target = Query::default().maybe("checksum", checksum.then_some("true")).behind("/v1/cluster");
-        let request = self.request(endpoint, &RequestSpec::get(target), None)?;
+        let request = self.context.request(endpoint, &RequestSpec::get(target), None)?;
         send_once(endpoint, request, limit).await
     }
 

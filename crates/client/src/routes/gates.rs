@@ -3,10 +3,10 @@
 use lockkeeper_api::gates::{Begin, Fail, Finish, GateView, Settled};
 use reqwest::Method;
 
-use super::encode as encode_part;
+use super::percent_encode;
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{RequestSpec, RetryPolicy};
+use crate::request_spec::{RequestSpec, RetryPolicy};
 
 impl Client {
     /// Asks to do an operation that is to be done once. With a session the gate opens again when that session ends.
@@ -14,7 +14,7 @@ impl Client {
     /// # Errors
     /// [`GateMismatch`](lockkeeper_api::Code::GateMismatch) if the key is used for another operation; otherwise see [`Error`].
     pub async fn gate_begin(&self, key: &str, begin: &Begin) -> Result<GateView, Error> {
-        let target = format!("/v1/gates/{}/begin", encode_part(key));
+        let target = format!("/v1/gates/{}/begin", percent_encode(key));
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(begin)?).await
     }
 
@@ -23,7 +23,7 @@ impl Client {
     /// # Errors
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
     pub async fn gate_finish(&self, key: &str, finish: &Finish) -> Result<Settled, Error> {
-        let target = format!("/v1/gates/{}/finish", encode_part(key));
+        let target = format!("/v1/gates/{}/finish", percent_encode(key));
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(finish)?).await
     }
 
@@ -32,7 +32,7 @@ impl Client {
     /// # Errors
     /// [`GateNotPending`](lockkeeper_api::Code::GateNotPending) if the token is not the current one (any more); otherwise see [`Error`].
     pub async fn gate_fail(&self, key: &str, token: u64) -> Result<Settled, Error> {
-        let target = format!("/v1/gates/{}/fail", encode_part(key));
+        let target = format!("/v1/gates/{}/fail", percent_encode(key));
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Fail { token })?).await
     }
 
@@ -41,6 +41,6 @@ impl Client {
     /// # Errors
     /// [`NotFound`](lockkeeper_api::Code::NotFound) if nobody has begun it; otherwise see [`Error`].
     pub async fn gate(&self, key: &str) -> Result<GateView, Error> {
-        self.call(&RequestSpec::get(format!("/v1/gates/{}", encode_part(key)))).await
+        self.call(&RequestSpec::get(format!("/v1/gates/{}", percent_encode(key)))).await
     }
 }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Paging, Query, lock_part};
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{RequestSpec, RetryPolicy, encode};
+use crate::request_spec::{RequestSpec, RetryPolicy, to_json};
 
 /// Longest wait that the server takes in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
@@ -34,14 +34,14 @@ impl Client {
         if wait > LONGEST_WAIT {
             return Err(Error::refused(Code::BadRequest, format!("a wait is at most {} s", LONGEST_WAIT.as_secs())));
         }
-        let repeat = if self.identity.is_some() { RetryPolicy::Idempotent } else { RetryPolicy::Never };
+        let repeat = if self.context.identity.is_some() { RetryPolicy::Idempotent } else { RetryPolicy::Never };
         let request_id = acquire.request_id.unwrap_or_else(Uuid::new_v4);
         let until = Instant::now() + wait;
         let acquire = acquire.clone();
         let body = move || {
             let left = until.saturating_duration_since(Instant::now());
             let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            encode(&Acquire { request_id: Some(request_id), wait_ms, ..acquire.clone() })
+            to_json(&Acquire { request_id: Some(request_id), wait_ms, ..acquire.clone() })
         };
         let target = format!("/v1/locks/{}/acquire", lock_part(lock)?);
         self.call(&RequestSpec::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await

@@ -41,7 +41,7 @@ pub struct Reading {
     pub stale: bool,
 }
 
-pub(crate) fn encode(text: &str) -> String {
+pub(crate) fn percent_encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn lock_part(lock: &str) -> Result<String, Error> {
     if lock.is_empty() {
         return Err(Error::refused(Code::BadPath, "a lock has a name of at least one character"));
     }
-    Ok(encode(lock))
+    Ok(percent_encode(lock))
 }
 
 /// The path of a node behind `/v1/nodes`.
@@ -68,7 +68,7 @@ fn node_path(path: &str) -> Result<String, Error> {
     if !path.starts_with('/') {
         return Err(Error::refused(Code::BadPath, format!("'{path}' does not begin with '/'; paths are absolute")));
     }
-    let parts: Vec<String> = path.split('/').map(encode).collect();
+    let parts: Vec<String> = path.split('/').map(percent_encode).collect();
     Ok(parts.join("/"))
 }
 
@@ -80,7 +80,7 @@ impl Query {
     pub(crate) fn with(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         let mark = if self.0.is_empty() { '?' } else { '&' };
         // Writing to a String cannot fail.
-        let _ = write!(self.0, "{mark}{key}={}", encode(&value.to_string()));
+        let _ = write!(self.0, "{mark}{key}={}", percent_encode(&value.to_string()));
         self
     }
 

@@ -6,7 +6,7 @@ use reqwest::Method;
 use super::{Query, Reading, node_path};
 use crate::client::Client;
 use crate::error::Error;
-use crate::transport::{RequestSpec, RetryPolicy};
+use crate::request_spec::{RequestSpec, RetryPolicy};
 
 /// For [`Client::create`].
 pub(crate) fn create_spec(path: &str, create: &Create) -> Result<RequestSpec, Error> {

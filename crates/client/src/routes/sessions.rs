@@ -2,16 +2,30 @@
 
 use std::time::Duration;
 
+use lockkeeper_api::Code;
 use lockkeeper_api::sessions::{KeptAlive, OpenSession, Session, SessionOpened, Sessions};
 use reqwest::Method;
 
 use super::{Paging, Query};
 use crate::client::Client;
-use crate::endpoints::Endpoint;
+use crate::context::Options;
+use crate::endpoints::{Endpoint, EndpointError};
 use crate::error::Error;
-use crate::transport::{RequestSpec, RetryPolicy, send_once};
+use crate::request_spec::{RequestSpec, RetryPolicy};
+use crate::transport::send_once;
 
 impl Client {
+    /// Creates a client with the default [`Options`] and waits until an endpoint has answered.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for endpoints that cannot be used, [`Error::Unreachable`] if none answers; otherwise see [`Error`].
+    pub async fn connect(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        let bad = |why: EndpointError| Error::refused(Code::BadRequest, why.to_string());
+        let client = Self::new(endpoints, Options::default()).map_err(bad)?;
+        client.sessions(&Paging { limit: Some(1), ..Paging::default() }).await?;
+        Ok(client)
+    }
+
     /// Opens a session that nobody keeps alive yet. If an answer is lost it asks again: a session that nobody knows of
     /// holds nothing and expires.
     ///
@@ -28,14 +42,15 @@ impl Client {
     /// # Errors
     /// See [`Error`].
     pub async fn keepalive(&self) -> Result<KeptAlive, Error> {
-        let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
+        let target = format!("/v1/sessions/{}/keepalive", self.context.credential()?.session_id);
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always)).await
     }
 
     /// Keeps this client's session alive through that endpoint and no other.
     pub(crate) async fn keepalive_at(&self, endpoint: &Endpoint, limit: Duration) -> Result<KeptAlive, Error> {
-        let target = format!("/v1/sessions/{}/keepalive", self.credential()?.session_id);
-        let request = self.request(endpoint, &RequestSpec::new(Method::POST, target, RetryPolicy::Always), None)?;
+        let target = format!("/v1/sessions/{}/keepalive", self.context.credential()?.session_id);
+        let request =
+            self.context.request(endpoint, &RequestSpec::new(Method::POST, target, RetryPolicy::Always), None)?;
         send_once(endpoint, request, limit).await
     }
 
@@ -44,7 +59,7 @@ impl Client {
     /// # Errors
     /// See [`Error`]; [`Error::Lost`] if it was gone already.
     pub async fn close_session(&self) -> Result<(), Error> {
-        let target = format!("/v1/sessions/{}", self.credential()?.session_id);
+        let target = format!("/v1/sessions/{}", self.context.credential()?.session_id);
         // Once closed it cannot be closed again, and that is what the caller wants to be true: see `session.rs`.
         let spec = RequestSpec::new(Method::DELETE, target, RetryPolicy::Idempotent);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())

@@ -14,12 +14,12 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 
 use super::handle::StreamHandle;
-use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::endpoints::Endpoint;
 use crate::error::Tried;
-use crate::keepalive::hedge_after;
-use crate::transport::MAX_ANSWER_BYTES;
+use crate::lease::hedge_after;
+use crate::request_spec::MAX_ANSWER_BYTES;
 
 /// Buffers are made for each session: small ones, since messages are.
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -56,9 +56,9 @@ pub(super) enum SearchResult {
 
 /// Goes through all endpoints once, from the preferred one on.
 pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
-    let client = &stream.client;
-    let first = client.endpoints.preferred();
-    let count = client.endpoints().len();
+    let context = &stream.context;
+    let first = context.endpoints.preferred();
+    let count = context.endpoints.all().len();
     let (mut next, mut tried, mut some_answer_without) = (0, Vec::new(), false);
     let mut asked = FuturesUnordered::new();
     loop {
@@ -80,7 +80,7 @@ pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
                     }
                     Err(ConnectFailure::Now(why)) => why,
                 };
-                tried.push(Tried { endpoint: client.endpoints.at(index).to_string(), why });
+                tried.push(Tried { endpoint: context.endpoints.at(index).to_string(), why });
             }
             () = sleep(hedge_after(stream.timeout)), if next < count => {
                 asked.push(connect_one(stream, (first + next) % count));
@@ -91,21 +91,21 @@ pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
 }
 
 async fn connect_one(stream: &StreamHandle, index: usize) -> (usize, Result<OpenedStream, ConnectFailure>) {
-    let client = &stream.client;
-    let (watched, sent) = (stream.grants.watched(), Moment::now());
-    let limit = client.options.attempt_timeout;
-    let outcome = match timeout(limit, connect_to(client, client.endpoints.at(index))).await {
+    let context = &stream.context;
+    let (watched, sent) = (stream.lock_loss.watched(), Moment::now());
+    let limit = context.options.attempt_timeout;
+    let outcome = match timeout(limit, connect_to(context, context.endpoints.at(index))).await {
         Ok(outcome) => outcome.map(|socket| OpenedStream { index, socket, sent, watched }),
         Err(_) => Err(ConnectFailure::Now(format!("no stream within {} ms", limit.as_millis()))),
     };
     (index, outcome)
 }
 
-async fn connect_to(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>, ConnectFailure> {
+async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<Box<Socket>, ConnectFailure> {
     let now = |why: String| ConnectFailure::Now(why);
-    let request = request(client, endpoint).map_err(now)?;
+    let request = request(context, endpoint).map_err(now)?;
     let connecting = TcpStream::connect(endpoint.authority());
-    let limit = client.options.connect_timeout;
+    let limit = context.options.connect_timeout;
     let connected = timeout(limit, connecting).await.map_err(|_| now("no connection in time".into()))?;
     let tcp = connected.map_err(|e| now(e.to_string()))?;
     tcp.set_nodelay(true).map_err(|e| now(e.to_string()))?;
@@ -123,8 +123,8 @@ async fn connect_to(client: &Client, endpoint: &Endpoint) -> Result<Box<Socket>,
     }
 }
 
-fn request(client: &Client, endpoint: &Endpoint) -> Result<Request, String> {
-    let credential = client.credential().map_err(|e| e.to_string())?;
+fn request(context: &Context, endpoint: &Endpoint) -> Result<Request, String> {
+    let credential = context.credential().map_err(|e| e.to_string())?;
     let url = format!("ws://{}/v1/sessions/{}/stream", endpoint.authority(), credential.session_id);
     let mut request = url.into_client_request().map_err(|e| e.to_string())?;
     let mut value = HeaderValue::from_str(&credential.to_string()).map_err(|e| e.to_string())?;

@@ -21,8 +21,8 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message, Utf8Bytes};
 
 use super::connect::{OpenedStream, Socket};
 use super::frames;
-use super::handle::{Phase, Reply, StreamHandle};
-use super::pending::{Outgoing, is_service};
+use super::handle::{Phase, StreamHandle};
+use super::pending::{Outgoing, Reply, is_service};
 use crate::clock::Moment;
 
 /// Written in one go at most, so that reading gets its turn.
@@ -99,7 +99,7 @@ impl<'a> StreamConnection<'a> {
     }
 
     pub(super) async fn run(&mut self) -> CloseReason {
-        let every = self.stream.client.options.liveness_interval.max(Duration::from_millis(10));
+        let every = self.stream.context.options.liveness_interval.max(Duration::from_millis(10));
         let mut look = interval(every);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         look.reset();
@@ -185,7 +185,7 @@ impl<'a> StreamConnection<'a> {
                 },
                 Outgoing::Request(id) => {
                     let Some(request) = inner.pending.get(id) else { continue };
-                    let done = match (&self.stream.client.identity, request.request_id) {
+                    let done = match (&self.stream.context.identity, request.request_id) {
                         (Some(identity), Some(_)) => identity.acknowledgements.take(usize::MAX),
                         _ => Vec::new(),
                     };
@@ -265,12 +265,12 @@ impl<'a> StreamConnection<'a> {
     }
 
     fn understand(&mut self, text: &str) -> Result<(), CloseReason> {
-        let Some(message) = frames::understand(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
+        let Some(message) = frames::decode(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
         self.served |= is_service(&message);
         match message {
             FromServer::Hello { timeout_ms, zxid, held } => {
                 self.stream.note_lease(self.sent, timeout_ms);
-                self.stream.grants.compare(&std::mem::take(&mut self.watched), &held, zxid);
+                self.stream.lock_loss.compare(&std::mem::take(&mut self.watched), &held, zxid);
             }
             FromServer::Answer(answer) => self.answered(answer)?,
             FromServer::Alive { number, timeout_ms } => self.stream.note_alive(number, timeout_ms),
@@ -278,7 +278,9 @@ impl<'a> StreamConnection<'a> {
                 let _ = self.stream.inner.lock().pending.kept_alive(number, Err(problem.to_string()));
             }
             FromServer::LockLost { lock, token, zxid } => {
-                self.stream.grants.lost(token, &format!("the lock '{lock}' was taken from its holder at zxid {zxid}"));
+                self.stream
+                    .lock_loss
+                    .lost(token, &format!("the lock '{lock}' was taken from its holder at zxid {zxid}"));
             }
             FromServer::Goodbye(problem) => self.goodbye = Some(problem),
             of_a_watch => {
@@ -298,7 +300,7 @@ impl<'a> StreamConnection<'a> {
         let reply = match status {
             ..400 => {
                 if !request.outcome_unknown {
-                    self.stream.client.answered(request.request_id);
+                    self.stream.context.acknowledge(request.request_id);
                 }
                 let text: Box<str> = body.into();
                 Reply::Answered { index: self.index, bytes: Bytes::from(text.into_string()) }

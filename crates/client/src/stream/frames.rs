@@ -1,4 +1,4 @@
-//! Messages as text: what is written and what is read. See `lockkeeper_api::stream` for the shapes.
+//! Encodes and decodes the messages of a stream. `lockkeeper_api::stream` defines them.
 
 use std::collections::HashMap;
 
@@ -9,9 +9,9 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::error::Error;
-use crate::transport::encode;
+use crate::request_spec::to_json;
 
-/// A request as `lockkeeper_api::stream::Request` has it, without owning its parts.
+/// `lockkeeper_api::stream::Request` with borrowed parts.
 #[derive(Serialize)]
 struct WireRequest<'a> {
     id: u64,
@@ -25,7 +25,7 @@ struct WireRequest<'a> {
     body: Option<&'a RawValue>,
 }
 
-/// `lockkeeper_api::stream::FromClient`, borrowed.
+/// `lockkeeper_api::stream::FromClient` with borrowed parts.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum FromClient<'a> {
@@ -37,12 +37,12 @@ enum FromClient<'a> {
 }
 
 fn text(message: &FromClient<'_>) -> Result<String, Error> {
-    let bytes = encode(message)?;
+    let bytes = to_json(message)?;
     // serde_json writes UTF-8.
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The request under that id.
+/// Encodes a request under that id.
 pub(super) fn request(
     id: u64,
     request: &super::pending::PendingRequest,
@@ -78,7 +78,7 @@ pub(super) fn unwatch(id: u64) -> Result<String, Error> {
     text(&FromClient::Unwatch(id))
 }
 
-/// The kinds of messages that are understood; others are skipped.
+/// The kinds of messages that this version knows; others are skipped.
 const KINDS: [&str; 10] = [
     "hello",
     "answer",
@@ -92,11 +92,12 @@ const KINDS: [&str; 10] = [
     "goodbye",
 ];
 
-/// What the server says. Nothing for a kind that a later version may have; an error in words for what is not Lockkeeper's.
-pub(super) fn understand(message: &str) -> Result<Option<FromServer>, String> {
+/// Decodes a message of the server. `None` for a kind that a later version may have; an error for anything that is not
+/// Lockkeeper's protocol.
+pub(super) fn decode(message: &str) -> Result<Option<FromServer>, String> {
     const SHOWN: usize = 80;
     let error = match serde_json::from_str(message) {
-        Ok(understood) => return Ok(Some(understood)),
+        Ok(message) => return Ok(Some(message)),
         Err(error) => error,
     };
     let kinds = serde_json::from_str::<HashMap<String, IgnoredAny>>(message).unwrap_or_default();
@@ -113,8 +114,8 @@ mod tests {
     use reqwest::Method;
 
     use super::*;
+    use crate::request_spec::{RequestSpec, RetryPolicy};
     use crate::stream::pending::{PendingRequest, ReplyTo};
-    use crate::transport::{RequestSpec, RetryPolicy};
 
     #[test]
     fn what_is_written_is_what_the_contract_reads() {
@@ -147,12 +148,12 @@ mod tests {
 
     #[test]
     fn what_is_read() {
-        let answer = understand(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"x":[1, 2]}}}"#).unwrap();
+        let answer = decode(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"x":[1, 2]}}}"#).unwrap();
         assert!(matches!(answer, Some(FromServer::Answer(answer)) if answer.body.get() == r#"{"x":[1, 2]}"#));
-        assert!(matches!(understand(r#"{"alive":{"number":1,"timeout_ms":5}}"#), Ok(Some(FromServer::Alive { .. }))));
-        assert!(matches!(understand(r#"{"fanfare":{"loud":true}}"#), Ok(None)), "a later version may say more");
+        assert!(matches!(decode(r#"{"alive":{"number":1,"timeout_ms":5}}"#), Ok(Some(FromServer::Alive { .. }))));
+        assert!(matches!(decode(r#"{"fanfare":{"loud":true}}"#), Ok(None)), "a later version may say more");
         for bad in ["", "hello", "[]", "{}", r#"{"answer":{"id":"x"}}"#] {
-            assert!(understand(bad).is_err(), "{bad}");
+            assert!(decode(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,98 +1,72 @@
-//! What callers and the reconnect task share: the pending requests, the watches, and how the stream stands.
+//! The handle that callers and the reconnect task share: the pending requests, the watches, and the stream's phase.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
+use lockkeeper_api::Code;
 use lockkeeper_api::stream::Watch;
-use lockkeeper_api::{Code, Problem};
 use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::lock_loss::LockLoss;
-use super::pending::{PendingRequest, PendingRequests, ReplyTo, SubmitError};
-use super::watches::{WatchSubscription, Watches};
-use crate::client::Client;
+use super::pending::{FinalReply, PendingRequest, PendingRequests, Reply, ReplyTo, SubmitError};
+use super::watches::{WatchMessage, Watches};
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Error, Tried};
-use crate::transport::RequestSpec;
+use crate::request_spec::RequestSpec;
 
-/// Pause before a request that nobody waits for is sent again after the cluster could not serve it.
-const PAUSE_OF_POSTED: Duration = Duration::from_millis(100);
-
-/// Why the outcome of a request is open that was sent and not answered.
+/// Why the outcome of a request is unknown that was sent and not answered.
 pub(crate) const SENT: &str = "it was sent over the session's stream, which ended before an answer came";
 
-/// What a request comes to.
-#[derive(Debug)]
-pub(crate) enum Reply {
-    Answered {
-        index: usize,
-        bytes: Bytes,
-    },
-    Problem {
-        index: usize,
-        generation: u64,
-        problem: Box<Problem>,
-    },
-    /// The node does not speak as Lockkeeper does.
-    NotLockkeeper {
-        index: usize,
-        why: String,
-    },
-    /// It cannot be asked at all.
-    Unsendable(Error),
-    /// The session is over.
-    SessionOver(String),
-    /// There is no stream: ask over HTTP.
-    UseHttp,
-}
-
-/// An acknowledged sending, and the timeout that came with the acknowledgement.
+/// When an acknowledged keepalive was sent, and the timeout that came with the acknowledgement.
 pub(crate) type Renewal = (Moment, Duration);
 
-/// How asking went.
+/// How sending a request over the stream ended.
 pub(crate) enum StreamOutcome {
     Reply {
         reply: Reply,
-        /// Beside what the reply speaks of: whether some sending over the stream has found no end.
+        /// Whether the outcome of some attempt other than the replied one is unknown.
         outcome_unknown: bool,
     },
-    /// No answer in time. Whether it was ever sent.
+    /// No answer came in time; `sent` says whether the request was ever sent.
     GaveUp { sent: bool },
 }
 
 impl StreamOutcome {
-    /// It did not get as far as the stream.
     fn unsent(reply: Reply) -> Self {
         Self::Reply { reply, outcome_unknown: false }
     }
 }
 
-/// What a caller that waits is told; see [`StreamOutcome`].
-#[derive(Debug)]
-pub(super) struct FinalReply {
-    reply: Reply,
-    outcome_unknown: bool,
+/// A detached request that the stream could not get decided.
+pub(crate) struct DetachedRequest {
+    pub(crate) spec: RequestSpec,
+    pub(crate) request_id: Option<Uuid>,
+    /// Why it may have been carried out already.
+    pub(crate) outcome_unknown: Option<String>,
 }
 
-/// How the stream stands.
+/// Gets a detached request decided outside of the stream.
+pub(crate) type RetryDetached = Box<dyn Fn(&Arc<StreamHandle>, DetachedRequest) + Send + Sync>;
+
+/// The state of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// No connection; one is being looked for.
+    /// No connection; the reconnect task looks for one.
     Connecting,
-    /// The endpoint at this index serves it.
+    /// Connected to the endpoint at this index.
     Up { index: usize, generation: u64 },
-    /// The endpoints answer, but none serves a stream. It is looked for on and on; meanwhile HTTP serves.
+    /// The endpoints answer, but none serves a stream. Requests go over HTTP while the reconnect task keeps looking.
     None,
     /// The session is over.
     Over(String),
-    /// Nobody has the session any more.
+    /// The last handle of the session was dropped, or the session was closed.
     Stopped,
 }
 
@@ -107,7 +81,7 @@ pub(super) struct StreamShared {
     pub(super) pending: PendingRequests,
     pub(super) watches: Watches,
     pub(super) tried: Vec<Tried>,
-    /// The connection of that generation is to be given up, and why.
+    /// The connection of that generation is to be closed, and why.
     pub(super) abandon: Option<(u64, String)>,
 }
 
@@ -115,17 +89,17 @@ pub(super) struct StreamShared {
 pub(crate) struct StreamHandle {
     pub(super) inner: Mutex<StreamShared>,
     pub(super) phase: watch::Sender<Phase>,
-    /// There is something to write, or to look at.
+    /// Wakes the connection: there is a message to write, or a change of phase.
     pub(super) wake: Notify,
-    /// When the last acknowledged keepalive was sent, and the timeout that came with it.
+    /// The newest acknowledged keepalive.
     alive: watch::Sender<Option<Renewal>>,
     /// Messages received so far, over all connections.
     pub(super) messages_received: AtomicU64,
-    pub(crate) grants: LockLoss,
-    /// Speaks for the session over HTTP.
-    pub(super) client: Client,
-    /// The session's timeout when it was opened: how long a slow endpoint is waited for follows from it.
+    pub(crate) lock_loss: LockLoss,
+    pub(super) context: Context,
+    /// The session's timeout when it was opened; how long to wait for a slow endpoint follows from it.
     pub(super) timeout: Duration,
+    retry_detached: RetryDetached,
 }
 
 impl fmt::Debug for StreamHandle {
@@ -134,7 +108,7 @@ impl fmt::Debug for StreamHandle {
     }
 }
 
-/// A caller that waits. Dropped before the answer has come, it gives the request up.
+/// A caller that waits. Dropped before the answer has come, it cancels the request.
 struct Caller<'a> {
     stream: &'a StreamHandle,
     id: u64,
@@ -150,23 +124,21 @@ impl Drop for Caller<'_> {
 }
 
 impl StreamHandle {
-    /// A stream whose reconnect task runs on the current runtime until [`stop`](Self::stop) is called or the session is over.
-    pub(crate) fn start(client: &Client, timeout: Duration) -> Arc<Self> {
-        let stream = Arc::new(Self {
+    pub(super) fn new(context: &Context, timeout: Duration, retry_detached: RetryDetached) -> Self {
+        Self {
             inner: Mutex::default(),
             phase: watch::Sender::new(Phase::Connecting),
             wake: Notify::new(),
             alive: watch::Sender::new(None),
             messages_received: AtomicU64::new(0),
-            grants: LockLoss::default(),
-            client: client.clone(),
+            lock_loss: LockLoss::default(),
+            context: context.clone(),
             timeout,
-        });
-        tokio::spawn(super::reconnect::reconnect(stream.clone()));
-        stream
+            retry_detached,
+        }
     }
 
-    /// Nobody has the session any more: what was posted is still sent, then the connection is closed.
+    /// Ends the stream: detached requests are still sent, then the connection is closed.
     pub(crate) fn stop(self: &Arc<Self>) {
         self.enter(Phase::Stopped);
         self.wake.notify_one();
@@ -174,7 +146,7 @@ impl StreamHandle {
         callers.into_iter().for_each(|request| self.complete(request, Reply::UseHttp));
     }
 
-    /// Moves on to that phase, unless the present one is final.
+    /// Enters a phase, unless the current one is final.
     pub(super) fn enter(&self, next: Phase) -> bool {
         self.phase.send_if_modified(|phase| {
             let moves = !phase.is_final() && *phase != next;
@@ -185,7 +157,7 @@ impl StreamHandle {
         })
     }
 
-    /// The index and generation of the connection, where there is one.
+    /// The endpoint index and generation of the connection, if there is one.
     pub(crate) fn up(&self) -> Option<(usize, u64)> {
         match *self.phase.borrow() {
             Phase::Up { index, generation } => Some((index, generation)),
@@ -193,7 +165,7 @@ impl StreamHandle {
         }
     }
 
-    /// Completes when the cluster has said on the stream that the session is over.
+    /// Completes, with the reason, when the cluster says on the stream that the session is over.
     pub(crate) async fn over(&self) -> String {
         let mut phase = self.phase.subscribe();
         loop {
@@ -206,7 +178,7 @@ impl StreamHandle {
         }
     }
 
-    /// Completes when there has been no connection for that long at a stretch.
+    /// Completes when there has been no connection for that long without a break.
     pub(crate) async fn down_for(&self, patience: Duration) {
         let mut phase = self.phase.subscribe();
         loop {
@@ -227,35 +199,36 @@ impl StreamHandle {
         matches!(*self.phase.borrow(), Phase::Connecting | Phase::Up { .. })
     }
 
-    /// Asks and waits for what comes of it. Dropped before that, it takes the request back. `outcome_unknown` is whether an earlier sending
-    /// under the same request id has found no end.
-    pub(crate) async fn ask(
+    /// Sends a request and waits for its reply. Dropped before that, it cancels the request. `outcome_unknown` says
+    /// whether the outcome of an earlier attempt under the same request id is unknown.
+    pub(crate) async fn send(
         &self,
         spec: &RequestSpec,
         request_id: Option<Uuid>,
         outcome_unknown: bool,
         give_up_at: Instant,
     ) -> StreamOutcome {
-        let (tell, answer) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let id = {
             let mut inner = self.inner.lock();
-            // Checked under the lock of the pending requests, so that a reconnect task that ends finds this request or this finds that it has ended.
+            // Checked under the lock of the pending requests: a reconnect task that ends either finds this request, or
+            // has already set the phase that this check sees.
             if let Phase::Over(why) = &*self.phase.borrow() {
                 return StreamOutcome::unsent(Reply::SessionOver(why.clone()));
             }
             if !self.serves() {
                 return StreamOutcome::unsent(Reply::UseHttp);
             }
-            match inner.pending.submit(spec.clone(), request_id, ReplyTo::Caller(tell)) {
+            match inner.pending.submit(spec.clone(), request_id, ReplyTo::Caller(sender)) {
                 Ok(id) => {
                     if outcome_unknown {
                         inner.pending.note_outcome_unknown(id);
                     }
                     id
                 }
-                Err(SubmitError::Waits) => return StreamOutcome::unsent(Reply::UseHttp),
-                Err(SubmitError::Requests) => {
-                    let why = "this session asks too much at a time; wait for answers before asking on";
+                Err(SubmitError::TooManyWaits) => return StreamOutcome::unsent(Reply::UseHttp),
+                Err(SubmitError::TooManyRequests) => {
+                    let why = "this session has too many unanswered requests; wait for answers before sending more";
                     return StreamOutcome::unsent(Reply::Unsendable(Error::refused(Code::Overloaded, why)));
                 }
             }
@@ -265,7 +238,7 @@ impl StreamHandle {
         match timeout_at(give_up_at, answer).await {
             Ok(reply) => {
                 caller.answered = true;
-                // Without an answer the request was dropped with the pending requests: the reconnect task has ended.
+                // The sender was dropped: the reconnect task has ended and taken the request with it.
                 let FinalReply { reply, outcome_unknown } =
                     reply.unwrap_or(FinalReply { reply: Reply::UseHttp, outcome_unknown: true });
                 StreamOutcome::Reply { reply, outcome_unknown }
@@ -277,7 +250,7 @@ impl StreamHandle {
         }
     }
 
-    /// Hands a request over, behind all that were asked before. Gives it back where there is no stream.
+    /// Queues a request behind all earlier ones, without waiting for its reply. Gives it back where there is no stream.
     pub(crate) fn send_detached(&self, spec: RequestSpec, request_id: Option<Uuid>) -> Result<(), RequestSpec> {
         let mut inner = self.inner.lock();
         if !self.serves() || inner.pending.submit(spec.clone(), request_id, ReplyTo::Detached).is_err() {
@@ -288,10 +261,10 @@ impl StreamHandle {
         Ok(())
     }
 
-    /// Answers a request. One that nobody waits for is seen to where it could not be served.
+    /// Completes a request with its reply. A detached request that could not be served is retried.
     pub(super) fn complete(self: &Arc<Self>, request: PendingRequest, reply: Reply) {
         let outcome_unknown = match &reply {
-            // To its last sending this is the end.
+            // These end the attempt on this connection; an earlier attempt may still be on its way.
             Reply::Answered { .. } | Reply::Problem { .. } | Reply::Unsendable(_) => request.outcome_unknown,
             Reply::NotLockkeeper { .. } | Reply::SessionOver(_) | Reply::UseHttp => {
                 request.outcome_unknown || request.sent
@@ -299,33 +272,29 @@ impl StreamHandle {
         };
         let PendingRequest { spec, request_id, reply_to, .. } = request;
         match reply_to {
-            // A caller that has gone in this moment does not mind; what it was granted is its own affair.
-            ReplyTo::Caller(tell) => return drop(tell.send(FinalReply { reply, outcome_unknown })),
+            // A caller that goes at this moment cleans up after itself.
+            ReplyTo::Caller(caller) => return drop(caller.send(FinalReply { reply, outcome_unknown })),
             ReplyTo::Cancelled => return,
             ReplyTo::Detached => {}
         }
-        let again = match &reply {
+        let retry = match &reply {
             Reply::Problem { problem, .. } => problem.code.is_transient() || problem.code == Code::UnknownOutcome,
-            // One page from something in between says nothing about the cluster.
+            // An answer from something in between says nothing about the cluster.
             Reply::UseHttp | Reply::NotLockkeeper { .. } => true,
             Reply::Answered { .. } | Reply::SessionOver(_) | Reply::Unsendable(_) => false,
         };
-        if again {
-            let earlier = match &reply {
+        if retry {
+            let outcome_unknown = match &reply {
                 Reply::Problem { problem, .. } if !problem.code.is_transient() => Some(problem.to_string()),
                 _ => outcome_unknown.then(|| SENT.to_owned()),
             };
-            let client = self.client.clone().over(self.clone());
-            client.spawn(move |client| async move {
-                sleep(PAUSE_OF_POSTED).await;
-                client.retry_until_decided(&spec, request_id, earlier).await;
-            });
+            (self.retry_detached)(self, DetachedRequest { spec, request_id, outcome_unknown });
         } else if !matches!(reply, Reply::Answered { .. }) {
-            tracing::debug!(?reply, target = spec.target, "a request that nobody waits for came to nothing");
+            tracing::debug!(?reply, target = spec.target, "detached request failed for good");
         }
     }
 
-    /// Puts a keepalive on the stream; gives where its answer comes. Its time counts from now, which is before it is written.
+    /// Queues a keepalive; returns where its answer comes. It counts from now, which is before it is written.
     pub(crate) fn keepalive(&self) -> Option<oneshot::Receiver<Result<Duration, String>>> {
         let mut inner = self.inner.lock();
         self.up()?;
@@ -335,7 +304,7 @@ impl StreamHandle {
         Some(answer)
     }
 
-    /// The latest sending that was acknowledged on the stream, however late.
+    /// Follows the newest keepalive that was acknowledged on the stream, however late.
     pub(crate) fn renewals(&self) -> watch::Receiver<Option<Renewal>> {
         self.alive.subscribe()
     }
@@ -348,30 +317,30 @@ impl StreamHandle {
         }
     }
 
-    /// A node has said that the session lives, in answer to something that was sent then.
+    /// A node has confirmed that the session lives, in answer to a message sent at `sent`.
     pub(super) fn note_lease(&self, sent: Moment, timeout_ms: u32) {
         let sent = if mutant!(LeaseFromAnswer) { Moment::now() } else { sent };
         self.alive.send_if_modified(|latest| {
-            let news = latest.is_none_or(|(before, _)| before < sent);
-            if news {
+            let newer = latest.is_none_or(|(before, _)| before < sent);
+            if newer {
                 *latest = Some((sent, Duration::from_millis(timeout_ms.into())));
             }
-            news
+            newer
         });
     }
 
-    /// How many messages have come.
+    /// How many messages have been received.
     pub(crate) fn messages_received(&self) -> u64 {
         self.messages_received.load(Ordering::Relaxed)
     }
 
-    /// Gives the connection of that generation up, if it is still in use, for one to the next endpoint.
+    /// Closes the connection of that generation, if it is still in use, in favour of the next endpoint.
     pub(crate) fn abandon(&self, generation: u64, why: &str) {
         self.inner.lock().abandon = Some((generation, why.to_owned()));
         self.wake.notify_one();
     }
 
-    /// Begins a watch; none where there is no stream.
+    /// Begins a watch; `None` where there is no stream.
     pub(crate) fn watch(self: &Arc<Self>, path: &str, recursive: bool, from: Option<u64>) -> Option<WatchSubscription> {
         let mut inner = self.inner.lock();
         if !self.serves() {
@@ -387,12 +356,36 @@ impl StreamHandle {
         Some(WatchSubscription { id, messages, stream: self.clone() })
     }
 
-    pub(super) fn unwatch(&self, id: u64) {
+    fn unwatch(&self, id: u64) {
         let mut inner = self.inner.lock();
         if inner.watches.end(id) && self.up().is_some() {
             inner.pending.unwatch(id);
             drop(inner);
             self.wake.notify_one();
         }
+    }
+}
+
+/// The reader's side of a watch. Dropping it ends the watch.
+pub(crate) struct WatchSubscription {
+    id: u64,
+    messages: mpsc::Receiver<WatchMessage>,
+    stream: Arc<StreamHandle>,
+}
+
+impl WatchSubscription {
+    /// The next message; `None` when no more will come.
+    pub(crate) async fn next(&mut self) -> Option<WatchMessage> {
+        self.messages.recv().await
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<StreamHandle> {
+        &self.stream
+    }
+}
+
+impl Drop for WatchSubscription {
+    fn drop(&mut self) {
+        self.stream.unwatch(self.id);
     }
 }

@@ -1,36 +1,71 @@
-//! What is asked over the stream and not answered yet, and what is to be written next. No connection, no clock, no waiting:
-//! the driver and the callers' threads look into it under a lock.
+//! Requests that are not answered yet, and the messages to write next. No connection, no clock, no waiting: the
+//! reconnect task and the callers' threads access it under a lock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::Bytes;
+use lockkeeper_api::Problem;
 use lockkeeper_api::stream::FromServer;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::handle::FinalReply;
 use crate::clock::Moment;
-use crate::transport::RequestSpec;
+use crate::error::Error;
+use crate::request_spec::RequestSpec;
 
-/// Open requests on one stream. The server refuses more than 1,024, and a keepalive must always get through.
+/// Most requests that are sent and unanswered on one stream. The server refuses more than 1,024, and a keepalive must
+/// always get through.
 pub(crate) const MAX_SENT: usize = 1_000;
-/// Of these, requests that wait in a queue; the rest stays free for those that end waits. More waits go over HTTP.
+/// Most of these that wait in a lock's queue; the rest stays free for requests that end waits. More waits go over HTTP.
 pub(crate) const MAX_WAITING: usize = 768;
-/// Of these, requests with a request id. A session's last 256 answers are remembered (promise P9): with no more than these outcome_unknown, the
-/// answer to each is still among them when it has to be asked for again.
+/// Most of these that have a request id. The cluster remembers the last 256 answers of a session (promise P9): with no
+/// more than this many unanswered, the answer to each is still remembered when it has to be asked for again.
 pub(crate) const MAX_REMEMBERED: usize = 200;
-/// Requests that nobody has sent yet and those that are sent, together.
+/// Most requests in all, sent and not yet sent.
 pub(crate) const MAX_REQUESTS: usize = 65_536;
-/// Keepalives whose answers may still come.
+/// Most keepalives whose answers may still come.
 const MAX_KEEPALIVES: usize = 64;
 
-/// Who listens for the answer.
+/// The end of a request on the stream.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Answered {
+        index: usize,
+        bytes: Bytes,
+    },
+    Problem {
+        index: usize,
+        generation: u64,
+        problem: Box<Problem>,
+    },
+    /// The endpoint's answer does not follow Lockkeeper's protocol.
+    NotLockkeeper {
+        index: usize,
+        why: String,
+    },
+    /// The request cannot be written.
+    Unsendable(Error),
+    /// The session is over.
+    SessionOver(String),
+    /// There is no stream: send the request over HTTP.
+    UseHttp,
+}
+
+/// The reply to a caller that waits; the fields are those of [`StreamOutcome::Reply`](super::StreamOutcome::Reply).
+#[derive(Debug)]
+pub(super) struct FinalReply {
+    pub(super) reply: Reply,
+    pub(super) outcome_unknown: bool,
+}
+
+/// Who waits for the reply to a request.
 #[derive(Debug)]
 pub(super) enum ReplyTo {
     Caller(oneshot::Sender<FinalReply>),
-    /// It was posted: its doing is all that counts.
+    /// Nobody: it was sent detached.
     Detached,
-    /// The caller has gone. The node answers all the same, and until then has it open.
+    /// Nobody any more: the caller has cancelled. The node still answers, and until then counts the request.
     Cancelled,
 }
 
@@ -40,15 +75,15 @@ pub(super) struct PendingRequest {
     pub(super) spec: RequestSpec,
     pub(super) request_id: Option<Uuid>,
     pub(super) reply_to: ReplyTo,
-    /// On the connection there is now.
+    /// Sent over the current connection.
     pub(super) sent: bool,
-    /// On this or an earlier one.
+    /// Sent over the current or an earlier connection.
     pub(super) ever_sent: bool,
-    /// It was sent before, over a connection that has gone or another way, and that sending may still reach the cluster.
+    /// Sent before, over a lost connection or over HTTP, and that attempt may still reach the cluster.
     pub(super) outcome_unknown: bool,
 }
 
-/// What to write.
+/// A message to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outgoing {
     Request(u64),
@@ -64,7 +99,7 @@ pub(super) type KeepaliveAnswer = Result<Duration, String>;
 #[derive(Debug)]
 struct Keepalive {
     number: u64,
-    /// When it was put here, which is before it was written.
+    /// When it was queued, which is before it was written.
     sent: Moment,
     answer: oneshot::Sender<KeepaliveAnswer>,
 }
@@ -73,26 +108,24 @@ struct Keepalive {
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
     last_id: u64,
-    /// By id, which is the order in which they were asked.
+    /// By id, which is the order of submission.
     requests: BTreeMap<u64, PendingRequest>,
     /// Requests not written yet.
     queued: VecDeque<u64>,
-    /// What goes before requests.
+    /// Messages that are written before requests.
     control: VecDeque<Outgoing>,
     sent: usize,
-    /// Of those that are sent: how many have a request id.
+    /// How many of the sent ones have a request id.
     remembered: usize,
     waiting: usize,
     keepalives: VecDeque<Keepalive>,
 }
 
-/// Why a request was not taken.
+/// Why a request was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SubmitError {
-    /// Too many requests.
-    Requests,
-    /// Too many that wait.
-    Waits,
+    TooManyRequests,
+    TooManyWaits,
 }
 
 impl PendingRequests {
@@ -101,7 +134,7 @@ impl PendingRequests {
         self.last_id
     }
 
-    /// Takes a request; it is written after those before it.
+    /// Queues a request behind the earlier ones.
     pub(super) fn submit(
         &mut self,
         spec: RequestSpec,
@@ -110,17 +143,16 @@ impl PendingRequests {
     ) -> Result<u64, SubmitError> {
         let waits = !spec.wait.is_zero();
         if waits && self.waiting >= MAX_WAITING {
-            return Err(SubmitError::Waits);
+            return Err(SubmitError::TooManyWaits);
         }
         if self.requests.len() >= MAX_REQUESTS {
-            return Err(SubmitError::Requests);
+            return Err(SubmitError::TooManyRequests);
         }
         let id = self.next_id();
         self.waiting += usize::from(waits);
-        self.requests.insert(
-            id,
-            PendingRequest { spec, request_id, reply_to, sent: false, ever_sent: false, outcome_unknown: false },
-        );
+        let request =
+            PendingRequest { spec, request_id, reply_to, sent: false, ever_sent: false, outcome_unknown: false };
+        self.requests.insert(id, request);
         self.queued.push_back(id);
         Ok(id)
     }
@@ -129,12 +161,12 @@ impl PendingRequests {
         self.requests.get(&id)
     }
 
-    /// An earlier sending of it has found no end.
+    /// The outcome of an earlier attempt of this request is unknown.
     pub(super) fn note_outcome_unknown(&mut self, id: u64) {
         self.requests.entry(id).and_modify(|request| request.outcome_unknown = true);
     }
 
-    /// Takes a request out: it is answered, or nobody wants to know any more.
+    /// Removes a request that is answered or no longer wanted.
     pub(super) fn remove(&mut self, id: u64) -> Option<PendingRequest> {
         let request = self.requests.remove(&id)?;
         self.sent -= usize::from(request.sent);
@@ -143,8 +175,8 @@ impl PendingRequests {
         Some(request)
     }
 
-    /// The caller of a request has gone; tells whether there is something to write. One that was not written over this connection is
-    /// just forgotten; of one that was, the node hears.
+    /// Cancels a request for its caller; returns whether there is a message to write. A request that was not written
+    /// over this connection is forgotten; the node is told to cancel one that was.
     pub(super) fn cancel(&mut self, id: u64) -> bool {
         match self.requests.get_mut(&id) {
             Some(request) if request.sent => {
@@ -159,7 +191,7 @@ impl PendingRequests {
         }
     }
 
-    /// Takes a keepalive, whose time counts from now; its number and where its answer comes.
+    /// Queues a keepalive whose time counts from now; returns where its answer comes.
     pub(super) fn keepalive(&mut self, sent: Moment) -> oneshot::Receiver<KeepaliveAnswer> {
         let number = self.next_id();
         let (answer, answered) = oneshot::channel();
@@ -171,11 +203,11 @@ impl PendingRequests {
         answered
     }
 
-    /// A keepalive was answered: when it was sent, if it is one of this connection's.
+    /// A keepalive was answered; returns when it was sent, if it belongs to this connection.
     pub(super) fn kept_alive(&mut self, number: u64, outcome: KeepaliveAnswer) -> Option<Moment> {
         let at = self.keepalives.iter().position(|keepalive| keepalive.number == number)?;
         let Keepalive { sent, answer, .. } = self.keepalives.remove(at)?;
-        // The round may be over; the time counts all the same.
+        // The round of keepalives may be over; the acknowledgement counts all the same.
         let _ = answer.send(outcome);
         Some(sent)
     }
@@ -192,7 +224,7 @@ impl PendingRequests {
         self.next_id()
     }
 
-    /// What to write next; a request is marked as sent.
+    /// The next message to write; a request is marked as sent.
     pub(super) fn next_out(&mut self) -> Option<Outgoing> {
         if let Some(out) = self.control.pop_front() {
             return Some(out);
@@ -216,7 +248,7 @@ impl PendingRequests {
         None
     }
 
-    /// The connection is gone: what was sent over it is to be sent again, in the order in which it was asked.
+    /// The connection is lost: requests sent over it are queued again, in the order of submission.
     pub(super) fn connection_lost(&mut self) {
         self.control.clear();
         self.keepalives.clear();
@@ -228,7 +260,7 @@ impl PendingRequests {
         self.queued = self.requests.keys().copied().collect();
     }
 
-    /// Takes everything out.
+    /// Removes all requests.
     pub(super) fn drain(&mut self) -> Vec<PendingRequest> {
         self.connection_lost();
         self.queued.clear();
@@ -236,12 +268,12 @@ impl PendingRequests {
         std::mem::take(&mut self.requests).into_values().collect()
     }
 
-    /// Takes out what was sent over this connection and a caller listens for.
+    /// Removes the requests that were sent over this connection and that a caller waits for.
     pub(super) fn drain_sent_callers(&mut self) -> Vec<PendingRequest> {
         self.take_if(|request| request.sent && matches!(request.reply_to, ReplyTo::Caller(_)))
     }
 
-    /// Takes out what a caller listens for.
+    /// Removes the requests that a caller waits for.
     pub(super) fn drain_callers(&mut self) -> Vec<PendingRequest> {
         self.take_if(|request| matches!(request.reply_to, ReplyTo::Caller(_)))
     }
@@ -251,7 +283,7 @@ impl PendingRequests {
         ids.into_iter().filter_map(|id| self.remove(id)).collect()
     }
 
-    /// How many are sent and not answered.
+    /// How many requests are sent and unanswered.
     pub(super) fn sent(&self) -> usize {
         self.sent
     }
@@ -261,7 +293,7 @@ impl PendingRequests {
     }
 }
 
-/// Whether a message of the server shows that it took part in something that was asked of it.
+/// Whether a message shows that the node served the session.
 pub(super) fn is_service(message: &FromServer) -> bool {
     matches!(message, FromServer::Answer(answer) if answer.status < 500)
         || matches!(message, FromServer::Hello { .. } | FromServer::Alive { .. })

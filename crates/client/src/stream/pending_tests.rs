@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::pending::*;
 use crate::clock::Moment;
-use crate::transport::{RequestSpec, RetryPolicy};
+use crate::request_spec::{RequestSpec, RetryPolicy};
 
 fn ask() -> RequestSpec {
     RequestSpec::new(Method::GET, "/v1/nodes/a".into(), RetryPolicy::Always)
@@ -86,11 +86,11 @@ fn everything_is_bounded_and_control_gets_through() {
     for _ in 0..MAX_WAITING {
         pending.submit(waiting(), None, caller()).unwrap();
     }
-    assert_eq!(pending.submit(waiting(), None, caller()), Err(SubmitError::Waits));
+    assert_eq!(pending.submit(waiting(), None, caller()), Err(SubmitError::TooManyWaits));
     for _ in 0..MAX_REQUESTS - MAX_WAITING {
         pending.submit(ask(), None, caller()).unwrap();
     }
-    assert_eq!(pending.submit(ask(), None, caller()), Err(SubmitError::Requests));
+    assert_eq!(pending.submit(ask(), None, caller()), Err(SubmitError::TooManyRequests));
     assert_eq!(all_out(&mut pending).len(), MAX_SENT);
     drop(pending.keepalive(Moment::now()));
     assert_eq!(all_out(&mut pending).len(), 1);

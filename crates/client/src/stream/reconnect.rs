@@ -1,4 +1,5 @@
-//! The task that keeps a stream going: looks for a node, has it served, and looks for another when that ends.
+//! The task that keeps a stream connected: it looks for a node, serves the connection, and looks for another node when
+//! the connection ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +9,32 @@ use tokio::time::sleep;
 
 use super::connect::{OpenedStream, SearchResult, connect_any};
 use super::connection::{CloseReason, StreamConnection};
-use super::handle::{Phase, Reply, StreamHandle};
+use super::handle::{Phase, RetryDetached, StreamHandle};
+use super::pending::Reply;
+use crate::context::Context;
 use crate::error::Tried;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// Between two looks for a stream at endpoints that have none.
+/// Pause between two searches while no endpoint serves a stream.
 const PAUSE_WITHOUT_STREAM: Duration = Duration::from_secs(5);
-/// Sessions that a dead node leaves behind do not all come to the next in the same moment.
+/// The sessions of a dead node spread their reconnects over this time.
 const LARGEST_SCATTER: Duration = Duration::from_millis(20);
 
-/// Leaves nobody waiting, however the driver ends.
-struct FailPendingOnDrop(Arc<StreamHandle>);
+impl StreamHandle {
+    /// Starts a stream whose task runs on the current runtime until [`stop`](Self::stop) is called or the session is
+    /// over.
+    pub(crate) fn start(context: &Context, timeout: Duration, retry_detached: RetryDetached) -> Arc<Self> {
+        let stream = Arc::new(Self::new(context, timeout, retry_detached));
+        context.tasks.spawn(reconnect(stream.clone()));
+        stream
+    }
+}
 
-impl Drop for FailPendingOnDrop {
+/// Completes all pending requests, however the task ends.
+struct CompleteOnDrop(Arc<StreamHandle>);
+
+impl Drop for CompleteOnDrop {
     fn drop(&mut self) {
         self.0.enter(Phase::Stopped);
         let over = match &*self.0.phase.borrow() {
@@ -40,23 +53,22 @@ impl Drop for FailPendingOnDrop {
     }
 }
 
-/// Serves the stream until it is stopped or its session is over.
-pub(super) async fn reconnect(stream: Arc<StreamHandle>) {
-    let _last_word = FailPendingOnDrop(stream.clone());
+async fn reconnect(stream: Arc<StreamHandle>) {
+    let _complete = CompleteOnDrop(stream.clone());
     let (mut generation, mut pause) = (0, FIRST_PAUSE);
     loop {
         let Some(opened) = search(&stream, &mut pause).await else { return };
         generation += 1;
         let index = opened.index;
         let mut connection = StreamConnection::begin(&stream, opened, generation);
-        let ending = connection.run().await;
+        let reason = connection.run().await;
         let served = connection.served;
-        connection.close(&ending).await;
-        tracing::debug!(?ending, endpoint = %stream.client.endpoints.at(index), "stream ended");
-        if !prepare_reconnect(&stream, index, ending) {
+        connection.close(&reason).await;
+        tracing::debug!(?reason, endpoint = %stream.context.endpoints.at(index), "stream ended");
+        if !prepare_reconnect(&stream, index, reason) {
             return;
         }
-        // A node that takes the stream and then does nothing with it is not asked again and again.
+        // A node that accepts the stream and then does not serve it is retried with growing pauses.
         let rest = if served { LARGEST_SCATTER } else { pause };
         pause = if served { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
         sleep(scattered(rest)).await;
@@ -64,8 +76,8 @@ pub(super) async fn reconnect(stream: Arc<StreamHandle>) {
 }
 
 /// Prepares for the next connection; false if there is to be none.
-fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, ending: CloseReason) -> bool {
-    let (fails, why) = match ending {
+fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, reason: CloseReason) -> bool {
+    let (fails, why) = match reason {
         CloseReason::Stopped => return false,
         CloseReason::Over(why) => {
             stream.enter(Phase::Over(why));
@@ -74,13 +86,13 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, ending: CloseReas
         CloseReason::NotLockkeeper(why) => (true, why),
         CloseReason::Broken(why) | CloseReason::Abandoned(why) => (false, why),
     };
-    stream.client.endpoints.move_on_from(index);
+    stream.context.endpoints.move_on_from(index);
     let failed = {
         let mut inner = stream.inner.lock();
         stream.enter(Phase::Connecting);
         let failed = if fails { inner.pending.drain_sent_callers() } else { Vec::new() };
         inner.pending.connection_lost();
-        inner.tried = vec![Tried { endpoint: stream.client.endpoints.at(index).to_string(), why: why.clone() }];
+        inner.tried = vec![Tried { endpoint: stream.context.endpoints.at(index).to_string(), why: why.clone() }];
         failed
     };
     for request in failed {
@@ -89,18 +101,18 @@ fn prepare_reconnect(stream: &Arc<StreamHandle>, index: usize, ending: CloseReas
     true
 }
 
-/// Looks for a node that serves the stream, for as long as somebody wants one.
+/// Looks for a node that serves the stream; `None` when the stream is stopped or the session is over.
 async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<OpenedStream> {
     loop {
         let mut phase = stream.phase.subscribe();
         let found = tokio::select! {
             found = connect_any(stream) => found,
-            // What was posted goes over HTTP then.
+            // Detached requests then go over HTTP.
             _ = phase.wait_for(Phase::is_final) => return None,
         };
         let rest = match found {
             SearchResult::Stream(opened) => {
-                stream.client.endpoints.prefer(opened.index);
+                stream.context.endpoints.prefer(opened.index);
                 return Some(opened);
             }
             SearchResult::Over(why) => {
@@ -133,7 +145,7 @@ async fn search(stream: &Arc<StreamHandle>, pause: &mut Duration) -> Option<Open
     }
 }
 
-/// Many clients that lost the same node should not all come to the next in the same moment.
+/// A random part of a pause: many clients that lost the same node must not all reconnect at the same moment.
 fn scattered(longest: Duration) -> Duration {
     longest.mul_f64(rand::rng().random_range(0.0..1.0))
 }

@@ -1,34 +1,31 @@
-//! Watches over the stream. Each has a bounded queue to its reader. A reader that falls behind loses its watch, not its position: it
-//! finds the end of its queue and watches again from where it is.
+//! Watches over the stream. Each has a bounded queue to its reader. A reader that falls behind loses its watch, not its
+//! position: it reaches the end of its queue and begins a new watch from there.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use lockkeeper_api::Problem;
 use lockkeeper_api::stream::{Change, FromServer, Watch};
 use tokio::sync::mpsc;
 
-use super::handle::StreamHandle;
-
-/// Transactions that may wait for one reader.
+/// Most transactions that wait for one reader.
 const MAX_QUEUED: usize = 1_024;
 
-/// What a watch is sent.
+/// A message to the reader of a watch.
 #[derive(Debug)]
 pub(crate) enum WatchMessage {
-    /// It has begun at this zxid.
+    /// The watch has begun at this zxid.
     Begun(u64),
-    /// One transaction.
+    /// The changes of one transaction.
     Changes(u64, Vec<Change>),
-    /// Nothing more up to this zxid.
+    /// No further change up to this zxid.
     Bookmark(u64),
-    /// It is over.
+    /// The watch is over.
     Ended(Box<Problem>),
 }
 
 #[derive(Debug)]
 struct WatchEntry {
-    /// `from` moves on with what was handed on.
+    /// `from` advances with each dispatched message.
     watch: Watch,
     sender: mpsc::Sender<WatchMessage>,
 }
@@ -60,9 +57,9 @@ impl Watches {
         self.0.clear();
     }
 
-    /// Hands on what the server said of a watch; tells which watch is to be ended because its reader has fallen behind.
+    /// Dispatches a message of the server to its watch. Returns the id of a watch to end because its reader fell behind.
     pub(super) fn dispatch(&mut self, message: FromServer) -> Option<u64> {
-        let (id, zxid, messages) = match message {
+        let (id, zxid, message) = match message {
             FromServer::Watching { id, zxid } => (id, Some(zxid), WatchMessage::Begun(zxid)),
             FromServer::Changes { id, zxid, changes } => (id, Some(zxid), WatchMessage::Changes(zxid, changes)),
             FromServer::Bookmark { id, zxid } => (id, Some(zxid), WatchMessage::Bookmark(zxid)),
@@ -71,43 +68,19 @@ impl Watches {
         };
         let entry = self.0.get_mut(&id)?;
         if let Some(zxid) = zxid {
-            // A transaction comes whole, in one message: the zxid alone tells whether it was given before the stream broke.
+            // A transaction comes in one message: its zxid tells whether it was dispatched before the stream broke.
             let old = entry.watch.from.is_some_and(|from| zxid <= from);
-            if old && !matches!(messages, WatchMessage::Begun(_)) {
+            if old && !matches!(message, WatchMessage::Begun(_)) {
                 return None;
             }
             entry.watch.from = Some(entry.watch.from.map_or(zxid, |from| from.max(zxid)));
         }
-        let ended = matches!(messages, WatchMessage::Ended(_));
-        let behind = entry.sender.try_send(messages).is_err();
+        let ended = matches!(message, WatchMessage::Ended(_));
+        let behind = entry.sender.try_send(message).is_err();
         if behind || ended {
             self.0.remove(&id);
         }
         (behind && !ended).then_some(id)
-    }
-}
-
-/// A watch's end of its queue. Dropping it ends the watch.
-pub(crate) struct WatchSubscription {
-    pub(super) id: u64,
-    pub(super) messages: mpsc::Receiver<WatchMessage>,
-    pub(super) stream: Arc<StreamHandle>,
-}
-
-impl WatchSubscription {
-    /// What comes next; `None` when there is no more to come this way.
-    pub(crate) async fn next(&mut self) -> Option<WatchMessage> {
-        self.messages.recv().await
-    }
-
-    pub(crate) fn stream(&self) -> &Arc<StreamHandle> {
-        &self.stream
-    }
-}
-
-impl Drop for WatchSubscription {
-    fn drop(&mut self) {
-        self.stream.unwatch(self.id);
     }
 }
 
