@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::http::{Api, metric_sum, new_client};
 use crate::net::direct::Direct;
-use crate::net::{Door, FaultNet, LinkFault, Place};
+use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
 use crate::process::Process;
 use crate::small_disk::SmallDisk;
 use crate::verdict::{Failed, broken};
@@ -55,7 +55,7 @@ impl Default for Options {
     }
 }
 
-struct Node {
+struct ClusterNode {
     directory: PathBuf,
     api: Api,
     process: Option<Process>,
@@ -68,7 +68,7 @@ pub struct Cluster {
     dir: PathBuf,
     options: Options,
     net: Arc<dyn FaultNet>,
-    nodes: BTreeMap<u64, Node>,
+    nodes: BTreeMap<u64, ClusterNode>,
     /// Ids are never used again.
     next_id: u64,
 }
@@ -113,19 +113,19 @@ impl Cluster {
             None => None,
         };
         let api = Api::at_address(new_client()?, self.net.unhindered(id));
-        self.nodes.insert(id, Node { directory, api, process: None, disk });
+        self.nodes.insert(id, ClusterNode { directory, api, process: None, disk });
         Ok(())
     }
 
     fn configuration(&self, id: u64, peers: &[u64], directory: &Path) -> String {
         let mut text = format!("[cluster]\nid = \"prove\"\nnode = {id}\n");
         for peer in peers {
-            let client = self.net.address(Place::Clients, *peer, Door::Client);
-            let zookeeper = self.net.address(Place::Clients, *peer, Door::ZooKeeper);
+            let client = self.net.address(Endpoint::Clients, *peer, Listener::Client);
+            let zookeeper = self.net.address(Endpoint::Clients, *peer, Listener::ZooKeeper);
             let address = if *peer == id {
-                self.net.listens(id, Door::Peer)
+                self.net.listens(id, Listener::Peer)
             } else {
-                self.net.address(Place::Node(id), *peer, Door::Peer)
+                self.net.address(Endpoint::Node(id), *peer, Listener::Peer)
             };
             // Writing to a String does not fail.
             let _ = write!(
@@ -133,9 +133,9 @@ impl Cluster {
                 "[peers.{peer}]\npeer = \"{address}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n"
             );
         }
-        let (client, peer) = (self.net.listens(id, Door::Client), self.net.listens(id, Door::Peer));
+        let (client, peer) = (self.net.listens(id, Listener::Client), self.net.listens(id, Listener::Peer));
         let _ = write!(text, "[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n");
-        let zookeeper = self.net.listens(id, Door::ZooKeeper);
+        let zookeeper = self.net.listens(id, Listener::ZooKeeper);
         // Sessions from 1 s; and all clients come from one address here.
         let _ = write!(text, "[zookeeper]\nlisten = \"{zookeeper}\"\ntick_ms = 500\nconnections_per_address = 0\n");
         let data = directory.join("data");
@@ -197,13 +197,13 @@ impl Cluster {
 
     /// The endpoints as the client library takes them: through the network.
     pub fn endpoints(&self) -> Vec<String> {
-        let address = |id| self.net.address(Place::Clients, id, Door::Client);
+        let address = |id| self.net.address(Endpoint::Clients, id, Listener::Client);
         self.nodes.keys().map(|id| format!("http://{}", address(*id))).collect()
     }
 
     /// The addresses for clients that speak ZooKeeper's protocol: through the network.
     pub fn zookeepers(&self) -> Vec<String> {
-        let address = |id: &u64| self.net.address(Place::Clients, *id, Door::ZooKeeper).to_string();
+        let address = |id: &u64| self.net.address(Endpoint::Clients, *id, Listener::ZooKeeper).to_string();
         self.nodes.keys().map(address).collect()
     }
 
@@ -385,8 +385,8 @@ impl Cluster {
     /// The network cannot.
     pub async fn set_links_of(&self, id: u64, fault: LinkFault) -> Result<(), Failed> {
         for other in self.ids().into_iter().filter(|other| *other != id) {
-            self.net.set(Place::Node(id), other, fault).await?;
-            self.net.set(Place::Node(other), id, fault).await?;
+            self.net.set(Endpoint::Node(id), other, fault).await?;
+            self.net.set(Endpoint::Node(other), id, fault).await?;
         }
         Ok(())
     }

@@ -85,7 +85,7 @@ pub fn new_client() -> std::io::Result<reqwest::Client> {
         .map_err(std::io::Error::other)
 }
 
-struct Call<'a> {
+struct HttpCall<'a> {
     method: Method,
     path: String,
     session: Option<&'a str>,
@@ -93,13 +93,13 @@ struct Call<'a> {
     within: Duration,
 }
 
-fn call(method: Method, path: String) -> Call<'static> {
-    Call { method, path, session: None, request_id: None, within: CALL_WITHIN }
+fn call(method: Method, path: String) -> HttpCall<'static> {
+    HttpCall { method, path, session: None, request_id: None, within: CALL_WITHIN }
 }
 
 /// A change as a caller may ask for it more than once, at several nodes: the same session and the same request id make it one.
 #[derive(Clone, Debug)]
-pub struct Change<B> {
+pub struct RepeatableChange<B> {
     /// POST, PUT or DELETE.
     pub method: Method,
     /// Path and query.
@@ -114,7 +114,7 @@ pub struct Change<B> {
     pub body: Option<B>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> HttpCall<'a> {
     fn by(self, session: &'a str) -> Self {
         Self { session: Some(session), ..self }
     }
@@ -143,8 +143,8 @@ impl Api {
     }
 
     /// Asks for a change, once, here.
-    pub async fn change<B: Serialize, T: DeserializeOwned>(&self, change: &Change<B>) -> Called<T> {
-        let call = Call {
+    pub async fn change<B: Serialize, T: DeserializeOwned>(&self, change: &RepeatableChange<B>) -> Called<T> {
+        let call = HttpCall {
             method: change.method.clone(),
             path: change.target.clone(),
             session: change.credential.as_deref(),
@@ -164,7 +164,7 @@ impl Api {
         &self.client
     }
 
-    async fn send<B: Serialize, T: DeserializeOwned>(&self, call: Call<'_>, body: Option<&B>) -> Called<T> {
+    async fn send<B: Serialize, T: DeserializeOwned>(&self, call: HttpCall<'_>, body: Option<&B>) -> Called<T> {
         let mut request = self.client.request(call.method, format!("{}{}", self.base, call.path)).timeout(call.within);
         if let Some(session) = call.session {
             request = request.header(SESSION_HEADER, session);
@@ -296,7 +296,7 @@ impl Api {
         within: Duration,
     ) -> Called<Changed> {
         let call = call(Method::POST, format!("/v1/nodes{path}")).within(within);
-        self.send(Call { session: credential, ..call }, Some(body)).await
+        self.send(HttpCall { session: credential, ..call }, Some(body)).await
     }
 
     /// Carries out a transaction.

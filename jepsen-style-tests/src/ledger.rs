@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
 use lockkeeper_api::watch::{Change, ChangeKind};
-use lockkeeper_checkers::lives::{Event, Life, lives};
+use lockkeeper_checkers::lives::{Life, NodeEvent, lives};
 
 use crate::cluster::Cluster;
 use crate::http::Api;
 use crate::record::boot_us;
-use crate::sse::{self, Seen};
+use crate::sse::{self, StreamItem};
 use crate::verdict::{Failed, broken};
 
 /// A node's data was set.
@@ -30,30 +30,30 @@ pub struct DataSet {
 
 /// All that the log did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub struct ClusterLog {
     /// What came and went.
-    pub events: BTreeSet<Event>,
+    pub events: BTreeSet<NodeEvent>,
     /// What was set.
     pub data: BTreeSet<DataSet>,
 }
 
 /// What one node's watch told.
 #[derive(Debug, Default)]
-struct Told {
-    events: BTreeSet<Event>,
+struct NodeReport {
+    events: BTreeSet<NodeEvent>,
     data: BTreeSet<DataSet>,
     /// Ranges `(after, up to]` of which it said that it cannot tell.
     gaps: Vec<(u64, u64)>,
 }
 
-impl Told {
+impl NodeReport {
     fn cut_behind(&mut self, zxid: u64) {
         self.events.retain(|event| event.zxid <= zxid);
         self.data.retain(|set| set.zxid <= zxid);
     }
 }
 
-type Shared = Arc<Mutex<Told>>;
+type Shared = Arc<Mutex<NodeReport>>;
 
 /// The gathering, from when it is opened.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl Ledger {
     }
 
     /// Whether some node has told of a creation or deletion of which this holds; gives the first by zxid.
-    pub fn find(&self, wanted: impl Fn(&Event) -> bool) -> Option<Event> {
+    pub fn find(&self, wanted: impl Fn(&NodeEvent) -> bool) -> Option<NodeEvent> {
         self.nodes.values().filter_map(|told| lock(told).events.iter().find(|event| wanted(event)).cloned()).min()
     }
 
@@ -104,8 +104,8 @@ impl Ledger {
         &self,
         what: &str,
         within: Duration,
-        wanted: impl Fn(&Event) -> bool,
-    ) -> Result<Event, Failed> {
+        wanted: impl Fn(&NodeEvent) -> bool,
+    ) -> Result<NodeEvent, Failed> {
         let begun = Instant::now();
         loop {
             if let Some(event) = self.find(&wanted) {
@@ -122,7 +122,7 @@ impl Ledger {
     ///
     /// # Errors
     /// As [`Self::close_whole`].
-    pub async fn close(self, cluster: &Cluster) -> Result<BTreeSet<Event>, Failed> {
+    pub async fn close(self, cluster: &Cluster) -> Result<BTreeSet<NodeEvent>, Failed> {
         self.close_whole(cluster).await.map(|log| log.events)
     }
 
@@ -130,7 +130,7 @@ impl Ledger {
     ///
     /// # Errors
     /// A node does not tell of the mark, two nodes tell different things, or no node has told it all.
-    pub async fn close_whole(mut self, cluster: &Cluster) -> Result<Log, Failed> {
+    pub async fn close_whole(mut self, cluster: &Cluster) -> Result<ClusterLog, Failed> {
         self.follow_the_members(cluster);
         let mark = format!("/ledger-{}", uuid::Uuid::new_v4());
         let Some((_, api)) = cluster.apis().into_iter().next() else { return broken("there is no node") };
@@ -149,7 +149,7 @@ impl Ledger {
         for task in &self.tasks {
             task.abort();
         }
-        let mut told: Vec<(u64, Told)> =
+        let mut told: Vec<(u64, NodeReport)> =
             self.nodes.into_iter().map(|(id, told)| (id, std::mem::take(&mut *lock(&told)))).collect();
         // A session may still expire: what comes behind the mark some have told, and others not yet.
         told.iter_mut().for_each(|(_, told)| told.cut_behind(made.value.zxid));
@@ -188,7 +188,7 @@ async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u
     loop {
         let mut watch = sse::follow(api.clone(), "/".into(), position);
         while let Some(seen) = watch.recv().await {
-            let Seen::Change(change, _) = seen else { break };
+            let StreamItem::Change(change, _) = seen else { break };
             position = position.max(change.zxid);
             let Change { zxid, kind, path } = change;
             let created = match kind {
@@ -202,7 +202,7 @@ async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u
                 ChangeKind::ChildrenChanged => continue,
             };
             lock(&seen_us).entry(zxid).or_insert_with(boot_us);
-            lock(&told).events.insert(Event { zxid, created, path });
+            lock(&told).events.insert(NodeEvent { zxid, created, path });
         }
         // Compacted: go on from where this node stands, and remember the hole. What is in it must come from the others.
         let Ok(now) = api.get_stale("/").await else {
@@ -216,7 +216,7 @@ async fn gather(api: Api, from: u64, told: Shared, seen_us: Arc<Mutex<BTreeMap<u
     }
 }
 
-fn merge(told: &[(u64, Told)]) -> Result<Log, Failed> {
+fn merge(told: &[(u64, NodeReport)]) -> Result<ClusterLog, Failed> {
     let events = together(told, |told| &told.events, |event| event.zxid)?;
     let data = together(told, |told| &told.data, |set| set.zxid)?;
     // A range that every node has a gap over may hide anything.
@@ -229,13 +229,13 @@ fn merge(told: &[(u64, Told)]) -> Result<Log, Failed> {
     if !covered {
         return Err(Failed::CannotRun("all nodes compacted the same part of the log: what happened is unknown".into()));
     }
-    Ok(Log { events, data })
+    Ok(ClusterLog { events, data })
 }
 
 /// What all of them told, if each told all that it does not say to have missed.
 fn together<T: Ord + Clone + std::fmt::Debug>(
-    told: &[(u64, Told)],
-    of: impl Fn(&Told) -> &BTreeSet<T>,
+    told: &[(u64, NodeReport)],
+    of: impl Fn(&NodeReport) -> &BTreeSet<T>,
     zxid: impl Fn(&T) -> u64,
 ) -> Result<BTreeSet<T>, Failed> {
     let all: BTreeSet<T> = told.iter().flat_map(|(_, told)| of(told).iter().cloned()).collect();
@@ -252,7 +252,7 @@ fn together<T: Ord + Clone + std::fmt::Debug>(
 ///
 /// # Errors
 /// The history has a hole.
-pub fn requests(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Life>, Failed> {
+pub fn requests(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Vec<Life>, Failed> {
     let lives = lives(events, &format!("/locks/{lock}")).map_err(Failed::Broken)?;
     Ok(lives.into_iter().filter(Life::is_request).collect())
 }
@@ -261,9 +261,9 @@ pub fn requests(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Life>, Faile
 mod tests {
     use super::*;
 
-    fn told(zxids: &[u64], gaps: &[(u64, u64)]) -> Told {
-        let event = |zxid: &u64| Event { zxid: *zxid, created: true, path: format!("/n{zxid}") };
-        Told { events: zxids.iter().map(event).collect(), gaps: gaps.to_vec(), ..Told::default() }
+    fn told(zxids: &[u64], gaps: &[(u64, u64)]) -> NodeReport {
+        let event = |zxid: &u64| NodeEvent { zxid: *zxid, created: true, path: format!("/n{zxid}") };
+        NodeReport { events: zxids.iter().map(event).collect(), gaps: gaps.to_vec(), ..NodeReport::default() }
     }
 
     #[test]
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn what_was_set_is_compared_as_well() {
         let set = |zxid| DataSet { zxid, path: "/n1".into() };
-        let with = |sets: &[u64]| Told { data: sets.iter().copied().map(set).collect(), ..told(&[1], &[]) };
+        let with = |sets: &[u64]| NodeReport { data: sets.iter().copied().map(set).collect(), ..told(&[1], &[]) };
         assert_eq!(merge(&[(1, with(&[2, 3])), (2, with(&[2, 3]))]).unwrap().data.len(), 2);
         assert!(matches!(merge(&[(1, with(&[2, 3])), (2, with(&[2]))]), Err(Failed::Broken(_))));
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use jepsen_style_tests::report::Report;
-use jepsen_style_tests::run::End;
+use jepsen_style_tests::run::RunEnd;
 use jepsen_style_tests::run::matrix;
 use jepsen_style_tests::run::programs::Programs;
 use jepsen_style_tests::run::screen::Screen;
@@ -65,7 +65,8 @@ async fn tests(arguments: &Arguments) -> Result<bool, Failed> {
     }
     if arguments.mutants {
         let dir = fresh(&out, "mutants")?;
-        let plan = mutants::Plan { only: arguments.only.clone(), without_controls: !arguments.only.is_empty(), seed };
+        let plan =
+            mutants::MutantPlan { only: arguments.only.clone(), without_controls: !arguments.only.is_empty(), seed };
         let table = mutants::run(&plan, &programs, &dir).await?;
         println!("{}\n  table: {}", table.summary(), dir.join("mutants.md").display());
         return Ok(table.passes());
@@ -85,18 +86,18 @@ async fn one(settings: &Settings, programs: &Programs, out: &Path) -> Result<boo
     let ended = run::run(settings, programs, &dir, &screen).await;
     screen.end();
     match ended? {
-        End::Reported(report) => {
+        RunEnd::Reported(report) => {
             tell(&report, &dir);
             Ok(report.outcome.passes())
         }
-        End::Lacking(skipped) => {
+        RunEnd::Lacking(skipped) => {
             let why: Vec<String> = skipped.iter().map(|one| format!("{}: {}", one.nemesis, one.why)).collect();
             Err(Failed::CannotRun(format!("skipped, which is not a pass: {}", why.join("; "))))
         }
     }
 }
 
-async fn many(plan: &matrix::Plan, programs: &Programs, out: &Path) -> Result<bool, Failed> {
+async fn many(plan: &matrix::MatrixPlan, programs: &Programs, out: &Path) -> Result<bool, Failed> {
     let dir = fresh(out, if plan.slice { "slice" } else { "matrix" })?;
     println!("{} workloads and {} nemeses, seed {}", plan.workloads.len(), plan.nemeses.len(), plan.like.seed);
     println!("to run it again: {}", plan.command);

@@ -31,13 +31,13 @@ pub struct Record {
     pub client: u32,
     /// What it tells.
     #[serde(flatten)]
-    pub what: What,
+    pub what: WorkerEvent,
 }
 
 /// What a worker tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-pub enum What {
+pub enum WorkerEvent {
     /// Its session is open.
     Opened {
         /// Its number.
@@ -179,12 +179,12 @@ pub enum Standing {
 }
 
 /// Tells a line. A worker whose reader is gone has nobody to work for.
-pub fn tell(client: u32, what: What) {
+pub fn tell(client: u32, what: WorkerEvent) {
     tell_at(boot_us(), client, what);
 }
 
 /// Tells a line with a stamp that was taken before.
-pub fn tell_at(at_us: u64, client: u32, what: What) {
+pub fn tell_at(at_us: u64, client: u32, what: WorkerEvent) {
     tell_line(&Record { at_us, client, what });
 }
 
@@ -235,9 +235,9 @@ mod tests {
     fn lines_come_back_and_a_torn_last_one_is_left_out() {
         let record = |what| Record { at_us: 7, client: 3, what };
         let all = [
-            record(What::Granted { locks: vec!["a".into()], token: 9 }),
-            record(What::Gate { key: "k".into(), standing: Standing::Done { token: 1, result: "r".into() } }),
-            record(What::Idle),
+            record(WorkerEvent::Granted { locks: vec!["a".into()], token: 9 }),
+            record(WorkerEvent::Gate { key: "k".into(), standing: Standing::Done { token: 1, result: "r".into() } }),
+            record(WorkerEvent::Idle),
         ];
         let mut bytes = Vec::new();
         for record in &all {

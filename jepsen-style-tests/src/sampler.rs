@@ -10,7 +10,7 @@ use lockkeeper_checkers::replay::Promotion;
 
 use crate::cluster::Cluster;
 use crate::http::{Api, metric_sum};
-use crate::judge::counts::{self, Sample, Window};
+use crate::judge::counts::{self, CalmWindow, Sample};
 use crate::record::boot_us;
 use crate::verdict::{Failed, broken};
 
@@ -109,7 +109,7 @@ impl Sampler {
     }
 
     /// The calm windows, with what the log owed in each.
-    pub fn windows(&self, promotions: &[Promotion], seen_us: &BTreeMap<u64, u64>) -> Vec<Window> {
+    pub fn windows(&self, promotions: &[Promotion], seen_us: &BTreeMap<u64, u64>) -> Vec<CalmWindow> {
         let stamps: Vec<u64> = promotions.iter().filter_map(|p| seen_us.get(&p.zxid).copied()).collect();
         let owed = |from: u64, to: u64| stamps.iter().filter(|at| **at >= from && **at < to).count();
         let calm = self.calm.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl Sampler {
             let (first, began) = (from.first()?.asked_us, from.last()?.answered_us);
             let (ended, last) = (to.first()?.asked_us, to.last()?.answered_us);
             let sum = |round: &Round| round.iter().map(|sample| sample.value).sum::<f64>();
-            Some(Window {
+            Some(CalmWindow {
                 counted: sum(to) - sum(from),
                 certain: owed(began + ALLOWANCE_US, ended.saturating_sub(ALLOWANCE_US)),
                 possible: owed(first.saturating_sub(ALLOWANCE_US), last + ALLOWANCE_US),

@@ -11,7 +11,7 @@ use crate::http::Api;
 
 /// What a follower reports.
 #[derive(Clone, Debug)]
-pub enum Seen {
+pub enum StreamItem {
     /// A change, and when it was here.
     Change(Change, Instant),
     /// The history did not reach back far enough: events may have been missed, and the server said so.
@@ -19,7 +19,7 @@ pub enum Seen {
 }
 
 /// Follows `path` recursively at one node from `from` on, until the receiver goes. A node that is down is asked again.
-pub fn follow(api: Api, path: String, from: u64) -> mpsc::UnboundedReceiver<Seen> {
+pub fn follow(api: Api, path: String, from: u64) -> mpsc::UnboundedReceiver<StreamItem> {
     let (seen, receiver) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         let mut position = from;
@@ -34,11 +34,16 @@ pub fn follow(api: Api, path: String, from: u64) -> mpsc::UnboundedReceiver<Seen
     receiver
 }
 
-async fn one_connection(api: &Api, path: &str, position: &mut u64, seen: &mpsc::UnboundedSender<Seen>) -> Option<Seen> {
+async fn one_connection(
+    api: &Api,
+    path: &str,
+    position: &mut u64,
+    seen: &mpsc::UnboundedSender<StreamItem>,
+) -> Option<StreamItem> {
     let url = format!("{}/v1/watch?path={path}&recursive=true&from={position}", api.base());
     let response = api.client().get(url).send().await.ok()?;
     if response.status().as_u16() == 410 {
-        return Some(Seen::Compacted(response.text().await.unwrap_or_default()));
+        return Some(StreamItem::Compacted(response.text().await.unwrap_or_default()));
     }
     if !response.status().is_success() {
         return None;
@@ -57,10 +62,10 @@ async fn one_connection(api: &Api, path: &str, position: &mut u64, seen: &mpsc::
                     let change: Change = serde_json::from_str(&data).ok()?;
                     // Not its own zxid: more changes of the same one may follow, and the connection may end between them.
                     *position = (*position).max(change.zxid.saturating_sub(1));
-                    let _ = seen.send(Seen::Change(change, here));
+                    let _ = seen.send(StreamItem::Change(change, here));
                 }
                 "bookmark" => *position = serde_json::from_str::<Bookmark>(&data).ok()?.zxid,
-                "compacted" => return Some(Seen::Compacted(data)),
+                "compacted" => return Some(StreamItem::Compacted(data)),
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// One acknowledged grant.
 #[derive(Clone, Debug)]
-pub struct Grant<T = Instant> {
+pub struct TokenGrant<T = Instant> {
     /// The lock.
     pub lock: String,
     /// Its fencing token.
@@ -23,18 +23,18 @@ pub struct Grant<T = Instant> {
 /// # Errors
 /// Two grants of a lock carry the same token, or a grant acknowledged before another was asked for has the larger token, or two
 /// holders overlapped.
-pub fn check<T: Copy + Ord>(grants: &[Grant<T>]) -> Result<(), String> {
-    let mut locks: BTreeMap<&str, Vec<&Grant<T>>> = BTreeMap::new();
+pub fn check<T: Copy + Ord>(grants: &[TokenGrant<T>]) -> Result<(), String> {
+    let mut locks: BTreeMap<&str, Vec<&TokenGrant<T>>> = BTreeMap::new();
     for grant in grants {
         locks.entry(&grant.lock).or_default().push(grant);
     }
     locks.into_iter().try_for_each(|(lock, grants)| check_lock(lock, grants))
 }
 
-fn check_lock<T: Copy + Ord>(lock: &str, mut grants: Vec<&Grant<T>>) -> Result<(), String> {
+fn check_lock<T: Copy + Ord>(lock: &str, mut grants: Vec<&TokenGrant<T>>) -> Result<(), String> {
     grants.sort_by_key(|grant| grant.token);
     // In token order no grant may have been acknowledged before one with a smaller token was even asked for.
-    let mut latest_asked: Option<&Grant<T>> = None;
+    let mut latest_asked: Option<&TokenGrant<T>> = None;
     for grant in &grants {
         if let Some(before) = latest_asked.filter(|before| grant.granted < before.asked) {
             return Err(format!(
@@ -66,11 +66,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn grant(token: u64, asked: u64, granted: u64, released: u64) -> Grant {
+    fn grant(token: u64, asked: u64, granted: u64, released: u64) -> TokenGrant {
         let base = Instant::now() - Duration::from_secs(1000);
         static BASE: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
         let at = |seconds| *BASE.get_or_init(|| base) + Duration::from_secs(seconds);
-        Grant { lock: "l".into(), token, asked: at(asked), granted: at(granted), released: Some(at(released)) }
+        TokenGrant { lock: "l".into(), token, asked: at(asked), granted: at(granted), released: Some(at(released)) }
     }
 
     #[test]

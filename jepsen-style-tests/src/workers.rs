@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::process::{Process, own_directory};
-use crate::record::{self, Record, What};
+use crate::record::{self, Record, WorkerEvent};
 use crate::verdict::{Failed, broken};
 
 /// The variable that names another program than the `worker` beside this one: that of a mutant build.
@@ -103,7 +103,7 @@ impl Worker {
     /// # Errors
     /// As [`told`](Self::told).
     pub async fn idle(&mut self, within: Duration) -> Result<(), Failed> {
-        self.told("the end of its work", within, |record| (record.what == What::Idle).then_some(())).await
+        self.told("the end of its work", within, |record| (record.what == WorkerEvent::Idle).then_some(())).await
     }
 
     /// Sends a signal.

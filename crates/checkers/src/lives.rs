@@ -6,7 +6,7 @@ use crate::name;
 
 /// A node was created or deleted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event {
+pub struct NodeEvent {
     /// In which transaction.
     pub zxid: u64,
     /// Created, or deleted.
@@ -42,7 +42,7 @@ impl Life {
 ///
 /// # Errors
 /// A node is created while it is there, or deleted while it is not: the history has a hole.
-pub fn lives(events: &BTreeSet<Event>, directory: &str) -> Result<Vec<Life>, String> {
+pub fn lives(events: &BTreeSet<NodeEvent>, directory: &str) -> Result<Vec<Life>, String> {
     let mut standing: BTreeMap<&str, usize> = BTreeMap::new();
     let mut lives: Vec<Life> = Vec::new();
     // In one transaction deletions come first: a node may be replaced under its own name.
@@ -70,9 +70,9 @@ pub fn lives(events: &BTreeSet<Event>, directory: &str) -> Result<Vec<Life>, Str
 mod tests {
     use super::*;
 
-    fn events(list: &[(u64, bool, &str)]) -> BTreeSet<Event> {
+    fn events(list: &[(u64, bool, &str)]) -> BTreeSet<NodeEvent> {
         list.iter()
-            .map(|(zxid, created, path)| Event { zxid: *zxid, created: *created, path: (*path).into() })
+            .map(|(zxid, created, path)| NodeEvent { zxid: *zxid, created: *created, path: (*path).into() })
             .collect()
     }
 

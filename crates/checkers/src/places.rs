@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::lives::{Event, Life, lives};
+use crate::lives::{Life, NodeEvent, lives};
 use crate::name::{self, LockMode};
 use crate::queue::blocker;
 
@@ -78,7 +78,7 @@ impl Place {
 ///
 /// # Errors
 /// The log has a hole, or a place is kept for no request.
-pub fn places(events: &BTreeSet<Event>, lock: &str) -> Result<Vec<Place>, String> {
+pub fn places(events: &BTreeSet<NodeEvent>, lock: &str) -> Result<Vec<Place>, String> {
     let mut places: Vec<Place> = Vec::new();
     let mut writers: BTreeMap<u64, (usize, String)> = BTreeMap::new();
     let mut lived: Vec<Life> = lives(events, &format!("/locks/{lock}"))?;
@@ -139,8 +139,8 @@ pub fn holds_after(places: &[Place], token: u64, zxid: u64) -> Result<(), String
 mod tests {
     use super::*;
 
-    fn log(list: &[(u64, bool, &str)]) -> BTreeSet<Event> {
-        let event = |(zxid, created, name): &(u64, bool, &str)| Event {
+    fn log(list: &[(u64, bool, &str)]) -> BTreeSet<NodeEvent> {
+        let event = |(zxid, created, name): &(u64, bool, &str)| NodeEvent {
             zxid: *zxid,
             created: *created,
             path: format!("/locks/l/{name}"),

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use jepsen_style_tests::log::RunLog;
 use jepsen_style_tests::proofs::{Context, PROOFS, Proof, be_greedy};
-use jepsen_style_tests::story::Story;
 use jepsen_style_tests::verdict::{Failed, Outcome};
 
 /// Checks a promise of Lockkeeper against real processes on loopback.
 #[derive(Parser)]
 #[command(version, about)]
-struct Arguments {
+struct ProveArguments {
     /// Which proof; see --list.
     #[arg(required_unless_present_any = ["list", "be_greedy"])]
     name: Option<String>,
@@ -50,7 +50,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = ProveArguments::parse();
     if arguments.list {
         for proof in PROOFS {
             println!("{:<13} {}", proof.name, proof.about);
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn prove(proof: &Proof, arguments: &Arguments) -> std::io::Result<ExitCode> {
+fn prove(proof: &Proof, arguments: &ProveArguments) -> std::io::Result<ExitCode> {
     let binary = arguments.binary.clone().map_or_else(binary_beside_us, Ok)?;
     if !binary.is_file() {
         let hint = "build it with `cargo build --release`, or give --binary";
@@ -86,15 +86,15 @@ fn prove(proof: &Proof, arguments: &Arguments) -> std::io::Result<ExitCode> {
     let context = Context {
         binary: binary.canonicalize()?,
         dir: evidence.path().to_path_buf(),
-        story: Story::begin(evidence.path())?,
+        log: RunLog::begin(evidence.path())?,
         seed,
         rounds: arguments.rounds,
         seconds: arguments.seconds,
         calm_seconds: arguments.calm_seconds,
         only: arguments.only.clone(),
     };
-    context.story.say(format!("{}: {}", proof.name, proof.about));
-    context.story.say(format!("seed {seed}, data and logs in {}", context.dir.display()));
+    context.log.say(format!("{}: {}", proof.name, proof.about));
+    context.log.say(format!("seed {seed}, data and logs in {}", context.dir.display()));
     let outcome = tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(bounded(proof, &context));
     let kept = arguments.keep || matches!(outcome, Err(Failed::Broken(_)));
     let dir = if kept { evidence.keep() } else { evidence.path().to_path_buf() };
@@ -105,7 +105,7 @@ fn prove(proof: &Proof, arguments: &Arguments) -> std::io::Result<ExitCode> {
         }
         Err(Failed::CannotRun(why)) => (format!("{}: skipped ({why})", proof.name), ExitCode::from(2)),
     };
-    context.story.note(&line);
+    context.log.note(&line);
     println!("{}", line.replace('\n', " "));
     Ok(code)
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use jepsen_style_tests::work::{Arguments, run};
+use jepsen_style_tests::work::{WorkerArguments, run};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -13,7 +13,7 @@ async fn main() -> ExitCode {
         eprintln!("worker: {unknown}");
         return ExitCode::FAILURE;
     }
-    match run(Arguments::parse()).await {
+    match run(WorkerArguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("worker: {why}");

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::Check;
-use crate::history::{Ended, History, Op};
-use crate::workload::tells::{self, Added, Taken};
+use crate::history::ops::{self, NumberWrite, StoreContents};
+use crate::history::{Completion, History, Op};
 
 /// The check that the control without a fence is there to fail.
 pub const NONE_LOST: &str = "no lost update, no stale write";
@@ -36,20 +36,20 @@ struct Number {
     taken: Vec<(i64, i64)>,
     /// When the store was asked for that.
     read_us: Option<u64>,
-    sent: Vec<(Added, Ended, u64)>,
+    sent: Vec<(NumberWrite, Completion, u64)>,
 }
 
 fn of_store(ops: &[Op]) -> Result<BTreeMap<String, Number>, serde_json::Error> {
     let mut numbers: BTreeMap<String, Number> = BTreeMap::new();
-    for op in ops.iter().filter(|op| op.what == tells::TAKEN) {
-        if let (Some(lock), Some(taken)) = (op.input.as_str(), op.answer::<Taken>()?) {
-            let Taken { store, writes } = taken;
+    for op in ops.iter().filter(|op| op.what == ops::TAKEN) {
+        if let (Some(lock), Some(taken)) = (op.input.as_str(), op.answer::<StoreContents>()?) {
+            let StoreContents { store, writes } = taken;
             let number = Number { store, taken: writes, read_us: op.completed_us, sent: Vec::new() };
             numbers.insert(lock.to_owned(), number);
         }
     }
-    for op in ops.iter().filter(|op| op.what == tells::WRITE) {
-        let added: Added = op.asked()?;
+    for op in ops.iter().filter(|op| op.what == ops::WRITE) {
+        let added: NumberWrite = op.asked()?;
         if let Some(number) = numbers.get_mut(&added.lock) {
             number.sent.push((added, op.ended, op.invoked_us));
         }
@@ -107,14 +107,14 @@ fn acknowledged_once(numbers: &BTreeMap<String, Number>) -> Check {
         for (added, ended, at_us) in &number.sent {
             let times = taken.get(&(added.value, i64::try_from(added.token).unwrap_or(-1))).copied().unwrap_or(0);
             let right = match ended {
-                Ended::Ok => times == 1,
-                Ended::Fail => times == 0,
-                Ended::Info => times <= 1,
+                Completion::Ok => times == 1,
+                Completion::Fail => times == 0,
+                Completion::Info => times <= 1,
             };
             match ended {
-                Ended::Ok => ok += 1,
-                Ended::Fail => fail += 1,
-                Ended::Info => info += 1,
+                Completion::Ok => ok += 1,
+                Completion::Fail => fail += 1,
+                Completion::Info => info += 1,
             }
             if !right {
                 let detail = format!(
@@ -133,8 +133,8 @@ fn acknowledged_once(numbers: &BTreeMap<String, Number>) -> Check {
 fn refused(numbers: &BTreeMap<String, Number>) -> Check {
     const NAME: &str = "the fence refuses late writes";
     let late = || numbers.values().flat_map(|number| &number.sent).filter(|(added, ..)| added.late);
-    let refused = late().filter(|(_, ended, _)| *ended == Ended::Fail).count();
-    let harmless = late().filter(|(_, ended, _)| *ended == Ended::Ok).count();
+    let refused = late().filter(|(_, ended, _)| *ended == Completion::Fail).count();
+    let harmless = late().filter(|(_, ended, _)| *ended == Completion::Ok).count();
     let detail = format!(
         "{} sent late on purpose: {refused} refused, {harmless} taken because nobody had read since",
         late().count()
@@ -148,29 +148,29 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, Kind};
+    use crate::history::{Event, EventKind};
 
     /// Writes as (token, value, how they ended, late), and what the store took.
-    fn judged(writes: &[(u64, i64, Kind, bool)], taken: &[(i64, i64)], fenced: bool) -> Vec<Verdict> {
+    fn judged(writes: &[(u64, i64, EventKind, bool)], taken: &[(i64, i64)], fenced: bool) -> Vec<Verdict> {
         let mut events = Vec::new();
         let mut push = |at_us: u64, kind, what: &str, value| {
             events.push(Event { at_us, client: 1, op: at_us / 2, kind, what: what.into(), value, zxid: None });
         };
         for (at, (token, value, ended, late)) in (1u64..).zip(writes) {
-            let added = Added { lock: "l".into(), token: *token, value: *value, late: *late };
-            push(at * 2, Kind::Invoke, tells::WRITE, json!(added));
-            push(at * 2 + 1, *ended, tells::WRITE, json!(true));
+            let added = NumberWrite { lock: "l".into(), token: *token, value: *value, late: *late };
+            push(at * 2, EventKind::Invoke, ops::WRITE, json!(added));
+            push(at * 2 + 1, *ended, ops::WRITE, json!(true));
         }
-        push(1_000, Kind::Invoke, tells::TAKEN, json!("l"));
-        push(1_001, Kind::Ok, tells::TAKEN, json!(Taken { store: "a file".into(), writes: taken.to_vec() }));
+        push(1_000, EventKind::Invoke, ops::TAKEN, json!("l"));
+        push(1_001, EventKind::Ok, ops::TAKEN, json!(StoreContents { store: "a file".into(), writes: taken.to_vec() }));
         checks(&History::new(events), fenced).iter().map(|check| check.verdict).collect()
     }
 
     /// What clients told of their writes, and what the store took.
-    type Told = (Vec<(u64, i64, Kind, bool)>, Vec<(i64, i64)>);
+    type Told = (Vec<(u64, i64, EventKind, bool)>, Vec<(i64, i64)>);
 
     fn good(count: i64) -> Told {
-        let writes = (1..=count).map(|n| (u64::try_from(n * 10).unwrap(), n, Kind::Ok, false)).collect();
+        let writes = (1..=count).map(|n| (u64::try_from(n * 10).unwrap(), n, EventKind::Ok, false)).collect();
         (writes, (1..=count).map(|n| (n, n * 10)).collect())
     }
 
@@ -179,7 +179,7 @@ mod tests {
         use Verdict::{Invalid, Unknown, Valid};
         let (mut writes, taken) = good(25);
         assert_eq!(judged(&writes, &taken, true), [Valid, Valid, Unknown], "nothing was refused");
-        writes.push((40, 5, Kind::Fail, true));
+        writes.push((40, 5, EventKind::Fail, true));
         assert_eq!(judged(&writes, &taken, true), [Valid, Valid, Valid]);
         assert_eq!(judged(&writes, &taken, false), [Valid, Valid]);
         assert_eq!(judged(&writes[..3], &taken[..3], false), [Unknown, Valid], "too few");
@@ -187,21 +187,21 @@ mod tests {
         let mut twice = taken.clone();
         twice.push((25, 260));
         let mut sent = writes.clone();
-        sent.push((260, 25, Kind::Ok, false));
+        sent.push((260, 25, EventKind::Ok, false));
         assert_eq!(judged(&sent, &twice, true), [Invalid, Valid, Valid], "one read what another was about to change");
 
         let mut stale = taken.clone();
         stale.push((26, 40));
         let mut sent = writes.clone();
-        sent.push((40, 26, Kind::Ok, true));
+        sent.push((40, 26, EventKind::Ok, true));
         assert_eq!(judged(&sent, &stale, true)[0], Invalid, "a stale token was taken");
 
         assert_eq!(judged(&writes, &taken[..24], true)[1], Invalid, "acknowledged and not there");
         let mut refused = writes.clone();
-        refused.push((250, 25, Kind::Fail, true));
+        refused.push((250, 25, EventKind::Fail, true));
         assert_eq!(judged(&refused, &taken, true)[1], Invalid, "refused and there");
         let mut open = writes;
-        open.push((260, 26, Kind::Info, false));
+        open.push((260, 26, EventKind::Info, false));
         assert_eq!(judged(&open, &taken, true), [Valid, Valid, Valid], "unknown and not there");
         assert_eq!(checks(&History::default(), true)[0].verdict, Unknown);
     }

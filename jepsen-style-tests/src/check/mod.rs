@@ -6,7 +6,7 @@ pub mod locks;
 pub mod model;
 pub mod order;
 #[cfg(test)]
-mod sharpness;
+mod spoilt_histories;
 pub mod wgl;
 
 use serde::{Deserialize, Serialize};

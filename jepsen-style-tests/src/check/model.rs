@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
 /// What was asked, and where it was answered, the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum NodeOp {
     /// It was created with this value.
     Created(Option<String>),
     /// Its data was set.
@@ -54,7 +54,7 @@ pub struct Reply {
     /// Which node.
     pub path: String,
     /// What was asked and answered.
-    pub what: What,
+    pub what: NodeOp,
 }
 
 impl Reply {
@@ -62,19 +62,19 @@ impl Reply {
     ///
     /// ```
     /// use jepsen_style_tests::check::model::{Reply, What};
-    /// use jepsen_style_tests::history::{Ended, Op};
-    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Ended::Ok,
+    /// use jepsen_style_tests::history::{Completion, Op};
+    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Completion::Ok,
     ///               input: "x".into(), output: 4.into(), zxid: Some(99) };
     /// let set = What::Set { expected: None, value: Some("x".into()), version: Some(4) };
     /// assert_eq!(Reply::of(&op, "/registers/a", set).unwrap().zxid, Some(99));
     /// ```
-    pub fn of(op: &Op, path: impl Into<String>, what: What) -> Option<Self> {
+    pub fn of(op: &Op, path: impl Into<String>, what: NodeOp) -> Option<Self> {
         let (path, by) = (path.into(), (op.client, op.op));
         let reply = Self { by, invoked_us: op.invoked_us, completed_us: op.completed_us, zxid: op.zxid, path, what };
         match op.ended {
-            Ended::Ok => reply.zxid.is_some().then_some(reply),
-            Ended::Info => Some(Self { completed_us: None, zxid: None, ..reply }),
-            Ended::Fail => None,
+            Completion::Ok => reply.zxid.is_some().then_some(reply),
+            Completion::Info => Some(Self { completed_us: None, zxid: None, ..reply }),
+            Completion::Fail => None,
         }
     }
 
@@ -88,26 +88,26 @@ impl Reply {
 
 /// What the log did to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Effect {
+enum LogEffect {
     // In this order within a transaction: what goes makes room for what comes, which may then be set.
     Deleted,
     Created,
     Set,
 }
 
-impl Effect {
-    fn may_be_of(self, what: &What) -> bool {
+impl LogEffect {
+    fn may_be_of(self, what: &NodeOp) -> bool {
         match self {
-            Self::Deleted => matches!(what, What::Deleted { .. }),
-            Self::Created => matches!(what, What::Created(_) | What::Put),
-            Self::Set => matches!(what, What::Set { .. } | What::Put),
+            Self::Deleted => matches!(what, NodeOp::Deleted { .. }),
+            Self::Created => matches!(what, NodeOp::Created(_) | NodeOp::Put),
+            Self::Set => matches!(what, NodeOp::Set { .. } | NodeOp::Put),
         }
     }
 }
 
 /// A node of the tree.
 #[derive(Clone, Debug)]
-struct Node {
+struct NodeModel {
     version: i32,
     /// What it may hold; none where nobody knows.
     values: Option<BTreeSet<String>>,
@@ -138,7 +138,7 @@ pub fn replay(name: &str, promises: &str, root: &str, run: &Recorded, replies: &
 
 struct Tree<'a> {
     run: &'a Recorded,
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, NodeModel>,
     /// Acknowledged changes by zxid and path.
     acknowledged: BTreeMap<(u64, &'a str), Vec<&'a Reply>>,
     /// Reads by zxid.
@@ -157,8 +157,8 @@ impl<'a> Tree<'a> {
         let (mut acknowledged, mut looks, mut open) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for reply in replies {
             match (&reply.what, reply.zxid) {
-                (What::Found { .. }, None) => {}
-                (What::Found { .. }, Some(zxid)) => looks.entry(zxid).or_insert_with(Vec::new).push(reply),
+                (NodeOp::Found { .. }, None) => {}
+                (NodeOp::Found { .. }, Some(zxid)) => looks.entry(zxid).or_insert_with(Vec::new).push(reply),
                 (_, Some(zxid)) => {
                     acknowledged.entry((zxid, reply.path.as_str())).or_insert_with(Vec::new).push(reply);
                 }
@@ -192,7 +192,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    fn apply(&mut self, zxid: u64, effect: Effect, path: &'a str) -> Result<(), Broken> {
+    fn apply(&mut self, zxid: u64, effect: LogEffect, path: &'a str) -> Result<(), Broken> {
         self.effects += 1;
         let before = self.nodes.get(path).map(|node| node.version);
         let broken = |what: String, replies: &[&Reply]| Broken {
@@ -200,7 +200,7 @@ impl<'a> Tree<'a> {
             lines: replies.iter().map(|reply| reply.line()).collect(),
             at_us: self.run.seen_us.get(&zxid).copied(),
         };
-        if (effect == Effect::Created) == before.is_some() {
+        if (effect == LogEffect::Created) == before.is_some() {
             return Err(broken(format!("was {effect:?}, and had the version {before:?} before that"), &[]));
         }
         let acknowledged = self.acknowledged.remove(&(zxid, path)).unwrap_or_default();
@@ -225,11 +225,11 @@ impl<'a> Tree<'a> {
             self.acknowledged.insert((zxid, others[0].path.as_str()), others);
         }
         match effect {
-            Effect::Deleted => drop(self.nodes.remove(path)),
-            Effect::Created => drop(self.nodes.insert(path.to_owned(), Node { version: 0, values })),
-            Effect::Set => {
+            LogEffect::Deleted => drop(self.nodes.remove(path)),
+            LogEffect::Created => drop(self.nodes.insert(path.to_owned(), NodeModel { version: 0, values })),
+            LogEffect::Set => {
                 let version = before.map_or(0, |version| version + 1);
-                self.nodes.insert(path.to_owned(), Node { version, values });
+                self.nodes.insert(path.to_owned(), NodeModel { version, values });
             }
         }
         Ok(())
@@ -239,7 +239,7 @@ impl<'a> Tree<'a> {
     fn by_unknown_reply(
         &mut self,
         zxid: u64,
-        effect: Effect,
+        effect: LogEffect,
         path: &str,
         before: Option<i32>,
     ) -> Option<Vec<&'a Reply>> {
@@ -258,7 +258,7 @@ impl<'a> Tree<'a> {
     }
 
     fn look(&mut self, zxid: u64, reply: &Reply) -> Result<(), Broken> {
-        let What::Found { value, version } = &reply.what else { return Ok(()) };
+        let NodeOp::Found { value, version } = &reply.what else { return Ok(()) };
         self.reads += 1;
         let node = self.nodes.get_mut(&reply.path);
         let held = format!("{node:?}");
@@ -280,30 +280,30 @@ impl<'a> Tree<'a> {
     }
 }
 
-fn effects<'a>(run: &'a Recorded, root: &str) -> BTreeMap<u64, BTreeSet<(Effect, &'a str)>> {
+fn effects<'a>(run: &'a Recorded, root: &str) -> BTreeMap<u64, BTreeSet<(LogEffect, &'a str)>> {
     let below = |path: &str| path.strip_prefix(root).is_some_and(|rest| rest.starts_with('/'));
-    let mut effects: BTreeMap<u64, BTreeSet<(Effect, &str)>> = BTreeMap::new();
+    let mut effects: BTreeMap<u64, BTreeSet<(LogEffect, &str)>> = BTreeMap::new();
     for event in run.log.iter().filter(|event| below(&event.path)) {
-        let effect = if event.created { Effect::Created } else { Effect::Deleted };
+        let effect = if event.created { LogEffect::Created } else { LogEffect::Deleted };
         effects.entry(event.zxid).or_default().insert((effect, &event.path));
     }
     for set in run.data.iter().filter(|set| below(&set.path)) {
-        effects.entry(set.zxid).or_default().insert((Effect::Set, &set.path));
+        effects.entry(set.zxid).or_default().insert((LogEffect::Set, &set.path));
     }
     effects
 }
 
-fn expected(what: &What) -> Option<i32> {
+fn expected(what: &NodeOp) -> Option<i32> {
     match what {
-        What::Set { expected, .. } | What::Deleted { expected } => *expected,
-        What::Created(_) | What::Put | What::Found { .. } => None,
+        NodeOp::Set { expected, .. } | NodeOp::Deleted { expected } => *expected,
+        NodeOp::Created(_) | NodeOp::Put | NodeOp::Found { .. } => None,
     }
 }
 
 fn value(reply: &Reply) -> Option<[String; 1]> {
     match &reply.what {
-        What::Created(value) | What::Set { value, .. } => value.clone().map(|value| [value]),
-        What::Put | What::Deleted { .. } | What::Found { .. } => None,
+        NodeOp::Created(value) | NodeOp::Set { value, .. } => value.clone().map(|value| [value]),
+        NodeOp::Put | NodeOp::Deleted { .. } | NodeOp::Found { .. } => None,
     }
 }
 
@@ -313,7 +313,7 @@ fn told_rightly(reply: &Reply, before: Option<i32>) -> Result<(), String> {
         return Err(format!("was to have version {expected}, and had {before:?}"));
     }
     match reply.what {
-        What::Set { version: Some(version), .. } if before.is_none_or(|before| version != before + 1) => {
+        NodeOp::Set { version: Some(version), .. } if before.is_none_or(|before| version != before + 1) => {
             Err(format!("was said to have version {version} now, and had {before:?} before"))
         }
         _ => Ok(()),
@@ -322,7 +322,7 @@ fn told_rightly(reply: &Reply, before: Option<i32>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event;
+    use lockkeeper_checkers::lives::NodeEvent;
 
     use super::*;
     use crate::check::Verdict;
@@ -330,26 +330,26 @@ mod tests {
 
     const PATH: &str = "/registers/a";
 
-    fn reply(op: u64, zxid: Option<u64>, what: What) -> Reply {
+    fn reply(op: u64, zxid: Option<u64>, what: NodeOp) -> Reply {
         let completed_us = zxid.map(|zxid| zxid * 1_000 + 100);
         Reply { by: (1, op), invoked_us: op * 1_000, completed_us, zxid, path: PATH.into(), what }
     }
 
-    fn created(value: &str) -> What {
-        What::Created(Some(value.into()))
+    fn created(value: &str) -> NodeOp {
+        NodeOp::Created(Some(value.into()))
     }
 
-    fn set(expected: Option<i32>, value: &str, version: i32) -> What {
-        What::Set { expected, value: Some(value.into()), version: Some(version) }
+    fn set(expected: Option<i32>, value: &str, version: i32) -> NodeOp {
+        NodeOp::Set { expected, value: Some(value.into()), version: Some(version) }
     }
 
-    fn found(value: &str, version: i32) -> What {
-        What::Found { value: value.into(), version: Some(version) }
+    fn found(value: &str, version: i32) -> NodeOp {
+        NodeOp::Found { value: value.into(), version: Some(version) }
     }
 
     /// Created at 5, set at 6 and 8, deleted at 9, created at 10.
     fn run() -> Recorded {
-        let event = |zxid, created| Event { zxid, created, path: PATH.into() };
+        let event = |zxid, created| NodeEvent { zxid, created, path: PATH.into() };
         let data = |zxid| DataSet { zxid, path: PATH.into() };
         Recorded {
             log: [event(5, true), event(9, false), event(10, true)].into(),
@@ -366,7 +366,7 @@ mod tests {
             reply(2, Some(7), found("b", 1)),
             reply(3, None, set(None, "c", 0)),
             reply(8, Some(8), found("c", 2)),
-            reply(9, Some(9), What::Deleted { expected: Some(2) }),
+            reply(9, Some(9), NodeOp::Deleted { expected: Some(2) }),
             reply(10, Some(10), created("d")),
             reply(11, Some(12), found("d", 0)),
         ]
@@ -421,8 +421,8 @@ mod tests {
             run
         };
         let mut replies = replies();
-        replies.retain(|reply| !matches!(reply.what, What::Found { .. } | What::Deleted { .. }));
-        replies.push(reply(9, Some(9), What::Deleted { expected: None }));
+        replies.retain(|reply| !matches!(reply.what, NodeOp::Found { .. } | NodeOp::Deleted { .. }));
+        replies.push(reply(9, Some(9), NodeOp::Deleted { expected: None }));
         assert!(replay("replay", "P7", "/registers", &run, &replies).detail.contains("nobody asked"));
         replies.push(reply(4, None, set(None, "e", 0)));
         assert_eq!(replay("replay", "P7", "/registers", &run, &replies).verdict, Verdict::Valid);

@@ -4,20 +4,20 @@
 use std::collections::BTreeMap;
 
 use super::Check;
-use crate::history::{Ended, Event, History, Kind, Op};
-use crate::workload::tells::{self, Granted};
+use crate::history::ops::{self, Granted};
+use crate::history::{Completion, Event, EventKind, History, Op};
 
 /// Whether the history is one: each operation is begun once, and ends at most once, after it was begun and not before. What is not is
 /// the suite's own defect, and nothing can be said of such a run.
 pub fn is_whole(history: &History) -> Check {
     const NAME: &str = "the history is whole";
     let mut open: BTreeMap<(u32, u64), bool> = BTreeMap::new();
-    for event in history.events().iter().filter(|event| event.kind != Kind::Told) {
+    for event in history.events().iter().filter(|event| event.kind != EventKind::Note) {
         let Event { client, op, at_us, .. } = *event;
         let known = open.get(&(client, op)).copied();
         let wrong = match (event.kind, known) {
-            (Kind::Invoke, Some(_)) => "was begun twice",
-            (Kind::Invoke, None) => {
+            (EventKind::Invoke, Some(_)) => "was begun twice",
+            (EventKind::Invoke, None) => {
                 open.insert((client, op), true);
                 continue;
             }
@@ -52,8 +52,8 @@ const CHANGES: [&str; 10] = [
     "delete",
     "append",
     "row",
-    tells::RELEASE,
-    tells::DOWNGRADE,
+    ops::RELEASE,
+    ops::DOWNGRADE,
     "change",
     // Of a gate, where its answer was to proceed; other answers to it tell no zxid.
     "begin",
@@ -64,9 +64,9 @@ const CHANGES: [&str; 10] = [
 ///
 /// ```
 /// use jepsen_style_tests::check::{Verdict, order};
-/// use jepsen_style_tests::history::{Ended, Op};
+/// use jepsen_style_tests::history::{Completion, Op};
 /// let read = |op, from, to, zxid| Op { client: 1, op, what: "read".into(), invoked_us: from, completed_us: Some(to),
-///     ended: Ended::Ok, input: ().into(), output: ().into(), zxid: Some(zxid) };
+///     ended: Completion::Ok, input: ().into(), output: ().into(), zxid: Some(zxid) };
 /// assert_eq!(order::agrees(&[read(1, 0, 10, 7), read(2, 5, 20, 6), read(3, 11, 30, 7)]).verdict, Verdict::Valid);
 /// assert_eq!(order::agrees(&[read(1, 0, 10, 7), read(2, 11, 20, 6)]).verdict, Verdict::Invalid);
 /// ```
@@ -105,12 +105,12 @@ pub fn agrees(ops: &[Op]) -> Check {
 
 fn stands(ops: &[Op]) -> Vec<Stand<'_>> {
     let mut stands = Vec::new();
-    for op in ops.iter().filter(|op| op.ended == Ended::Ok) {
+    for op in ops.iter().filter(|op| op.ended == Completion::Ok) {
         let Some(completed_us) = op.completed_us else { continue };
         if let Some(zxid) = op.zxid {
             stands.push(Stand { op, completed_us, zxid, changes: CHANGES.contains(&op.what.as_str()) });
         }
-        if op.what == tells::ACQUIRE
+        if op.what == ops::ACQUIRE
             && let Ok(Some(Granted { token })) = op.answer()
         {
             stands.push(Stand { op, completed_us, zxid: token, changes: true });
@@ -142,7 +142,7 @@ mod tests {
             what: what.into(),
             invoked_us: from,
             completed_us: Some(to),
-            ended: Ended::Ok,
+            ended: Completion::Ok,
             input: Value::Null,
             output,
             zxid: Some(zxid),
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(judged(&[write(0, 10, 6), read(10, 20, 5)]), Verdict::Valid, "a tie of the clock is no order");
         // The one that it fell behind is not its neighbour.
         assert_eq!(judged(&[write(0, 10, 9), write(1, 50, 12), read(20, 60, 13), read(25, 30, 8)]), Verdict::Invalid);
-        let unknown = Op { ended: Ended::Info, ..write(11, 20, 1) };
+        let unknown = Op { ended: Completion::Info, ..write(11, 20, 1) };
         assert_eq!(judged(&[write(0, 10, 5), unknown]), Verdict::Valid);
         assert_eq!(judged(&[]), Verdict::Unknown);
     }
@@ -174,12 +174,12 @@ mod tests {
         let event =
             |at_us, kind| Event { at_us, client: 1, op: 4, kind, what: "read".into(), value: Value::Null, zxid: None };
         let whole =
-            |kinds: &[Kind]| is_whole(&History::new(kinds.iter().map(|kind| event(1, *kind)).collect())).verdict;
-        assert_eq!(whole(&[Kind::Told, Kind::Invoke, Kind::Ok, Kind::Told]), Verdict::Valid);
-        for wrong in [&[Kind::Ok, Kind::Invoke], &[Kind::Invoke, Kind::Invoke]] {
+            |kinds: &[EventKind]| is_whole(&History::new(kinds.iter().map(|kind| event(1, *kind)).collect())).verdict;
+        assert_eq!(whole(&[EventKind::Note, EventKind::Invoke, EventKind::Ok, EventKind::Note]), Verdict::Valid);
+        for wrong in [&[EventKind::Ok, EventKind::Invoke], &[EventKind::Invoke, EventKind::Invoke]] {
             assert_eq!(whole(wrong), Verdict::Unknown);
         }
-        assert_eq!(whole(&[Kind::Invoke, Kind::Ok, Kind::Info]), Verdict::Unknown);
+        assert_eq!(whole(&[EventKind::Invoke, EventKind::Ok, EventKind::Info]), Verdict::Unknown);
     }
 
     #[test]

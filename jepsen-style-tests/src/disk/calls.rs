@@ -52,7 +52,7 @@ pub(super) enum Deed {
 
 /// A call that succeeded, or whose end the trace does not tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct SystemCall {
     /// The line on which it began.
     pub(super) began: u64,
     /// Whether the trace tells its end.
@@ -61,14 +61,14 @@ pub(super) struct Call {
 }
 
 /// Reads a trace line by line.
-pub(super) struct Reader {
+pub(super) struct TraceReader {
     root: String,
     line: u64,
     /// Calls that have begun, by thread.
     begun: BTreeMap<String, (u64, Vec<u8>)>,
 }
 
-impl Reader {
+impl TraceReader {
     pub(super) fn new(root: &str) -> Self {
         Self { root: root.to_owned(), line: 0, begun: BTreeMap::new() }
     }
@@ -79,7 +79,7 @@ impl Reader {
     }
 
     /// The call that ends on this line, if it changed anything.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<Call>, String> {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<Option<SystemCall>, String> {
         self.line += 1;
         let Some(space) = line.iter().position(|byte| *byte == b' ') else { return Ok(None) };
         let (thread, text) = (String::from_utf8_lossy(&line[..space]).into_owned(), line[space..].trim_ascii());
@@ -102,7 +102,7 @@ impl Reader {
     }
 
     /// The calls whose end was not written: the process was killed in the middle.
-    pub(super) fn unfinished(&mut self) -> Result<Vec<Call>, String> {
+    pub(super) fn unfinished(&mut self) -> Result<Vec<SystemCall>, String> {
         let begun = std::mem::take(&mut self.begun);
         let mut calls = Vec::new();
         for (began, mut text) in begun.into_values() {
@@ -112,7 +112,7 @@ impl Reader {
         Ok(calls)
     }
 
-    fn understand(&self, began: u64, text: &[u8]) -> Result<Option<Call>, String> {
+    fn understand(&self, began: u64, text: &[u8]) -> Result<Option<SystemCall>, String> {
         if !contains(text, self.root.as_bytes()) {
             return Ok(None);
         }
@@ -128,9 +128,9 @@ impl Reader {
             return Ok(None);
         }
         let result = if result.starts_with('?') { None } else { Some(result) };
-        let call = Arguments { root: &self.root, arguments: &arguments, result: result.as_deref() };
+        let call = CallArguments { root: &self.root, arguments: &arguments, result: result.as_deref() };
         let deed = call.deed(&name).map_err(|what| complain(&what))?;
-        Ok(deed.map(|deed| Call { began, ended: result.is_some(), deed }))
+        Ok(deed.map(|deed| SystemCall { began, ended: result.is_some(), deed }))
     }
 }
 
@@ -180,7 +180,7 @@ fn string_end(text: &[u8]) -> Option<usize> {
     None
 }
 
-struct Arguments<'a> {
+struct CallArguments<'a> {
     root: &'a str,
     arguments: &'a [&'a [u8]],
     result: Option<&'a str>,
@@ -188,7 +188,7 @@ struct Arguments<'a> {
 
 type Path = Option<Vec<String>>;
 
-impl Arguments<'_> {
+impl CallArguments<'_> {
     fn deed(&self, name: &str) -> Result<Option<Deed>, String> {
         Ok(match name {
             "open" => self.opened(self.path_at(0)?, 1)?,
@@ -340,9 +340,10 @@ fn unescape(text: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn read(lines: &[&str]) -> Vec<Call> {
-        let mut reader = Reader::new("/d");
-        let mut calls: Vec<Call> = lines.iter().filter_map(|line| reader.read(line.as_bytes()).unwrap()).collect();
+    fn read(lines: &[&str]) -> Vec<SystemCall> {
+        let mut reader = TraceReader::new("/d");
+        let mut calls: Vec<SystemCall> =
+            lines.iter().filter_map(|line| reader.read(line.as_bytes()).unwrap()).collect();
         calls.extend(reader.unfinished().unwrap());
         calls
     }
@@ -393,9 +394,9 @@ mod tests {
             r#"9 fsync(9</d/x> <detached ...>"#,
         ]);
         let x = || path("x");
-        assert_eq!(calls[0], Call { began: 1, ended: true, deed: Deed::Sync { path: x() } });
+        assert_eq!(calls[0], SystemCall { began: 1, ended: true, deed: Deed::Sync { path: x() } });
         let write = Deed::Write { fd: 9, path: x(), at: Some(0), data: b"ab".to_vec() };
-        assert_eq!(calls[1..], [Call { began: 2, ended: false, deed: write }], "a sync without an end is none");
+        assert_eq!(calls[1..], [SystemCall { began: 2, ended: false, deed: write }], "a sync without an end is none");
     }
 
     #[test]
@@ -406,7 +407,7 @@ mod tests {
             r#"7 openat(AT_FDCWD</w>, "/d/x", O_WRONLY|O_DSYNC) = 9</d/x>"#,
             r#"7 rename("/d/x", "/elsewhere") = 0"#,
         ] {
-            assert!(Reader::new("/d").read(line.as_bytes()).is_err(), "{line}");
+            assert!(TraceReader::new("/d").read(line.as_bytes()).is_err(), "{line}");
         }
     }
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 
 /// What a name stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum FileTree {
     File(Vec<u8>),
-    Directory(BTreeMap<String, Entry>),
+    Directory(BTreeMap<String, FileTree>),
 }
 
 /// The directory with all below it; nothing if it is not there.
-pub(super) fn read(path: &Path) -> io::Result<Option<Entry>> {
+pub(super) fn read(path: &Path) -> io::Result<Option<FileTree>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
@@ -24,14 +24,14 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Entry>> {
                     entries.insert(entry.file_name().to_string_lossy().into_owned(), found);
                 }
             }
-            Ok(Some(Entry::Directory(entries)))
+            Ok(Some(FileTree::Directory(entries)))
         }
-        Ok(_) => std::fs::read(path).map(|bytes| Some(Entry::File(bytes))),
+        Ok(_) => std::fs::read(path).map(|bytes| Some(FileTree::File(bytes))),
     }
 }
 
 /// Puts this in place of whatever is there; of a directory what is in it, so that it may be a mount point.
-pub(super) fn replace(path: &Path, with: &Option<Entry>) -> io::Result<()> {
+pub(super) fn replace(path: &Path, with: &Option<FileTree>) -> io::Result<()> {
     if let Ok(entries) = std::fs::read_dir(path) {
         for entry in entries {
             let entry = entry?;
@@ -48,10 +48,10 @@ pub(super) fn replace(path: &Path, with: &Option<Entry>) -> io::Result<()> {
     }
 }
 
-fn write(path: &Path, entry: &Entry) -> io::Result<()> {
+fn write(path: &Path, entry: &FileTree) -> io::Result<()> {
     match entry {
-        Entry::File(bytes) => std::fs::write(path, bytes),
-        Entry::Directory(entries) => {
+        FileTree::File(bytes) => std::fs::write(path, bytes),
+        FileTree::Directory(entries) => {
             std::fs::create_dir_all(path)?;
             entries.iter().try_for_each(|(name, entry)| write(&path.join(name), entry))
         }

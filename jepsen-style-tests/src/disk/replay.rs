@@ -6,8 +6,8 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::Lost;
-use super::calls::{Call, Deed, Reader};
-use super::image::Entry;
+use super::calls::{Deed, SystemCall, TraceReader};
+use super::image::FileTree;
 
 /// What a disk writes whole or not at all.
 const SECTOR: u64 = 512;
@@ -96,7 +96,7 @@ impl<T: Clone, D> Stored<T, D> {
 type File = Stored<Vec<u8>, FileDeed>;
 type Directory = Stored<BTreeMap<String, usize>, NameDeed>;
 
-enum Node {
+enum Inode {
     File(File),
     Directory(Directory),
 }
@@ -104,7 +104,7 @@ enum Node {
 /// See the module's text.
 pub(super) struct Disk {
     root: String,
-    nodes: Vec<Node>,
+    nodes: Vec<Inode>,
     /// Where each descriptor stands; none for one that appends.
     places: BTreeMap<i64, Option<u64>>,
     /// Whether the last calls may not have taken place.
@@ -113,22 +113,22 @@ pub(super) struct Disk {
 
 impl Disk {
     /// A disk that has just these files, all of them synced.
-    pub(super) fn at(root: &std::path::Path, base: Option<Entry>) -> Self {
+    pub(super) fn at(root: &std::path::Path, base: Option<FileTree>) -> Self {
         let root = root.display().to_string();
         let mut disk = Self { root, nodes: Vec::new(), places: BTreeMap::new(), unsure: false };
-        disk.take_in(base.unwrap_or(Entry::Directory(BTreeMap::new())));
+        disk.take_in(base.unwrap_or(FileTree::Directory(BTreeMap::new())));
         disk
     }
 
     /// Gives the number of what was taken in; the first is the root.
-    fn take_in(&mut self, entry: Entry) -> usize {
+    fn take_in(&mut self, entry: FileTree) -> usize {
         let number = self.nodes.len();
         match entry {
-            Entry::File(bytes) => self.nodes.push(Node::File(Stored::new(bytes))),
-            Entry::Directory(entries) => {
-                self.nodes.push(Node::Directory(Stored::new(BTreeMap::new())));
+            FileTree::File(bytes) => self.nodes.push(Inode::File(Stored::new(bytes))),
+            FileTree::Directory(entries) => {
+                self.nodes.push(Inode::Directory(Stored::new(BTreeMap::new())));
                 let names = entries.into_iter().map(|(name, entry)| (name, self.take_in(entry))).collect();
-                self.nodes[number] = Node::Directory(Stored::new(names));
+                self.nodes[number] = Inode::Directory(Stored::new(names));
             }
         }
         number
@@ -137,7 +137,7 @@ impl Disk {
     /// Does what the trace tells.
     pub(super) fn replay(&mut self, trace: &[u8]) -> Result<(), String> {
         let root = self.root.clone();
-        let mut reader = Reader::new(&root);
+        let mut reader = TraceReader::new(&root);
         for line in trace.split(|byte| *byte == b'\n') {
             if let Some(call) = reader.read(line)? {
                 let at = reader.line();
@@ -152,12 +152,12 @@ impl Disk {
         Ok(())
     }
 
-    fn perform(&mut self, line: u64, call: Call) -> Result<(), String> {
+    fn perform(&mut self, line: u64, call: SystemCall) -> Result<(), String> {
         self.unsure |= !call.ended;
         match call.deed {
             Deed::Open { fd, path, create, truncate, append } => {
                 if create && self.find(&path).is_err() {
-                    let number = self.take_in(Entry::File(Vec::new()));
+                    let number = self.take_in(FileTree::File(Vec::new()));
                     self.link(line, &path, number)?;
                 } else if truncate {
                     self.change_file(line, &path, FileDeed::Resize(0))?;
@@ -185,14 +185,14 @@ impl Disk {
             // The root is there in any case.
             Deed::MakeDirectory { path } if path.is_empty() => {}
             Deed::MakeDirectory { path } => {
-                let number = self.take_in(Entry::Directory(BTreeMap::new()));
+                let number = self.take_in(FileTree::Directory(BTreeMap::new()));
                 self.link(line, &path, number)?;
             }
             Deed::Sync { path } => {
                 let number = self.find(&path)?;
                 match &mut self.nodes[number] {
-                    Node::File(file) => file.sync(call.began, apply_to_file),
-                    Node::Directory(directory) => directory.sync(call.began, apply_name),
+                    Inode::File(file) => file.sync(call.began, apply_to_file),
+                    Inode::Directory(directory) => directory.sync(call.began, apply_name),
                 }
             }
         }
@@ -202,18 +202,18 @@ impl Disk {
     /// What stands at a path now.
     fn find(&self, path: &[String]) -> Result<usize, String> {
         path.iter().try_fold(0, |at, name| match &self.nodes[at] {
-            Node::Directory(directory) => {
+            Inode::Directory(directory) => {
                 directory.now.get(name).copied().ok_or_else(|| format!("nothing at {}", path.join("/")))
             }
-            Node::File(_) => Err(format!("no directory on the way to {}", path.join("/"))),
+            Inode::File(_) => Err(format!("no directory on the way to {}", path.join("/"))),
         })
     }
 
     fn file(&mut self, path: &[String]) -> Result<&mut File, String> {
         let number = self.find(path)?;
         match &mut self.nodes[number] {
-            Node::File(file) => Ok(file),
-            Node::Directory(_) => Err(format!("{} is a directory", path.join("/"))),
+            Inode::File(file) => Ok(file),
+            Inode::Directory(_) => Err(format!("{} is a directory", path.join("/"))),
         }
     }
 
@@ -221,8 +221,8 @@ impl Disk {
         let (name, above) = path.split_last().ok_or("the root itself")?;
         let number = self.find(above)?;
         match &mut self.nodes[number] {
-            Node::Directory(directory) => Ok((directory, name.clone())),
-            Node::File(_) => Err(format!("{} is no directory", above.join("/"))),
+            Inode::Directory(directory) => Ok((directory, name.clone())),
+            Inode::File(_) => Err(format!("{} is no directory", above.join("/"))),
         }
     }
 
@@ -252,7 +252,7 @@ impl Disk {
     }
 
     /// Says where the replayed files differ from those found: then the trace does not tell all, and nothing follows from it.
-    pub(super) fn compare(&self, found: &Option<Entry>) -> Result<(), String> {
+    pub(super) fn compare(&self, found: &Option<FileTree>) -> Result<(), String> {
         let replayed = self.entry(0, &|file| file.now.clone(), &|directory| directory.now.clone());
         if self.unsure || found.as_ref() == Some(&replayed) {
             return Ok(());
@@ -262,14 +262,14 @@ impl Disk {
     }
 
     /// Cuts the power: what is there afterwards, and what is not.
-    pub(super) fn cut(&mut self, rng: &mut StdRng, loss: Loss) -> (Option<Entry>, Lost) {
+    pub(super) fn cut(&mut self, rng: &mut StdRng, loss: Loss) -> (Option<FileTree>, Lost) {
         let loss = loss.draw(rng);
         let mut cut =
             Cut { loss, moment: self.moment(loss, rng), lost: Lost { how: loss.name(), ..Lost::default() }, rng };
         for node in &mut self.nodes {
             match node {
-                Node::File(file) => cut.file(file),
-                Node::Directory(directory) => cut.names(directory),
+                Inode::File(file) => cut.file(file),
+                Inode::Directory(directory) => cut.names(directory),
             }
         }
         let Cut { lost, .. } = cut;
@@ -279,9 +279,9 @@ impl Disk {
 
     /// Some line since the oldest deed that is not synced; of the latest, one of the last fifth.
     fn moment(&self, loss: Loss, rng: &mut StdRng) -> u64 {
-        let lines = |node: &Node| match node {
-            Node::File(file) => file.unsynced.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
-            Node::Directory(directory) => directory.unsynced.iter().map(|(line, _)| *line).collect(),
+        let lines = |node: &Inode| match node {
+            Inode::File(file) => file.unsynced.iter().map(|(line, _)| *line).collect::<Vec<_>>(),
+            Inode::Directory(directory) => directory.unsynced.iter().map(|(line, _)| *line).collect(),
         };
         let mut all: Vec<u64> = self.nodes.iter().flat_map(lines).collect();
         all.sort_unstable();
@@ -294,12 +294,12 @@ impl Disk {
         number: usize,
         content: &dyn Fn(&File) -> Vec<u8>,
         names: &dyn Fn(&Directory) -> BTreeMap<String, usize>,
-    ) -> Entry {
+    ) -> FileTree {
         match &self.nodes[number] {
-            Node::File(file) => Entry::File(content(file)),
-            Node::Directory(directory) => {
+            Inode::File(file) => FileTree::File(content(file)),
+            Inode::Directory(directory) => {
                 let entries = names(directory).into_iter();
-                Entry::Directory(entries.map(|(name, at)| (name, self.entry(at, content, names))).collect())
+                FileTree::Directory(entries.map(|(name, at)| (name, self.entry(at, content, names))).collect())
             }
         }
     }
@@ -397,14 +397,14 @@ fn apply_name(names: &mut BTreeMap<String, usize>, deed: &NameDeed) {
 }
 
 /// The first difference between two trees, for people.
-fn difference(path: &str, replayed: &Entry, found: &Entry) -> Option<String> {
+fn difference(path: &str, replayed: &FileTree, found: &FileTree) -> Option<String> {
     match (replayed, found) {
-        (Entry::File(a), Entry::File(b)) if a == b => None,
-        (Entry::File(a), Entry::File(b)) => {
+        (FileTree::File(a), FileTree::File(b)) if a == b => None,
+        (FileTree::File(a), FileTree::File(b)) => {
             let at = a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
             Some(format!("{path} differs at {at} ({} and {} bytes)", a.len(), b.len()))
         }
-        (Entry::Directory(a), Entry::Directory(b)) => {
+        (FileTree::Directory(a), FileTree::Directory(b)) => {
             let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             names.into_iter().find_map(|name| match (a.get(name), b.get(name)) {
                 (Some(a), Some(b)) => difference(&format!("{path}/{name}"), a, b),

@@ -2,23 +2,23 @@ use rand::SeedableRng as _;
 
 use super::*;
 
-fn after(lines: &[&str], loss: Loss) -> (Entry, Lost) {
+fn after(lines: &[&str], loss: Loss) -> (FileTree, Lost) {
     after_seed(lines, loss, 1)
 }
 
-fn after_seed(lines: &[&str], loss: Loss, seed: u64) -> (Entry, Lost) {
+fn after_seed(lines: &[&str], loss: Loss, seed: u64) -> (FileTree, Lost) {
     let mut disk = Disk::at(std::path::Path::new("/d"), None);
     disk.replay(lines.join("\n").as_bytes()).unwrap();
     let (left, lost) = disk.cut(&mut StdRng::seed_from_u64(seed), loss);
     (left.unwrap(), lost)
 }
 
-fn directory(entries: &[(&str, Entry)]) -> Entry {
-    Entry::Directory(entries.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect())
+fn directory(entries: &[(&str, FileTree)]) -> FileTree {
+    FileTree::Directory(entries.iter().map(|(name, entry)| ((*name).to_owned(), entry.clone())).collect())
 }
 
-fn file(text: &str) -> Entry {
-    Entry::File(text.as_bytes().to_vec())
+fn file(text: &str) -> FileTree {
+    FileTree::File(text.as_bytes().to_vec())
 }
 
 const OPEN: &str = r#"1 openat(AT_FDCWD</>, "/d/x", O_RDWR|O_CREAT, 0666) = 3</d/x>"#;
@@ -62,8 +62,8 @@ fn writes_tear_by_sectors_and_come_in_any_order() {
     let torn = (0..50).filter(|seed| after_seed(&lines, Loss::Any, *seed).1.torn == 1).count();
     assert!(torn > 20, "{torn}");
     for seed in 0..50 {
-        let (Entry::Directory(entries), lost) = after_seed(&lines, Loss::Any, seed) else { panic!() };
-        let Entry::File(bytes) = &entries["x"] else { panic!() };
+        let (FileTree::Directory(entries), lost) = after_seed(&lines, Loss::Any, seed) else { panic!() };
+        let FileTree::File(bytes) = &entries["x"] else { panic!() };
         let whole = |range: std::ops::Range<usize>| {
             let sector = bytes.get(range.start..range.end.min(bytes.len())).unwrap_or_default();
             sector.iter().all(|byte| *byte == b'z') || sector.iter().all(|byte| *byte == 0)
@@ -84,7 +84,7 @@ fn the_late_are_lost_together() {
         r#"1 write(3</d/x>, "c", 1) = 1"#,
     ];
     let possible = [("", ""), ("a", ""), ("a", "b")].map(|(x, y)| directory(&[("x", file(x)), ("y", file(y))]));
-    let seen: Vec<Entry> = (0..30).map(|seed| after_seed(&lines, Loss::Late, seed).0).collect();
+    let seen: Vec<FileTree> = (0..30).map(|seed| after_seed(&lines, Loss::Late, seed).0).collect();
     assert!(seen.iter().all(|left| possible.contains(left)));
     assert!(possible.iter().all(|left| seen.contains(left)));
 }

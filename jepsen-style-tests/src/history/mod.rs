@@ -4,6 +4,8 @@
 //! carried out) or *info* (nobody knows); an operation without a completion is *info* too. Stamps are microseconds of the boot clock, which all processes of
 //! a machine share. Nothing here judges.
 
+pub mod ops;
+
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
@@ -13,7 +15,7 @@ use serde_json::Value;
 /// What an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum EventKind {
     /// The operation is about to be asked for.
     Invoke,
     /// It was carried out, and this is the answer.
@@ -23,7 +25,8 @@ pub enum Kind {
     /// Nobody knows whether it was, or will be, carried out.
     Info,
     /// Not part of an operation: something the client was told or saw (its session is lost, a watch event).
-    Told,
+    #[serde(rename = "told")]
+    Note,
 }
 
 /// One line of a history.
@@ -33,10 +36,10 @@ pub struct Event {
     pub at_us: u64,
     /// The client; one that was killed does not come back under its number.
     pub client: u32,
-    /// Number of the operation, unique among those of its client; 0 in a [`Kind::Told`].
+    /// Number of the operation, unique among those of its client; 0 in a [`EventKind::Note`].
     pub op: u64,
     /// What this event is.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// Name of the operation, or of what was told.
     pub what: String,
     /// Arguments in an invocation, the answer in an *ok*, the reason in the others. Each workload has types for its own.
@@ -50,7 +53,7 @@ pub struct Event {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum Completion {
     /// Carried out.
     Ok,
     /// Certainly not carried out.
@@ -73,7 +76,7 @@ pub struct Op {
     /// When the answer came; none while it is open.
     pub completed_us: Option<u64>,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: Completion,
     /// The arguments.
     pub input: Value,
     /// The answer, or the reason.
@@ -96,7 +99,7 @@ impl Op {
     /// # Errors
     /// It is of another form: a defect of the suite.
     pub fn answer<T: DeserializeOwned>(&self) -> Result<Option<T>, serde_json::Error> {
-        (self.ended == Ended::Ok).then(|| T::deserialize(&self.output)).transpose()
+        (self.ended == Completion::Ok).then(|| T::deserialize(&self.output)).transpose()
     }
 }
 
@@ -125,8 +128,8 @@ impl History {
         for event in &self.events {
             let key = (event.client, event.op);
             let ended = match event.kind {
-                Kind::Told => continue,
-                Kind::Invoke => {
+                EventKind::Note => continue,
+                EventKind::Invoke => {
                     open.insert(key, ops.len());
                     ops.push(Op {
                         client: event.client,
@@ -134,16 +137,16 @@ impl History {
                         what: event.what.clone(),
                         invoked_us: event.at_us,
                         completed_us: None,
-                        ended: Ended::Info,
+                        ended: Completion::Info,
                         input: event.value.clone(),
                         output: Value::Null,
                         zxid: None,
                     });
                     continue;
                 }
-                Kind::Ok => Ended::Ok,
-                Kind::Fail => Ended::Fail,
-                Kind::Info => Ended::Info,
+                EventKind::Ok => Completion::Ok,
+                EventKind::Fail => Completion::Fail,
+                EventKind::Info => Completion::Info,
             };
             if let Some(op) = open.remove(&key).and_then(|at| ops.get_mut(at)) {
                 (op.completed_us, op.ended, op.output, op.zxid) =
@@ -154,8 +157,8 @@ impl History {
     }
 
     /// What was told beside the operations, by time.
-    pub fn told(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| event.kind == Kind::Told)
+    pub fn notes(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(|event| event.kind == EventKind::Note)
     }
 }
 
@@ -163,19 +166,23 @@ impl History {
 mod tests {
     use super::*;
 
-    fn event(at_us: u64, op: u64, kind: Kind) -> Event {
+    fn event(at_us: u64, op: u64, kind: EventKind) -> Event {
         Event { at_us, client: 1, op, kind, what: "acquire".into(), value: Value::from(at_us), zxid: Some(at_us) }
     }
 
     #[test]
     fn invocations_and_completions_find_each_other() {
-        let told = Event { op: 0, ..event(25, 0, Kind::Told) };
-        let events = vec![event(30, 1, Kind::Ok), event(10, 1, Kind::Invoke), event(20, 2, Kind::Invoke), told];
+        let told = Event { op: 0, ..event(25, 0, EventKind::Note) };
+        let events =
+            vec![event(30, 1, EventKind::Ok), event(10, 1, EventKind::Invoke), event(20, 2, EventKind::Invoke), told];
         let history = History::new(events);
         let ops = history.ops();
-        assert_eq!(ops.iter().map(|op| (op.op, op.ended)).collect::<Vec<_>>(), [(1, Ended::Ok), (2, Ended::Info)]);
+        assert_eq!(
+            ops.iter().map(|op| (op.op, op.ended)).collect::<Vec<_>>(),
+            [(1, Completion::Ok), (2, Completion::Info)]
+        );
         assert_eq!((ops[0].asked::<u64>().unwrap(), ops[0].answer::<u64>().unwrap()), (10, Some(30)));
         assert_eq!((ops[1].completed_us, ops[1].answer::<u64>().unwrap()), (None, None));
-        assert_eq!(history.told().count(), 1);
+        assert_eq!(history.notes().count(), 1);
     }
 }

@@ -38,7 +38,7 @@ pub fn total(samples: &[Sample]) -> f64 {
 
 /// A calm window: what was counted between two rounds of samples, and what the log owed for certain and at most.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Window {
+pub struct CalmWindow {
     /// What was counted.
     pub counted: f64,
     /// Owed for certain: fell between the end of the first round and the begin of the second, with the allowance taken off at both ends.
@@ -51,7 +51,7 @@ pub struct Window {
 ///
 /// # Errors
 /// Says in which it is not.
-pub fn in_calm(windows: &[Window]) -> Result<(), String> {
+pub fn in_calm(windows: &[CalmWindow]) -> Result<(), String> {
     for (at, window) in windows.iter().enumerate() {
         if window.counted > window.possible as f64 || window.counted < window.certain as f64 {
             return Err(format!(
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn too_many_and_too_few_are_caught() {
-        let window = |counted| Window { counted, certain: 95, possible: 105 };
+        let window = |counted| CalmWindow { counted, certain: 95, possible: 105 };
         assert_eq!(in_calm(&[window(95.0), window(105.0)]), Ok(()));
         assert!(in_calm(&[window(100.0), window(106.0)]).unwrap_err().contains("window 2"));
         assert!(in_calm(&[window(94.0)]).is_err());

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::record::{Record, Standing, What};
+use crate::record::{Record, Standing, WorkerEvent};
 
 /// What came of the callers of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct GateTally {
     /// Were told to do it.
     pub proceeded: usize,
     /// Ran its body.
@@ -21,14 +21,14 @@ pub struct Tally {
 ///
 /// # Errors
 /// Says what was told instead.
-pub fn once(key: &str, told: &[Record], callers: usize, result: impl Fn(u64) -> String) -> Result<Tally, String> {
-    let mut tally = Tally::default();
+pub fn once(key: &str, told: &[Record], callers: usize, result: impl Fn(u64) -> String) -> Result<GateTally, String> {
+    let mut tally = GateTally::default();
     let mut tokens = BTreeSet::new();
     let mut finished = BTreeMap::new();
     let mut results = BTreeSet::new();
     for record in told {
         match &record.what {
-            What::Gate { key: of, standing } if of == key => match standing {
+            WorkerEvent::Gate { key: of, standing } if of == key => match standing {
                 Standing::Proceed { token, .. } => {
                     tally.proceeded += 1;
                     tokens.insert(*token);
@@ -43,9 +43,9 @@ pub fn once(key: &str, told: &[Record], callers: usize, result: impl Fn(u64) -> 
                     results.insert((record.at_us, *token, result.clone()));
                 }
             },
-            What::Body { key: of, .. } if of == key => tally.bodies += 1,
-            What::Finished { key: of, token } if of == key => drop(finished.insert(*token, record.at_us)),
-            What::Failed { doing, why } => return Err(format!("{key}: {doing} failed: {why}")),
+            WorkerEvent::Body { key: of, .. } if of == key => tally.bodies += 1,
+            WorkerEvent::Finished { key: of, token } if of == key => drop(finished.insert(*token, record.at_us)),
+            WorkerEvent::Failed { doing, why } => return Err(format!("{key}: {doing} failed: {why}")),
             _ => {}
         }
     }
@@ -75,26 +75,27 @@ pub fn once(key: &str, told: &[Record], callers: usize, result: impl Fn(u64) -> 
 mod tests {
     use super::*;
 
-    fn told(what: &[What]) -> Vec<Record> {
+    fn told(what: &[WorkerEvent]) -> Vec<Record> {
         what.iter().zip(1..).map(|(what, at_us)| Record { at_us, client: 0, what: what.clone() }).collect()
     }
 
-    fn gate(standing: Standing) -> What {
-        What::Gate { key: "k".into(), standing }
+    fn gate(standing: Standing) -> WorkerEvent {
+        WorkerEvent::Gate { key: "k".into(), standing }
     }
 
-    fn judged(what: &[What], callers: usize) -> Result<Tally, String> {
+    fn judged(what: &[WorkerEvent], callers: usize) -> Result<GateTally, String> {
         once("k", &told(what), callers, |token| format!("r{token}"))
     }
 
     #[test]
     fn one_run_is_fine_and_everything_else_is_not() {
         let proceed = gate(Standing::Proceed { token: 4, until_ms: 0 });
-        let (body, finished) = (What::Body { key: "k".into(), token: 4 }, What::Finished { key: "k".into(), token: 4 });
+        let (body, finished) =
+            (WorkerEvent::Body { key: "k".into(), token: 4 }, WorkerEvent::Finished { key: "k".into(), token: 4 });
         let busy = gate(Standing::InProgress { token: 4 });
         let done = gate(Standing::Done { token: 4, result: "r4".into() });
         let good = [proceed.clone(), body.clone(), busy.clone(), finished.clone(), done.clone()];
-        assert_eq!(judged(&good, 3), Ok(Tally { proceeded: 1, bodies: 1, done: 1, in_progress: 1 }));
+        assert_eq!(judged(&good, 3), Ok(GateTally { proceeded: 1, bodies: 1, done: 1, in_progress: 1 }));
         assert!(judged(&good, 4).unwrap_err().contains("3 of 4"));
         let twice = [proceed.clone(), body.clone(), proceed.clone(), body.clone(), finished.clone()];
         assert!(judged(&twice, 2).unwrap_err().contains("2 callers"));
@@ -109,7 +110,7 @@ mod tests {
         let wrong = gate(Standing::Done { token: 4, result: "x".into() });
         assert!(judged(&[proceed.clone(), body.clone(), finished, wrong], 2).unwrap_err().contains("result"));
         assert!(judged(&[proceed, body, done], 2).unwrap_err().contains("finished 0"));
-        let failed = What::Failed { doing: "begin".into(), why: "x".into() };
+        let failed = WorkerEvent::Failed { doing: "begin".into(), why: "x".into() };
         assert!(judged(&[failed], 1).unwrap_err().contains("failed"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::lives::Life;
 
-use crate::record::{Record, What};
+use crate::record::{Record, WorkerEvent};
 
 /// One grant, as its client told it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Grant {
 
 /// Everything that processes told, sorted into grants.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct GrantHistory {
     /// In the order in which they were granted.
     pub grants: Vec<Grant>,
     /// Waits that were given up, or failed.
@@ -38,15 +38,15 @@ pub struct Told {
     pub failures: Vec<String>,
 }
 
-impl Told {
+impl GrantHistory {
     /// Takes in what a process told.
     pub fn take(&mut self, process: &str, records: &[Record]) {
         let mut open: BTreeMap<u32, (u64, Option<usize>)> = BTreeMap::new();
         for record in records {
             let slot = open.entry(record.client).or_default();
             match &record.what {
-                What::Asking => *slot = (record.at_us, None),
-                What::Granted { locks, token } => {
+                WorkerEvent::Asking => *slot = (record.at_us, None),
+                WorkerEvent::Granted { locks, token } => {
                     slot.1 = Some(self.grants.len());
                     self.grants.push(Grant {
                         who: format!("{process}/{}", record.client),
@@ -57,14 +57,14 @@ impl Told {
                         until_us: None,
                     });
                 }
-                What::Letting { .. } => self.over(slot.1, record.at_us),
-                What::Lost { .. } => {
+                WorkerEvent::Letting { .. } => self.over(slot.1, record.at_us),
+                WorkerEvent::Lost { .. } => {
                     self.lost += 1;
                     self.over(slot.1, record.at_us);
                 }
-                What::Wrote { accepted: true, .. } => self.writes += 1,
-                What::GaveUp => self.fruitless += 1,
-                What::Failed { doing, why } => {
+                WorkerEvent::Wrote { accepted: true, .. } => self.writes += 1,
+                WorkerEvent::GaveUp => self.fruitless += 1,
+                WorkerEvent::Failed { doing, why } => {
                     if slot.1.is_none() {
                         self.fruitless += 1;
                     }
@@ -286,21 +286,21 @@ mod tests {
     #[test]
     fn records_become_grants() {
         let record = |at_us, client, what| Record { at_us, client, what };
-        let granted = |token| What::Granted { locks: vec!["a".into()], token };
-        let mut told = Told::default();
+        let granted = |token| WorkerEvent::Granted { locks: vec!["a".into()], token };
+        let mut told = GrantHistory::default();
         told.take(
             "p1",
             &[
-                record(1, 0, What::Asking),
-                record(2, 1, What::Asking),
+                record(1, 0, WorkerEvent::Asking),
+                record(2, 1, WorkerEvent::Asking),
                 record(5, 0, granted(9)),
-                record(6, 0, What::Wrote { token: 9, value: 1, accepted: true }),
-                record(7, 0, What::Letting { token: 9 }),
+                record(6, 0, WorkerEvent::Wrote { token: 9, value: 1, accepted: true }),
+                record(7, 0, WorkerEvent::Letting { token: 9 }),
                 record(8, 1, granted(10)),
-                record(9, 1, What::Wrote { token: 10, value: 2, accepted: false }),
-                record(9, 1, What::Lost { token: 10, why: "gone".into() }),
-                record(10, 0, What::Asking),
-                record(11, 0, What::Failed { doing: "acquire".into(), why: "lost".into() }),
+                record(9, 1, WorkerEvent::Wrote { token: 10, value: 2, accepted: false }),
+                record(9, 1, WorkerEvent::Lost { token: 10, why: "gone".into() }),
+                record(10, 0, WorkerEvent::Asking),
+                record(11, 0, WorkerEvent::Failed { doing: "acquire".into(), why: "lost".into() }),
             ],
         );
         let seen: Vec<_> =

@@ -1,10 +1,10 @@
 //! A holder that was paused for longer than its session lived, between reading a number and writing it.
 
-use crate::record::{Record, What};
+use crate::record::{Record, WorkerEvent};
 
 /// One pause, as its holder, the other holder and the store tell it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pause {
+pub struct PauseTrial {
     /// The guard said that it is lost, and nothing was written.
     pub told_before_writing: bool,
     /// The paused holder sent a write when it went on.
@@ -17,14 +17,14 @@ pub struct Pause {
     pub value: i64,
 }
 
-impl Pause {
+impl PauseTrial {
     /// From what the paused holder told, and what the store took in its own order.
     pub fn of(holder: &[Record], taken: &[(i64, i64)]) -> Self {
         let mut pause = Self::default();
         for record in holder {
             match record.what {
-                What::Lost { .. } if !pause.wrote_late => pause.told_before_writing = true,
-                What::Wrote { .. } => pause.wrote_late = true,
+                WorkerEvent::Lost { .. } if !pause.wrote_late => pause.told_before_writing = true,
+                WorkerEvent::Wrote { .. } => pause.wrote_late = true,
                 _ => {}
             }
         }
@@ -48,7 +48,7 @@ impl Pause {
 
 /// What a row of the table must show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedProtection {
     /// The guard stops it: nothing is even sent.
     Stopped,
     /// The store stops it: sent, and refused.
@@ -61,17 +61,19 @@ pub enum Expected {
 ///
 /// # Errors
 /// Says what else it shows.
-pub fn shows(pause: &Pause, expected: Expected) -> Result<(), String> {
+pub fn shows(pause: &PauseTrial, expected: ExpectedProtection) -> Result<(), String> {
     let harm = pause.stale_taken > 0 || pause.lost_updates() != 0;
     match expected {
-        Expected::Stopped if pause.wrote_late || !pause.told_before_writing => {
+        ExpectedProtection::Stopped if pause.wrote_late || !pause.told_before_writing => {
             Err(format!("the guard did not say that it is lost before the write: {pause:?}"))
         }
-        Expected::Refused if !pause.wrote_late => {
+        ExpectedProtection::Refused if !pause.wrote_late => {
             Err(format!("no late write was sent, so none was refused: {pause:?}"))
         }
-        Expected::Stopped | Expected::Refused if harm => Err(format!("a stale write was taken: {pause:?}")),
-        Expected::Corrupted if pause.stale_taken == 0 || pause.lost_updates() <= 0 => {
+        ExpectedProtection::Stopped | ExpectedProtection::Refused if harm => {
+            Err(format!("a stale write was taken: {pause:?}"))
+        }
+        ExpectedProtection::Corrupted if pause.stale_taken == 0 || pause.lost_updates() <= 0 => {
             Err(format!("the negative control did no harm: {pause:?}"))
         }
         _ => Ok(()),
@@ -82,28 +84,29 @@ pub fn shows(pause: &Pause, expected: Expected) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn holder(what: &[What]) -> Vec<Record> {
+    fn holder(what: &[WorkerEvent]) -> Vec<Record> {
         what.iter().map(|what| Record { at_us: 0, client: 0, what: what.clone() }).collect()
     }
 
-    fn wrote(accepted: bool) -> What {
-        What::Wrote { token: 5, value: 1, accepted }
+    fn wrote(accepted: bool) -> WorkerEvent {
+        WorkerEvent::Wrote { token: 5, value: 1, accepted }
     }
 
     #[test]
     fn each_row_shows_what_it_must_and_nothing_else_passes() {
-        let lost = What::Lost { token: 5, why: "too late".into() };
+        let lost = WorkerEvent::Lost { token: 5, why: "too late".into() };
         let rival = [(1, 7), (2, 8)];
         let corrupt = [(1, 7), (2, 8), (1, 5)];
 
-        let stopped = Pause::of(&holder(std::slice::from_ref(&lost)), &rival);
-        let refused = Pause::of(&holder(&[wrote(false), lost.clone()]), &rival);
-        let corrupted = Pause::of(&holder(&[wrote(true), lost]), &corrupt);
-        let silent = Pause::of(&[], &rival);
-        let taken = Pause::of(&holder(&[wrote(true)]), &corrupt);
+        let stopped = PauseTrial::of(&holder(std::slice::from_ref(&lost)), &rival);
+        let refused = PauseTrial::of(&holder(&[wrote(false), lost.clone()]), &rival);
+        let corrupted = PauseTrial::of(&holder(&[wrote(true), lost]), &corrupt);
+        let silent = PauseTrial::of(&[], &rival);
+        let taken = PauseTrial::of(&holder(&[wrote(true)]), &corrupt);
 
-        let verdicts = |pause: &Pause| {
-            [Expected::Stopped, Expected::Refused, Expected::Corrupted].map(|expected| shows(pause, expected).is_ok())
+        let verdicts = |pause: &PauseTrial| {
+            [ExpectedProtection::Stopped, ExpectedProtection::Refused, ExpectedProtection::Corrupted]
+                .map(|expected| shows(pause, expected).is_ok())
         };
         assert_eq!(verdicts(&stopped), [true, false, false]);
         assert_eq!(verdicts(&refused), [false, true, false]);

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use lockkeeper_mutants::Mutant;
 use tokio::process::Command;
 
-pub use table::{Came, Line, Table, Tier};
-use trials::{Program, Trial};
+pub use table::{Came, MutantRow, Table, Tier};
+use trials::{MutantTrial, Program};
 
 use crate::run::programs::Programs;
 use crate::verdict::Failed;
@@ -35,7 +35,7 @@ const ATTEMPTS: u64 = 2;
 
 /// What is to be tried.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct MutantPlan {
     /// These mutants only, by name; all where it is empty.
     pub only: Vec<String>,
     /// Leave out the runs without a mutant.
@@ -48,10 +48,10 @@ pub struct Plan {
 ///
 /// # Errors
 /// The programs cannot be built, or a mutant is not known.
-pub async fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Table, Failed> {
+pub async fn run(plan: &MutantPlan, programs: &Programs, dir: &Path) -> Result<Table, Failed> {
     let mutants = chosen(&plan.only)?;
     let built = programs.mutants()?;
-    let stage = Stage {
+    let setup = TrialSetup {
         server: built.server,
         worker: built.worker,
         prove: programs.prove()?,
@@ -63,11 +63,11 @@ pub async fn run(plan: &Plan, programs: &Programs, dir: &Path) -> Result<Table, 
     simulation::hunt(&built.simulation, &mutants, &mut table).await?;
     if !plan.without_controls {
         for trial in trials::distinct(&mutants) {
-            table.take(stage.control(&trial).await?);
+            table.take(setup.control(&trial).await?);
         }
     }
     for mutant in mutants {
-        table.take(stage.hunt(mutant).await?);
+        table.take(setup.hunt(mutant).await?);
     }
     std::fs::write(dir.join("mutants.md"), table.markdown())?;
     Ok(table)
@@ -85,7 +85,7 @@ fn chosen(only: &[String]) -> Result<Vec<Mutant>, Failed> {
 }
 
 /// With what the trials are made.
-struct Stage {
+struct TrialSetup {
     server: PathBuf,
     worker: PathBuf,
     prove: PathBuf,
@@ -94,41 +94,47 @@ struct Stage {
     seed: u64,
 }
 
-impl Stage {
-    async fn control(&self, trial: &Trial) -> Result<Line, Failed> {
+impl TrialSetup {
+    async fn control(&self, trial: &MutantTrial) -> Result<MutantRow, Failed> {
         let begun = Instant::now();
         let said = self.run(trial, None, self.seed, &format!("control-{}", trial.slug())).await?;
         let came = match said {
-            Said::Passed => Came::Passed,
-            Said::Invalid(what) => Came::Caught(what),
-            Said::Nothing(why) => Came::NotRun(why),
+            TrialResult::Passed => Came::Passed,
+            TrialResult::Invalid(what) => Came::Caught(what),
+            TrialResult::Nothing(why) => Came::NotRun(why),
         };
-        Ok(Line::tell(Tier::Processes, None, trial.words(), came, begun.elapsed()))
+        Ok(MutantRow::tell(Tier::Processes, None, trial.words(), came, begun.elapsed()))
     }
 
-    async fn hunt(&self, mutant: Mutant) -> Result<Line, Failed> {
+    async fn hunt(&self, mutant: Mutant) -> Result<MutantRow, Failed> {
         let begun = Instant::now();
         let trials = trials::of(mutant);
-        let mut run = trials.iter().map(Trial::words).collect::<Vec<_>>().join("; ");
+        let mut run = trials.iter().map(MutantTrial::words).collect::<Vec<_>>().join("; ");
         let mut came = if trials.is_empty() { Came::NotThere } else { Came::Missed };
         'hunt: for attempt in 0..ATTEMPTS {
             for trial in trials {
                 let name = format!("{mutant}-{}-{attempt}", trial.slug());
                 match self.run(trial, Some(mutant), self.seed.wrapping_add(attempt), &name).await? {
-                    Said::Invalid(what) => {
+                    TrialResult::Invalid(what) => {
                         (run, came) = (trial.words(), Came::Caught(what));
                         break 'hunt;
                     }
-                    Said::Passed => came = Came::Missed,
-                    Said::Nothing(why) => came = Came::NotRun(why),
+                    TrialResult::Passed => came = Came::Missed,
+                    TrialResult::Nothing(why) => came = Came::NotRun(why),
                 }
             }
         }
-        Ok(Line::tell(Tier::Processes, Some(mutant), run, came, begun.elapsed()))
+        Ok(MutantRow::tell(Tier::Processes, Some(mutant), run, came, begun.elapsed()))
     }
 
     /// One run, and what it said.
-    async fn run(&self, trial: &Trial, mutant: Option<Mutant>, seed: u64, name: &str) -> Result<Said, Failed> {
+    async fn run(
+        &self,
+        trial: &MutantTrial,
+        mutant: Option<Mutant>,
+        seed: u64,
+        name: &str,
+    ) -> Result<TrialResult, Failed> {
         let out = self.dir.join(name);
         std::fs::create_dir_all(&out)?;
         let mut command = match trial.program {
@@ -149,16 +155,16 @@ impl Stage {
         command.stdin(Stdio::null()).stdout(std::fs::File::create(&log)?).stderr(Stdio::null()).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Ok(status) = tokio::time::timeout(LIMIT, child.wait()).await else {
-            return Ok(Said::Nothing(format!("not at an end after {LIMIT:?}")));
+            return Ok(TrialResult::Nothing(format!("not at an end after {LIMIT:?}")));
         };
         let finding = |what: &str| mutant.is_none_or(|mutant| trials::is_of(mutant, what));
-        Ok(Said::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
+        Ok(TrialResult::of(trial.program, status?.code(), &std::fs::read_to_string(&log)?, finding))
     }
 }
 
 /// What a run came to.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
+enum TrialResult {
     Passed,
     /// Something is wrong, and what.
     Invalid(String),
@@ -166,7 +172,7 @@ enum Said {
     Nothing(String),
 }
 
-impl Said {
+impl TrialResult {
     /// `is_finding` picks what the mutant would be seen by: anything else that went wrong says nothing of it.
     fn of(program: Program, code: Option<i32>, text: &str, is_finding: impl Fn(&str) -> bool) -> Self {
         let last = text.lines().last().unwrap_or("it said nothing").to_owned();
@@ -200,27 +206,30 @@ mod tests {
     #[test]
     fn only_what_is_found_to_be_wrong_counts_as_caught() {
         let any = |_: &str| true;
-        let of = |program, code, text| Said::of(program, Some(code), text, any);
+        let of = |program, code, text| TrialResult::of(program, Some(code), text, any);
         let report =
             "lock under none, seed 1\n  valid    order    fine\n  invalid  exclusion     two  at once\ninvalid: lock\n";
-        assert_eq!(of(Program::Run, 1, report), Said::Invalid("exclusion two at once".into()));
+        assert_eq!(of(Program::Run, 1, report), TrialResult::Invalid("exclusion two at once".into()));
         let unknown = "  unknown  final reads   no answer\nunknown: lock under none\n";
-        assert_eq!(of(Program::Run, 1, unknown), Said::Nothing("unknown: unknown: lock under none".into()));
-        assert_eq!(of(Program::Run, 2, ""), Said::Nothing("it said nothing".into()));
-        assert_eq!(of(Program::Run, 0, report), Said::Passed);
+        assert_eq!(of(Program::Run, 1, unknown), TrialResult::Nothing("unknown: unknown: lock under none".into()));
+        assert_eq!(of(Program::Run, 2, ""), TrialResult::Nothing("it said nothing".into()));
+        assert_eq!(of(Program::Run, 0, report), TrialResult::Passed);
         let proof = "[ 1.0] round 1\nherd: broken (three woken; seed 1)\n";
-        assert_eq!(of(Program::Prove, 1, proof), Said::Invalid("three woken; seed 1)".into()));
+        assert_eq!(of(Program::Prove, 1, proof), TrialResult::Invalid("three woken; seed 1)".into()));
         let taken = "herd: broken (cannot listen on x: another process has this port)";
-        assert!(matches!(of(Program::Prove, 1, taken), Said::Nothing(_)));
-        assert_eq!(of(Program::Prove, 2, "x: skipped (y)"), Said::Nothing("x: skipped (y)".into()));
+        assert!(matches!(of(Program::Prove, 1, taken), TrialResult::Nothing(_)));
+        assert_eq!(of(Program::Prove, 2, "x: skipped (y)"), TrialResult::Nothing("x: skipped (y)".into()));
     }
 
     #[test]
     fn what_the_bug_would_not_do_says_nothing_of_it() {
         let report = "  invalid  final reads   no answer\n  invalid  exclusion  two at once\n";
         let finding = |what: &str| what.starts_with("exclusion");
-        assert_eq!(Said::of(Program::Run, Some(1), report, finding), Said::Invalid("exclusion two at once".into()));
-        let other = Said::of(Program::Run, Some(1), report, |_| false);
-        assert_eq!(other, Said::Nothing("something else went wrong: final reads no answer".into()));
+        assert_eq!(
+            TrialResult::of(Program::Run, Some(1), report, finding),
+            TrialResult::Invalid("exclusion two at once".into())
+        );
+        let other = TrialResult::of(Program::Run, Some(1), report, |_| false);
+        assert_eq!(other, TrialResult::Nothing("something else went wrong: final reads no answer".into()));
     }
 }

@@ -8,7 +8,7 @@ use lockkeeper_mutants::Mutant;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
-use super::table::{Came, Line, Table, Tier};
+use super::table::{Came, MutantRow, Table, Tier};
 use crate::verdict::Failed;
 
 /// No mutant takes longer.
@@ -38,7 +38,7 @@ pub(super) async fn hunt(program: &Path, mutants: &[Mutant], table: &mut Table) 
             heard.extend(mutant);
             // The control comes first each time.
             if mutant.is_some() || table.has_no_control(Tier::Simulation) {
-                table.take(Line::tell(Tier::Simulation, mutant, String::new(), came, begun.elapsed()));
+                table.take(MutantRow::tell(Tier::Simulation, mutant, String::new(), came, begun.elapsed()));
             }
             begun = Instant::now();
         }
@@ -47,7 +47,7 @@ pub(super) async fn hunt(program: &Path, mutants: &[Mutant], table: &mut Table) 
         let asked = mutant.map_or(mutants.to_vec(), |mutant| vec![mutant]);
         for silent in asked.into_iter().filter(|mutant| !heard.contains(mutant)) {
             let why = Came::NotRun(format!("the simulation ended ({status}) without a word of it"));
-            table.take(Line::tell(Tier::Simulation, Some(silent), String::new(), why, begun.elapsed()));
+            table.take(MutantRow::tell(Tier::Simulation, Some(silent), String::new(), why, begun.elapsed()));
         }
     }
     Ok(())

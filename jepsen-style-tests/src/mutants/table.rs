@@ -34,7 +34,7 @@ pub enum Came {
 
 /// One mutant, or one run without any, in one tier.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct MutantRow {
     /// Where.
     pub tier: Tier,
     /// Which.
@@ -47,7 +47,7 @@ pub struct Line {
     pub took: Duration,
 }
 
-impl Line {
+impl MutantRow {
     pub(super) fn tell(tier: Tier, mutant: Option<Mutant>, run: String, came: Came, took: Duration) -> Self {
         let line = Self { tier, mutant, run, came, took };
         let name = mutant.map_or("(no mutant)", Mutant::name);
@@ -81,11 +81,11 @@ impl Line {
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// In the order in which they were made.
-    pub lines: Vec<Line>,
+    pub lines: Vec<MutantRow>,
 }
 
 impl Table {
-    pub(super) fn take(&mut self, line: Line) {
+    pub(super) fn take(&mut self, line: MutantRow) {
         self.lines.push(line);
     }
 
@@ -105,7 +105,7 @@ impl Table {
         self.lines.iter().any(|line| line.mutant == Some(mutant) && line.is_caught())
     }
 
-    fn controls(&self) -> impl Iterator<Item = &Line> {
+    fn controls(&self) -> impl Iterator<Item = &MutantRow> {
         self.lines.iter().filter(|line| line.mutant.is_none())
     }
 
@@ -167,8 +167,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn line(tier: Tier, mutant: Option<Mutant>, came: Came) -> Line {
-        Line::tell(tier, mutant, String::new(), came, Duration::ZERO)
+    fn line(tier: Tier, mutant: Option<Mutant>, came: Came) -> MutantRow {
+        MutantRow::tell(tier, mutant, String::new(), came, Duration::ZERO)
     }
 
     #[test]

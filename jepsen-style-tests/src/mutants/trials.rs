@@ -13,14 +13,14 @@ pub(super) enum Program {
 
 /// A run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Trial {
+pub(super) struct MutantTrial {
     pub(super) program: Program,
     pub(super) arguments: &'static [&'static str],
     /// Snapshots so often, and no log behind them, where they are to play a part.
     pub(super) snapshot_every: Option<u32>,
 }
 
-impl Trial {
+impl MutantTrial {
     /// The command line, for people.
     pub(super) fn words(&self) -> String {
         let program = match self.program {
@@ -38,27 +38,27 @@ impl Trial {
     }
 }
 
-const fn run(arguments: &'static [&'static str]) -> Trial {
-    Trial { program: Program::Run, arguments, snapshot_every: None }
+const fn run(arguments: &'static [&'static str]) -> MutantTrial {
+    MutantTrial { program: Program::Run, arguments, snapshot_every: None }
 }
 
-const fn prove(arguments: &'static [&'static str]) -> Trial {
-    Trial { program: Program::Prove, arguments, snapshot_every: None }
+const fn prove(arguments: &'static [&'static str]) -> MutantTrial {
+    MutantTrial { program: Program::Prove, arguments, snapshot_every: None }
 }
 
-const fn with_snapshots(trial: Trial) -> Trial {
-    Trial { snapshot_every: Some(100), ..trial }
+const fn with_snapshots(trial: MutantTrial) -> MutantTrial {
+    MutantTrial { snapshot_every: Some(100), ..trial }
 }
 
-const LOST_WRITES: Trial = prove(&["lost-writes", "--rounds", "6"]);
-const KILL_ALL: Trial = prove(&["kill-all", "--rounds", "6"]);
-const KILL_ALL_SNAPSHOTS: Trial = with_snapshots(KILL_ALL);
-const MINORITY: Trial = prove(&["minority", "--rounds", "2"]);
-const EXPIRY: Trial = prove(&["expiry", "--seconds", "60"]);
-const LOCK: Trial = run(&["--workload", "lock", "--nemesis", "none", "--time", "15"]);
+const LOST_WRITES: MutantTrial = prove(&["lost-writes", "--rounds", "6"]);
+const KILL_ALL: MutantTrial = prove(&["kill-all", "--rounds", "6"]);
+const KILL_ALL_SNAPSHOTS: MutantTrial = with_snapshots(KILL_ALL);
+const MINORITY: MutantTrial = prove(&["minority", "--rounds", "2"]);
+const EXPIRY: MutantTrial = prove(&["expiry", "--seconds", "60"]);
+const LOCK: MutantTrial = run(&["--workload", "lock", "--nemesis", "none", "--time", "15"]);
 
 /// What should catch a mutant; the first that does ends the hunt.
-pub(super) fn of(mutant: Mutant) -> &'static [Trial] {
+pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
     match mutant {
         Mutant::AckBeforeBarrier | Mutant::BareFlush => &[LOST_WRITES],
         Mutant::VoteNotPersisted => &[KILL_ALL, LOST_WRITES],
@@ -177,8 +177,8 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
 }
 
 /// Every run that a hunt for these mutants begins with, once.
-pub(super) fn distinct(mutants: &[Mutant]) -> Vec<Trial> {
-    let mut all: Vec<Trial> = Vec::new();
+pub(super) fn distinct(mutants: &[Mutant]) -> Vec<MutantTrial> {
+    let mut all: Vec<MutantTrial> = Vec::new();
     for trial in mutants.iter().flat_map(|mutant| of(*mutant)) {
         if !all.contains(trial) {
             all.push(*trial);

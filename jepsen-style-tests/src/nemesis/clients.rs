@@ -7,35 +7,35 @@ use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
-use super::{Nemesis, Stage, observe};
+use super::{Nemesis, TestBed, observe};
 use crate::verdict::{Failed, broken};
 
 /// All of them.
 pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    vec![Box::new(Kill::default()), Box::new(Pause::default())]
+    vec![Box::new(KillClients::default()), Box::new(PauseClients::default())]
 }
 
 /// Half of the processes, one at least.
-fn some(stage: &Stage, rng: &mut StdRng) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..stage.workers.len()).collect();
+fn some(test_bed: &TestBed, rng: &mut StdRng) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..test_bed.workers.len()).collect();
     places.shuffle(rng);
-    places.truncate(stage.workers.len().div_ceil(2));
+    places.truncate(test_bed.workers.len().div_ceil(2));
     places
 }
 
-fn named(stage: &Stage, places: &[usize]) -> String {
-    let names: Vec<&str> = places.iter().map(|at| stage.workers[*at].name()).collect();
+fn named(test_bed: &TestBed, places: &[usize]) -> String {
+    let names: Vec<&str> = places.iter().map(|at| test_bed.workers[*at].name()).collect();
     names.join(", ")
 }
 
 #[derive(Default)]
-struct Kill {
+struct KillClients {
     killed: Vec<usize>,
     evidence: Vec<String>,
 }
 
 #[async_trait]
-impl Nemesis for Kill {
+impl Nemesis for KillClients {
     fn name(&self) -> &'static str {
         "client-kill"
     }
@@ -44,14 +44,14 @@ impl Nemesis for Kill {
         "kill -9 of half of the client processes; others take their place"
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let places = some(stage, rng);
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let places = some(test_bed, rng);
         self.evidence.clear();
-        let told = format!("killed {}", named(stage, &places));
+        let told = format!("killed {}", named(test_bed, &places));
         self.killed.clone_from(&places);
-        stage.moments.strike();
+        test_bed.moments.strike();
         for at in places {
-            let worker = &mut stage.workers[at];
+            let worker = &mut test_bed.workers[at];
             if let Some(early) = worker.ended_early() {
                 return broken(early);
             }
@@ -63,22 +63,22 @@ impl Nemesis for Kill {
         Ok(told)
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         for at in std::mem::take(&mut self.killed) {
-            stage.replace_worker(at)?;
+            test_bed.replace_worker(at)?;
         }
-        stage.moments.lift();
+        test_bed.moments.lift();
         Ok(std::mem::take(&mut self.evidence))
     }
 }
 
 #[derive(Default)]
-struct Pause {
+struct PauseClients {
     stopped: Vec<(usize, i32, Instant)>,
 }
 
 #[async_trait]
-impl Nemesis for Pause {
+impl Nemesis for PauseClients {
     fn name(&self) -> &'static str {
         "client-pause"
     }
@@ -91,13 +91,13 @@ impl Nemesis for Pause {
         true
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let places = some(stage, rng);
-        let told = format!("stopped {}", named(stage, &places));
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let places = some(test_bed, rng);
+        let told = format!("stopped {}", named(test_bed, &places));
         self.stopped.clear();
-        stage.moments.strike();
+        test_bed.moments.strike();
         for at in places {
-            let worker = &mut stage.workers[at];
+            let worker = &mut test_bed.workers[at];
             if let Some(early) = worker.ended_early() {
                 return broken(early);
             }
@@ -110,18 +110,18 @@ impl Nemesis for Pause {
         Ok(told)
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let mut evidence = Vec::new();
         for (at, pid, since) in std::mem::take(&mut self.stopped) {
             let (still, lasted) = (observe::is_stopped(pid).await, since.elapsed());
-            let worker = &stage.workers[at];
+            let worker = &test_bed.workers[at];
             worker.signal(Signal::SIGCONT);
-            if still && lasted > stage.ttl {
+            if still && lasted > test_bed.ttl {
                 evidence.push(format!(
                     "{} (process {pid}) was stopped for {} ms, its sessions live {} ms",
                     worker.name(),
                     lasted.as_millis(),
-                    stage.ttl.as_millis()
+                    test_bed.ttl.as_millis()
                 ));
             }
         }

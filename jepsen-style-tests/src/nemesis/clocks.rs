@@ -12,7 +12,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
-use super::{Nemesis, Stage, observe};
+use super::{Nemesis, TestBed, observe};
 use crate::cluster::Options;
 use crate::verdict::{Failed, broken};
 
@@ -91,8 +91,8 @@ impl Nemesis for Clocks {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        (!stage.clocks_obey).then(|| "the server that was given has no injected clock".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        (!test_bed.clocks_obey).then(|| "the server that was given has no injected clock".into())
     }
 
     fn prepares(&self, options: &mut Options) {
@@ -103,27 +103,27 @@ impl Nemesis for Clocks {
         }
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
         self.evidence.clear();
         self.wrong.clear();
-        let mut nodes = stage.cluster.ids();
+        let mut nodes = test_bed.cluster.ids();
         nodes.shuffle(rng);
         nodes.truncate(rng.random_range(1..=nodes.len()));
         // The leader's counts most.
-        let leader = observe::leader_or_any(stage, rng).await?;
+        let leader = observe::leader_or_any(test_bed, rng).await?;
         if !nodes.contains(&leader) {
             nodes.push(leader);
         }
         let mut told = Vec::new();
-        stage.moments.strike();
+        test_bed.moments.strike();
         for node in nodes {
             let (offset_ms, rate) = self.draw(rng);
-            let called = observe::called(&stage.cluster, node).await;
+            let called = observe::called(&test_bed.cluster, node).await;
             self.wrong.push(node);
             // One that another fault has ended obeys when it starts.
-            let runs = stage.cluster.process(node).is_some_and(|process| process.ended().is_none());
+            let runs = test_bed.cluster.process(node).is_some_and(|process| process.ended().is_none());
             if runs {
-                let said = put(stage.cluster.directory(node), offset_ms, rate).await?;
+                let said = put(test_bed.cluster.directory(node), offset_ms, rate).await?;
                 self.evidence.push(format!("node {node} said: {said}"));
                 told.push(match self.how {
                     How::Jump => format!("the clock of {called} jumped by {offset_ms} ms"),
@@ -134,18 +134,18 @@ impl Nemesis for Clocks {
         Ok(told.join(", "))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         for node in std::mem::take(&mut self.wrong) {
             // Another fault may have put a new node in its place, or killed it, or stopped it: then it obeys when it goes on.
-            if !stage.cluster.ids().contains(&node) {
+            if !test_bed.cluster.ids().contains(&node) {
                 continue;
             }
-            let process = stage.cluster.process(node);
+            let process = test_bed.cluster.process(node);
             match process.and_then(|process| process.ended().is_none().then(|| process.pid())) {
                 Some(pid) if !observe::is_stopped(pid).await => {
-                    put(stage.cluster.directory(node), 0, 1.0).await.map(drop)?
+                    put(test_bed.cluster.directory(node), 0, 1.0).await.map(drop)?
                 }
-                _ => tell(stage.cluster.directory(node), 0, 1.0)?,
+                _ => tell(test_bed.cluster.directory(node), 0, 1.0)?,
             }
         }
         Ok(std::mem::take(&mut self.evidence))

@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
 use super::kills::minority;
-use super::{Nemesis, Stage, members, observe};
+use super::{Nemesis, TestBed, members, observe};
 use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::verdict::{Failed, broken};
@@ -48,20 +48,20 @@ enum Became {
 
 impl Damage {
     /// Harms one node's files until it refuses them; says what was done.
-    async fn spoil(&mut self, stage: &mut Stage, node: u64, rng: &mut StdRng) -> Result<String, Failed> {
-        let called = observe::called(&stage.cluster, node).await;
+    async fn spoil(&mut self, test_bed: &mut TestBed, node: u64, rng: &mut StdRng) -> Result<String, Failed> {
+        let called = observe::called(&test_bed.cluster, node).await;
         let mut told = Vec::new();
         for attempt in 1..=ATTEMPTS {
-            observe::kill(&mut stage.cluster, node).await?;
-            let (data, kept) = (stage.cluster.data(node)?, stage.dir.join(format!("kept-{node}")));
+            observe::kill(&mut test_bed.cluster, node).await?;
+            let (data, kept) = (test_bed.cluster.data(node)?, test_bed.dir.join(format!("kept-{node}")));
             put_back(&data, &kept)?;
             self.down.push((node, kept));
             let what = harm(&data, rng, attempt > SMALL_ATTEMPTS)?;
             told.push(what.clone());
-            stage.cluster.begin_trace_again(node).await?;
-            let log_from = observe::log_end(stage.cluster.directory(node));
-            stage.cluster.spawn(node)?;
-            match became(&mut stage.cluster, node, log_from).await? {
+            test_bed.cluster.begin_trace_again(node).await?;
+            let log_from = observe::log_end(test_bed.cluster.directory(node));
+            test_bed.cluster.spawn(node)?;
+            match became(&mut test_bed.cluster, node, log_from).await? {
                 Became::Refused(how) => {
                     self.evidence.push(format!("{what}: node {node} refused to start: {how}"));
                     break;
@@ -69,7 +69,7 @@ impl Damage {
                 Became::Serves => {
                     // What was kept is older than what it has promised since.
                     self.down.pop();
-                    agrees(&stage.cluster, node).await?;
+                    agrees(&test_bed.cluster, node).await?;
                     told.push("(it started, and agreed)".into());
                 }
             }
@@ -78,20 +78,20 @@ impl Damage {
     }
 
     /// Gives a node its files back, or another its place.
-    async fn mend(&mut self, stage: &mut Stage, node: u64, kept: &Path) -> Result<String, Failed> {
+    async fn mend(&mut self, test_bed: &mut TestBed, node: u64, kept: &Path) -> Result<String, Failed> {
         // Nothing may run on files that are about to change.
-        if stage.cluster.process(node).is_some_and(|process| Process::ended(process).is_none()) {
-            stage.cluster.kill(node).await?;
+        if test_bed.cluster.process(node).is_some_and(|process| Process::ended(process).is_none()) {
+            test_bed.cluster.kill(node).await?;
         }
         if self.replaces {
-            members::remove(&stage.cluster, node).await?;
-            let new = members::settle_in_place_of(&mut stage.cluster, node).await?;
+            members::remove(&test_bed.cluster, node).await?;
+            let new = members::settle_in_place_of(&mut test_bed.cluster, node).await?;
             return Ok(format!("node {node} was given up, and node {new} took its place"));
         }
-        put_back(kept, &stage.cluster.data(node)?)?;
-        stage.cluster.begin_trace_again(node).await?;
-        stage.cluster.spawn(node)?;
-        let back = observe::back(&mut stage.cluster, &[node]).await?;
+        put_back(kept, &test_bed.cluster.data(node)?)?;
+        test_bed.cluster.begin_trace_again(node).await?;
+        test_bed.cluster.spawn(node)?;
+        let back = observe::back(&mut test_bed.cluster, &[node]).await?;
         Ok(format!("node {node}'s files were put back, {back}"))
     }
 }
@@ -106,28 +106,28 @@ impl Nemesis for Damage {
         "bits flipped and files cut short in the data of one node, or of as many as can be missed: none serves what is wrong"
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        (stage.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged nodes".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        (test_bed.cluster.ids().len() < 3).then(|| "it takes a majority without the damaged nodes".into())
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
         self.evidence.clear();
         self.replaces = rng.random_bool(0.5);
-        let mut nodes = stage.cluster.ids();
+        let mut nodes = test_bed.cluster.ids();
         nodes.shuffle(rng);
         nodes.truncate(rng.random_range(1..=minority(nodes.len()).max(1)));
         let mut told = Vec::new();
-        stage.moments.strike();
+        test_bed.moments.strike();
         for node in nodes {
-            told.push(self.spoil(stage, node, rng).await?);
+            told.push(self.spoil(test_bed, node, rng).await?);
         }
         Ok(told.join("; "))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let mut evidence = std::mem::take(&mut self.evidence);
         for (node, kept) in std::mem::take(&mut self.down) {
-            evidence.push(self.mend(stage, node, &kept).await?);
+            evidence.push(self.mend(test_bed, node, &kept).await?);
         }
         Ok(evidence)
     }

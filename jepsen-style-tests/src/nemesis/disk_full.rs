@@ -9,7 +9,7 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::observe::{self, Lead};
-use super::{Nemesis, Stage};
+use super::{Nemesis, TestBed};
 use crate::cluster::Options;
 use crate::process::Process;
 use crate::small_disk;
@@ -51,49 +51,49 @@ impl Nemesis for DiskFull {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        let without = stage.cluster.ids().into_iter().find(|node| stage.cluster.disk(*node).is_none());
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        let without = test_bed.cluster.ids().into_iter().find(|node| test_bed.cluster.disk(*node).is_none());
         without.map(|_| "small disks take root, or user namespaces that may mount".into())
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
         let node = match rng.random_bool(0.5) {
-            true => observe::leader_or_any(stage, rng).await?,
-            false => observe::any(stage, rng)?,
+            true => observe::leader_or_any(test_bed, rng).await?,
+            false => observe::any(test_bed, rng)?,
         };
-        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
-        let called = observe::called(&stage.cluster, node).await;
-        let log_from = observe::log_end(stage.cluster.directory(node));
-        stage.moments.strike();
-        let Some(disk) = stage.cluster.disk(node) else { return broken(format!("node {node} has no small disk")) };
+        self.lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
+        let called = observe::called(&test_bed.cluster, node).await;
+        let log_from = observe::log_end(test_bed.cluster.directory(node));
+        test_bed.moments.strike();
+        let Some(disk) = test_bed.cluster.disk(node) else { return broken(format!("node {node} has no small disk")) };
         let filled = disk.fill()?;
         let left = disk.free_bytes()?;
         self.full = Some((node, log_from, left));
         Ok(format!("{filled} bytes put on the disk of {called}, {left} left"))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let Some((node, log_from, left)) = self.full.take() else { return Ok(Vec::new()) };
-        let ended = match stage.cluster.process(node) {
+        let ended = match test_bed.cluster.process(node) {
             Some(process) => process.wait_end(STOPS_WITHIN).await,
             None => None,
         };
-        let said = observe::said(stage.cluster.directory(node), log_from, &["disk"]);
+        let said = observe::said(test_bed.cluster.directory(node), log_from, &["disk"]);
         let mut evidence = Vec::new();
         let verdict = stopped_well(node, ended, said.as_deref());
         if let Ok(how) = &verdict {
             evidence.push(format!("{how}, with {left} bytes free"));
-            evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+            evidence.extend(observe::lead_changed(&test_bed.cluster, self.lead.take()).await);
         }
         // Whatever it did: others need the node back.
-        if let Some(disk) = stage.cluster.disk(node) {
+        if let Some(disk) = test_bed.cluster.disk(node) {
             disk.empty()?;
         }
-        if stage.cluster.process(node).is_none_or(|process| Process::ended(process).is_some()) {
-            stage.cluster.spawn(node)?;
+        if test_bed.cluster.process(node).is_none_or(|process| Process::ended(process).is_some()) {
+            test_bed.cluster.spawn(node)?;
         }
-        stage.moments.lift();
-        evidence.push(observe::back(&mut stage.cluster, &[node]).await?);
+        test_bed.moments.lift();
+        evidence.push(observe::back(&mut test_bed.cluster, &[node]).await?);
         verdict.map(|_| evidence)
     }
 }

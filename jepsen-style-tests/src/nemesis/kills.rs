@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
 use super::observe::{self, Lead};
-use super::{Nemesis, Stage};
+use super::{Nemesis, TestBed};
 use crate::verdict::Failed;
 
 #[derive(Clone, Copy)]
@@ -23,19 +23,19 @@ impl Which {
     pub(super) const EACH: [Self; 5] = [Self::One, Self::Leader, Self::Minority, Self::Majority, Self::All];
 
     /// Why it is not there in this cluster.
-    pub(super) fn lacks(self, stage: &Stage) -> Option<String> {
-        let minority = minority(stage.cluster.ids().len());
+    pub(super) fn lacks(self, test_bed: &TestBed) -> Option<String> {
+        let minority = minority(test_bed.cluster.ids().len());
         (matches!(self, Self::Minority) && minority < 2)
             .then(|| "of fewer than five nodes no more than one can be missed".into())
     }
 
     /// The nodes meant.
-    pub(super) async fn of(self, stage: &Stage, rng: &mut StdRng) -> Result<Vec<u64>, Failed> {
-        let mut nodes = stage.cluster.ids();
+    pub(super) async fn of(self, test_bed: &TestBed, rng: &mut StdRng) -> Result<Vec<u64>, Failed> {
+        let mut nodes = test_bed.cluster.ids();
         nodes.shuffle(rng);
         match self {
             Self::One => nodes.truncate(1),
-            Self::Leader => nodes = vec![observe::leader_or_any(stage, rng).await?],
+            Self::Leader => nodes = vec![observe::leader_or_any(test_bed, rng).await?],
             Self::Minority => nodes.truncate(minority(nodes.len())),
             Self::Majority => nodes.truncate(nodes.len() / 2 + 1),
             Self::All => {}
@@ -49,7 +49,7 @@ pub(super) fn minority(nodes: usize) -> usize {
     nodes.saturating_sub(1) / 2
 }
 
-struct Kill {
+struct KillNodes {
     which: Which,
     killed: Vec<u64>,
     lead: Option<Lead>,
@@ -59,12 +59,12 @@ struct Kill {
 /// All of them.
 pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
     let make =
-        |which| Box::new(Kill { which, killed: Vec::new(), lead: None, evidence: Vec::new() }) as Box<dyn Nemesis>;
+        |which| Box::new(KillNodes { which, killed: Vec::new(), lead: None, evidence: Vec::new() }) as Box<dyn Nemesis>;
     Which::EACH.into_iter().map(make).collect()
 }
 
 #[async_trait]
-impl Nemesis for Kill {
+impl Nemesis for KillNodes {
     fn name(&self) -> &'static str {
         match self.which {
             Which::One => "kill-one",
@@ -85,39 +85,39 @@ impl Nemesis for Kill {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        self.which.lacks(stage)
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        self.which.lacks(test_bed)
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let victims = self.which.of(stage, rng).await?;
-        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let victims = self.which.of(test_bed, rng).await?;
+        self.lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
         let mut told = Vec::new();
         for victim in &victims {
-            told.push(observe::called(&stage.cluster, *victim).await);
+            told.push(observe::called(&test_bed.cluster, *victim).await);
         }
         self.evidence.clear();
         self.killed.clone_from(&victims);
-        stage.moments.strike();
+        test_bed.moments.strike();
         // All at once, then one after the other to see how they ended.
         for victim in &victims {
-            stage.cluster.signal(*victim, nix::sys::signal::Signal::SIGKILL);
+            test_bed.cluster.signal(*victim, nix::sys::signal::Signal::SIGKILL);
         }
         for victim in &victims {
-            self.evidence.extend(observe::kill(&mut stage.cluster, *victim).await?);
+            self.evidence.extend(observe::kill(&mut test_bed.cluster, *victim).await?);
         }
         Ok(format!("killed {}", told.join(", ")))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let killed = std::mem::take(&mut self.killed);
         let mut evidence = std::mem::take(&mut self.evidence);
-        evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        evidence.extend(observe::lead_changed(&test_bed.cluster, self.lead.take()).await);
         for node in &killed {
-            stage.cluster.spawn(*node)?;
+            test_bed.cluster.spawn(*node)?;
         }
-        stage.moments.lift();
-        let back = observe::back(&mut stage.cluster, &killed).await?;
+        test_bed.moments.lift();
+        let back = observe::back(&mut test_bed.cluster, &killed).await?;
         if !evidence.is_empty() {
             evidence.push(back);
         }

@@ -11,7 +11,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::kills::Which;
 use super::observe::{self, Lead};
-use super::{Nemesis, Stage};
+use super::{Nemesis, TestBed};
 use crate::cluster::Options;
 use crate::disk::{self, Loss};
 use crate::verdict::Failed;
@@ -48,51 +48,51 @@ impl Nemesis for LostWrites {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        let traced = stage.cluster.ids().iter().all(|node| stage.cluster.directory(*node).join("trace").exists());
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        let traced = test_bed.cluster.ids().iter().all(|node| test_bed.cluster.directory(*node).join("trace").exists());
         (!traced).then(|| "it takes strace, and leave to trace".into())
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
         let which = if rng.random_bool(0.5) { Which::All } else { Which::Majority };
-        let victims = which.of(stage, rng).await?;
-        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
+        let victims = which.of(test_bed, rng).await?;
+        self.lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
         self.evidence.clear();
         self.seed = rng.random();
         self.down.clone_from(&victims);
         for victim in &victims {
-            if stage.cluster.disk(*victim).is_some() {
+            if test_bed.cluster.disk(*victim).is_some() {
                 // A disk of its own was there, empty, before anything was traced.
-                std::fs::create_dir_all(stage.cluster.directory(*victim).join("base"))?;
+                std::fs::create_dir_all(test_bed.cluster.directory(*victim).join("base"))?;
             }
         }
-        stage.moments.strike();
+        test_bed.moments.strike();
         for victim in &victims {
-            stage.cluster.signal(*victim, Signal::SIGKILL);
+            test_bed.cluster.signal(*victim, Signal::SIGKILL);
         }
         for victim in &victims {
-            self.evidence.extend(observe::kill(&mut stage.cluster, *victim).await?);
+            self.evidence.extend(observe::kill(&mut test_bed.cluster, *victim).await?);
         }
         Ok(format!("power cut of nodes {victims:?}"))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let down = std::mem::take(&mut self.down);
         let mut evidence = std::mem::take(&mut self.evidence);
-        evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        evidence.extend(observe::lead_changed(&test_bed.cluster, self.lead.take()).await);
         let mut rng = StdRng::seed_from_u64(self.seed);
         let mut bit = false;
         for node in &down {
             let loss = *LOSSES.choose(&mut rng).unwrap_or(&Loss::All);
-            let lost = disk::lose(&stage.cluster.seen_directory(*node)?, &mut rng, loss).await?;
+            let lost = disk::lose(&test_bed.cluster.seen_directory(*node)?, &mut rng, loss).await?;
             bit |= lost.anything();
             evidence.push(format!("node {node}, {lost}"));
         }
         for node in &down {
-            stage.cluster.spawn(*node)?;
+            test_bed.cluster.spawn(*node)?;
         }
-        stage.moments.lift();
-        evidence.push(observe::back(&mut stage.cluster, &down).await?);
+        test_bed.moments.lift();
+        evidence.push(observe::back(&mut test_bed.cluster, &down).await?);
         Ok(if bit { evidence } else { Vec::new() })
     }
 }

@@ -9,7 +9,7 @@ use lockkeeper_api::cluster::{Role, Status};
 use super::observe;
 use crate::cluster::Cluster;
 use crate::http::{Api, Failure};
-use crate::net::{Door, Place};
+use crate::net::{Endpoint, Listener};
 use crate::verdict::{Failed, broken};
 
 /// A joining node may have a snapshot to take first.
@@ -30,13 +30,13 @@ async fn as_the_leader_says(cluster: &Cluster) -> Option<Members> {
     status.leading.then(|| status.members.iter().map(|member| (member.node_id, member.role)).collect())
 }
 
-enum Change {
+enum MemberChange {
     Add(u64, String),
     Promote(u64),
     Remove(u64),
 }
 
-impl Change {
+impl MemberChange {
     fn is_made(&self, members: &Members) -> bool {
         match self {
             Self::Add(node, _) => members.contains_key(node),
@@ -54,7 +54,7 @@ impl Change {
     }
 }
 
-impl std::fmt::Display for Change {
+impl std::fmt::Display for MemberChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Add(node, _) => write!(f, "node {node} as a learner"),
@@ -65,7 +65,7 @@ impl std::fmt::Display for Change {
 }
 
 /// Asks for a change over and over, until it is made.
-async fn make(cluster: &Cluster, change: Change) -> Result<(), Failed> {
+async fn make(cluster: &Cluster, change: MemberChange) -> Result<(), Failed> {
     let begun = Instant::now();
     let mut last = "there was no leader".to_owned();
     while begun.elapsed() < CHANGED_WITHIN {
@@ -85,16 +85,16 @@ async fn make(cluster: &Cluster, change: Change) -> Result<(), Failed> {
 /// Starts a node that was prepared, and makes it a voter.
 pub(super) async fn join(cluster: &mut Cluster, node: u64) -> Result<(), Failed> {
     let other = cluster.ids().into_iter().find(|other| *other != node).unwrap_or(node);
-    let address = cluster.net().address(Place::Node(other), node, Door::Peer).to_string();
+    let address = cluster.net().address(Endpoint::Node(other), node, Listener::Peer).to_string();
     cluster.spawn(node)?;
-    make(cluster, Change::Add(node, address)).await?;
-    make(cluster, Change::Promote(node)).await?;
+    make(cluster, MemberChange::Add(node, address)).await?;
+    make(cluster, MemberChange::Promote(node)).await?;
     cluster.ready(node).await
 }
 
 /// Removes a member; its process is left alone.
 pub(super) async fn remove(cluster: &Cluster, node: u64) -> Result<(), Failed> {
-    make(cluster, Change::Remove(node)).await
+    make(cluster, MemberChange::Remove(node)).await
 }
 
 /// Puts a new member, with a new id and no data, in the place of one that is gone for good. That one must be removed already.

@@ -30,12 +30,12 @@ use crate::verdict::Failed;
 use crate::workers::Worker;
 
 /// What a nemesis may lay hands on.
-pub struct Stage {
+pub struct TestBed {
     /// The nodes.
     pub cluster: Cluster,
     /// The network that all of them and the clients use.
     pub net: Arc<dyn FaultNet>,
-    /// The client processes. One that was killed is to be replaced by [`Stage::replace_worker`].
+    /// The client processes. One that was killed is to be replaced by [`TestBed::replace_worker`].
     pub workers: Vec<Worker>,
     /// Makes a fresh worker with client numbers of its own.
     pub new_worker: Box<dyn FnMut() -> Result<Worker, Failed> + Send + Sync>,
@@ -81,13 +81,13 @@ impl Moments {
     }
 }
 
-impl fmt::Debug for Stage {
+impl fmt::Debug for TestBed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stage").field("workers", &self.workers.len()).field("net", &self.net).finish_non_exhaustive()
     }
 }
 
-impl Stage {
+impl TestBed {
     /// Ends the process of clients at this place and puts a fresh one there, with client numbers of its own.
     ///
     /// # Errors
@@ -131,8 +131,8 @@ pub trait Nemesis: Send {
     fn about(&self) -> &'static str;
 
     /// What this machine or this set-up lacks for it: then it is reported as skipped, never as passed.
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        let _ = stage;
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        let _ = test_bed;
         None
     }
 
@@ -145,13 +145,13 @@ pub trait Nemesis: Send {
     ///
     /// # Errors
     /// The harness failed.
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed>;
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed>;
 
     /// Takes it off, whole: after this the cluster is able to heal. Gives the evidence; empty if it did not bite.
     ///
     /// # Errors
     /// The harness failed, or the cluster did what it must not (a damaged node that serves).
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed>;
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed>;
 
     /// Whether it stops clients that hold something for longer than their session lives.
     fn stops_holders(&self) -> bool {

@@ -10,9 +10,9 @@ use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 
-use super::Stage;
+use super::TestBed;
 use crate::cluster::Cluster;
-use crate::net::{Passed, Place};
+use crate::net::{Endpoint, Passed};
 use crate::verdict::{Failed, broken};
 
 const POLL: Duration = Duration::from_millis(20);
@@ -50,16 +50,16 @@ pub(super) async fn lead(cluster: &Cluster, within: Duration) -> Option<Lead> {
 }
 
 /// Who leads, or somebody, where nobody does.
-pub(super) async fn leader_or_any(stage: &Stage, rng: &mut StdRng) -> Result<u64, Failed> {
-    match lead(&stage.cluster, LEADER_WITHIN).await {
+pub(super) async fn leader_or_any(test_bed: &TestBed, rng: &mut StdRng) -> Result<u64, Failed> {
+    match lead(&test_bed.cluster, LEADER_WITHIN).await {
         Some(lead) => Ok(lead.node),
-        None => any(stage, rng),
+        None => any(test_bed, rng),
     }
 }
 
 /// Some node.
-pub(super) fn any(stage: &Stage, rng: &mut StdRng) -> Result<u64, Failed> {
-    match stage.cluster.ids().choose(rng) {
+pub(super) fn any(test_bed: &TestBed, rng: &mut StdRng) -> Result<u64, Failed> {
+    match test_bed.cluster.ids().choose(rng) {
         Some(node) => Ok(*node),
         None => broken("the cluster has no nodes"),
     }
@@ -138,40 +138,40 @@ pub(super) async fn stopped(pid: i32) -> Result<(), Failed> {
 
 /// A link: from a place to a node, or from a node to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Line {
-    To(Place, u64),
+pub(super) enum ObservedLink {
+    To(Endpoint, u64),
     Answers(u64),
 }
 
-async fn passed(stage: &Stage, line: Line) -> Passed {
+async fn passed(test_bed: &TestBed, line: ObservedLink) -> Passed {
     match line {
-        Line::To(from, to) => stage.net.passed(from, to).await,
-        Line::Answers(from) => stage.net.passed_answers(from).await,
+        ObservedLink::To(from, to) => test_bed.net.passed(from, to).await,
+        ObservedLink::Answers(from) => test_bed.net.passed_answers(from).await,
     }
 }
 
 /// What links had done when a fault came on them.
-pub(super) type Counts = BTreeMap<Line, Passed>;
+pub(super) type Counts = BTreeMap<ObservedLink, Passed>;
 
-pub(super) async fn count(stage: &Stage, lines: &[Line]) -> Counts {
+pub(super) async fn count(test_bed: &TestBed, lines: &[ObservedLink]) -> Counts {
     let mut counts = Counts::new();
     for line in lines {
-        counts.insert(*line, passed(stage, *line).await);
+        counts.insert(*line, passed(test_bed, *line).await);
     }
     counts
 }
 
 /// What the links held back or reset since: none if they did not.
-pub(super) async fn held_since(stage: &Stage, before: &Counts) -> Option<String> {
+pub(super) async fn held_since(test_bed: &TestBed, before: &Counts) -> Option<String> {
     let (mut held, mut reset, mut bytes, mut links) = (0, 0, 0, 0);
     for (line, before) in before {
-        let now = passed(stage, *line).await;
+        let now = passed(test_bed, *line).await;
         held += now.held - before.held;
         reset += now.reset - before.reset;
         bytes += now.bytes - before.bytes;
         links += u32::from(now.held > before.held || now.reset > before.reset);
     }
-    let unit = if stage.net.backend() == "proxy" { "bytes" } else { "packets" };
+    let unit = if test_bed.net.backend() == "proxy" { "bytes" } else { "packets" };
     (links > 0).then(|| {
         format!(
             "{links} of {} links held back {held} {unit} and reset {reset} connections ({bytes} bytes passed)",

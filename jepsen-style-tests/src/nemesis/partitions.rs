@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 use rand::{Rng as _, RngCore as _};
 
-use super::observe::{self, Counts, Lead, Line};
-use super::{Nemesis, Stage};
-use crate::net::{LinkFault, Place};
+use super::observe::{self, Counts, Lead, ObservedLink};
+use super::{Nemesis, TestBed};
+use crate::net::{Endpoint, LinkFault};
 use crate::verdict::Failed;
 
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ enum Shape {
 
 struct Partition {
     shape: Shape,
-    lines: Vec<Line>,
+    lines: Vec<ObservedLink>,
     before: Option<(Option<Lead>, Counts)>,
 }
 
@@ -40,43 +40,52 @@ pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
 }
 
 /// What each node of one group sends to each of the other.
-fn across(one: &[u64], other: &[u64]) -> Vec<Line> {
-    one.iter().flat_map(|from| other.iter().map(|to| Line::To(Place::Node(*from), *to))).collect()
+fn across(one: &[u64], other: &[u64]) -> Vec<ObservedLink> {
+    one.iter().flat_map(|from| other.iter().map(|to| ObservedLink::To(Endpoint::Node(*from), *to))).collect()
 }
 
-fn both_ways(one: &[u64], other: &[u64]) -> Vec<Line> {
+fn both_ways(one: &[u64], other: &[u64]) -> Vec<ObservedLink> {
     [across(one, other), across(other, one)].concat()
 }
 
 /// Every node hears a majority, itself among it, and no two the same one.
-fn ring(nodes: &[u64]) -> Vec<Line> {
+fn ring(nodes: &[u64]) -> Vec<ObservedLink> {
     let majority = nodes.len() / 2 + 1;
     let mut lost = Vec::new();
     for (at, hears) in nodes.iter().enumerate() {
         // Its majority lies around it, as even as it can.
         let first = at + nodes.len() - (majority - 1) / 2;
         let heard: BTreeSet<u64> = (0..majority).map(|step| nodes[(first + step) % nodes.len()]).collect();
-        lost.extend(nodes.iter().filter(|from| !heard.contains(from)).map(|from| Line::To(Place::Node(*from), *hears)));
+        lost.extend(
+            nodes
+                .iter()
+                .filter(|from| !heard.contains(from))
+                .map(|from| ObservedLink::To(Endpoint::Node(*from), *hears)),
+        );
     }
     lost
 }
 
 impl Partition {
     /// What is lost, and how that is told.
-    async fn draw(&self, stage: &Stage, rng: &mut StdRng) -> Result<(Vec<Line>, Vec<u64>, String), Failed> {
-        let mut nodes = stage.cluster.ids();
+    async fn draw(
+        &self,
+        test_bed: &TestBed,
+        rng: &mut StdRng,
+    ) -> Result<(Vec<ObservedLink>, Vec<u64>, String), Failed> {
+        let mut nodes = test_bed.cluster.ids();
         nodes.shuffle(rng);
         let minority = (nodes.len() - 1) / 2;
         let all = nodes.clone();
         let alone = |node: u64| all.iter().copied().filter(|other| *other != node).collect::<Vec<_>>();
         Ok(match self.shape {
             Shape::One => {
-                let told = format!("{} cut off from the others", observe::called(&stage.cluster, nodes[0]).await);
+                let told = format!("{} cut off from the others", observe::called(&test_bed.cluster, nodes[0]).await);
                 (both_ways(&nodes[..1], &nodes[1..]), vec![nodes[0]], told)
             }
             Shape::Leader => {
-                let leader = observe::leader_or_any(stage, rng).await?;
-                let told = format!("{} cut off from the others", observe::called(&stage.cluster, leader).await);
+                let leader = observe::leader_or_any(test_bed, rng).await?;
+                let told = format!("{} cut off from the others", observe::called(&test_bed.cluster, leader).await);
                 (both_ways(&[leader], &alone(leader)), vec![leader], told)
             }
             Shape::Halves => {
@@ -85,7 +94,7 @@ impl Partition {
             }
             Shape::Bridge => {
                 // Two followers have little to say to each other: the leader is to lose somebody.
-                let leader = observe::leader_or_any(stage, rng).await?;
+                let leader = observe::leader_or_any(test_bed, rng).await?;
                 nodes.sort_by_key(|node| *node == leader);
                 let (bridge, rest) = (nodes[0], &nodes[1..]);
                 let (one, other) = rest.split_at(rest.len() / 2);
@@ -94,8 +103,8 @@ impl Partition {
             }
             Shape::Ring => (ring(&nodes), Vec::new(), format!("each of {nodes:?} hears another majority")),
             Shape::OneWay => {
-                let node = if rng.random_bool(0.7) { observe::leader_or_any(stage, rng).await? } else { nodes[0] };
-                let (called, others) = (observe::called(&stage.cluster, node).await, alone(node));
+                let node = if rng.random_bool(0.7) { observe::leader_or_any(test_bed, rng).await? } else { nodes[0] };
+                let (called, others) = (observe::called(&test_bed.cluster, node).await, alone(node));
                 if rng.random_bool(0.5) {
                     (
                         across(&[node], &others),
@@ -120,11 +129,11 @@ fn manner(rng: &mut StdRng) -> (LinkFault, &'static str) {
 }
 
 /// Puts a fault on links, or takes it off.
-pub(super) async fn put(stage: &Stage, lines: &[Line], fault: LinkFault) -> Result<(), Failed> {
+pub(super) async fn put(test_bed: &TestBed, lines: &[ObservedLink], fault: LinkFault) -> Result<(), Failed> {
     for line in lines {
         match line {
-            Line::To(from, to) => stage.net.set(*from, *to, fault).await?,
-            Line::Answers(from) => stage.net.set_answers(*from, fault).await?,
+            ObservedLink::To(from, to) => test_bed.net.set(*from, *to, fault).await?,
+            ObservedLink::Answers(from) => test_bed.net.set_answers(*from, fault).await?,
         }
     }
     Ok(())
@@ -154,37 +163,37 @@ impl Nemesis for Partition {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        (stage.cluster.ids().len() < 3).then(|| "it takes three nodes at least".into())
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        (test_bed.cluster.ids().len() < 3).then(|| "it takes three nodes at least".into())
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let (mut lines, smaller_side, mut told) = self.draw(stage, rng).await?;
-        let (fault, how) = if stage.net.backend() == "proxy" { manner(rng) } else { (LinkFault::Cut, "by silence") };
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let (mut lines, smaller_side, mut told) = self.draw(test_bed, rng).await?;
+        let (fault, how) = if test_bed.net.backend() == "proxy" { manner(rng) } else { (LinkFault::Cut, "by silence") };
         if !smaller_side.is_empty() && rng.random_bool(0.25) {
-            lines.extend(smaller_side.iter().map(|node| Line::To(Place::Clients, *node)));
-            lines.extend(smaller_side.iter().map(|node| Line::Answers(*node)));
+            lines.extend(smaller_side.iter().map(|node| ObservedLink::To(Endpoint::Clients, *node)));
+            lines.extend(smaller_side.iter().map(|node| ObservedLink::Answers(*node)));
             told.push_str(", and from the clients");
         }
-        let lead = observe::lead(&stage.cluster, Duration::ZERO).await;
-        let before = observe::count(stage, &lines).await;
+        let lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
+        let before = observe::count(test_bed, &lines).await;
         self.lines.clone_from(&lines);
         self.before = Some((lead, before));
-        stage.moments.strike();
-        put(stage, &lines, fault).await?;
+        test_bed.moments.strike();
+        put(test_bed, &lines, fault).await?;
         Ok(format!("{told}, {how}"))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let mut evidence = Vec::new();
         if let Some((lead, before)) = self.before.take()
-            && let Some(held) = observe::held_since(stage, &before).await
+            && let Some(held) = observe::held_since(test_bed, &before).await
         {
             evidence.push(held);
-            evidence.extend(observe::lead_changed(&stage.cluster, lead).await);
+            evidence.extend(observe::lead_changed(&test_bed.cluster, lead).await);
         }
-        put(stage, &std::mem::take(&mut self.lines), LinkFault::None).await?;
-        stage.moments.lift();
+        put(test_bed, &std::mem::take(&mut self.lines), LinkFault::None).await?;
+        test_bed.moments.lift();
         Ok(evidence)
     }
 }
@@ -198,7 +207,11 @@ mod tests {
         for nodes in [vec![1, 2, 3], vec![1, 2, 3, 4, 5]] {
             let lost = ring(&nodes);
             let heard_by = |node: u64| -> BTreeSet<u64> {
-                nodes.iter().copied().filter(|from| !lost.contains(&Line::To(Place::Node(*from), node))).collect()
+                nodes
+                    .iter()
+                    .copied()
+                    .filter(|from| !lost.contains(&ObservedLink::To(Endpoint::Node(*from), node)))
+                    .collect()
             };
             let majorities: BTreeSet<BTreeSet<u64>> = nodes.iter().map(|node| heard_by(*node)).collect();
             assert_eq!(majorities.len(), nodes.len());

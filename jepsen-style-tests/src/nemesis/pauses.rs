@@ -8,11 +8,11 @@ use rand::rngs::StdRng;
 
 use super::kills::Which;
 use super::observe::{self, Lead};
-use super::{Nemesis, Stage};
+use super::{Nemesis, TestBed};
 use crate::process::Process;
 use crate::verdict::Failed;
 
-struct Pause {
+struct PauseNodes {
     which: Which,
     stopped: Vec<(u64, i32, Instant)>,
     lead: Option<Lead>,
@@ -20,12 +20,12 @@ struct Pause {
 
 /// All of them.
 pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
-    let make = |which| Box::new(Pause { which, stopped: Vec::new(), lead: None }) as Box<dyn Nemesis>;
+    let make = |which| Box::new(PauseNodes { which, stopped: Vec::new(), lead: None }) as Box<dyn Nemesis>;
     Which::EACH.into_iter().map(make).collect()
 }
 
 #[async_trait]
-impl Nemesis for Pause {
+impl Nemesis for PauseNodes {
     fn name(&self) -> &'static str {
         match self.which {
             Which::One => "pause-one",
@@ -46,22 +46,22 @@ impl Nemesis for Pause {
         }
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        self.which.lacks(stage)
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        self.which.lacks(test_bed)
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let victims = self.which.of(stage, rng).await?;
-        self.lead = observe::lead(&stage.cluster, Duration::ZERO).await;
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let victims = self.which.of(test_bed, rng).await?;
+        self.lead = observe::lead(&test_bed.cluster, Duration::ZERO).await;
         let mut told = Vec::new();
         for victim in &victims {
-            told.push(observe::called(&stage.cluster, *victim).await);
+            told.push(observe::called(&test_bed.cluster, *victim).await);
         }
         self.stopped.clear();
-        stage.moments.strike();
+        test_bed.moments.strike();
         for victim in victims {
-            stage.cluster.signal(victim, Signal::SIGSTOP);
-            if let Some(pid) = stage.cluster.process(victim).map(|process| process.pid()) {
+            test_bed.cluster.signal(victim, Signal::SIGSTOP);
+            if let Some(pid) = test_bed.cluster.process(victim).map(|process| process.pid()) {
                 self.stopped.push((victim, pid, Instant::now()));
             }
         }
@@ -71,35 +71,35 @@ impl Nemesis for Pause {
         Ok(format!("stopped {}", told.join(", ")))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let stopped = std::mem::take(&mut self.stopped);
         let mut evidence = Vec::new();
         for (node, pid, since) in &stopped {
             // Stopped all the while: nobody else wakes it.
             let (still, lasted) = (observe::is_stopped(*pid).await, since.elapsed());
-            if still && lasted > stage.ttl {
+            if still && lasted > test_bed.ttl {
                 evidence.push(format!(
                     "node {node}'s process {pid} was stopped for {} ms, sessions live {} ms",
                     lasted.as_millis(),
-                    stage.ttl.as_millis()
+                    test_bed.ttl.as_millis()
                 ));
             }
         }
         if evidence.is_empty() {
             self.lead = None;
         }
-        evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        evidence.extend(observe::lead_changed(&test_bed.cluster, self.lead.take()).await);
         for (node, _, _) in &stopped {
-            stage.cluster.signal(*node, Signal::SIGCONT);
+            test_bed.cluster.signal(*node, Signal::SIGCONT);
         }
-        stage.moments.lift();
+        test_bed.moments.lift();
         let nodes: Vec<u64> = stopped.iter().map(|(node, _, _)| *node).collect();
         for node in &nodes {
-            if let Some(status) = stage.cluster.process(*node).and_then(Process::ended) {
+            if let Some(status) = test_bed.cluster.process(*node).and_then(Process::ended) {
                 return crate::verdict::broken(format!("node {node} ended ({status}) instead of going on"));
             }
         }
-        observe::back(&mut stage.cluster, &nodes).await?;
+        observe::back(&mut test_bed.cluster, &nodes).await?;
         Ok(evidence)
     }
 }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom as _;
 
 use super::observe::{self, Lead};
-use super::{Nemesis, Stage};
+use super::{Nemesis, TestBed};
 use crate::verdict::{Failed, broken};
 
 /// Longer than the servers' own bound on a shutdown.
@@ -31,19 +31,19 @@ pub(super) fn all() -> Vec<Box<dyn Nemesis>> {
 }
 
 impl RollingRestart {
-    async fn restart(&mut self, stage: &mut Stage, node: u64) -> Result<(), Failed> {
-        let called = observe::called(&stage.cluster, node).await;
-        let old = stage.cluster.process(node).map(|process| process.pid());
+    async fn restart(&mut self, test_bed: &mut TestBed, node: u64) -> Result<(), Failed> {
+        let called = observe::called(&test_bed.cluster, node).await;
+        let old = test_bed.cluster.process(node).map(|process| process.pid());
         self.down = Some(node);
-        stage.cluster.signal(node, Signal::SIGTERM);
-        match stage.cluster.ended(node, ENDED_WITHIN).await? {
+        test_bed.cluster.signal(node, Signal::SIGTERM);
+        match test_bed.cluster.ended(node, ENDED_WITHIN).await? {
             Some(0) => {}
             other => return broken(format!("{called} was told to end and ended with {other:?}")),
         }
-        stage.cluster.spawn(node)?;
-        let back = observe::back(&mut stage.cluster, &[node]).await?;
+        test_bed.cluster.spawn(node)?;
+        let back = observe::back(&mut test_bed.cluster, &[node]).await?;
         self.down = None;
-        let new = stage.cluster.process(node).map(|process| process.pid());
+        let new = test_bed.cluster.process(node).map(|process| process.pid());
         if let (Some(old), Some(new)) = (old, new) {
             self.evidence.push(format!("{called}: process {old} ended well, {new} took its place, {back}"));
         }
@@ -61,31 +61,31 @@ impl Nemesis for RollingRestart {
         "each node in turn told to end (SIGTERM) and started again"
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
         self.evidence.clear();
-        self.lead = observe::lead(&stage.cluster, Duration::from_secs(2)).await;
-        let mut nodes = stage.cluster.ids();
+        self.lead = observe::lead(&test_bed.cluster, Duration::from_secs(2)).await;
+        let mut nodes = test_bed.cluster.ids();
         nodes.shuffle(rng);
         let told = format!("nodes {nodes:?} restarted one after the other");
         self.rest = nodes.split_off(1);
-        stage.moments.strike();
+        test_bed.moments.strike();
         for node in nodes {
-            self.restart(stage, node).await?;
+            self.restart(test_bed, node).await?;
         }
         Ok(told)
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         if let Some(node) = self.down.take() {
-            stage.cluster.kill(node).await?;
-            stage.cluster.spawn(node)?;
-            observe::back(&mut stage.cluster, &[node]).await?;
+            test_bed.cluster.kill(node).await?;
+            test_bed.cluster.spawn(node)?;
+            observe::back(&mut test_bed.cluster, &[node]).await?;
         }
         for node in std::mem::take(&mut self.rest) {
-            self.restart(stage, node).await?;
+            self.restart(test_bed, node).await?;
         }
-        stage.moments.lift();
-        self.evidence.extend(observe::lead_changed(&stage.cluster, self.lead.take()).await);
+        test_bed.moments.lift();
+        self.evidence.extend(observe::lead_changed(&test_bed.cluster, self.lead.take()).await);
         Ok(std::mem::take(&mut self.evidence))
     }
 }

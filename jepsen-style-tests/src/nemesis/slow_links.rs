@@ -7,15 +7,15 @@ use async_trait::async_trait;
 use rand::Rng as _;
 use rand::rngs::StdRng;
 
-use super::observe::{self, Counts, Line};
-use super::{Nemesis, Stage, partitions};
+use super::observe::{self, Counts, ObservedLink};
+use super::{Nemesis, TestBed, partitions};
 use crate::http::{Api, new_client};
-use crate::net::{Door, LinkFault, Place};
+use crate::net::{Endpoint, LinkFault, Listener};
 use crate::verdict::Failed;
 
 #[derive(Default)]
 struct SlowLinks {
-    lines: Vec<Line>,
+    lines: Vec<ObservedLink>,
     before: Option<(Counts, Duration)>,
     delay: Duration,
     asked: u64,
@@ -45,37 +45,37 @@ impl Nemesis for SlowLinks {
         "every link slow, jittery and narrow"
     }
 
-    fn lacks(&self, stage: &Stage) -> Option<String> {
-        (stage.net.backend() != "proxy").then(|| format!("the {} backend cannot delay", stage.net.backend()))
+    fn lacks(&self, test_bed: &TestBed) -> Option<String> {
+        (test_bed.net.backend() != "proxy").then(|| format!("the {} backend cannot delay", test_bed.net.backend()))
     }
 
-    async fn inject(&mut self, stage: &mut Stage, rng: &mut StdRng) -> Result<String, Failed> {
-        let nodes = stage.cluster.ids();
+    async fn inject(&mut self, test_bed: &mut TestBed, rng: &mut StdRng) -> Result<String, Failed> {
+        let nodes = test_bed.cluster.ids();
         let mut lines = Vec::new();
         for node in &nodes {
-            lines.extend(nodes.iter().filter(|to| *to != node).map(|to| Line::To(Place::Node(*node), *to)));
-            lines.extend([Line::To(Place::Clients, *node), Line::Answers(*node)]);
+            lines.extend(nodes.iter().filter(|to| *to != node).map(|to| ObservedLink::To(Endpoint::Node(*node), *to)));
+            lines.extend([ObservedLink::To(Endpoint::Clients, *node), ObservedLink::Answers(*node)]);
         }
-        self.asked = observe::any(stage, rng)?;
-        let before = way_takes(stage.net.address(Place::Clients, self.asked, Door::Client)).await?;
+        self.asked = observe::any(test_bed, rng)?;
+        let before = way_takes(test_bed.net.address(Endpoint::Clients, self.asked, Listener::Client)).await?;
         let (delay_ms, jitter_ms) = (rng.random_range(15..60), rng.random_range(10..60));
         let bytes_per_s = rng.random_range(200_000..2_000_000);
         self.delay = Duration::from_millis(delay_ms);
         let fault = LinkFault::Slow { delay: self.delay, jitter: Duration::from_millis(jitter_ms), bytes_per_s };
         self.lines.clone_from(&lines);
-        self.before = Some((observe::count(stage, &lines).await, before));
-        stage.moments.strike();
-        partitions::put(stage, &lines, fault).await?;
+        self.before = Some((observe::count(test_bed, &lines).await, before));
+        test_bed.moments.strike();
+        partitions::put(test_bed, &lines, fault).await?;
         Ok(format!("every way {delay_ms} to {} ms longer, {} KB/s", delay_ms + jitter_ms, bytes_per_s / 1000))
     }
 
-    async fn heal(&mut self, stage: &mut Stage) -> Result<Vec<String>, Failed> {
+    async fn heal(&mut self, test_bed: &mut TestBed) -> Result<Vec<String>, Failed> {
         let mut evidence = Vec::new();
         if let Some((counts, fast)) = self.before.take() {
-            let slow = way_takes(stage.net.address(Place::Clients, self.asked, Door::Client)).await?;
+            let slow = way_takes(test_bed.net.address(Endpoint::Clients, self.asked, Listener::Client)).await?;
             // There and back, after a greeting there and back.
             if slow >= self.delay * 4
-                && let Some(held) = observe::held_since(stage, &counts).await
+                && let Some(held) = observe::held_since(test_bed, &counts).await
             {
                 evidence.push(held);
                 evidence.push(format!(
@@ -86,8 +86,8 @@ impl Nemesis for SlowLinks {
                 ));
             }
         }
-        partitions::put(stage, &std::mem::take(&mut self.lines), LinkFault::None).await?;
-        stage.moments.lift();
+        partitions::put(test_bed, &std::mem::take(&mut self.lines), LinkFault::None).await?;
+        test_bed.moments.lift();
         Ok(evidence)
     }
 }

@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Door, FaultNet, LinkFault, Passed, Place};
+use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::ports;
 use crate::verdict::Failed;
 
 /// Plain loopback.
 #[derive(Debug, Default)]
-pub struct Direct(Mutex<BTreeMap<(u64, Door), SocketAddr>>);
+pub struct Direct(Mutex<BTreeMap<(u64, Listener), SocketAddr>>);
 
 impl Direct {
     /// Ports for the founding members `1..=nodes`.
@@ -28,12 +28,12 @@ impl Direct {
     }
 
     fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
-        let ports = ports::free(1 + Door::FOR_CLIENTS.len())?;
+        let ports = ports::free(1 + Listener::FOR_CLIENTS.len())?;
         let mut listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listens.insert((node, Door::Peer), SocketAddr::from(([127, 0, 0, 1], ports[0])));
-        for (door, port) in Door::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
-            let inherited = in_place_of.and_then(|old| listens.get(&(old, door)).copied());
-            listens.insert((node, door), inherited.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], *port))));
+        listens.insert((node, Listener::Peer), SocketAddr::from(([127, 0, 0, 1], ports[0])));
+        for (listener, port) in Listener::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
+            let inherited = in_place_of.and_then(|old| listens.get(&(old, listener)).copied());
+            listens.insert((node, listener), inherited.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], *port))));
         }
         Ok(())
     }
@@ -49,13 +49,13 @@ impl FaultNet for Direct {
         "direct"
     }
 
-    fn address(&self, _: Place, to: u64, door: Door) -> SocketAddr {
-        self.listens(to, door)
+    fn address(&self, _: Endpoint, to: u64, listener: Listener) -> SocketAddr {
+        self.listens(to, listener)
     }
 
-    fn listens(&self, node: u64, door: Door) -> SocketAddr {
+    fn listens(&self, node: u64, listener: Listener) -> SocketAddr {
         let listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        listens.get(&(node, door)).copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)))
+        listens.get(&(node, listener)).copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)))
     }
 
     fn wrap(&self, _: u64) -> Vec<String> {
@@ -66,7 +66,7 @@ impl FaultNet for Direct {
         self.settle(node, in_place_of)
     }
 
-    async fn set(&self, _: Place, _: u64, _: LinkFault) -> Result<(), Failed> {
+    async fn set(&self, _: Endpoint, _: u64, _: LinkFault) -> Result<(), Failed> {
         no_faults()
     }
 
@@ -78,7 +78,7 @@ impl FaultNet for Direct {
         Ok(())
     }
 
-    async fn passed(&self, _: Place, _: u64) -> Passed {
+    async fn passed(&self, _: Endpoint, _: u64) -> Passed {
         Passed::default()
     }
 

@@ -1,10 +1,10 @@
 //! The network between nodes, and between clients and nodes, on which faults can be put: one link for each direction.
 
 pub mod direct;
-mod link;
+mod direction;
 pub mod netns;
-pub mod proxy;
-mod way;
+mod proxy;
+pub mod proxy_net;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::verdict::Failed;
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Endpoint {
     /// A node.
     Node(u64),
     /// All clients.
@@ -25,7 +25,7 @@ pub enum Place {
 
 /// Which of a node's doors a link leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Door {
+pub enum Listener {
     /// For peers.
     Peer,
     /// For clients.
@@ -34,7 +34,7 @@ pub enum Door {
     ZooKeeper,
 }
 
-impl Door {
+impl Listener {
     /// Where clients come in. The faults on a link of theirs lie on all of these alike.
     pub const FOR_CLIENTS: [Self; 2] = [Self::Client, Self::ZooKeeper];
 }
@@ -80,14 +80,14 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     fn backend(&self) -> &'static str;
 
     /// The address at which `from` is to reach a door of node `to`: goes into the configuration of `from`.
-    fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr;
+    fn address(&self, from: Endpoint, to: u64, listener: Listener) -> SocketAddr;
 
     /// The address on which a node itself is to listen.
-    fn listens(&self, node: u64, door: Door) -> SocketAddr;
+    fn listens(&self, node: u64, listener: Listener) -> SocketAddr;
 
     /// The address at which the harness reaches a node's door for clients past every fault.
     fn unhindered(&self, node: u64) -> SocketAddr {
-        self.listens(node, Door::Client)
+        self.listens(node, Listener::Client)
     }
 
     /// Words before a node's command line, where it must be started in a place of its own.
@@ -107,7 +107,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The backend cannot do this.
-    async fn set(&self, from: Place, to: u64, fault: LinkFault) -> Result<(), Failed>;
+    async fn set(&self, from: Endpoint, to: u64, fault: LinkFault) -> Result<(), Failed>;
 
     /// Puts a fault on what a node sends to the clients, or takes it off.
     ///
@@ -125,7 +125,7 @@ pub trait FaultNet: Send + Sync + fmt::Debug {
     async fn heal(&self) -> Result<(), Failed>;
 
     /// What the link did.
-    async fn passed(&self, from: Place, to: u64) -> Passed;
+    async fn passed(&self, from: Endpoint, to: u64) -> Passed;
 
     /// What the link from a node to the clients did.
     async fn passed_answers(&self, from: u64) -> Passed {

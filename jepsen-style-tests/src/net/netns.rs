@@ -20,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Door, FaultNet, LinkFault, Passed, Place};
+use super::{Endpoint, FaultNet, LinkFault, Listener, Passed};
 use crate::process::has_program;
 use crate::small_disk::is_root;
 use crate::verdict::{Failed, broken};
@@ -43,16 +43,16 @@ const RULES_FROM: u32 = 100;
 
 /// One direction that can be cut.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct CutRule {
     number: u32,
     is_cut: bool,
 }
 
 #[derive(Debug, Default)]
-struct Book {
+struct Namespaces {
     /// Which namespace a node lives in; a new one may take that of one which is gone.
     places: BTreeMap<u64, u8>,
-    ways: BTreeMap<(Ipv4Addr, Ipv4Addr), Way>,
+    cuts: BTreeMap<(Ipv4Addr, Ipv4Addr), CutRule>,
 }
 
 /// Namespaces.
@@ -60,7 +60,7 @@ struct Book {
 pub struct NetnsNet {
     name: String,
     network: u8,
-    book: Mutex<Book>,
+    book: Mutex<Namespaces>,
 }
 
 /// Runs `ip`.
@@ -154,7 +154,7 @@ impl NetnsNet {
         Ok(net)
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, Namespaces> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,11 +233,11 @@ impl NetnsNet {
         place.map_or_else(|| broken(format!("the network knows no node {node}")), Ok)
     }
 
-    fn to_node(&self, from: Place, to: u64) -> Result<(Ipv4Addr, Ipv4Addr), Failed> {
+    fn to_node(&self, from: Endpoint, to: u64) -> Result<(Ipv4Addr, Ipv4Addr), Failed> {
         let to = self.place(to)?;
         Ok(match from {
-            Place::Node(from) => (self.at(self.place(from)?, FOR_PEERS), self.at(to, FOR_PEERS)),
-            Place::Clients => (self.at(OURS, FOR_PEERS), self.at(to, FOR_CLIENTS)),
+            Endpoint::Node(from) => (self.at(self.place(from)?, FOR_PEERS), self.at(to, FOR_PEERS)),
+            Endpoint::Clients => (self.at(OURS, FOR_PEERS), self.at(to, FOR_CLIENTS)),
         })
     }
 
@@ -245,7 +245,7 @@ impl NetnsNet {
         Ok((self.at(self.place(node)?, FOR_CLIENTS), self.at(OURS, FOR_PEERS)))
     }
 
-    fn put(&self, way: (Ipv4Addr, Ipv4Addr), fault: LinkFault) -> Result<(), Failed> {
+    fn put(&self, ends: (Ipv4Addr, Ipv4Addr), fault: LinkFault) -> Result<(), Failed> {
         let cut = match fault {
             LinkFault::None => false,
             LinkFault::Cut => true,
@@ -253,27 +253,27 @@ impl NetnsNet {
         };
         let hub = self.hub();
         let mut book = self.book();
-        let next = RULES_FROM + u32::try_from(book.ways.len()).unwrap_or(0);
-        let known = match book.ways.entry(way) {
+        let next = RULES_FROM + u32::try_from(book.cuts.len()).unwrap_or(0);
+        let known = match book.cuts.entry(ends) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(_) if !cut => return Ok(()),
             Entry::Vacant(free) => {
                 lay_sink(&hub, next)?;
-                free.insert(Way { number: next, is_cut: false })
+                free.insert(CutRule { number: next, is_cut: false })
             }
         };
         if known.is_cut != cut {
             let number = known.number;
             let verb = if cut { "add" } else { "del" };
-            let rule = format!("rule {verb} pref {number} from {} to {} lookup {number}", way.0, way.1);
+            let rule = format!("rule {verb} pref {number} from {} to {} lookup {number}", ends.0, ends.1);
             batch(Some(&hub), &[rule])?;
             known.is_cut = cut;
         }
         Ok(())
     }
 
-    fn held(&self, way: Result<(Ipv4Addr, Ipv4Addr), Failed>) -> Passed {
-        let number = way.ok().and_then(|way| self.book().ways.get(&way).map(|way| way.number));
+    fn held(&self, ends: Result<(Ipv4Addr, Ipv4Addr), Failed>) -> Passed {
+        let number = ends.ok().and_then(|ends| self.book().cuts.get(&ends).map(|cut| cut.number));
         let read = |number: u32| {
             let counter = format!("/sys/class/net/s{number}/statistics/tx_packets");
             // `ip netns exec` shows the namespace's own /sys.
@@ -312,21 +312,21 @@ impl FaultNet for NetnsNet {
         "netns"
     }
 
-    fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr {
-        match (from, door, self.place(to)) {
-            (_, Door::Client | Door::ZooKeeper, Ok(place)) => {
-                SocketAddr::from((self.at(place, FOR_CLIENTS), self.listens(to, door).port()))
+    fn address(&self, from: Endpoint, to: u64, listener: Listener) -> SocketAddr {
+        match (from, listener, self.place(to)) {
+            (_, Listener::Client | Listener::ZooKeeper, Ok(place)) => {
+                SocketAddr::from((self.at(place, FOR_CLIENTS), self.listens(to, listener).port()))
             }
-            _ => self.listens(to, door),
+            _ => self.listens(to, listener),
         }
     }
 
-    fn listens(&self, node: u64, door: Door) -> SocketAddr {
+    fn listens(&self, node: u64, listener: Listener) -> SocketAddr {
         let place = self.place(node).unwrap_or(0);
-        match door {
-            Door::Client => SocketAddr::from((Ipv4Addr::UNSPECIFIED, CLIENT_PORT)),
-            Door::ZooKeeper => SocketAddr::from((Ipv4Addr::UNSPECIFIED, ZOOKEEPER_PORT)),
-            Door::Peer => SocketAddr::from((self.at(place, FOR_PEERS), peer_port(node))),
+        match listener {
+            Listener::Client => SocketAddr::from((Ipv4Addr::UNSPECIFIED, CLIENT_PORT)),
+            Listener::ZooKeeper => SocketAddr::from((Ipv4Addr::UNSPECIFIED, ZOOKEEPER_PORT)),
+            Listener::Peer => SocketAddr::from((self.at(place, FOR_PEERS), peer_port(node))),
         }
     }
 
@@ -350,7 +350,7 @@ impl FaultNet for NetnsNet {
         }
     }
 
-    async fn set(&self, from: Place, to: u64, fault: LinkFault) -> Result<(), Failed> {
+    async fn set(&self, from: Endpoint, to: u64, fault: LinkFault) -> Result<(), Failed> {
         self.put(self.to_node(from, to)?, fault)
     }
 
@@ -359,11 +359,11 @@ impl FaultNet for NetnsNet {
     }
 
     async fn heal(&self) -> Result<(), Failed> {
-        let ways: Vec<_> = self.book().ways.keys().copied().collect();
-        ways.into_iter().try_for_each(|way| self.put(way, LinkFault::None))
+        let cuts: Vec<_> = self.book().cuts.keys().copied().collect();
+        cuts.into_iter().try_for_each(|ends| self.put(ends, LinkFault::None))
     }
 
-    async fn passed(&self, from: Place, to: u64) -> Passed {
+    async fn passed(&self, from: Endpoint, to: u64) -> Passed {
         self.held(self.to_node(from, to))
     }
 

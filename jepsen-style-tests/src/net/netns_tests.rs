@@ -35,13 +35,13 @@ fn an_end_in_a_namespace() {
     }
 }
 
-struct End {
+struct NamespacePeer {
     child: Child,
     typed: ChildStdin,
     seen: mpsc::Receiver<u8>,
 }
 
-impl End {
+impl NamespacePeer {
     fn start(net: &NetnsNet, node: u64, task: String) -> Self {
         let words = net.wrap(node);
         let mut child = Command::new(&words[0])
@@ -75,7 +75,7 @@ impl End {
     }
 }
 
-impl Drop for End {
+impl Drop for NamespacePeer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -88,24 +88,24 @@ async fn packets_vanish_one_way_and_are_counted() {
         return eprintln!("skipped: {lacks}");
     }
     let net = NetnsNet::start(2).unwrap();
-    let mut b = End::start(&net, 2, format!("listen {}", net.listens(2, Door::Peer)));
+    let mut b = NamespacePeer::start(&net, 2, format!("listen {}", net.listens(2, Listener::Peer)));
     b.hears(b'!');
-    let mut a = End::start(&net, 1, format!("connect {}", net.address(Place::Node(1), 2, Door::Peer)));
+    let mut a = NamespacePeer::start(&net, 1, format!("connect {}", net.address(Endpoint::Node(1), 2, Listener::Peer)));
     a.say(b'1');
     b.hears(b'1');
 
-    net.set(Place::Node(1), 2, LinkFault::Cut).await.unwrap();
+    net.set(Endpoint::Node(1), 2, LinkFault::Cut).await.unwrap();
     a.say(b'2');
     b.hears_nothing();
     b.say(b'3');
     a.hears(b'3');
-    assert!(net.passed(Place::Node(1), 2).await.held > 0);
-    assert_eq!(net.passed(Place::Node(2), 1).await.held, 0);
+    assert!(net.passed(Endpoint::Node(1), 2).await.held > 0);
+    assert_eq!(net.passed(Endpoint::Node(2), 1).await.held, 0);
 
     net.heal().await.unwrap();
     b.hears(b'2');
     let slow = LinkFault::Slow { delay: Duration::ZERO, jitter: Duration::ZERO, bytes_per_s: 1 };
-    assert!(matches!(net.set(Place::Node(1), 2, slow).await, Err(Failed::CannotRun(_))));
+    assert!(matches!(net.set(Endpoint::Node(1), 2, slow).await, Err(Failed::CannotRun(_))));
     let name = net.name.clone();
     drop((a, b, net));
     assert!(!namespaces().unwrap().iter().any(|left| left.starts_with(&name)), "nothing is left behind");
@@ -117,14 +117,14 @@ async fn clients_lose_a_node_and_the_harness_does_not() {
         return eprintln!("skipped: {lacks}");
     }
     let net = NetnsNet::start(1).unwrap();
-    let (clients, harness) = (net.address(Place::Clients, 1, Door::Client), net.unhindered(1));
+    let (clients, harness) = (net.address(Endpoint::Clients, 1, Listener::Client), net.unhindered(1));
     // Nobody listens: refused is reached.
     let reach = |address: &SocketAddr| {
         let attempt = TcpStream::connect_timeout(address, Duration::from_millis(400));
         attempt.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
     assert!(reach(&clients) && reach(&harness));
-    net.set(Place::Clients, 1, LinkFault::Cut).await.unwrap();
+    net.set(Endpoint::Clients, 1, LinkFault::Cut).await.unwrap();
     assert!(!reach(&clients) && reach(&harness));
     net.heal().await.unwrap();
     net.set_answers(1, LinkFault::Cut).await.unwrap();

@@ -1,215 +1,274 @@
-//! The default backend, which needs no root: a TCP proxy for each directed link between peers and for each link from the clients to a
-//! door of a node. The directions are what faults lie on: one cut from A to B stops what A sends to B on the connections that A opened *and* on
-//! those that B opened.
+//! A TCP proxy in front of one door: what one place (or whoever names itself) opens to a node goes through here, both ways.
 //!
-//! Founding members are told an address of their own for each peer. For a node that joins later all peers are told the same one, from
-//! the membership; there they are told apart by the name that each call between peers carries.
+//! Bytes that a cut holds are delivered when it heals, as after a real partition, and so is the news that one end has gone: a proxy
+//! cannot drop bytes in the middle of a stream without lying about TCP. A connection comes about only while both directions pass.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
-use async_trait::async_trait;
+use futures::FutureExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::link::{Callers, Link, Pair};
-use super::way::Way;
-use super::{Door, FaultNet, LinkFault, Passed, Place};
-use crate::ports;
-use crate::verdict::{Failed, broken};
+use super::LinkFault;
+use super::direction::Direction;
 
-type ByEnds = BTreeMap<(Place, Place), Arc<Way>>;
+const CHUNK: usize = 16 * 1024;
+/// Chunks on their way in one direction of one connection; more is left to the sender's kernel.
+const UNDER_WAY: usize = 64;
+const NAME_WITHIN_BYTES: usize = 8 * 1024;
+/// What every call between peers carries.
+const NAME: &[u8] = b"\r\nlockkeeper-from: ";
 
-/// The directions, each made when first asked for.
-#[derive(Clone, Default)]
-struct Ways(Arc<Mutex<ByEnds>>);
+/// The two directions of a connection.
+#[derive(Clone)]
+pub(super) struct Directions {
+    /// From who opened it.
+    pub(super) there: Arc<Direction>,
+    /// To who opened it.
+    pub(super) back: Arc<Direction>,
+}
 
-impl Ways {
-    fn locked(&self) -> MutexGuard<'_, ByEnds> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whose connections come here.
+#[derive(Clone)]
+pub(super) enum Callers {
+    /// One place's only.
+    One(Directions),
+    /// Anybody's: peers that were not told an address of their own. They say in their first request who they are.
+    Named(Arc<dyn Fn(u64) -> Directions + Send + Sync>),
+}
+
+/// A listening proxy; it and its connections end when it is dropped.
+pub(super) struct Proxy {
+    address: SocketAddr,
+    _end: DropGuard,
+}
+
+impl Proxy {
+    /// Listens on `port` of 127.0.0.1 and passes on to `target`.
+    pub(super) async fn open(port: u16, target: SocketAddr, callers: Callers) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let address = listener.local_addr()?;
+        let end = CancellationToken::new();
+        tokio::spawn(end.clone().run_until_cancelled_owned(accept(listener, target, callers, end.clone())));
+        Ok(Self { address, _end: end.drop_guard() })
     }
 
-    fn way(&self, from: Place, to: Place) -> Arc<Way> {
-        Arc::clone(self.locked().entry((from, to)).or_default())
-    }
-
-    fn pair(&self, from: Place, to: Place) -> Pair {
-        Pair { there: self.way(from, to), back: self.way(to, from) }
+    /// Where to connect to.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
     }
 }
 
-#[derive(Default)]
-struct Book {
-    listens: BTreeMap<(u64, Door), SocketAddr>,
-    links: BTreeMap<(Place, u64, Door), Arc<Link>>,
-    /// For peers that were not told an address of their own.
-    arrivals: BTreeMap<u64, Link>,
-}
-
-/// Proxies on loopback.
-pub struct ProxyNet {
-    ways: Ways,
-    book: Mutex<Book>,
-}
-
-impl fmt::Debug for ProxyNet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxyNet").field("nodes", &self.nodes()).finish_non_exhaustive()
-    }
-}
-
-fn loopback(port: u16) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], port))
-}
-
-impl ProxyNet {
-    /// Proxies for the founding members `1..=nodes`, and for their clients.
-    ///
-    /// # Errors
-    /// Ports cannot be had.
-    pub async fn start(nodes: u64) -> Result<Self, Failed> {
-        let net = Self { ways: Ways::default(), book: Mutex::default() };
-        for node in 1..=nodes {
-            net.settle(node, None)?;
+async fn accept(listener: TcpListener, target: SocketAddr, callers: Callers, end: CancellationToken) {
+    loop {
+        match listener.accept().await {
+            Ok((near, _)) => {
+                let serving = serve(near, target, callers.clone());
+                drop(tokio::spawn(end.clone().run_until_cancelled_owned(serving)));
+            }
+            // Out of descriptors, or a connection that went before it was accepted: the listener is still good.
+            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
-        for to in 1..=nodes {
-            net.open_for_clients(to).await?;
-            for from in (1..=nodes).filter(|from| *from != to) {
-                net.open(Place::Node(from), to, Door::Peer).await?;
+    }
+}
+
+async fn serve(mut near: TcpStream, target: SocketAddr, callers: Callers) {
+    let mut first = Vec::new();
+    let directions = match callers {
+        Callers::One(directions) => directions,
+        Callers::Named(pair_of) => match named(&mut near, &mut first).await {
+            Some(caller) => pair_of(caller),
+            None => return reset(&near),
+        },
+    };
+    let Some(mut far) = connect(&near, target, &directions).await else { return reset(&near) };
+    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+    match converse(&mut near, &mut far, first, &directions).await {
+        ConnectionEnd::Orderly => {}
+        ConnectionEnd::Reset => {
+            reset(&near);
+            reset(&far);
+        }
+        // The news of an end travels like everything else.
+        ConnectionEnd::NearGone => {
+            directions.there.until_passable().await;
+            reset(&far);
+        }
+        ConnectionEnd::FarGone => {
+            directions.back.until_passable().await;
+            reset(&near);
+        }
+        ConnectionEnd::FarForgot => strand(far, near, &directions.there).await,
+        ConnectionEnd::NearForgot => strand(near, far, &directions.back).await,
+    }
+}
+
+enum ConnectionEnd {
+    Orderly,
+    Reset,
+    NearGone,
+    FarGone,
+    FarForgot,
+    NearForgot,
+}
+
+async fn converse(near: &mut TcpStream, far: &mut TcpStream, first: Vec<u8>, directions: &Directions) -> ConnectionEnd {
+    let (near_read, near_write) = near.split();
+    let (far_read, far_write) = far.split();
+    let there = async {
+        carry(near_read, far_write, first, &directions.there)
+            .await
+            .map_err(|end| end.of(ConnectionEnd::NearGone, ConnectionEnd::FarGone))
+    };
+    let back = async {
+        carry(far_read, near_write, Vec::new(), &directions.back)
+            .await
+            .map_err(|end| end.of(ConnectionEnd::FarGone, ConnectionEnd::NearGone))
+    };
+    let is_reset = |fault| fault == LinkFault::Reset;
+    let is_half_open = |fault| fault == LinkFault::HalfOpen;
+    tokio::select! {
+        () = directions.there.until(is_reset) => { directions.there.count_reset(); ConnectionEnd::Reset }
+        () = directions.back.until(is_reset) => { directions.back.count_reset(); ConnectionEnd::Reset }
+        () = directions.there.until(is_half_open) => ConnectionEnd::FarForgot,
+        () = directions.back.until(is_half_open) => ConnectionEnd::NearForgot,
+        both = async { tokio::try_join!(there, back) } => both.err().unwrap_or(ConnectionEnd::Orderly),
+    }
+}
+
+/// The name that the caller gives itself; what was read is kept for the node.
+async fn named(near: &mut TcpStream, first: &mut Vec<u8>) -> Option<u64> {
+    while first.len() < NAME_WITHIN_BYTES {
+        if near.read_buf(first).await.ok()? == 0 {
+            return None;
+        }
+        if let Some(at) = first.windows(NAME.len()).position(|window| window.eq_ignore_ascii_case(NAME)) {
+            let rest = &first[at + NAME.len()..];
+            if let Some(end) = rest.iter().position(|byte| *byte == b'\r') {
+                return std::str::from_utf8(&rest[..end]).ok()?.trim().parse().ok();
             }
         }
-        Ok(net)
     }
+    None
+}
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn nodes(&self) -> Vec<u64> {
-        self.book().listens.keys().filter(|(_, door)| *door == Door::Peer).map(|(node, _)| *node).collect()
-    }
-
-    /// Where the node is to listen; for clients where the one listened whose place it takes.
-    fn settle(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
-        let ports = ports::free(1 + Door::FOR_CLIENTS.len())?;
-        let mut book = self.book();
-        book.listens.insert((node, Door::Peer), loopback(ports[0]));
-        for (door, port) in Door::FOR_CLIENTS.into_iter().zip(&ports[1..]) {
-            let inherited = in_place_of.and_then(|old| book.listens.get(&(old, door)).copied());
-            book.listens.insert((node, door), inherited.unwrap_or(loopback(*port)));
+/// A connection to the node, once both directions let the greetings pass; none if it is refused or the caller has given up by then.
+async fn connect(near: &TcpStream, target: SocketAddr, directions: &Directions) -> Option<TcpStream> {
+    for direction in [&directions.there, &directions.back] {
+        let (due, late) = direction.arrival();
+        if late {
+            // One packet at least.
+            direction.count_held(1);
         }
-        Ok(())
+        direction.wait(due).await;
     }
-
-    async fn open_for_clients(&self, to: u64) -> Result<(), Failed> {
-        for door in Door::FOR_CLIENTS {
-            self.open(Place::Clients, to, door).await?;
+    let refused = |fault| fault == LinkFault::Reset;
+    while !(directions.there.is_passable() && directions.back.is_passable()) {
+        tokio::select! {
+            () = directions.there.until(refused) => { directions.there.count_reset(); return None }
+            () = directions.back.until(refused) => { directions.back.count_reset(); return None }
+            () = async { directions.there.until_passable().await; directions.back.until_passable().await } => {}
         }
-        Ok(())
     }
-
-    async fn open(&self, from: Place, to: u64, door: Door) -> Result<(), Failed> {
-        let target = self.listens(to, door);
-        let callers = Callers::One(self.ways.pair(from, Place::Node(to)));
-        let link = Link::open(ports::free(1)?[0], target, callers).await?;
-        self.book().links.insert((from, to, door), Arc::new(link));
-        Ok(())
+    let gone =
+        near.ready(Interest::READABLE).now_or_never().and_then(Result::ok).is_some_and(|ready| ready.is_read_closed());
+    if gone {
+        // It gave up before there was a connection: nothing of it ever left.
+        return None;
     }
+    TcpStream::connect(target).await.ok()
+}
 
-    async fn open_for_all(&self, to: u64) -> Result<(), Failed> {
-        let ways = self.ways.clone();
-        let pair_of = move |from| ways.pair(Place::Node(from), Place::Node(to));
-        let link =
-            Link::open(ports::free(1)?[0], self.listens(to, Door::Peer), Callers::Named(Arc::new(pair_of))).await?;
-        self.book().arrivals.insert(to, link);
-        Ok(())
+/// One end has forgotten the connection and the other does not know: what that sends vanishes, until healing tells it.
+async fn strand(forgetful: TcpStream, mut unaware: TcpStream, direction: &Direction) {
+    direction.count_reset();
+    reset(&forgetful);
+    drop(forgetful);
+    let mut bytes = vec![0; CHUNK];
+    let vanish = async {
+        while let Ok(count @ 1..) = unaware.read(&mut bytes).await {
+            direction.count_held(count);
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = direction.until(|fault| fault != LinkFault::HalfOpen) => {}
+        () = vanish => {}
     }
+    reset(&unaware);
+}
 
-    /// The clients reach it where they reached the one whose place it takes.
-    fn inherit(&self, node: u64, old: u64) {
-        let mut book = self.book();
-        for door in Door::FOR_CLIENTS {
-            if let Some(link) = book.links.get(&(Place::Clients, old, door)).cloned() {
-                book.links.insert((Place::Clients, node, door), link);
+/// Reset instead of an orderly end, as from a process that is gone.
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+enum FailedSide {
+    Source,
+    Sink,
+}
+
+impl FailedSide {
+    fn of(self, source: ConnectionEnd, sink: ConnectionEnd) -> ConnectionEnd {
+        match self {
+            Self::Source => source,
+            Self::Sink => sink,
+        }
+    }
+}
+
+struct Chunk {
+    bytes: Vec<u8>,
+    due: Instant,
+    counted: bool,
+}
+
+/// Carries bytes, and the end of them, one way.
+async fn carry(
+    mut source: ReadHalf<'_>,
+    mut sink: WriteHalf<'_>,
+    first: Vec<u8>,
+    direction: &Direction,
+) -> Result<(), FailedSide> {
+    let (sender, mut receiver) = mpsc::channel(UNDER_WAY);
+    let reading = async move {
+        let (mut buffer, mut last) = (vec![0; CHUNK], Instant::now());
+        let mut bytes = first;
+        loop {
+            if bytes.is_empty() {
+                let count = source.read(&mut buffer).await.map_err(|_| FailedSide::Source)?;
+                bytes = buffer[..count].to_vec();
+            }
+            let (due, counted) = direction.arrival();
+            last = last.max(due);
+            if counted {
+                direction.count_held(bytes.len());
+            }
+            let ended = bytes.is_empty();
+            let chunk = Chunk { bytes: std::mem::take(&mut bytes), due: last, counted };
+            if sender.send(chunk).await.is_err() || ended {
+                return Ok(());
             }
         }
-        let mut ways = self.ways.locked();
-        for (from, to) in [(Place::Clients, Place::Node(old)), (Place::Node(old), Place::Clients)] {
-            let now = |place| if place == Place::Node(old) { Place::Node(node) } else { place };
-            let way = Arc::clone(ways.entry((from, to)).or_default());
-            ways.insert((now(from), now(to)), way);
+    };
+    let writing = async {
+        while let Some(Chunk { bytes, due, counted }) = receiver.recv().await {
+            direction.wait(due).await;
+            if bytes.is_empty() {
+                direction.until_passable().await;
+                let _ = sink.shutdown().await;
+                return Ok(());
+            }
+            direction.pass(&sink, &bytes, counted).await.map_err(|_| FailedSide::Sink)?;
         }
-    }
+        Ok(())
+    };
+    tokio::try_join!(reading, writing).map(drop)
 }
-
-#[async_trait]
-impl FaultNet for ProxyNet {
-    fn backend(&self) -> &'static str {
-        "proxy"
-    }
-
-    fn address(&self, from: Place, to: u64, door: Door) -> SocketAddr {
-        let book = self.book();
-        // What a node is told of a door for clients is for their ears.
-        let from = if door == Door::Peer { from } else { Place::Clients };
-        let linked = book.links.get(&(from, to, door));
-        let arrival = || (door == Door::Peer).then(|| book.arrivals.get(&to)).flatten();
-        let address = linked.map(|link| link.address()).or_else(|| arrival().map(Link::address));
-        address.or_else(|| book.listens.get(&(to, door)).copied()).unwrap_or(loopback(0))
-    }
-
-    fn listens(&self, node: u64, door: Door) -> SocketAddr {
-        self.book().listens.get(&(node, door)).copied().unwrap_or(loopback(0))
-    }
-
-    fn wrap(&self, _: u64) -> Vec<String> {
-        Vec::new()
-    }
-
-    async fn add_node(&self, node: u64, in_place_of: Option<u64>) -> Result<(), Failed> {
-        let others = self.nodes();
-        if others.contains(&node) {
-            return broken(format!("node {node} is there already"));
-        }
-        self.settle(node, in_place_of)?;
-        self.open_for_all(node).await?;
-        for to in others {
-            self.open(Place::Node(node), to, Door::Peer).await?;
-        }
-        match in_place_of {
-            Some(old) => self.inherit(node, old),
-            None => self.open_for_clients(node).await?,
-        }
-        Ok(())
-    }
-
-    async fn set(&self, from: Place, to: u64, fault: LinkFault) -> Result<(), Failed> {
-        self.ways.way(from, Place::Node(to)).set(fault);
-        Ok(())
-    }
-
-    async fn set_answers(&self, from: u64, fault: LinkFault) -> Result<(), Failed> {
-        self.ways.way(Place::Node(from), Place::Clients).set(fault);
-        Ok(())
-    }
-
-    async fn heal(&self) -> Result<(), Failed> {
-        let ways: Vec<_> = self.ways.locked().values().cloned().collect();
-        for way in ways {
-            way.set(LinkFault::None);
-        }
-        Ok(())
-    }
-
-    async fn passed(&self, from: Place, to: u64) -> Passed {
-        self.ways.way(from, Place::Node(to)).passed()
-    }
-
-    async fn passed_answers(&self, from: u64) -> Passed {
-        self.ways.way(Place::Node(from), Place::Clients).passed()
-    }
-}
-
-#[cfg(test)]
-#[path = "proxy_tests.rs"]
-mod tests;

@@ -41,7 +41,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     std::fs::write(&counter, format!("{:020}\n", 0))?;
     std::fs::write(&tokens, "")?;
     let mut workers = start_workers(context, &cluster, seconds, &counter, &tokens)?;
-    context.story.say(format!("{} clients in {PROCESSES} processes for {seconds} s", PROCESSES * CLIENTS_EACH));
+    context.log.say(format!("{} clients in {PROCESSES} processes for {seconds} s", PROCESSES * CLIENTS_EACH));
 
     let kills = faults(context, &mut cluster, &sampler, Duration::from_secs(seconds)).await?;
     for worker in &mut workers {
@@ -49,7 +49,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     }
     let empty_after = queues::empty(&cluster, &[LOCK], TTL).await?;
     sampler.round().await?;
-    let mut told = grants::Told::default();
+    let mut told = grants::GrantHistory::default();
     for worker in workers {
         let name = worker.name().to_owned();
         told.take(&name, &worker.finish(Duration::from_secs(20)).await?);
@@ -69,7 +69,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let in_calm: f64 = windows.iter().map(|window| window.counted).sum();
     let calm_owed: (usize, usize) =
         windows.iter().fold((0, 0), |sum, window| (sum.0 + window.certain, sum.1 + window.possible));
-    context.story.say(format!(
+    context.log.say(format!(
         "{} waiters came to hold and {} went waiting: {counted} notifications known; in {} calm windows {in_calm} for {} to {} owed",
         judged.replay.promotions.len(),
         judged.replay.went_waiting,
@@ -81,7 +81,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         return Err(Failed::CannotRun("no node was killed, or there was no calm window".into()));
     }
     for failure in &told.failures {
-        context.story.note(failure);
+        context.log.note(failure);
     }
     Ok(format!(
         "{} clients, {} nodes killed ({} leading): {} grants in queue order, none passed over ({} requests given up), counter {}, wait {}, \
@@ -142,7 +142,7 @@ struct Judged {
     replay: Replay,
 }
 
-fn judge(told: &grants::Told, requests: &[Life], counter: &Path, tokens: &Path) -> Result<Judged, Failed> {
+fn judge(told: &grants::GrantHistory, requests: &[Life], counter: &Path, tokens: &Path) -> Result<Judged, Failed> {
     grants::exclusive(&told.grants, requests).map_err(Failed::Broken)?;
     let never = grants::none_passed_over(&told.grants, requests).map_err(Failed::Broken)?;
     let text = std::fs::read_to_string(counter)?;

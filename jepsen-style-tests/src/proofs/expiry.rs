@@ -24,9 +24,9 @@ use tokio::sync::mpsc;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
+use crate::disk_latency::DiskLatency;
 use crate::http::{Api, Failure};
-use crate::pulse::Pulse;
-use crate::sse::{self, Seen};
+use crate::sse::{self, StreamItem};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -43,7 +43,7 @@ const GRACE: Duration = Duration::from_secs(1);
 const EPHEMERALS: [&str; 2] = ["a", "b"];
 
 #[derive(Debug)]
-struct Life {
+struct LiveSession {
     id: u64,
     credential: String,
     /// When the latest acknowledged sign of life was sent.
@@ -70,7 +70,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         .into_iter()
         .map(|(id, api)| (id, sse::follow(api, "/expiry".into(), parent.value.zxid)))
         .collect();
-    context.story.say(format!("opening {SESSIONS} sessions of {TIMEOUT:?}, each with {} ephemerals", EPHEMERALS.len()));
+    context.log.say(format!("opening {SESSIONS} sessions of {TIMEOUT:?}, each with {} ephemerals", EPHEMERALS.len()));
     let stop = Arc::new(AtomicBool::new(false));
     let alive = start_sessions(&cluster, &stop, &mut random).await?;
     let seconds = context.seconds.unwrap_or(SECONDS);
@@ -78,8 +78,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     faults(context, &mut cluster, Duration::from_secs(seconds)).await?;
     let kept = acknowledged.load(Ordering::SeqCst);
     let term_at_stop = cluster.leader().await?.1;
-    context.story.say(format!("{kept} keepalives acknowledged; now all clients stop"));
-    let pulse = Pulse::begin(&context.dir)?;
+    context.log.say(format!("{kept} keepalives acknowledged; now all clients stop"));
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     stop.store(true, Ordering::SeqCst);
     let lives = alive.join().await?;
     none_gone_while_kept(&lives)?;
@@ -95,7 +95,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     orphans.check().await?;
     elections.watching.abort();
     let elected = elections.last.lock().ok().and_then(|last| *last);
-    let disk = pulse.end()?.within(0, u64::MAX);
+    let disk = disk_latency.end()?.within(0, u64::MAX);
     let lateness = check_ends(&lives, &ends, elected, GRACE + disk)?;
     told_and_gone(&cluster, &lives).await?;
     cluster.agree(Duration::from_secs(20)).await?;
@@ -121,13 +121,13 @@ async fn faults(context: &Context, cluster: &mut Cluster, over: Duration) -> Res
         tokio::time::sleep(over.mul_f64(at).saturating_sub(begun.elapsed())).await;
         let (leader, term) = cluster.leader().await?;
         if pause {
-            context.story.say(format!("node {leader} (leader of term {term}) is paused for {PAUSED_FOR:?}"));
+            context.log.say(format!("node {leader} (leader of term {term}) is paused for {PAUSED_FOR:?}"));
             cluster.signal(leader, Signal::SIGSTOP);
             tokio::time::sleep(PAUSED_FOR).await;
             cluster.signal(leader, Signal::SIGCONT);
         } else {
             context
-                .story
+                .log
                 .say(format!("node {leader} (leader of term {term}) is killed, and restarted after {DOWN_FOR:?}"));
             cluster.kill(leader).await?;
             tokio::time::sleep(DOWN_FOR).await;
@@ -138,7 +138,7 @@ async fn faults(context: &Context, cluster: &mut Cluster, over: Duration) -> Res
         if now.1 == term {
             return Err(Failed::CannotRun(format!("the fault did not bite: node {leader} still leads term {term}")));
         }
-        context.story.say(format!("node {} leads term {}", now.0, now.1));
+        context.log.say(format!("node {} leads term {}", now.0, now.1));
     }
     tokio::time::sleep(over.saturating_sub(begun.elapsed())).await;
     Ok(())
@@ -146,12 +146,12 @@ async fn faults(context: &Context, cluster: &mut Cluster, over: Duration) -> Res
 
 /// Clients that keep their sessions alive.
 struct Alive {
-    tasks: Vec<tokio::task::JoinHandle<Result<Life, Failed>>>,
+    tasks: Vec<tokio::task::JoinHandle<Result<LiveSession, Failed>>>,
     acknowledged: Arc<AtomicU64>,
 }
 
 impl Alive {
-    async fn join(self) -> Result<Vec<Life>, Failed> {
+    async fn join(self) -> Result<Vec<LiveSession>, Failed> {
         let mut lives = Vec::new();
         for task in self.tasks {
             lives.push(task.await.map_err(std::io::Error::other)??);
@@ -175,7 +175,7 @@ async fn start_sessions(cluster: &Cluster, stop: &Arc<AtomicBool>, random: &mut 
     Ok(Alive { tasks: started.into_iter().collect::<Result<_, _>>()?, acknowledged })
 }
 
-async fn begin(api: &Api, number: usize) -> Result<Life, Failed> {
+async fn begin(api: &Api, number: usize) -> Result<LiveSession, Failed> {
     let timeout_ms = u32::try_from(TIMEOUT.as_millis()).unwrap_or(u32::MAX);
     let opened = api.open_session(timeout_ms, &format!("expiry {number}")).await.map_err(calm)?;
     let (id, credential) = (opened.value.session_id, opened.value.credential);
@@ -185,17 +185,17 @@ async fn begin(api: &Api, number: usize) -> Result<Life, Failed> {
         let created = api.create(&format!("/expiry/{id}-{name}"), &body, Some(&credential)).await.map_err(calm)?;
         last_sent = created.sent;
     }
-    Ok(Life { id, credential, last_sent, stopped: None, longest_silence: Duration::ZERO, told_gone: None })
+    Ok(LiveSession { id, credential, last_sent, stopped: None, longest_silence: Duration::ZERO, told_gone: None })
 }
 
 async fn keep(
     apis: Vec<Api>,
     number: usize,
-    mut life: Life,
+    mut life: LiveSession,
     phase: Duration,
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
-) -> Result<Life, Failed> {
+) -> Result<LiveSession, Failed> {
     let mut node = number;
     tokio::time::sleep(phase).await;
     while !stop.load(Ordering::SeqCst) {
@@ -222,7 +222,7 @@ async fn keep(
     Ok(life)
 }
 
-fn none_gone_while_kept(lives: &[Life]) -> Result<(), Failed> {
+fn none_gone_while_kept(lives: &[LiveSession]) -> Result<(), Failed> {
     let early = lives.iter().filter(|life| life.told_gone.is_some_and(|told| told < life.last_sent + TIMEOUT)).count();
     let lost = lives.iter().filter(|life| life.told_gone.is_some()).count();
     if early > 0 {
@@ -239,12 +239,12 @@ fn none_gone_while_kept(lives: &[Life]) -> Result<(), Failed> {
 }
 
 /// Notes when a new leader was last seen.
-struct Elections {
+struct ElectionObserver {
     last: Arc<Mutex<Option<Instant>>>,
     watching: tokio::task::JoinHandle<()>,
 }
 
-fn watch_elections(cluster: &Cluster, mut term: u64) -> Elections {
+fn watch_elections(cluster: &Cluster, mut term: u64) -> ElectionObserver {
     let (apis, last) = (cluster.apis(), Arc::new(Mutex::new(None)));
     let noted = Arc::clone(&last);
     let watching = tokio::spawn(async move {
@@ -259,17 +259,21 @@ fn watch_elections(cluster: &Cluster, mut term: u64) -> Elections {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     });
-    Elections { last, watching }
+    ElectionObserver { last, watching }
 }
 
 /// Takes what a node's watch tells until all ephemerals of all sessions are gone.
-async fn collect_ends(node: u64, mut watch: mpsc::UnboundedReceiver<Seen>, until: Instant) -> Result<Ends, Failed> {
+async fn collect_ends(
+    node: u64,
+    mut watch: mpsc::UnboundedReceiver<StreamItem>,
+    until: Instant,
+) -> Result<Ends, Failed> {
     let mut ends = Ends::new();
     let mut paths = BTreeSet::new();
     while paths.len() < SESSIONS * EPHEMERALS.len() {
         let left = until.saturating_duration_since(Instant::now());
         match tokio::time::timeout(left, watch.recv()).await {
-            Ok(Some(Seen::Change(change, here))) => {
+            Ok(Some(StreamItem::Change(change, here))) => {
                 if change.kind == ChangeKind::Deleted
                     && let Some(session) = owner(&change.path)
                     && paths.insert(change.path.clone())
@@ -277,7 +281,9 @@ async fn collect_ends(node: u64, mut watch: mpsc::UnboundedReceiver<Seen>, until
                     ends.entry(session).or_default().push((here, change.zxid));
                 }
             }
-            Ok(Some(Seen::Compacted(why))) => return broken(format!("node {node} could not resume the watch: {why}")),
+            Ok(Some(StreamItem::Compacted(why))) => {
+                return broken(format!("node {node} could not resume the watch: {why}"));
+            }
             Ok(None) => return broken(format!("the watch at node {node} ended")),
             Err(_) => {
                 let missing = SESSIONS * EPHEMERALS.len() - paths.len();
@@ -294,7 +300,7 @@ fn owner(path: &str) -> Option<u64> {
 }
 
 fn check_ends(
-    lives: &[Life],
+    lives: &[LiveSession],
     all: &[(u64, Ends)],
     elected: Option<Instant>,
     grace: Duration,
@@ -397,7 +403,7 @@ impl Orphans {
 }
 
 /// Each session is told that it is gone, and the node that says so no longer has its ephemerals.
-async fn told_and_gone(cluster: &Cluster, lives: &[Life]) -> Result<(), Failed> {
+async fn told_and_gone(cluster: &Cluster, lives: &[LiveSession]) -> Result<(), Failed> {
     let apis = cluster.apis();
     let checks = lives.iter().enumerate().map(|(number, life)| {
         let (id, api) = apis[number % apis.len()].clone();
@@ -433,8 +439,8 @@ mod tests {
         base() + Duration::from_millis(ms)
     }
 
-    fn life(told_gone: Option<u64>) -> Life {
-        Life {
+    fn life(told_gone: Option<u64>) -> LiveSession {
+        LiveSession {
             id: 7,
             credential: String::new(),
             last_sent: at(1_000),

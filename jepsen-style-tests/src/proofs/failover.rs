@@ -95,7 +95,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         let measured = rounds(context, &mut cluster, fault, count, &mut random).await?;
         requests += measured.requests;
         let Some(summary) = Summary::of(&measured.outages) else { continue };
-        context.story.say(format!("{}: {summary}", fault.name()));
+        context.log.say(format!("{}: {summary}", fault.name()));
         if summary.median > fault.target() {
             missed.push(format!(
                 "{} median {} exceeds {}",
@@ -147,7 +147,7 @@ pub(super) async fn rounds(
             .map_err(|failed| Failed::Broken(format!("{} round {round}: {failed}", fault.name())))?;
         all.requests += measured.requests;
         all.outages.push(measured.outage);
-        context.story.say(format!(
+        context.log.say(format!(
             "{} round {round} of {count}: node {} led; next grant after {}; {} requests at the survivors, all acknowledged",
             fault.name(),
             measured.leader,
@@ -235,7 +235,7 @@ async fn calm_phase(
         return broken(format!("{ELECTIONS} is 0 although somebody leads: elections are not counted"));
     }
     let before = cluster.leader().await?;
-    context.story.say(format!("{how} for {} s: node {} leads term {}", calm.as_secs(), before.0, before.1));
+    context.log.say(format!("{how} for {} s: node {} leads term {}", calm.as_secs(), before.0, before.1));
     let ids = cluster.ids();
     let load = if lockers > 0 { Some(Load::start(cluster, &ids, lockers, None).await?) } else { None };
     tokio::time::sleep(calm).await;
@@ -255,12 +255,12 @@ async fn calm_phase(
             after.1
         ));
     }
-    context.story.say(format!("{how}: no election, {requests} requests"));
+    context.log.say(format!("{how}: no election, {requests} requests"));
     Ok(())
 }
 
 #[derive(Default)]
-struct Log {
+struct FailoverLog {
     grants: Mutex<Vec<Instant>>,
     sent: Mutex<Vec<(usize, Instant)>>,
     failures: Mutex<Vec<String>>,
@@ -272,7 +272,7 @@ fn with<T, R>(mutex: &Mutex<T>, act: impl FnOnce(&mut T) -> R) -> R {
     act(&mut mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
 }
 
-impl Log {
+impl FailoverLog {
     fn acknowledged(&self, worker: usize, sent: Instant) {
         with(&self.sent, |all| all[worker] = (all[worker].0 + 1, sent));
         with(&self.counts, |counts| counts.0 += 1);
@@ -296,7 +296,7 @@ impl Log {
 
 /// Clients at work.
 struct Load {
-    log: Arc<Log>,
+    log: Arc<FailoverLog>,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -308,7 +308,7 @@ struct Done {
 
 impl Load {
     async fn start(cluster: &Cluster, nodes: &[u64], lockers: usize, parent: Option<&str>) -> Result<Self, Failed> {
-        let log = Arc::new(Log::default());
+        let log = Arc::new(FailoverLog::default());
         let mut workers = Vec::new();
         for node in nodes {
             for locker in 0..lockers {
@@ -357,14 +357,14 @@ impl Load {
     }
 }
 
-fn slot(log: &Log) -> usize {
+fn slot(log: &FailoverLog) -> usize {
     with(&log.sent, |all| {
         all.push((0, Instant::now()));
         all.len() - 1
     })
 }
 
-async fn lock_forever(api: Api, worker: usize, name: String, credential: String, log: Arc<Log>) {
+async fn lock_forever(api: Api, worker: usize, name: String, credential: String, log: Arc<FailoverLog>) {
     while !log.stopped() {
         let body = Acquire { wait_ms: 10_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
         let granted = match api.acquire(&credential, &name, &body, Duration::from_secs(20)).await {
@@ -381,7 +381,7 @@ async fn lock_forever(api: Api, worker: usize, name: String, credential: String,
     }
 }
 
-async fn create_forever(api: Api, worker: usize, path: String, log: Arc<Log>) {
+async fn create_forever(api: Api, worker: usize, path: String, log: Arc<FailoverLog>) {
     while !log.stopped() {
         let body = Create { sequential: true, ..Create::default() };
         match api.create(&path, &body, None).await {

@@ -34,7 +34,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let mut step = async |name: &str, cluster: &mut Cluster, busy: Footprint| -> Result<(), Failed> {
         let (footprint, took) = come_back(cluster).await?;
         let line = format!("{name}: {busy} under it, {footprint} {:.0} s after", took.as_secs_f64());
-        context.story.say(&line);
+        context.log.say(&line);
         findings.extend(footprint.judge(name));
         told.push(line);
         Ok(())
@@ -70,7 +70,7 @@ async fn work(context: &Context, cluster: &Cluster) -> Result<(), Failed> {
     match measured.first_error {
         Some(error) => broken(format!("{} cycles failed, the first with: {error}", measured.errors)),
         None => {
-            context.story.say(format!("{} lock cycles by {CLIENTS} clients", measured.cycles));
+            context.log.say(format!("{} lock cycles by {CLIENTS} clients", measured.cycles));
             Ok(())
         }
     }

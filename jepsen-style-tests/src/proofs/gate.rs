@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::judge::gates::{Tally, once};
+use crate::disk_latency::DiskLatency;
+use crate::judge::gates::{GateTally, once};
 use crate::judge::timing::in_time;
-use crate::pulse::Pulse;
-use crate::record::{Record, Standing, What, boot_us, wall_ms};
+use crate::record::{Record, Standing, WorkerEvent, boot_us, wall_ms};
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 use crate::work::result_of;
@@ -36,9 +36,9 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let rounds = context.rounds.unwrap_or(ROUNDS);
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let pair = pairs(context, &cluster).await?;
-    context.story.say(format!("begin + finish: {} on average", millis(pair)));
+    context.log.say(format!("begin + finish: {} on average", millis(pair)));
     let tally = duplicates(context, &mut cluster).await?;
-    context.story.say(format!(
+    context.log.say(format!(
         "{KEYS} operations by {} callers each: {} ran, {} got the result, {} heard that it is in progress",
         PROCESSES * CALLERS_EACH,
         tally.bodies,
@@ -81,13 +81,13 @@ async fn pairs(context: &Context, cluster: &Cluster) -> Result<Duration, Failed>
     worker.idle(PATIENCE * 2).await?;
     let told = worker.finish(PATIENCE).await?;
     let mean = told.iter().find_map(|record| match record.what {
-        What::Pairs { count, micros } => Some(Duration::from_micros(micros / count.max(1))),
+        WorkerEvent::Pairs { count, micros } => Some(Duration::from_micros(micros / count.max(1))),
         _ => None,
     });
     mean.ok_or_else(|| Failed::Broken("no pairs were told".into()))
 }
 
-async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<Tally, Failed> {
+async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<GateTally, Failed> {
     // All sessions are open by then, or its callers come late to the first operations.
     let start_us = boot_us() + 3_000_000;
     let words = format!(
@@ -103,7 +103,7 @@ async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<Tally, F
     tokio::time::sleep(Duration::from_micros(half_us.saturating_sub(boot_us()))).await;
     let (leader, term) = cluster.leader().await?;
     cluster.kill(leader).await?;
-    context.story.say(format!("node {leader}, the leader of term {term}, is killed amid the callers"));
+    context.log.say(format!("node {leader}, the leader of term {term}, is killed amid the callers"));
     tokio::time::sleep(Duration::from_secs(1)).await;
     cluster.spawn(leader)?;
     let mut told = Vec::new();
@@ -112,7 +112,7 @@ async fn duplicates(context: &Context, cluster: &mut Cluster) -> Result<Tally, F
         told.extend(worker.finish(PATIENCE).await?);
     }
     cluster.all_ready().await?;
-    let mut sum = Tally::default();
+    let mut sum = GateTally::default();
     for number in 0..KEYS {
         let key = format!("operation-{number}");
         let callers = (PROCESSES * CALLERS_EACH) as usize;
@@ -143,24 +143,24 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
     }
     let mut stuck = start(context, cluster, &format!("stuck-{kind}-{round}"), &format!("--role stuck {words}"))?;
     let proceeds = |record: &Record| match record.what {
-        What::Gate { standing: Standing::Proceed { until_ms, .. }, .. } => Some((record.at_us, until_ms)),
+        WorkerEvent::Gate { standing: Standing::Proceed { until_ms, .. }, .. } => Some((record.at_us, until_ms)),
         _ => None,
     };
     let (_, pending_until_ms) = stuck.told("to proceed", PATIENCE, proceeds).await?;
-    let body = |record: &Record| matches!(record.what, What::Body { .. }).then_some(());
+    let body = |record: &Record| matches!(record.what, WorkerEvent::Body { .. }).then_some(());
     stuck.told("its body", PATIENCE, body).await?;
     let mut next = start(context, cluster, &format!("next-{kind}-{round}"), &format!("--role next {words}"))?;
     let waits = |record: &Record| match record.what {
-        What::Gate { standing: Standing::InProgress { .. }, .. } => Some(()),
+        WorkerEvent::Gate { standing: Standing::InProgress { .. }, .. } => Some(()),
         _ => None,
     };
     next.told("that it is in progress", PATIENCE, waits).await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     let begun = Instant::now();
     stuck.kill().await?;
     let (let_in_us, _) = next.told("to proceed", PATIENCE, proceeds).await?;
     let sure_ms = stuck.records()?.into_iter().filter_map(|record| match record.what {
-        What::Sure { until_ms } => Some(until_ms),
+        WorkerEvent::Sure { until_ms } => Some(until_ms),
         _ => None,
     });
     // The session's end is on the boot clock, as the killed worker last knew it; the pending time on the wall clock, as
@@ -168,13 +168,13 @@ async fn killed_midway(context: &Context, cluster: &Cluster, round: u32, session
     let to_wall = wall_ms() - boot_us() / 1_000;
     let earliest_ms = if session { sure_ms.max().unwrap_or(0) } else { pending_until_ms.saturating_sub(to_wall) };
     let let_in_ms = let_in_us / 1_000;
-    let busy = pulse.end()?.ms_within(earliest_ms * 1_000, let_in_us);
+    let busy = disk_latency.end()?.ms_within(earliest_ms * 1_000, let_in_us);
     in_time(&format!("{key}: the next one's turn"), let_in_ms, earliest_ms, earliest_ms + GRACE_MS + busy)
         .map_err(Failed::Broken)?;
     next.idle(PATIENCE).await?;
     next.finish(PATIENCE).await?;
     ran(context, &format!("{key}-0"), 2)?;
-    context.story.say(format!(
+    context.log.say(format!(
         "a worker with {kind} killed midway: the next was let in {} after, {} ms after it might have been \
          (the disk was busy for {busy} ms)",
         millis(begun.elapsed()),

@@ -18,12 +18,12 @@ use tokio::process::Command;
 use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::Api;
-use crate::net::{Door, Place};
+use crate::net::{Endpoint, Listener};
 use crate::verdict::{Failed, Outcome, broken};
 use clients::{Class, Target};
 use crowd::Crowd;
-use honest::{Honest, Window};
-use judge::{Calm, STATE_MIB, Tried};
+use honest::{Honest, HonestSamples};
+use judge::{CalmBaseline, STATE_MIB, Tried};
 use refusals::{Counts, counted};
 
 /// How long each class tries.
@@ -67,19 +67,19 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let pid = cluster.process(leader).map_or(0, |process| process.pid());
     warm_up(&cluster, leader).await?;
     let honest = Honest::begin(&cluster, leader).await?;
-    let calm = Calm { window: look(&honest, CALM).await, mib: rss_mib(pid)? };
-    context.story.say(format!("calm: {}", calm.describe()));
+    let calm = CalmBaseline { window: look(&honest, CALM).await, mib: rss_mib(pid)? };
+    context.log.say(format!("calm: {}", calm.describe()));
     let mut findings = calm.window.failures.clone();
     let mut told = Vec::new();
     for class in classes {
-        let tried = Trial { cluster: &cluster, node: (leader, pid), honest: &honest };
+        let tried = GreedyTrial { cluster: &cluster, node: (leader, pid), honest: &honest };
         let mut tried = tried.try_class(class, seconds).await?;
         let (back, failures) = back(context, &honest, pid, &calm).await?;
         tried.back = back;
         tried.window.failures.extend(failures);
         findings.extend(tried.judge(&calm));
         let line = tried.describe();
-        context.story.say(&line);
+        context.log.say(&line);
         told.push(line);
     }
     findings.extend(honest.end().await);
@@ -109,7 +109,7 @@ async fn start(context: &Context) -> Result<Cluster, Failed> {
         if knows(context, key).await? {
             options.extra_config.push_str(&format!("{key}\n"));
         } else {
-            context.story.say(format!("this build does not know: {key}"));
+            context.log.say(format!("this build does not know: {key}"));
         }
     }
     Cluster::start(&context.binary, &context.dir, options).await
@@ -143,20 +143,20 @@ async fn warm_up(cluster: &Cluster, node: u64) -> Result<(), Failed> {
     Ok(())
 }
 
-async fn look(honest: &Honest, time: Duration) -> Window {
+async fn look(honest: &Honest, time: Duration) -> HonestSamples {
     honest.restart();
     tokio::time::sleep(time).await;
     honest.window()
 }
 
 /// What a class tries its luck against.
-struct Trial<'a> {
+struct GreedyTrial<'a> {
     cluster: &'a Cluster,
     node: (u64, i32),
     honest: &'a Honest,
 }
 
-impl Trial<'_> {
+impl GreedyTrial<'_> {
     async fn try_class(&self, class: Class, time: Duration) -> Result<Tried, Failed> {
         let (node, pid) = self.node;
         let api = self.cluster.api(node);
@@ -201,11 +201,11 @@ impl Trial<'_> {
 
     fn target(&self, credential: String, lock: String) -> Target {
         let net = self.cluster.net();
-        let address = |door: Door| net.address(Place::Clients, self.node.0, door);
+        let address = |listener: Listener| net.address(Endpoint::Clients, self.node.0, listener);
         Target {
-            client: address(Door::Client),
-            zookeeper: address(Door::ZooKeeper),
-            peers: self.cluster.ids().into_iter().map(|id| net.listens(id, Door::Peer)).collect(),
+            client: address(Listener::Client),
+            zookeeper: address(Listener::ZooKeeper),
+            peers: self.cluster.ids().into_iter().map(|id| net.listens(id, Listener::Peer)).collect(),
             credential,
             lock,
         }
@@ -224,17 +224,17 @@ async fn back(
     context: &Context,
     honest: &Honest,
     pid: i32,
-    calm: &Calm,
+    calm: &CalmBaseline,
 ) -> Result<(Option<Duration>, Vec<String>), Failed> {
     let (began, mut failures) = (Instant::now(), Vec::new());
     loop {
-        let now = Calm { window: look(honest, LOOK).await, mib: rss_mib(pid)? };
+        let now = CalmBaseline { window: look(honest, LOOK).await, mib: rss_mib(pid)? };
         failures.extend(now.window.failures.iter().cloned());
         if calm.is_back(&now) {
             return Ok((Some(began.elapsed()), failures));
         }
         if began.elapsed() > RECOVERS_WITHIN {
-            context.story.say(format!("not back: {}", now.describe()));
+            context.log.say(format!("not back: {}", now.describe()));
             return Ok((None, failures));
         }
     }

@@ -7,7 +7,7 @@ use lockkeeper_bench::{Locks, Measured, Plan, Transport};
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::pulse::Pulse;
+use crate::disk_latency::DiskLatency;
 use crate::verdict::{Failed, Outcome, broken};
 
 /// Of each of the two measurements.
@@ -21,9 +21,9 @@ const SHORTEST_TIMER_US: u64 = 5_000;
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     let alone = measure(context, &cluster, 1).await?;
-    let sync_us = u64::try_from(pulse.end()?.median().as_micros()).unwrap_or(u64::MAX);
+    let sync_us = u64::try_from(disk_latency.end()?.median().as_micros()).unwrap_or(u64::MAX);
     let crowd = measure(context, &cluster, CROWD).await?;
     judge(&alone, &crowd, sync_us)
 }
@@ -39,7 +39,7 @@ async fn measure(context: &Context, cluster: &Cluster, clients: u32) -> Result<M
         transport: Transport::Http,
     };
     let measured = lockkeeper_bench::run(&plan).await.map_err(|error| Failed::CannotRun(error.to_string()))?;
-    context.story.say(format!(
+    context.log.say(format!(
         "{clients} clients, own locks: {:.0} cycles/s, acquire p50 {} us, {} errors",
         measured.cycles_per_second, measured.acquire.p50_us, measured.errors
     ));

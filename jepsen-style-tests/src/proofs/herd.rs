@@ -31,25 +31,25 @@ struct Waiter {
 }
 
 #[derive(Debug)]
-struct Granted {
+struct HerdGrant {
     waiter: usize,
     token: u64,
     sequence: u64,
     after_release: Option<Duration>,
 }
 
-enum Report {
-    Granted(Granted),
+enum WaiterReport {
+    Granted(HerdGrant),
     Failed(usize, Failure),
 }
 
 pub(super) async fn run(context: &Context) -> Outcome {
-    let story = &context.story;
+    let log = &context.log;
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let figures = all_released_in_turn(context, &cluster).await?;
-    story.say(format!("in turn: {figures}"));
+    log.say(format!("in turn: {figures}"));
     let deaths = some_die(context, &cluster).await?;
-    story.say(format!("with deaths: {deaths}"));
+    log.say(format!("with deaths: {deaths}"));
     cluster.agree(Duration::from_secs(20)).await?;
     Ok(format!("{figures}; {deaths}"))
 }
@@ -57,7 +57,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
 async fn all_released_in_turn(context: &Context, cluster: &Cluster) -> Outcome {
     let mut queue = Queue::fill(context, cluster, "herd").await?;
     let before = cluster.counter(NOTIFICATIONS).await?;
-    context.story.say("releasing one after the other");
+    context.log.say("releasing one after the other");
     let begun = Instant::now();
     queue.release_holder().await?;
     let mut handoffs = Vec::new();
@@ -86,7 +86,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
     let (quiet, rest) = order.split_at(DYING / 2);
     let amid = DYING - quiet.len();
     let before = cluster.counter(NOTIFICATIONS).await?;
-    context.story.say(format!("{} waiters die while the holder holds", quiet.len()));
+    context.log.say(format!("{} waiters die while the holder holds", quiet.len()));
     for waiter in quiet {
         queue.die(*waiter).await?;
     }
@@ -95,7 +95,7 @@ async fn some_die(context: &Context, cluster: &Cluster) -> Outcome {
     if woken_quiet > quiet.len() as f64 {
         return broken(format!("{woken_quiet} notifications for {} deaths in the queue", quiet.len()));
     }
-    context.story.say(format!("they woke {woken_quiet}; {amid} more die while the others are released in turn"));
+    context.log.say(format!("they woke {woken_quiet}; {amid} more die while the others are released in turn"));
     let mut dying = rest.iter().copied();
     queue.release_holder().await?;
     let mut granted = 0;
@@ -133,9 +133,9 @@ struct Queue {
     holder: (Api, String, u64),
     waiters: Vec<Waiter>,
     tasks: Vec<JoinHandle<()>>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<WaiterReport>,
     /// A report taken out of turn, by [`Self::look`].
-    pending: Option<Report>,
+    pending: Option<WaiterReport>,
     /// Sessions that the dying close.
     closing: JoinSet<Result<(), Failure>>,
     last_sequence: Option<u64>,
@@ -155,7 +155,7 @@ impl Queue {
             .await
             .map_err(setup)?
             .value;
-        context.story.say(format!("opening {WAITERS} sessions over {} nodes", apis.len()));
+        context.log.say(format!("opening {WAITERS} sessions over {} nodes", apis.len()));
         let opened = join_all((0..WAITERS).map(|number| {
             let (_, api) = apis[number % apis.len()].clone();
             async move {
@@ -182,7 +182,7 @@ impl Queue {
             released: None,
         };
         queue.wait_for_waiting(cluster, WAITERS as u64).await?;
-        context.story.say(format!("{WAITERS} wait for {lock}, one holds it"));
+        context.log.say(format!("{WAITERS} wait for {lock}, one holds it"));
         Ok(queue)
     }
 
@@ -194,10 +194,10 @@ impl Queue {
     }
 
     /// Takes the next grant, checks that it is in order and alone, and releases it.
-    async fn next(&mut self, turn: usize, of: usize) -> Result<Granted, Failed> {
+    async fn next(&mut self, turn: usize, of: usize) -> Result<HerdGrant, Failed> {
         let mut granted = match self.report().await {
-            Some(Report::Granted(granted)) => granted,
-            Some(Report::Failed(waiter, failure)) => return broken(format!("waiter {waiter}: {failure}")),
+            Some(WaiterReport::Granted(granted)) => granted,
+            Some(WaiterReport::Failed(waiter, failure)) => return broken(format!("waiter {waiter}: {failure}")),
             None => return broken(format!("no grant within 30 s after {turn} of {of}: a grant was lost")),
         };
         if self.dead.contains(&granted.waiter) {
@@ -209,7 +209,7 @@ impl Queue {
                 granted.sequence, granted.token, self.last_sequence, self.last_token
             ));
         }
-        if let Ok(Report::Granted(other)) = self.reports.try_recv() {
+        if let Ok(WaiterReport::Granted(other)) = self.reports.try_recv() {
             return broken(format!("waiters {} and {} were granted one release", granted.waiter, other.waiter));
         }
         granted.after_release = self.released.map(|released| released.elapsed());
@@ -229,7 +229,7 @@ impl Queue {
         task.abort();
         let _ = task.await;
         self.look();
-        if matches!(&self.pending, Some(Report::Granted(granted)) if granted.waiter == waiter) {
+        if matches!(&self.pending, Some(WaiterReport::Granted(granted)) if granted.waiter == waiter) {
             return Ok(());
         }
         if closes_its_session(waiter) {
@@ -271,7 +271,7 @@ impl Queue {
         }
     }
 
-    async fn report(&mut self) -> Option<Report> {
+    async fn report(&mut self) -> Option<WaiterReport> {
         match self.pending.take() {
             Some(report) => Some(report),
             None => tokio::time::timeout(Duration::from_secs(30), self.reports.recv()).await.ok().flatten(),
@@ -286,7 +286,7 @@ impl Queue {
                 return Ok(());
             }
             self.look();
-            if let Some(Report::Failed(waiter, failure)) = &self.pending {
+            if let Some(WaiterReport::Failed(waiter, failure)) = &self.pending {
                 return broken(format!("waiter {waiter}: {failure}"));
             }
             if begun.elapsed() > Duration::from_secs(60) {
@@ -316,16 +316,21 @@ fn wait_in_queue(
     number: usize,
     lock: &'static str,
     waiter: &Waiter,
-    reports: &mpsc::UnboundedSender<Report>,
+    reports: &mpsc::UnboundedSender<WaiterReport>,
 ) -> JoinHandle<()> {
     let (api, credential, reports) = (waiter.api.clone(), waiter.credential.clone(), reports.clone());
     tokio::spawn(async move {
         let report = match api.acquire(&credential, lock, &request(WAIT), WAIT + Duration::from_secs(10)).await {
             Ok(answer) => {
                 let sequence = sequence_of(&answer.value.path);
-                Report::Granted(Granted { waiter: number, token: answer.value.token, sequence, after_release: None })
+                WaiterReport::Granted(HerdGrant {
+                    waiter: number,
+                    token: answer.value.token,
+                    sequence,
+                    after_release: None,
+                })
             }
-            Err(failure) => Report::Failed(number, failure),
+            Err(failure) => WaiterReport::Failed(number, failure),
         };
         let _ = reports.send(report);
     })

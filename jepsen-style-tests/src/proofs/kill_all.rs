@@ -23,7 +23,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
 use crate::http::{Api, Failure};
-use crate::tokens::{self, Grant};
+use crate::tokens::{self, TokenGrant};
 use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 20;
@@ -44,15 +44,15 @@ struct Written {
 }
 
 #[derive(Default)]
-struct Seen {
+struct RoundObservations {
     written: Mutex<Vec<Written>>,
-    grants: Mutex<Vec<Grant>>,
+    grants: Mutex<Vec<TokenGrant>>,
     unknown: Mutex<u64>,
     surprise: Mutex<Option<String>>,
     stop: AtomicBool,
 }
 
-impl Seen {
+impl RoundObservations {
     fn surprised(&self, what: String) {
         lock(&self.surprise).get_or_insert(what);
     }
@@ -82,14 +82,14 @@ pub(super) async fn run(context: &Context) -> Outcome {
 }
 
 /// What became of what was acknowledged.
-pub(super) enum Kept {
+pub(super) enum Durability {
     /// All of it is there: figures, and the rounds in which a disk lost something that was not synced.
     Whole { figures: String, rounds_with_losses: u32 },
     /// This is not.
     Not(String),
 }
 
-impl Kept {
+impl Durability {
     /// The figures, and in how many rounds a disk lost something.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ pub(super) async fn many_rounds(
     rounds: u32,
     power_cut: Option<Loss>,
     chance: u64,
-) -> Result<Kept, Failed> {
+) -> Result<Durability, Failed> {
     let mut random = context.random(chance);
     let mut all = Totals::default();
     let mut rounds_with_losses = 0;
@@ -118,7 +118,7 @@ pub(super) async fn many_rounds(
     for round in 1..=rounds {
         let (seen, blow) = match one_round(cluster, round, &sessions, &mut random, power_cut).await? {
             Round::Ended(seen, blow) => (seen, blow),
-            Round::VotesForgotten(what) => return Ok(Kept::Not(format!("round {round}: {what}"))),
+            Round::VotesForgotten(what) => return Ok(Durability::Not(format!("round {round}: {what}"))),
         };
         rounds_with_losses += u32::from(blow.lost_something);
         if let Some(surprise) = lock(&seen.surprise).take() {
@@ -132,9 +132,9 @@ pub(super) async fn many_rounds(
             None => all.names_are_there(cluster).await?.or(tokens::check(&all.grants).err()),
         };
         if let Some(what) = gone {
-            return Ok(Kept::Not(format!("round {round}: {what}")));
+            return Ok(Durability::Not(format!("round {round}: {what}")));
         }
-        context.story.say(format!(
+        context.log.say(format!(
             "round {round} of {rounds}: {}; {} acknowledged writes are there, {} unknown, {} grants rising, replicas agree at \
              zxid {zxid}",
             blow.told,
@@ -149,18 +149,18 @@ pub(super) async fn many_rounds(
         all.unknown,
         all.grants.len()
     );
-    Ok(Kept::Whole { figures, rounds_with_losses })
+    Ok(Durability::Whole { figures, rounds_with_losses })
 }
 
 #[derive(Default)]
 struct Totals {
     names: BTreeSet<String>,
-    grants: Vec<Grant>,
+    grants: Vec<TokenGrant>,
     unknown: u64,
 }
 
 impl Totals {
-    fn take(&mut self, seen: &Seen, written: &[Written]) {
+    fn take(&mut self, seen: &RoundObservations, written: &[Written]) {
         self.names.extend(written.iter().map(|written| written.path.clone()));
         self.grants.append(&mut lock(&seen.grants));
         self.unknown += *lock(&seen.unknown);
@@ -198,7 +198,7 @@ async fn create_parent(cluster: &Cluster, path: &str) -> Result<(), Failed> {
 }
 
 enum Round {
-    Ended(Arc<Seen>, Blow),
+    Ended(Arc<RoundObservations>, Blow),
     VotesForgotten(String),
 }
 
@@ -218,7 +218,7 @@ async fn one_round(
 ) -> Result<Round, Failed> {
     let parent = format!("/kill-all/round-{round}");
     create_parent(cluster, &parent).await?;
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(RoundObservations::default());
     let apis = cluster.apis();
     let mut workers = Vec::new();
     for (number, credential) in (0..).zip(sessions) {
@@ -305,7 +305,7 @@ async fn fail_power(
     Ok(())
 }
 
-async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<Seen>) {
+async fn create_forever(api: Api, parent: String, worker: u64, credential: String, seen: Arc<RoundObservations>) {
     let owner = crate::http::session_id(&credential).parse::<u64>().ok();
     for number in 0u64.. {
         if seen.stopped() {
@@ -328,7 +328,7 @@ async fn create_forever(api: Api, parent: String, worker: u64, credential: Strin
     }
 }
 
-async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen>) {
+async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<RoundObservations>) {
     while !seen.stopped() {
         // The same request id until its fate is known: a retry must find its own place again.
         let body = Acquire { wait_ms: 2_000, request_id: Some(Uuid::new_v4()), ..Acquire::default() };
@@ -348,7 +348,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen
         let Some((token, granted)) = token else { continue };
         // Held for a while: of holders that hold for no time, no two could be seen to overlap.
         tokio::time::sleep(HOLD).await;
-        let grant = Grant { lock: name.clone(), token, asked, granted, released: Some(Instant::now()) };
+        let grant = TokenGrant { lock: name.clone(), token, asked, granted, released: Some(Instant::now()) };
         lock(&seen.grants).push(grant);
         loop {
             match api.release(&credential, &name, token).await {
@@ -364,7 +364,7 @@ async fn lock_forever(api: Api, name: String, credential: String, seen: Arc<Seen
     }
 }
 
-async fn pause_after(seen: &Seen, doing: &str, failure: &Failure) {
+async fn pause_after(seen: &RoundObservations, doing: &str, failure: &Failure) {
     seen.failed(doing, failure);
     tokio::time::sleep(Duration::from_millis(20)).await;
 }

@@ -51,7 +51,7 @@ pub(super) async fn kill_one(
     kills.nodes += 1;
     kills.leaders += u32::from(victim == leader);
     let role = if victim == leader { "the leader" } else { "a follower" };
-    context.story.say(format!("node {victim}, {role} of term {term}, is killed, and started again after {DOWN_FOR:?}"));
+    context.log.say(format!("node {victim}, {role} of term {term}, is killed, and started again after {DOWN_FOR:?}"));
     tokio::time::sleep(DOWN_FOR).await;
     cluster.spawn(victim)?;
     cluster.ready(victim).await?;

@@ -12,11 +12,11 @@ use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
 use super::Context;
-use super::pair::{Asked, PATIENCE, Pair, granted};
+use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted};
 use crate::cluster::{Cluster, Options};
-use crate::net::proxy::ProxyNet;
-use crate::net::{LinkFault, Place};
-use crate::record::{Record, What};
+use crate::net::proxy_net::ProxyNet;
+use crate::net::{Endpoint, LinkFault};
+use crate::record::{Record, WorkerEvent};
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -65,9 +65,10 @@ async fn one_round(
     phase: Duration,
 ) -> Result<Duration, Failed> {
     let name = format!("round-{round}");
-    let asked = Asked { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
-    let Pair { mut holder, mut waiter, .. } = asked.start(context, cluster).await?;
-    let sure = |records: &[Record]| records.iter().filter(|record| matches!(record.what, What::Sure { .. })).count();
+    let asked = PairOptions { family: "late-answers", name: &name, ttl_ms: TTL_MS, words: "", holder_at: Some(node) };
+    let HolderAndWaiter { mut holder, mut waiter, .. } = asked.start(context, cluster).await?;
+    let sure =
+        |records: &[Record]| records.iter().filter(|record| matches!(record.what, WorkerEvent::Sure { .. })).count();
     cluster.net().set_answers(node, LinkFault::Slow { delay: LATE, jitter: Duration::ZERO, bytes_per_s: 0 }).await?;
     // What was on its way before does not count.
     tokio::time::sleep(LATE).await;
@@ -83,7 +84,7 @@ async fn one_round(
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(phase).await;
-    cluster.net().set(Place::Clients, node, LinkFault::Cut).await?;
+    cluster.net().set(Endpoint::Clients, node, LinkFault::Cut).await?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let lost_us = holder.told("that its lock is lost", PATIENCE, lost).await?;
     cluster.net().heal().await?;
@@ -96,11 +97,11 @@ async fn one_round(
     }
     let lead = Duration::from_micros(granted_us - lost_us);
     context
-        .story
+        .log
         .say(format!("round {round}: the holder at node {node} was told {} before the next grant", millis(lead)));
     Ok(lead)
 }
 
 fn lost(record: &Record) -> Option<u64> {
-    matches!(record.what, What::Lost { .. }).then_some(record.at_us)
+    matches!(record.what, WorkerEvent::Lost { .. }).then_some(record.at_us)
 }

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::locks::Request;
 use nix::sys::signal::Signal;
 
-use super::pair::{Asked, PATIENCE, Pair, granted, sure_until_ms};
+use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted, sure_until_ms};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
+use crate::disk_latency::DiskLatency;
 use crate::judge::timing::in_time;
 use crate::ledger::Ledger;
-use crate::pulse::Pulse;
-use crate::record::{Record, What, boot_us, wall_ms};
+use crate::record::{Record, WorkerEvent, boot_us, wall_ms};
 use crate::verdict::{Failed, Outcome, broken};
 
 pub(super) const ROUNDS: u32 = 4;
@@ -61,8 +61,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     ))
 }
 
-async fn pair(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<Pair, Failed> {
-    let asked = Asked { family: "lock-delay", name, ttl_ms: TTL_MS, words, holder_at: None };
+async fn pair(context: &Context, cluster: &Cluster, name: &str, words: &str) -> Result<HolderAndWaiter, Failed> {
+    let asked = PairOptions { family: "lock-delay", name, ttl_ms: TTL_MS, words, holder_at: None };
     asked.start(context, cluster).await
 }
 
@@ -74,9 +74,9 @@ async fn killed(
     round: u32,
     amid: bool,
 ) -> Result<(u64, u64), Failed> {
-    let Pair { lock, mut holder, mut waiter, token } =
+    let HolderAndWaiter { lock, mut holder, mut waiter, token } =
         pair(context, cluster, &format!("killed-{round}"), &format!(" --delay-ms {DELAY_MS}")).await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     holder.kill().await?;
     let sure_ms = sure_until_ms(&holder)?;
     let place = delayed_place(cluster, &lock).await?;
@@ -86,7 +86,7 @@ async fn killed(
     if amid {
         let (leader, term) = cluster.leader().await?;
         cluster.kill(leader).await?;
-        context.story.say(format!("node {leader}, the leader of term {term}, is killed during the delay"));
+        context.log.say(format!("node {leader}, the leader of term {term}, is killed during the delay"));
         cluster.spawn(leader)?;
     }
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
@@ -96,7 +96,7 @@ async fn killed(
     // An election takes the disk too.
     let (from_us, grace) =
         if amid { (kept_us, GRACE_AMID_MS) } else { (until_ms.saturating_sub(to_wall) * 1_000, GRACE_MS) };
-    let busy = pulse.end()?.ms_within(from_us, granted_us);
+    let busy = disk_latency.end()?.ms_within(from_us, granted_us);
     in_time(&what, granted_ms, sure_ms + DELAY_MS, u64::MAX).map_err(Failed::Broken)?;
     in_time(&what, granted_ms + to_wall, until_ms, until_ms + grace + busy).map_err(Failed::Broken)?;
     // One transaction took the dead holder's request and put the kept place there.
@@ -109,7 +109,7 @@ async fn killed(
     waiter.finish(PATIENCE).await?;
     cluster.all_ready().await?;
     let (late, after_sure) = (granted_ms + to_wall - until_ms, granted_ms - sure_ms);
-    context.story.say(format!(
+    context.log.say(format!(
         "round {round}: granted {late} ms after the end of the delay on the replicated clock, {after_sure} ms after the holder's keeper was \
          last sure (delay {DELAY_MS} ms); the disk was busy for {busy} ms"
     ));
@@ -150,13 +150,13 @@ async fn still_kept(cluster: &Cluster, lock: &str, token: u64, place: &Request) 
 /// The same without a delay: the judge of `killed` must find it early. Gives by how much, and for how long the disk was
 /// busy.
 async fn control(context: &Context, cluster: &Cluster) -> Result<(u64, u64), Failed> {
-    let Pair { mut holder, mut waiter, .. } = pair(context, cluster, "control", "").await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let HolderAndWaiter { mut holder, mut waiter, .. } = pair(context, cluster, "control", "").await?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     holder.kill().await?;
     let sure_ms = sure_until_ms(&holder)?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let granted_ms = granted_us / 1_000;
-    let busy = pulse.end()?.ms_within(sure_ms * 1_000, granted_us);
+    let busy = disk_latency.end()?.ms_within(sure_ms * 1_000, granted_us);
     in_time("the grant to the next, without a delay", granted_ms, sure_ms, sure_ms + EXPIRY_MS + busy)
         .map_err(Failed::Broken)?;
     if in_time("control", granted_ms, sure_ms + DELAY_MS, u64::MAX).is_ok() {
@@ -172,14 +172,14 @@ async fn control(context: &Context, cluster: &Cluster) -> Result<(u64, u64), Fai
 /// them the disk was busy.
 async fn let_go(context: &Context, cluster: &Cluster, how: &str) -> Result<(u64, u64), Failed> {
     let words = format!(" --delay-ms {DELAY_MS} --let-go {how}");
-    let Pair { mut holder, mut waiter, .. } = pair(context, cluster, how, &words).await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let HolderAndWaiter { mut holder, mut waiter, .. } = pair(context, cluster, how, &words).await?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     holder.signal(Signal::SIGUSR1);
-    let letting = |record: &Record| matches!(record.what, What::Letting { .. }).then_some(record.at_us);
+    let letting = |record: &Record| matches!(record.what, WorkerEvent::Letting { .. }).then_some(record.at_us);
     let letting_us = holder.told("that it lets go", PATIENCE, letting).await?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;
     let (from, at) = (letting_us / 1_000, granted_us / 1_000);
-    let busy = pulse.end()?.ms_within(letting_us, granted_us);
+    let busy = disk_latency.end()?.ms_within(letting_us, granted_us);
     in_time(&format!("after {how}: the grant to the next"), at, from, from + AT_ONCE_MS + busy)
         .map_err(Failed::Broken)?;
     waiter.signal(Signal::SIGUSR1);

@@ -5,7 +5,7 @@
 //! sync out: there acknowledged writes must be seen to be lost, or this shows nothing.
 
 use super::Context;
-use super::kill_all::{self, Kept};
+use super::kill_all::{self, Durability};
 use crate::cluster::{Cluster, Options};
 use crate::disk::{self, Loss};
 use crate::verdict::{Failed, Outcome, broken};
@@ -43,7 +43,7 @@ fn traced() -> Options {
 /// goes wrong too: a node finds what it wrote at its start missing and refuses, a session is gone. None of that is what is looked for, and
 /// then a fresh cluster is tried.
 async fn control(context: &Context) -> Result<String, Failed> {
-    context.story.say("the same with sled's bare flush (test-only switch): acknowledged writes must be lost");
+    context.log.say("the same with sled's bare flush (test-only switch): acknowledged writes must be lost");
     for number in 1..=CONTROL_TRIES {
         let mut options = traced();
         options.environment.push(("LOCKKEEPER_TESTING__FLUSH_ONLY".into(), "true".into()));
@@ -51,14 +51,14 @@ async fn control(context: &Context) -> Result<String, Failed> {
         let mut cluster = Cluster::start(&context.binary, &dir, options).await?;
         let chance = 1 + u64::from(number);
         match kill_all::many_rounds(context, &mut cluster, CONTROL_ROUNDS, Some(Loss::Latest), chance).await {
-            Ok(Kept::Not(what)) => {
-                context.story.say(format!("caught: {what}"));
+            Ok(Durability::Not(what)) => {
+                context.log.say(format!("caught: {what}"));
                 return Ok(format!("this was seen (cluster {number}): {what}"));
             }
-            Ok(Kept::Whole { .. }) => {
-                context.story.say(format!("cluster {number}: nothing that was acknowledged is gone"))
+            Ok(Durability::Whole { .. }) => {
+                context.log.say(format!("cluster {number}: nothing that was acknowledged is gone"))
             }
-            Err(failed) => context.story.say(format!("cluster {number}: not what is looked for: {failed}")),
+            Err(failed) => context.log.say(format!("cluster {number}: not what is looked for: {failed}")),
         }
     }
     broken(format!("nothing was seen to be lost in {CONTROL_TRIES} clusters without a sync: this proof sees no losses"))

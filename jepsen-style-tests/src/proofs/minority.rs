@@ -19,7 +19,7 @@ use super::Context;
 use crate::cluster::{Cluster, Options};
 use crate::http::{Api, Failure};
 use crate::net::LinkFault;
-use crate::net::proxy::ProxyNet;
+use crate::net::proxy_net::ProxyNet;
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 
@@ -90,7 +90,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
 
     cluster.set_links_of(leader, state).await?;
     let cut = Instant::now();
-    context.story.say(format!("round {round}: node {leader} leads term {term} and is cut off now ({state:?})"));
+    context.log.say(format!("round {round}: node {leader} leads term {term} and is cut off now ({state:?})"));
     let granted = waiter.await.map_err(std::io::Error::other)??;
     acknowledged_of_each_kind(&there, cut).await?;
     tokio::time::sleep(CUT_FOR.saturating_sub(cut.elapsed())).await;
@@ -107,7 +107,7 @@ async fn one_round(context: &Context, cluster: &mut Cluster, round: u32, state: 
     cluster.all_ready().await?;
     let (zxid, _) = cluster.agree(Duration::from_secs(30)).await?;
     all_there(cluster, &[&here, &there]).await?;
-    context.story.say(format!(
+    context.log.say(format!(
         "  {refused} attempts at the cut-off node, none acknowledged; the others acknowledged after {}; holder told {} before the grant; \
          healed, all agree at zxid {zxid}",
         millis(resumed_after),

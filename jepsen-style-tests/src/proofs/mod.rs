@@ -34,7 +34,7 @@ use std::time::Duration;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use crate::story::Story;
+use crate::log::RunLog;
 use crate::verdict::Outcome;
 
 /// What a proof is given.
@@ -44,7 +44,7 @@ pub struct Context {
     /// Where evidence, data and logs go.
     pub dir: PathBuf,
     /// Says what happens.
-    pub story: Story,
+    pub log: RunLog,
     /// Where all chance comes from.
     pub seed: u64,
     /// Rounds, where the proof has them and somebody chose.

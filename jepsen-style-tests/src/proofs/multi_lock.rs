@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use lockkeeper_api::nodes::Create;
-use lockkeeper_checkers::lives::{Event, Life, lives};
+use lockkeeper_checkers::lives::{Life, NodeEvent, lives};
 use lockkeeper_checkers::replay::{inside, replay, token_of};
 
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
+use crate::disk_latency::{DiskLatency, Syncs};
 use crate::judge::grants;
 use crate::ledger::{self, Ledger};
-use crate::pulse::{Pulse, Syncs};
-use crate::record::{Record, What, boot_us};
+use crate::record::{Record, WorkerEvent, boot_us};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, Outcome, broken};
 use crate::workers::Worker;
@@ -45,9 +45,9 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let parent = cluster.api(1).create(INSIDE, &Create::default(), None).await;
     parent.map_err(|failure| Failed::Broken(format!("with no fault about: {failure}")))?;
     let ledger = Ledger::open(&cluster).await?;
-    let pulse = Pulse::begin(&context.dir)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     let mut workers = start_workers(context, &cluster, seconds)?;
-    let first_grant = |record: &Record| matches!(record.what, What::Granted { .. }).then_some(record.at_us);
+    let first_grant = |record: &Record| matches!(record.what, WorkerEvent::Granted { .. }).then_some(record.at_us);
     let mut from_us = u64::MAX;
     for worker in &mut workers {
         from_us = from_us.min(worker.told("its first grant", Duration::from_secs(20), first_grant).await?);
@@ -57,8 +57,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     all_granted(&victim, CLIENTS[CLIENTS.len() - 1]).await?;
     victim.kill().await?;
     let killed_us = boot_us();
-    context.story.say(format!("process {} is killed with its {} clients", victim.name(), CLIENTS[CLIENTS.len() - 1]));
-    let mut told = grants::Told::default();
+    context.log.say(format!("process {} is killed with its {} clients", victim.name(), CLIENTS[CLIENTS.len() - 1]));
+    let mut told = grants::GrantHistory::default();
     told.take(victim.name(), &victim.records()?);
     let mut to_us = u64::MAX;
     for worker in &mut workers {
@@ -66,7 +66,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
         // The first to end does so because its time is over.
         to_us = to_us.min(from_us + seconds * 1_000_000 - 500_000);
     }
-    let disk = pulse.end()?;
+    let disk = disk_latency.end()?;
     // What the killed process held or waited for goes with its session; until then the log is not at its end.
     let locks: Vec<String> = (0..LOCKS).map(|number| format!("{PREFIX}-{number}")).collect();
     queues::empty(&cluster, &locks, TTL + GRACE).await?;
@@ -77,7 +77,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let events = ledger.close(&cluster).await?;
     cluster.agree(Duration::from_secs(20)).await?;
     for failure in &told.failures {
-        context.story.note(failure);
+        context.log.note(failure);
     }
     if let Some(failure) = told.failures.first() {
         return broken(format!("{} calls failed though no node did, the first: {failure}", told.failures.len()));
@@ -91,7 +91,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
 async fn all_granted(worker: &Worker, clients: u32) -> Result<(), Failed> {
     let begun = Instant::now();
     loop {
-        let granted = |record: Record| matches!(record.what, What::Granted { .. }).then_some(record.client);
+        let granted = |record: Record| matches!(record.what, WorkerEvent::Granted { .. }).then_some(record.client);
         let seen: BTreeSet<u32> = worker.records()?.into_iter().filter_map(granted).collect();
         if seen.len() == clients as usize {
             return Ok(());
@@ -120,7 +120,7 @@ fn start_workers(context: &Context, cluster: &Cluster, seconds: u64) -> Result<V
     CLIENTS.iter().enumerate().map(start).collect()
 }
 
-fn judge_log(told: &grants::Told, events: &BTreeSet<Event>) -> Result<String, Failed> {
+fn judge_log(told: &grants::GrantHistory, events: &BTreeSet<NodeEvent>) -> Result<String, Failed> {
     let mut queues = BTreeMap::new();
     for number in 0..LOCKS {
         let lock = format!("{PREFIX}-{number}");
@@ -156,7 +156,7 @@ fn judge_log(told: &grants::Told, events: &BTreeSet<Event>) -> Result<String, Fa
     ))
 }
 
-fn judge_progress(told: &grants::Told, from_us: u64, to_us: u64, killed_us: u64, disk: &Syncs) -> Outcome {
+fn judge_progress(told: &grants::GrantHistory, from_us: u64, to_us: u64, killed_us: u64, disk: &Syncs) -> Outcome {
     let mut each: BTreeMap<&str, usize> = BTreeMap::new();
     for grant in &told.grants {
         *each.entry(&grant.who).or_default() += 1;

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use lockkeeper_checkers::lives::Life;
 use lockkeeper_checkers::replay::replay;
 
-use self::contenders::{Contenders, Libraries, TTL, Task};
-use self::counter::{Counter, Entry, Kind, What};
+use self::contenders::{ContenderTask, Contenders, Libraries, TTL};
+use self::counter::{ContenderAct, ContenderKind, Counter, CounterEntry};
 use super::{Context, queues};
 use crate::cluster::{Cluster, Options};
 use crate::judge::grants;
@@ -46,13 +46,13 @@ const STANDSTILL: Duration = Duration::from_secs(30);
 
 pub(super) async fn run(context: &Context) -> Outcome {
     let libraries = Libraries::install(&context.dir).await?;
-    context.story.say(format!("{}; {EACH} contenders of each and {EACH} native", libraries.versions()));
+    context.log.say(format!("{}; {EACH} contenders of each and {EACH} native", libraries.versions()));
     let mut cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let ledger = Ledger::open(&cluster).await?;
     let counter = Counter::start(INCREMENTS, context.seed).await?;
-    let task = Task { lock: LOCK, each: EACH, hold: HOLD, kazoo_names: "curator" };
-    let mut contenders = Contenders::start(&libraries, &cluster, &context.dir, &counter, &task, &Kind::ALL)?;
-    begin(&counter, &mut contenders, EACH as usize * Kind::ALL.len()).await?;
+    let task = ContenderTask { lock: LOCK, each: EACH, hold: HOLD, kazoo_names: "curator" };
+    let mut contenders = Contenders::start(&libraries, &cluster, &context.dir, &counter, &task, &ContenderKind::ALL)?;
+    begin(&counter, &mut contenders, EACH as usize * ContenderKind::ALL.len()).await?;
     let begun = Instant::now();
     increments(&counter, &mut contenders, INCREMENTS / 2).await?;
     let killed_after = kill_the_leader(context, &mut cluster, &counter).await?;
@@ -67,7 +67,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let (log, value) = counter.log();
     note(context, &log);
     let judged = judge_queue(&log, value, &ledger::requests(&events, LOCK)?, &seen_us)?;
-    context.story.say(format!("{judged}; {:.1} s", took.as_secs_f64()));
+    context.log.say(format!("{judged}; {:.1} s", took.as_secs_f64()));
     drop(cluster);
     let harm = control(context, &libraries).await?;
     Ok(format!(
@@ -116,22 +116,27 @@ async fn kill_the_leader(context: &Context, cluster: &mut Cluster, counter: &Cou
     let (leader, term) = cluster.leader().await?;
     cluster.kill(leader).await?;
     let after = counter.taken();
-    context.story.say(format!("node {leader}, the leader of term {term}, is killed after {after} increments"));
+    context.log.say(format!("node {leader}, the leader of term {term}, is killed after {after} increments"));
     tokio::time::sleep(DOWN_FOR).await;
     cluster.spawn(leader)?;
     cluster.ready(leader).await?;
-    context.story.say(format!("node {leader} is back after {} increments", counter.taken()));
+    context.log.say(format!("node {leader} is back after {} increments", counter.taken()));
     Ok(after)
 }
 
 /// The counter's log, as evidence.
-fn note(context: &Context, log: &[Entry]) {
+fn note(context: &Context, log: &[CounterEntry]) {
     for entry in log {
-        context.story.note(format!("{} {} {:?}", entry.at_us, entry.who, entry.what));
+        context.log.note(format!("{} {} {:?}", entry.at_us, entry.who, entry.what));
     }
 }
 
-fn judge_queue(log: &[Entry], value: u64, requests: &[Life], seen_us: &BTreeMap<u64, u64>) -> Result<String, Failed> {
+fn judge_queue(
+    log: &[CounterEntry],
+    value: u64,
+    requests: &[Life],
+    seen_us: &BTreeMap<u64, u64>,
+) -> Result<String, Failed> {
     let by_kind = judge::increments(log, value).map_err(Failed::Broken)?;
     judge::shares(&by_kind).map_err(Failed::Broken)?;
     let refused = judge::refusals(log, requests, seen_us).map_err(Failed::Broken)?;
@@ -146,9 +151,11 @@ fn judge_queue(log: &[Entry], value: u64, requests: &[Life], seen_us: &BTreeMap<
     if suspended == 0 {
         return Err(Failed::CannotRun("no contender had its connection at the leader: the kill met nobody".into()));
     }
-    let count = |wanted: fn(&What) -> bool| log.iter().filter(|entry| wanted(&entry.what)).count();
-    let (lost, failed) =
-        (count(|what| matches!(what, What::Lost { .. })), count(|what| matches!(what, What::Failed { .. })));
+    let count = |wanted: fn(&ContenderAct) -> bool| log.iter().filter(|entry| wanted(&entry.what)).count();
+    let (lost, failed) = (
+        count(|what| matches!(what, ContenderAct::Lost { .. })),
+        count(|what| matches!(what, ContenderAct::Failed { .. })),
+    );
     let waits: Vec<Duration> =
         granted.iter().map(|grant| Duration::from_micros(grant.granted_us - grant.asked_us)).collect();
     let waits = Summary::of(&waits).map_or_else(String::new, |waits| waits.to_string());
@@ -172,8 +179,8 @@ async fn control(context: &Context, libraries: &Libraries) -> Result<judge::Harm
     let options = Options { environment, ..Options::default() };
     let cluster = Cluster::start(&context.binary, &context.dir.join("control"), options).await?;
     let counter = Counter::start(CONTROL_INCREMENTS, context.seed).await?;
-    let task = Task { lock: CONTROL_LOCK, each: EACH, hold: CONTROL_HOLD, kazoo_names: "own" };
-    let kinds = [Kind::Kazoo, Kind::Curator];
+    let task = ContenderTask { lock: CONTROL_LOCK, each: EACH, hold: CONTROL_HOLD, kazoo_names: "own" };
+    let kinds = [ContenderKind::Kazoo, ContenderKind::Curator];
     let mut contenders = Contenders::start(libraries, &cluster, &context.dir, &counter, &task, &kinds)?;
     begin(&counter, &mut contenders, EACH as usize * kinds.len()).await?;
     increments(&counter, &mut contenders, CONTROL_INCREMENTS).await?;
@@ -184,7 +191,7 @@ async fn control(context: &Context, libraries: &Libraries) -> Result<judge::Harm
     let caught = judge::increments(&log, value);
     match caught {
         Err(what) if harm.lost_updates > 0 => {
-            context.story.say(format!("the control, kazoo with its own node names beside Curator: {what}"));
+            context.log.say(format!("the control, kazoo with its own node names beside Curator: {what}"));
             Ok(harm)
         }
         _ => broken(format!("the control shows no lost update ({harm:?}): this proof would not see one")),

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::Context;
 use crate::cluster::Cluster;
-use crate::net::{Door, Place};
-use crate::record::{Record, What};
+use crate::net::{Endpoint, Listener};
+use crate::record::{Record, WorkerEvent};
 use crate::verdict::{Failed, broken};
 use crate::workers::Worker;
 
@@ -13,7 +13,7 @@ use crate::workers::Worker;
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A holder and the one behind it.
-pub(super) struct Pair {
+pub(super) struct HolderAndWaiter {
     pub(super) lock: String,
     pub(super) holder: Worker,
     pub(super) waiter: Worker,
@@ -22,7 +22,7 @@ pub(super) struct Pair {
 }
 
 /// What is asked for.
-pub(super) struct Asked<'a> {
+pub(super) struct PairOptions<'a> {
     /// The proof's locks.
     pub(super) family: &'a str,
     /// The lock, and who the two are.
@@ -35,9 +35,9 @@ pub(super) struct Asked<'a> {
     pub(super) holder_at: Option<u64>,
 }
 
-impl Asked<'_> {
+impl PairOptions<'_> {
     /// Starts both, and waits until the one stands behind the other.
-    pub(super) async fn start(&self, context: &Context, cluster: &Cluster) -> Result<Pair, Failed> {
+    pub(super) async fn start(&self, context: &Context, cluster: &Cluster) -> Result<HolderAndWaiter, Failed> {
         let Self { family, name, .. } = self;
         let lock = format!("{family}/{name}");
         let start = |role: &str, ttl_ms: u64, endpoints: &[String], words: &str| {
@@ -53,7 +53,7 @@ impl Asked<'_> {
         loop {
             let view = cluster.api(1).lock(&lock).await.map_err(|failure| Failed::Broken(failure.to_string()))?.value;
             if view.waiting == 1 {
-                return Ok(Pair { lock, holder, waiter, token });
+                return Ok(HolderAndWaiter { lock, holder, waiter, token });
             }
             if begun.elapsed() > PATIENCE {
                 return broken(format!("the waiter does not stand in the queue: {view:?}"));
@@ -65,7 +65,7 @@ impl Asked<'_> {
     fn endpoints(&self, cluster: &Cluster) -> (Vec<String>, Vec<String>) {
         let Some(node) = self.holder_at else { return (cluster.endpoints(), cluster.endpoints()) };
         // The way that faults lie on.
-        let way_to = |id| format!("http://{}", cluster.net().address(Place::Clients, id, Door::Client));
+        let way_to = |id| format!("http://{}", cluster.net().address(Endpoint::Clients, id, Listener::Client));
         let others = cluster.ids().into_iter().filter(|id| *id != node);
         (vec![way_to(node)], others.map(way_to).collect())
     }
@@ -73,7 +73,7 @@ impl Asked<'_> {
 
 pub(super) fn granted(record: &Record) -> Option<(u64, u64)> {
     match record.what {
-        What::Granted { token, .. } => Some((token, record.at_us)),
+        WorkerEvent::Granted { token, .. } => Some((token, record.at_us)),
         _ => None,
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn granted(record: &Record) -> Option<(u64, u64)> {
 /// Until when the holder was sure of its session, on the boot clock, by what it has told so far.
 pub(super) fn sure_until_ms(holder: &Worker) -> Result<u64, Failed> {
     let sure = holder.records()?.into_iter().filter_map(|record| match record.what {
-        What::Sure { until_ms } => Some(until_ms),
+        WorkerEvent::Sure { until_ms } => Some(until_ms),
         _ => None,
     });
     sure.max().ok_or_else(|| Failed::Broken("the holder was never sure of its session".into()))

@@ -12,11 +12,11 @@ use nix::sys::signal::Signal;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::judge::pauses::{Expected, Pause, shows};
+use crate::disk_latency::DiskLatency;
+use crate::judge::pauses::{ExpectedProtection, PauseTrial, shows};
 use crate::judge::timing::in_time;
 use crate::postgres::{self, Postgres};
-use crate::pulse::Pulse;
-use crate::record::{What, boot_us};
+use crate::record::{WorkerEvent, boot_us};
 use crate::verdict::{Failed, Outcome, broken};
 use crate::work::Store;
 use crate::workers::Worker;
@@ -31,35 +31,35 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How much later than its session's end the lock may go to the other, not counting while the disk is busy.
 const GRACE_MS: u64 = 2_000;
 
-struct Way {
+struct Protection {
     name: &'static str,
     /// In odd rounds and in even ones.
     holder: [&'static [&'static str]; 2],
     rival: &'static [&'static str],
-    expected: Expected,
+    expected: ExpectedProtection,
 }
 
-const WAYS: [Way; 3] = [
-    Way {
+const WAYS: [Protection; 3] = [
+    Protection {
         name: "guard and fence",
         holder: [
             &["--look", "ask", "--stop", "before-look", "--fence"],
             &["--look", "run", "--stop", "before-look", "--fence"],
         ],
         rival: &["--fence"],
-        expected: Expected::Stopped,
+        expected: ExpectedProtection::Stopped,
     },
-    Way {
+    Protection {
         name: "paused after the look",
         holder: [&["--look", "ask", "--stop", "after-look", "--fence"]; 2],
         rival: &["--fence"],
-        expected: Expected::Refused,
+        expected: ExpectedProtection::Refused,
     },
-    Way {
+    Protection {
         name: "neither guard nor fence",
         holder: [&["--look", "no", "--stop", "before-look"]; 2],
         rival: &["--look", "no"],
-        expected: Expected::Corrupted,
+        expected: ExpectedProtection::Corrupted,
     },
 ];
 
@@ -68,7 +68,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let cluster = Cluster::start(&context.binary, &context.dir, Options::default()).await?;
     let (store, server) = a_store(context).await?;
     let which = if server.is_some() { "PostgreSQL" } else { "a file (PostgreSQL is not installed)" };
-    context.story.say(format!("the store is {which}; sessions of {TTL_MS} ms; {rounds} pauses each way"));
+    context.log.say(format!("the store is {which}; sessions of {TTL_MS} ms; {rounds} pauses each way"));
     let (mut rows, mut busiest) = (Vec::new(), 0);
     for way in &WAYS {
         let mut pauses = Vec::new();
@@ -82,13 +82,13 @@ pub(super) async fn run(context: &Context) -> Outcome {
         rows.push((way.name, pauses));
     }
     context
-        .story
+        .log
         .say("                         pauses  told before writing  sent late  stale taken  increments  in the number");
     for (name, pauses) in &rows {
-        context.story.say(row(name, pauses));
+        context.log.say(row(name, pauses));
     }
     let stale = |at: usize| rows[at].1.iter().map(|pause| pause.stale_taken).sum::<u64>();
-    let lost: i64 = rows[2].1.iter().map(Pause::lost_updates).sum();
+    let lost: i64 = rows[2].1.iter().map(PauseTrial::lost_updates).sum();
     Ok(format!(
         "{which}: {rounds} pauses longer than the {TTL_MS} ms session: the guard said lost before every write; {rounds} late writes \
          sent past the guard, {} taken; without the checks {} stale writes taken and {lost} updates lost; the disk \
@@ -98,8 +98,8 @@ pub(super) async fn run(context: &Context) -> Outcome {
     ))
 }
 
-fn row(name: &str, pauses: &[Pause]) -> String {
-    let count = |what: fn(&Pause) -> bool| pauses.iter().filter(|pause| what(pause)).count();
+fn row(name: &str, pauses: &[PauseTrial]) -> String {
+    let count = |what: fn(&PauseTrial) -> bool| pauses.iter().filter(|pause| what(pause)).count();
     let (told, late) = (count(|pause| pause.told_before_writing), count(|pause| pause.wrote_late));
     let stale: u64 = pauses.iter().map(|pause| pause.stale_taken).sum();
     let increments: i64 = pauses.iter().map(|pause| pause.increments).sum();
@@ -122,10 +122,10 @@ async fn one_pause(
     context: &Context,
     cluster: &Cluster,
     store: &Store,
-    way: &Way,
+    way: &Protection,
     round: u32,
-) -> Result<(Pause, u64), Failed> {
-    let own = store.open(way.expected != Expected::Corrupted).await.map_err(Failed::CannotRun)?;
+) -> Result<(PauseTrial, u64), Failed> {
+    let own = store.open(way.expected != ExpectedProtection::Corrupted).await.map_err(Failed::CannotRun)?;
     own.reset().await.map_err(Failed::CannotRun)?;
     let lock = format!("paused-holder/{}-{round}", way.expected as u8);
     let start = |role: &str, ttl_ms: u64, words: &[&str], extra: &[String]| {
@@ -137,9 +137,9 @@ async fn one_pause(
         let name = format!("{role}-{}-{round}", way.expected as u8);
         Worker::start(&context.dir, &name, &cluster.endpoints(), &arguments)
     };
-    let pulse = Pulse::begin(&context.dir)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     let mut holder = start("holder", TTL_MS, way.holder[(round as usize + 1) % 2], &[])?;
-    let read = |record: &crate::record::Record| matches!(record.what, What::Read { .. }).then_some(());
+    let read = |record: &crate::record::Record| matches!(record.what, WorkerEvent::Read { .. }).then_some(());
     holder.told("its grant and its reading", PATIENCE, read).await?;
     is_stopped(&holder).await?;
     let paused_us = boot_us();
@@ -158,18 +158,19 @@ async fn one_pause(
     holder.kill().await?;
 
     let granted_us =
-        rivals.iter().find_map(|record| matches!(record.what, What::Granted { .. }).then_some(record.at_us));
-    let sure_ms = held.iter().take_while(|record| !matches!(record.what, What::Read { .. })).filter_map(until).max();
+        rivals.iter().find_map(|record| matches!(record.what, WorkerEvent::Granted { .. }).then_some(record.at_us));
+    let sure_ms =
+        held.iter().take_while(|record| !matches!(record.what, WorkerEvent::Read { .. })).filter_map(until).max();
     let (Some(granted_us), Some(sure_ms)) = (granted_us, sure_ms) else {
         return broken(format!("{}: the other holder was not granted the lock", way.name));
     };
     let what = "the grant to the other";
-    let busy = pulse.end()?.ms_within(paused_us, granted_us);
+    let busy = disk_latency.end()?.ms_within(paused_us, granted_us);
     let latest_ms = paused_us / 1_000 + TTL_MS + GRACE_MS + busy;
     in_time(what, granted_us / 1_000, sure_ms, latest_ms).map_err(Failed::Broken)?;
     let taken = own.taken().await.map_err(Failed::CannotRun)?;
-    let pause = Pause::of(&held, &taken);
-    context.story.note(format!(
+    let pause = PauseTrial::of(&held, &taken);
+    context.log.note(format!(
         "{} round {round}: paused {} ms, the disk was busy for {busy} ms before the lock went on: {pause:?}",
         way.name,
         (continued_us - paused_us) / 1_000
@@ -179,7 +180,7 @@ async fn one_pause(
 
 fn until(record: &crate::record::Record) -> Option<u64> {
     match record.what {
-        What::Sure { until_ms } => Some(until_ms),
+        WorkerEvent::Sure { until_ms } => Some(until_ms),
         _ => None,
     }
 }

@@ -14,10 +14,10 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 
 use super::failover::{self, Fault};
-use super::pair::{Asked, PATIENCE, Pair, granted, sure_until_ms};
+use super::pair::{HolderAndWaiter, PATIENCE, PairOptions, granted, sure_until_ms};
 use super::{Context, TTL_MS};
 use crate::cluster::{Cluster, Options};
-use crate::net::proxy::ProxyNet;
+use crate::net::proxy_net::ProxyNet;
 use crate::record::boot_us;
 use crate::stats::Summary;
 use crate::verdict::{Failed, Outcome};
@@ -69,7 +69,7 @@ async fn leaders(
 fn tell(context: &Context, what: &str, waits: &[Duration]) -> Option<String> {
     let summary = Summary::of(waits)?;
     let line = format!("{what}: {summary} of {}", summary.count);
-    context.story.say(&line);
+    context.log.say(&line);
     Some(line)
 }
 
@@ -86,7 +86,7 @@ async fn holders(
         let mut pairs = Vec::new();
         for number in first..count.min(first + HOLDERS) {
             let name = format!("{}-{number}", if with_leader { "both" } else { "alone" });
-            let asked = Asked { family: "recovery", name: &name, ttl_ms: TTL_MS, words: "", holder_at: None };
+            let asked = PairOptions { family: "recovery", name: &name, ttl_ms: TTL_MS, words: "", holder_at: None };
             pairs.push(asked.start(context, cluster).await?);
         }
         // Anywhere between two signs of life.
@@ -109,8 +109,8 @@ async fn holders(
     Ok(waits)
 }
 
-async fn next_after(pair: Pair, struck_us: u64) -> Result<(Duration, Duration), Failed> {
-    let Pair { mut holder, mut waiter, .. } = pair;
+async fn next_after(pair: HolderAndWaiter, struck_us: u64) -> Result<(Duration, Duration), Failed> {
+    let HolderAndWaiter { mut holder, mut waiter, .. } = pair;
     holder.kill().await?;
     let sure_ms = sure_until_ms(&holder)?;
     let (_, granted_us) = waiter.told("its grant", PATIENCE, granted).await?;

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::net::Door;
+use crate::net::Listener;
 use crate::ports;
 use crate::process::Process;
 use crate::stats::millis;
@@ -62,7 +62,7 @@ struct Trials<'a> {
 
 impl Trials<'_> {
     async fn cluster(&self, name: &str) -> Result<Cluster, Failed> {
-        self.context.story.say(format!("round {}: {name}", self.round));
+        self.context.log.say(format!("round {}: {name}", self.round));
         let dir = self.context.dir.join(format!("{}-{name}", self.round));
         let cluster = Cluster::start(&self.context.binary, &dir, Options::default()).await?;
         let parent = cluster.api(1).create("/rollback", &Create::default(), None).await;
@@ -144,7 +144,7 @@ impl Trials<'_> {
             true => "went on by themselves until then",
             false => "were not let in even so",
         };
-        self.context.story.say(format!("the two {went_on}"));
+        self.context.log.say(format!("the two {went_on}"));
         cluster.spawn(leader)?;
         self.all_turned_away(&mut cluster, &two, "two").await
     }
@@ -160,9 +160,9 @@ impl Trials<'_> {
     ) -> Result<(), Failed> {
         let (after, other) = (has(cluster, third, "after-0").await?, has(cluster, third, "other-0").await?);
         match (after, other) {
-            (true, false) => self.context.story.say("the two have taken what the third had"),
+            (true, false) => self.context.log.say("the two have taken what the third had"),
             (false, true) if went_on => {
-                self.context.story.say("the third did not know that what it had was committed, and follows the two")
+                self.context.log.say("the third did not know that what it had was committed, and follows the two")
             }
             _ => return broken(format!("{name}: in step, with after: {after}, other: {other}, went on: {went_on}")),
         }
@@ -453,7 +453,7 @@ async fn rejoin(cluster: &mut Cluster, leader: u64, node: u64) -> Result<(), Fai
     api.remove_member(node).await.map_err(failed)?;
     let new = cluster.prepare_node(Some(node)).await?;
     cluster.spawn(new)?;
-    let address = cluster.net().address(crate::net::Place::Node(leader), new, Door::Peer).to_string();
+    let address = cluster.net().address(crate::net::Endpoint::Node(leader), new, Listener::Peer).to_string();
     api.add_member(new, &address).await.map_err(failed)?;
     let begun = Instant::now();
     while let Err(failure) = api.promote_member(new).await {
@@ -497,9 +497,9 @@ fn copy_directory(from: &Path, to: &Path) -> std::io::Result<()> {
 /// A second process with the identity of `node` and a copy of its directory, at ports of its own.
 fn spawn_clone(context: &Context, cluster: &Cluster, node: u64, copy: &Path) -> Result<Process, Failed> {
     let mut config = std::fs::read_to_string(cluster.directory(node).join("config.toml"))?;
-    let doors = [Door::Client, Door::Peer, Door::ZooKeeper];
-    for (door, port) in doors.into_iter().zip(ports::free(doors.len())?) {
-        config = config.replace(&cluster.net().listens(node, door).to_string(), &format!("127.0.0.1:{port}"));
+    let listeners = [Listener::Client, Listener::Peer, Listener::ZooKeeper];
+    for (listener, port) in listeners.into_iter().zip(ports::free(listeners.len())?) {
+        config = config.replace(&cluster.net().listens(node, listener).to_string(), &format!("127.0.0.1:{port}"));
     }
     let (data, own) = (cluster.data(node)?.display().to_string(), copy.join("data").display().to_string());
     let config = config.replace(&cluster.directory(node).join("data").display().to_string(), &own).replace(&data, &own);

@@ -46,16 +46,14 @@ pub(super) async fn run(context: &Context) -> Outcome {
     for _ in 0..PROCESSES {
         crew.add(context, &cluster)?;
     }
-    context
-        .story
-        .say(format!("{} contenders in {PROCESSES} processes for {PERMITS} permits", PROCESSES * CLIENTS_EACH));
+    context.log.say(format!("{} contenders in {PROCESSES} processes for {PERMITS} permits", PROCESSES * CLIENTS_EACH));
     let kills = faults(context, &mut cluster, &sampler, &mut crew, over).await?;
     for worker in &mut crew.workers {
         worker.idle(TTL + Duration::from_secs(30)).await?;
     }
     let empty_after = queues::empty(&cluster, &[LOCK], TTL + GRACE).await?;
     sampler.round().await?;
-    let mut told = grants::Told::default();
+    let mut told = grants::GrantHistory::default();
     let killed_processes = crew.dead.len();
     for worker in &crew.dead {
         told.take(worker.name(), &worker.records()?);
@@ -85,7 +83,7 @@ pub(super) async fn run(context: &Context) -> Outcome {
     let (certain, possible) =
         windows.iter().fold((0, 0), |sum, window| (sum.0 + window.certain, sum.1 + window.possible));
     for failure in &told.failures {
-        context.story.note(failure);
+        context.log.note(failure);
     }
     if most < usize::from(PERMITS) || kills.nodes == 0 || killed_processes == 0 || windows.is_empty() {
         let why = format!("{most} inside at most, {} nodes and {killed_processes} processes killed", kills.nodes);
@@ -131,7 +129,7 @@ impl Crew {
     async fn kill_one(&mut self, context: &Context, cluster: &Cluster) -> Result<(), Failed> {
         let mut victim = self.workers.remove(0);
         victim.kill().await?;
-        context.story.say(format!("process {} is killed, and another started", victim.name()));
+        context.log.say(format!("process {} is killed, and another started", victim.name()));
         self.dead.push(victim);
         self.add(context, cluster)
     }

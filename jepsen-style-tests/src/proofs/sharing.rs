@@ -10,10 +10,10 @@ use lockkeeper_checkers::lives::Life;
 
 use super::Context;
 use crate::cluster::{Cluster, Options};
-use crate::judge::grants::Told;
+use crate::judge::grants::GrantHistory;
 use crate::judge::streaks::{Fairness, Streak, fair};
 use crate::ledger::{self, Ledger};
-use crate::record::{Record, What};
+use crate::record::{Record, WorkerEvent};
 use crate::stats::millis;
 use crate::verdict::{Failed, Outcome, broken};
 use crate::workers::Worker;
@@ -98,7 +98,7 @@ async fn finish(mut worker: Worker, over: Duration) -> Result<Vec<Record>, Faile
     worker.idle(over + PATIENCE).await?;
     let told = worker.finish(PATIENCE).await?;
     let failed = told.iter().find_map(|record| match &record.what {
-        What::Failed { doing, why } => Some(format!("{doing}: {why}")),
+        WorkerEvent::Failed { doing, why } => Some(format!("{doing}: {why}")),
         _ => None,
     });
     match failed {
@@ -111,11 +111,11 @@ async fn finish(mut worker: Worker, over: Duration) -> Result<Vec<Record>, Faile
 fn rates(context: &Context, told: &[Record]) -> Result<(f64, f64), Failed> {
     let mut sums = [(0u64, 0u64); 2];
     for record in told {
-        if let What::Leg { shared, handoffs, micros } = record.what {
+        if let WorkerEvent::Leg { shared, handoffs, micros } = record.what {
             let sum = &mut sums[usize::from(shared)];
             *sum = (sum.0 + handoffs, sum.1 + micros);
             let how = if shared { "shared" } else { "not shared" };
-            context.story.say(format!("{how}: {:.0} hand-offs/s", handoffs as f64 * 1e6 / micros.max(1) as f64));
+            context.log.say(format!("{how}: {:.0} hand-offs/s", handoffs as f64 * 1e6 / micros.max(1) as f64));
         }
     }
     if sums.iter().any(|(handoffs, _)| *handoffs == 0) {
@@ -127,7 +127,7 @@ fn rates(context: &Context, told: &[Record]) -> Result<(f64, f64), Failed> {
 
 fn streaks(told: &[Record]) -> Vec<Streak> {
     let streak = |record: &Record| match record.what {
-        What::Streak { token, holds, first_us, last_us } => Some(Streak { token, holds, first_us, last_us }),
+        WorkerEvent::Streak { token, holds, first_us, last_us } => Some(Streak { token, holds, first_us, last_us }),
         _ => None,
     };
     told.iter().filter_map(streak).collect()
@@ -135,10 +135,12 @@ fn streaks(told: &[Record]) -> Vec<Streak> {
 
 fn judge_beside(beside: &[Record], outside: &[Record], requests: &[Life]) -> Result<Fairness, Failed> {
     // Only while it was shared: from the end of the first leg on.
-    let legs: Vec<u64> =
-        beside.iter().filter_map(|record| matches!(record.what, What::Leg { .. }).then_some(record.at_us)).collect();
+    let legs: Vec<u64> = beside
+        .iter()
+        .filter_map(|record| matches!(record.what, WorkerEvent::Leg { .. }).then_some(record.at_us))
+        .collect();
     let [apart_until_us, shared_until_us] = legs[..] else { return broken(format!("{} legs", legs.len())) };
-    let mut told = Told::default();
+    let mut told = GrantHistory::default();
     told.take("outsider", outside);
     let asked =
         |grant: &crate::judge::grants::Grant| grant.asked_us > apart_until_us && grant.granted_us < shared_until_us;

@@ -30,7 +30,7 @@ const TRACER: [&str; 10] =
 pub(super) async fn run(context: &Context) -> Outcome {
     tracer_works(&context.dir).await?;
     let seconds = context.seconds.unwrap_or(SECONDS);
-    let say = |line: String| context.story.say(line);
+    let say = |line: String| context.log.say(line);
     say(format!("three nodes under strace, {seconds} s of load, leadership handed over in between"));
     let traced = traced_run(context, "full", seconds, false).await?;
     let mut total = Report::default();

@@ -88,7 +88,7 @@ pub struct Recovery {
 
 /// Where and on what a run was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
+pub struct Provenance {
     /// The commit of the checkout, with a word if files differ from it.
     pub commit: String,
     /// `lockkeeper --version` and this program's.
@@ -117,7 +117,7 @@ pub struct Report {
     /// What does it again.
     pub command: String,
     /// Where and on what.
-    pub made: Made,
+    pub made: Provenance,
     /// How many nodes.
     pub nodes: u64,
     /// The network's backend.

@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use serde::{Deserialize, Serialize};
 
 use super::page;
-use super::{Counts, Made, Outcome, Recovery, Report};
+use super::{Counts, Outcome, Provenance, Recovery, Report};
 use crate::check::Verdict;
 
 /// A cell that was run.
@@ -53,7 +53,7 @@ impl Ran {
 /// What became of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fate {
+pub enum CellResult {
     /// It was run.
     Ran(Box<Ran>),
     /// This machine, or this set-up, lacks what its fault needs.
@@ -72,22 +72,22 @@ pub struct Cell {
     /// The nemesis.
     pub nemesis: String,
     /// What became of it.
-    pub fate: Fate,
+    pub fate: CellResult,
 }
 
 impl Cell {
     /// For the terminal.
     pub fn line(&self) -> String {
         let what = match &self.fate {
-            Fate::Ran(ran) => {
+            CellResult::Ran(ran) => {
                 let Counts { ok, fail, info } = ran.counts;
                 let complaints =
                     if ran.outcome == Outcome::CorruptsAsExpected { String::new() } else { ran.complaints.join("; ") };
                 format!("{:<8} {ok}/{fail}/{info} in {:.1} s  {complaints}", ran.outcome.words(), ran.ms as f64 / 1e3)
             }
-            Fate::Skipped(why) => format!("skipped: {why}"),
-            Fate::NotReached => "not reached".into(),
-            Fate::CouldNotRun(why) => format!("COULD NOT RUN: {why}"),
+            CellResult::Skipped(why) => format!("skipped: {why}"),
+            CellResult::NotReached => "not reached".into(),
+            CellResult::CouldNotRun(why) => format!("COULD NOT RUN: {why}"),
         };
         format!("{:<14} {:<18} {what}", self.workload, self.nemesis)
     }
@@ -97,7 +97,7 @@ impl Cell {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matrix {
     /// Where and on what.
-    pub made: Made,
+    pub made: Provenance,
     /// What does it again.
     pub command: String,
     /// Where all chance came from.
@@ -125,7 +125,7 @@ impl Matrix {
 
     fn ran(&self) -> impl Iterator<Item = (&Cell, &Ran)> {
         self.cells.iter().filter_map(|cell| match &cell.fate {
-            Fate::Ran(ran) => Some((cell, ran.as_ref())),
+            CellResult::Ran(ran) => Some((cell, ran.as_ref())),
             _ => None,
         })
     }
@@ -133,7 +133,7 @@ impl Matrix {
     /// How many cells came to each end, in words.
     pub fn summary(&self) -> String {
         let ran = |outcome| self.ran().filter(|(_, ran)| ran.outcome == outcome).count();
-        let fate = |wanted: fn(&Fate) -> bool| self.cells.iter().filter(|cell| wanted(&cell.fate)).count();
+        let fate = |wanted: fn(&CellResult) -> bool| self.cells.iter().filter(|cell| wanted(&cell.fate)).count();
         let total = self.ran().fold(Counts::default(), |sum, (_, ran)| sum.and(ran.counts));
         let faults: usize = self.ran().map(|(_, ran)| ran.faults).sum();
         let counted = [
@@ -141,9 +141,9 @@ impl Matrix {
             (ran(Outcome::CorruptsAsExpected), "corrupted, as expected of the control"),
             (ran(Outcome::Invalid), "INVALID"),
             (ran(Outcome::Unknown), "unknown"),
-            (fate(|fate| matches!(fate, Fate::CouldNotRun(_))), "could not be run"),
-            (fate(|fate| matches!(fate, Fate::Skipped(_))), "skipped"),
-            (fate(|fate| matches!(fate, Fate::NotReached)), "not reached"),
+            (fate(|fate| matches!(fate, CellResult::CouldNotRun(_))), "could not be run"),
+            (fate(|fate| matches!(fate, CellResult::Skipped(_))), "skipped"),
+            (fate(|fate| matches!(fate, CellResult::NotReached)), "not reached"),
         ];
         let words: Vec<String> =
             counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
@@ -161,7 +161,7 @@ impl Matrix {
     /// Why cells were skipped: once for each nemesis.
     fn reasons(&self) -> Vec<(&str, &str)> {
         let skipped = self.cells.iter().filter_map(|cell| match &cell.fate {
-            Fate::Skipped(why) => Some((cell.nemesis.as_str(), why.as_str())),
+            CellResult::Skipped(why) => Some((cell.nemesis.as_str(), why.as_str())),
             _ => None,
         });
         let mut reasons: Vec<_> = skipped.collect();
@@ -209,10 +209,10 @@ impl Matrix {
 fn markdown_cell(cell: Option<&Cell>) -> String {
     match cell.map(|cell| &cell.fate) {
         None => String::new(),
-        Some(Fate::NotReached) => "not reached".into(),
-        Some(Fate::Skipped(_)) => "skipped".into(),
-        Some(Fate::CouldNotRun(_)) => "**could not run**".into(),
-        Some(Fate::Ran(ran)) => {
+        Some(CellResult::NotReached) => "not reached".into(),
+        Some(CellResult::Skipped(_)) => "skipped".into(),
+        Some(CellResult::CouldNotRun(_)) => "**could not run**".into(),
+        Some(CellResult::Ran(ran)) => {
             let Counts { ok, fail, info } = ran.counts;
             match ran.outcome {
                 Outcome::Valid => format!("{ok}/{fail}/{info}"),
@@ -292,10 +292,10 @@ fn table(matrix: &Matrix) -> Markup {
 fn cell(cell: Option<&Cell>) -> Markup {
     match cell.map(|cell| &cell.fate) {
         None => html! { td .absent { "" } },
-        Some(Fate::NotReached) => html! { td .absent { "not reached" } },
-        Some(Fate::Skipped(why)) => html! { td .skipped title=(why) { "skipped" } },
-        Some(Fate::CouldNotRun(why)) => html! { td .invalid title=(why) { "could not run" } },
-        Some(Fate::Ran(ran)) => {
+        Some(CellResult::NotReached) => html! { td .absent { "not reached" } },
+        Some(CellResult::Skipped(why)) => html! { td .skipped title=(why) { "skipped" } },
+        Some(CellResult::CouldNotRun(why)) => html! { td .invalid title=(why) { "could not run" } },
+        Some(CellResult::Ran(ran)) => {
             let class = serde_json::to_value(ran.outcome).unwrap_or_default();
             let Counts { ok, fail, info } = ran.counts;
             html! {
@@ -313,7 +313,7 @@ fn cell(cell: Option<&Cell>) -> Markup {
 fn complaints(matrix: &Matrix) -> Markup {
     let bad: Vec<_> = matrix.ran().filter(|(_, ran)| !ran.outcome.passes()).collect();
     let failed = matrix.cells.iter().filter_map(|cell| match &cell.fate {
-        Fate::CouldNotRun(why) => Some((cell, why)),
+        CellResult::CouldNotRun(why) => Some((cell, why)),
         _ => None,
     });
     let failed: Vec<_> = failed.collect();
@@ -343,17 +343,17 @@ mod tests {
             command: "cargo run".into(),
             ms: 11_000,
         };
-        Cell { workload: workload.into(), nemesis: nemesis.into(), fate: Fate::Ran(Box::new(ran)) }
+        Cell { workload: workload.into(), nemesis: nemesis.into(), fate: CellResult::Ran(Box::new(ran)) }
     }
 
     fn matrix() -> Matrix {
         let skipped = |workload: &str| Cell {
             workload: workload.into(),
             nemesis: "disk-full".into(),
-            fate: Fate::Skipped("needs root".into()),
+            fate: CellResult::Skipped("needs root".into()),
         };
         Matrix {
-            made: Made { commit: "abc".into(), date: "2026-11-21".into(), ..Made::default() },
+            made: Provenance { commit: "abc".into(), date: "2026-11-21".into(), ..Provenance::default() },
             command: "scripts/jepsen --matrix".into(),
             seed: 1,
             workloads: vec!["lock".into(), "unfenced-lock".into()],
@@ -364,7 +364,7 @@ mod tests {
                 skipped("lock"),
                 skipped("unfenced-lock"),
                 cell("lock", "kill-one", Outcome::Invalid),
-                Cell { workload: "unfenced-lock".into(), nemesis: "kill-one".into(), fate: Fate::NotReached },
+                Cell { workload: "unfenced-lock".into(), nemesis: "kill-one".into(), fate: CellResult::NotReached },
             ],
             seconds: 61,
             nodes: 3,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use maud::{Markup, PreEscaped, html};
 
 use super::data::Report;
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::nemesis::FaultRecord;
 
 const WIDTH: f64 = 1100.0;
@@ -16,11 +16,11 @@ const ROW: f64 = 18.0;
 const SPOT: f64 = 2.0;
 
 /// The class of an end in the style sheet.
-pub(super) fn class(ended: Ended) -> &'static str {
+pub(super) fn class(ended: Completion) -> &'static str {
     match ended {
-        Ended::Ok => "ok",
-        Ended::Fail => "fail",
-        Ended::Info => "info",
+        Completion::Ok => "ok",
+        Completion::Fail => "fail",
+        Completion::Info => "info",
     }
 }
 
@@ -198,7 +198,7 @@ pub(super) fn rate(report: &Report, ops: &[Op], axis: Axis) -> Markup {
             line .grid x1=(n(LEFT)) x2=(n(WIDTH - RIGHT)) y1=(n(y(rate))) y2=(n(y(rate))) {}
             text x=(n(LEFT - 6.0)) y=(n(y(rate) + 4.0)) text-anchor="end" { (format!("{rate:.0}/s")) }
         }
-        @for (ended, counts) in [Ended::Ok, Ended::Fail, Ended::Info].into_iter().zip(&counts) {
+        @for (ended, counts) in [Completion::Ok, Completion::Fail, Completion::Info].into_iter().zip(&counts) {
             polyline .rate .(class(ended)) points=(line(counts)) {}
         }
     };

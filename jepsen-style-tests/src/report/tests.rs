@@ -2,30 +2,30 @@
 
 use super::*;
 use crate::check::Check;
-use crate::history::{Event, Kind};
+use crate::history::{Event, EventKind};
 use crate::nemesis::FaultRecord;
 use crate::run::campaign::Phase;
 use serde_json::{Value, json};
 
 const BEGAN_US: u64 = 1_000_000_000;
 
-fn event(second: f64, client: u32, op: u64, kind: Kind, value: Value) -> Event {
+fn event(second: f64, client: u32, op: u64, kind: EventKind, value: Value) -> Event {
     let at_us = BEGAN_US + (second * 1e6) as u64;
     Event { at_us, client, op, kind, what: "acquire".into(), value, zxid: None }
 }
 
 fn history() -> History {
     let mut events = vec![
-        event(5.0, 1, 1, Kind::Invoke, json!({"lock": "a"})),
-        event(5.1, 1, 1, Kind::Ok, json!({"token": 7})),
-        event(5.2, 2, 1, Kind::Invoke, json!({"lock": "a<b>"})),
-        event(5.3, 2, 1, Kind::Ok, json!({"token": 7})),
-        event(5.35, 3, 1, Kind::Invoke, json!({"lock": "open"})),
-        event(5.4, 4, 0, Kind::Told, json!("the session is lost")),
+        event(5.0, 1, 1, EventKind::Invoke, json!({"lock": "a"})),
+        event(5.1, 1, 1, EventKind::Ok, json!({"token": 7})),
+        event(5.2, 2, 1, EventKind::Invoke, json!({"lock": "a<b>"})),
+        event(5.3, 2, 1, EventKind::Ok, json!({"token": 7})),
+        event(5.35, 3, 1, EventKind::Invoke, json!({"lock": "open"})),
+        event(5.4, 4, 0, EventKind::Note, json!("the session is lost")),
     ];
     // Long before and not of interest.
-    events.push(event(0.5, 9, 1, Kind::Invoke, json!({"lock": "early"})));
-    events.push(event(0.6, 9, 1, Kind::Fail, json!("no")));
+    events.push(event(0.5, 9, 1, EventKind::Invoke, json!({"lock": "early"})));
+    events.push(event(0.6, 9, 1, EventKind::Fail, json!("no")));
     History::new(events)
 }
 
@@ -48,7 +48,7 @@ pub(super) fn report(history: &History) -> Report {
         nemesis: "kill-leader".into(),
         seed: 42,
         command: "cargo run --release -p jepsen-style-tests -- --seed 42".into(),
-        made: Made { commit: "0123456789ab".into(), ..Made::default() },
+        made: Provenance { commit: "0123456789ab".into(), ..Provenance::default() },
         nodes: 3,
         net: "proxy".into(),
         clients: 4,

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 use super::data::Report;
 use super::plot::{self, Axis, n};
 use crate::check::Check;
-use crate::history::{Event, History, Kind, Op};
+use crate::history::{Event, EventKind, History, Op};
 
 const BEFORE_US: u64 = 2_000_000;
 const AFTER_US: u64 = 1_000_000;
@@ -80,11 +80,11 @@ fn lines(report: &Report, history: &History, at_us: u64) -> Markup {
     let at = events.partition_point(|event| event.at_us <= at_us);
     let shown = &events[at.saturating_sub(LINES)..(at + LINES).min(events.len())];
     let kind = |event: &Event| match event.kind {
-        Kind::Invoke => "asks",
-        Kind::Ok => "ok",
-        Kind::Fail => "fail",
-        Kind::Info => "unknown",
-        Kind::Told => "is told",
+        EventKind::Invoke => "asks",
+        EventKind::Ok => "ok",
+        EventKind::Fail => "fail",
+        EventKind::Info => "unknown",
+        EventKind::Note => "is told",
     };
     html! {
         details {

@@ -26,7 +26,7 @@ enum Did {
 
 /// A line of the log.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct ArchivedChange {
     zxid: u64,
     did: Did,
     path: String,
@@ -37,7 +37,7 @@ struct Line {
 
 /// What of the report's `run.json` belongs to what was recorded.
 #[derive(Debug, Deserialize)]
-struct Settings {
+struct ArchivedSettings {
     ttl_ms: u64,
     clients: u32,
 }
@@ -50,13 +50,13 @@ pub fn save_log(dir: &Path, run: &Recorded) -> io::Result<()> {
     let seen_us = |zxid: u64| run.seen_us.get(&zxid).copied();
     let events = run.log.iter().map(|event| {
         let did = if event.created { Did::Created } else { Did::Deleted };
-        Line { zxid: event.zxid, did, path: event.path.clone(), seen_us: seen_us(event.zxid) }
+        ArchivedChange { zxid: event.zxid, did, path: event.path.clone(), seen_us: seen_us(event.zxid) }
     });
     let data = run.data.iter().map(|set| {
         let DataSet { zxid, path } = set.clone();
-        Line { zxid, did: Did::Set, path, seen_us: seen_us(zxid) }
+        ArchivedChange { zxid, did: Did::Set, path, seen_us: seen_us(zxid) }
     });
-    let mut lines: Vec<Line> = events.chain(data).collect();
+    let mut lines: Vec<ArchivedChange> = events.chain(data).collect();
     lines.sort_by_key(|line| line.zxid);
     let mut file = BufWriter::new(std::fs::File::create(dir.join(LOG))?);
     for line in lines {
@@ -71,7 +71,8 @@ pub fn save_log(dir: &Path, run: &Recorded) -> io::Result<()> {
 /// # Errors
 /// A file is not there, or is not of this form.
 pub fn load(dir: &Path) -> io::Result<Recorded> {
-    let settings: Settings = serde_json::from_slice(&std::fs::read(dir.join("run.json"))?).map_err(io::Error::other)?;
+    let settings: ArchivedSettings =
+        serde_json::from_slice(&std::fs::read(dir.join("run.json"))?).map_err(io::Error::other)?;
     let mut run = Recorded {
         history: History::new(record::read::<Event>(&dir.join("history.jsonl"))?),
         faults: record::read(&dir.join("faults.jsonl"))?,
@@ -79,12 +80,12 @@ pub fn load(dir: &Path) -> io::Result<Recorded> {
         clients: settings.clients,
         ..Recorded::default()
     };
-    for Line { zxid, did, path, seen_us } in record::read(&dir.join(LOG))? {
+    for ArchivedChange { zxid, did, path, seen_us } in record::read(&dir.join(LOG))? {
         run.seen_us.extend(seen_us.map(|at| (zxid, at)));
         match did {
             Did::Set => drop(run.data.insert(DataSet { zxid, path })),
             Did::Created | Did::Deleted => {
-                run.log.insert(lives::Event { zxid, created: did == Did::Created, path });
+                run.log.insert(lives::NodeEvent { zxid, created: did == Did::Created, path });
             }
         }
     }
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_saved_is_read_back() {
         let dir = tempfile::tempdir().unwrap();
-        let event = |zxid, created| lives::Event { zxid, created, path: format!("/n{zxid}") };
+        let event = |zxid, created| lives::NodeEvent { zxid, created, path: format!("/n{zxid}") };
         let run = Recorded {
             log: [event(3, true), event(5, false)].into(),
             data: [DataSet { zxid: 4, path: "/n3".into() }].into(),

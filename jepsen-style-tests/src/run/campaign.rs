@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::nemesis::{FaultRecord, Moments, Nemesis, Stage};
+use crate::nemesis::{FaultRecord, Moments, Nemesis, TestBed};
 use crate::record::boot_us;
 use crate::verdict::Failed;
 
@@ -42,7 +42,7 @@ pub struct Campaign {
 /// What a campaign is fought with.
 pub struct Means<'a> {
     /// Nodes, network, clients.
-    pub stage: &'a mut Stage,
+    pub test_bed: &'a mut TestBed,
     /// The nemeses, in the order of the deck.
     pub nemeses: &'a mut [Box<dyn Nemesis>],
     /// Deals them.
@@ -109,16 +109,16 @@ impl Campaign {
             let nemesis = &mut means.nemeses[*at];
             means.screen.phase(&format!("putting on {}", nemesis.name()));
             let begun_us = boot_us();
-            means.stage.moments = Moments::default();
-            match bounded(nemesis.inject(means.stage, rng)).await {
+            means.test_bed.moments = Moments::default();
+            match bounded(nemesis.inject(means.test_bed, rng)).await {
                 Ok(what) => {
                     means.screen.say(&format!("  fault on:  {} ({what})", nemesis.name()));
-                    on.push(On { nemesis: *at, what, began_us: means.stage.moments.struck_us(begun_us) });
+                    on.push(On { nemesis: *at, what, began_us: means.test_bed.moments.struck_us(begun_us) });
                 }
                 Err(failed) => {
                     self.trouble(nemesis.name(), "could not be put on", failed, means.screen);
                     // Whatever part of it is on must come off.
-                    let _ = bounded(nemesis.heal(means.stage)).await;
+                    let _ = bounded(nemesis.heal(means.test_bed)).await;
                 }
             }
         }
@@ -137,8 +137,8 @@ impl Campaign {
     async fn heal(&mut self, means: &mut Means<'_>, fault: On) {
         let nemesis = &mut means.nemeses[fault.nemesis];
         means.screen.phase(&format!("taking off {}", nemesis.name()));
-        means.stage.moments = Moments::default();
-        let evidence = match bounded(nemesis.heal(means.stage)).await {
+        means.test_bed.moments = Moments::default();
+        let evidence = match bounded(nemesis.heal(means.test_bed)).await {
             Ok(evidence) => evidence,
             Err(failed) => {
                 self.trouble(nemesis.name(), "was put on, and then", failed, means.screen);
@@ -151,7 +151,7 @@ impl Campaign {
             nemesis: nemesis.name().into(),
             what: fault.what,
             began_us: fault.began_us,
-            ended_us: means.stage.moments.lifted_us(),
+            ended_us: means.test_bed.moments.lifted_us(),
             bit: !evidence.is_empty(),
             evidence,
             stops_holders: nemesis.stops_holders(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::check::Check;
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::nemesis::FaultRecord;
 
 use crate::report::Counts;
@@ -20,9 +20,9 @@ pub fn counts(ops: &[Op]) -> BTreeMap<String, Counts> {
     for op in ops {
         let of = counts.entry(op.what.clone()).or_default();
         match op.ended {
-            Ended::Ok => of.ok += 1,
-            Ended::Fail => of.fail += 1,
-            Ended::Info => of.info += 1,
+            Completion::Ok => of.ok += 1,
+            Completion::Fail => of.fail += 1,
+            Completion::Info => of.info += 1,
         }
     }
     counts
@@ -76,7 +76,7 @@ pub fn bit(faults: &[FaultRecord], asked: &[String]) -> Check {
 /// The operations that show that the cluster takes on work: acquires where there are any, else those whose answers name a point in the
 /// replicated order. What a client does without the cluster shows nothing.
 pub fn telling(ops: &[Op]) -> Vec<&Op> {
-    let carried_out = || ops.iter().filter(|op| op.ended == Ended::Ok);
+    let carried_out = || ops.iter().filter(|op| op.ended == Completion::Ok);
     let acquired: Vec<&Op> = carried_out().filter(|op| op.what == "acquire").collect();
     if !acquired.is_empty() {
         return acquired;
@@ -111,7 +111,7 @@ mod tests {
     use crate::check::Verdict;
     use serde_json::Value;
 
-    fn op(what: &str, ended: Ended, invoked_us: u64) -> Op {
+    fn op(what: &str, ended: Completion, invoked_us: u64) -> Op {
         Op {
             client: 1,
             op: 1,
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn too_little_is_unknown() {
-        let mut ops: Vec<Op> = (0..19).map(|at| op("acquire", Ended::Ok, at)).collect();
+        let mut ops: Vec<Op> = (0..19).map(|at| op("acquire", Completion::Ok, at)).collect();
         assert_eq!(enough(&counts(&ops)).verdict, Verdict::Unknown);
-        ops.push(op("acquire", Ended::Ok, 20));
+        ops.push(op("acquire", Completion::Ok, 20));
         assert_eq!(enough(&counts(&ops)).verdict, Verdict::Valid);
-        ops.extend((0..10).map(|at| op("release", Ended::Info, at)));
+        ops.extend((0..10).map(|at| op("release", Completion::Info, at)));
         let check = enough(&counts(&ops));
         assert_eq!(check.verdict, Verdict::Unknown);
         assert!(check.detail.contains("release"));
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn nothing_after_healing_is_a_broken_promise() {
-        let ops = [op("acquire", Ended::Ok, 100), op("acquire", Ended::Info, 300)];
+        let ops = [op("acquire", Completion::Ok, 100), op("acquire", Completion::Info, 300)];
         assert_eq!(goes_on(&ops, 200).verdict, Verdict::Invalid);
         assert_eq!(goes_on(&ops, 100).verdict, Verdict::Valid);
     }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Options;
-use crate::report::matrix::{Cell, Fate, Matrix, Ran};
+use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
 use crate::report::{self, Outcome};
 use crate::verdict::Failed;
 
@@ -16,7 +16,7 @@ use super::plan::Manner;
 use super::programs::Programs;
 use super::screen::Screen;
 use super::settings::{self, Settings};
-use super::{End, made, stage};
+use super::{RunEnd, provenance, test_bed};
 
 /// Time under load in each cell: one turn of its fault, longer than the sessions live, between two calm phases.
 pub const CELL_TIME: Duration = Duration::from_secs(8);
@@ -26,7 +26,7 @@ const CELL_WITHIN: Duration = Duration::from_secs(240);
 
 /// What is to be run.
 #[derive(Debug)]
-pub struct Plan {
+pub struct MatrixPlan {
     /// The rest of each cell's settings.
     pub like: Settings,
     /// The columns.
@@ -51,7 +51,7 @@ const PINNED: [(&str, &str); 4] = [
 ];
 
 /// The places of those in the plan.
-fn pinned(plan: &Plan) -> Vec<(usize, usize)> {
+fn pinned(plan: &MatrixPlan) -> Vec<(usize, usize)> {
     let place = |of: &[String], name: &str| of.iter().position(|other| other == name);
     let places = |(workload, nemesis)| Some((place(&plan.workloads, workload)?, place(&plan.nemeses, nemesis)?));
     PINNED.into_iter().filter_map(places).collect()
@@ -77,19 +77,19 @@ fn order(workloads: usize, nemeses: usize, slice: bool) -> Vec<(usize, usize)> {
 ///
 /// # Errors
 /// A server cannot be built, or the table cannot be written. What a cell came to is in the table.
-pub async fn run(plan: &Plan, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Matrix, Failed> {
+pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Screen) -> Result<Matrix, Failed> {
     let mut options = Options::default();
     for nemesis in settings::made(&plan.nemeses) {
         nemesis.prepares(&mut options);
     }
     // A build takes minutes, which are not the cells'.
-    stage::server(&options, programs)?;
+    test_bed::server(&options, programs)?;
     let begun = Instant::now();
     let mut cells = order(plan.workloads.len(), plan.nemeses.len(), plan.slice);
     let missing: Vec<_> = pinned(plan).into_iter().filter(|cell| !cells.contains(cell)).collect();
     cells.extend(missing);
     let mut matrix = Matrix {
-        made: made::made(&programs.server),
+        made: provenance::provenance(&programs.server),
         command: plan.command.clone(),
         seed: plan.like.seed,
         workloads: plan.workloads.clone(),
@@ -106,18 +106,18 @@ pub async fn run(plan: &Plan, programs: &Programs, dir: &Path, screen: &Screen) 
         let (workload, nemesis) = (&plan.workloads[workload], &plan.nemeses[nemesis]);
         let settings = cell(plan, workload, nemesis, at);
         let fate = if let Some(why) = lacking.get(nemesis) {
-            Fate::Skipped(why.clone())
+            CellResult::Skipped(why.clone())
         } else if begun.elapsed() > plan.within {
-            Fate::NotReached
+            CellResult::NotReached
         } else {
             screen.phase(&format!("{workload} under {nemesis}"));
             one(&settings, programs, dir, screen).await
         };
-        if let Fate::Skipped(why) = &fate {
+        if let CellResult::Skipped(why) = &fate {
             lacking.insert(nemesis.clone(), why.clone());
         }
         let cell = Cell { workload: workload.clone(), nemesis: nemesis.clone(), fate };
-        if cell.fate != Fate::NotReached {
+        if cell.fate != CellResult::NotReached {
             screen.print(&format!("[{}/{count}, {} min] {}", at + 1, begun.elapsed().as_secs() / 60, cell.line()));
         }
         matrix.cells.push(cell);
@@ -127,7 +127,7 @@ pub async fn run(plan: &Plan, programs: &Programs, dir: &Path, screen: &Screen) 
     Ok(matrix)
 }
 
-fn cell(plan: &Plan, workload: &str, nemesis: &str, at: usize) -> Settings {
+fn cell(plan: &MatrixPlan, workload: &str, nemesis: &str, at: usize) -> Settings {
     Settings {
         workload: workload.to_owned(),
         nemeses: if nemesis == "none" { Vec::new() } else { vec![nemesis.to_owned()] },
@@ -138,28 +138,28 @@ fn cell(plan: &Plan, workload: &str, nemesis: &str, at: usize) -> Settings {
     }
 }
 
-async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Fate {
+async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> CellResult {
     let begun = Instant::now();
     let name = settings.short_name();
     let directory = dir.join(&name);
     let ran = tokio::time::timeout(CELL_WITHIN, super::run(settings, programs, &directory, screen)).await;
     let ran = ran.unwrap_or_else(|_| Err(Failed::CannotRun(format!("not at an end after {CELL_WITHIN:?}"))));
     match ran {
-        Ok(End::Reported(report)) => Fate::Ran(Box::new(Ran::of(&report, &name, begun.elapsed()))),
-        Ok(End::Lacking(skipped)) => {
+        Ok(RunEnd::Reported(report)) => CellResult::Ran(Box::new(Ran::of(&report, &name, begun.elapsed()))),
+        Ok(RunEnd::Lacking(skipped)) => {
             let why: Vec<&str> = skipped.iter().map(|skipped| skipped.why.as_str()).collect();
-            Fate::Skipped(why.join("; "))
+            CellResult::Skipped(why.join("; "))
         }
-        Err(failed) => Fate::CouldNotRun(failed.to_string()),
+        Err(failed) => CellResult::CouldNotRun(failed.to_string()),
     }
 }
 
 /// Whether every cell came out as it must. One that was not reached did not.
 pub fn passes(matrix: &Matrix) -> bool {
     matrix.cells.iter().all(|cell| match &cell.fate {
-        Fate::Ran(ran) => Outcome::passes(ran.outcome),
-        Fate::CouldNotRun(_) | Fate::NotReached => false,
-        Fate::Skipped(_) => true,
+        CellResult::Ran(ran) => Outcome::passes(ran.outcome),
+        CellResult::CouldNotRun(_) | CellResult::NotReached => false,
+        CellResult::Skipped(_) => true,
     })
 }
 

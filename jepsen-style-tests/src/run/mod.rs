@@ -3,14 +3,14 @@
 pub mod archive;
 pub mod campaign;
 pub mod generic;
-pub mod made;
 pub mod matrix;
 pub mod plan;
 pub mod programs;
+pub mod provenance;
 pub mod recorded;
 pub mod screen;
 pub mod settings;
-pub mod stage;
+pub mod test_bed;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,18 +18,18 @@ use std::time::{Duration, Instant};
 use crate::check::{Check, Verdict, fenced, leaders, order};
 use crate::history::{Event, History, Op};
 use crate::ledger::Ledger;
-use crate::nemesis::{FaultRecord, Nemesis, Stage};
+use crate::nemesis::{FaultRecord, Nemesis, TestBed};
 use crate::record::{self, boot_us};
-use crate::report::{Made, Outcome, Recovery, Report, Skipped};
+use crate::report::{Outcome, Provenance, Recovery, Report, Skipped};
 use crate::verdict::Failed;
-use crate::workload::{Expected, Recorded, Workload};
+use crate::workload::{ExpectedVerdict, Recorded, Workload};
 
 use campaign::{Campaign, Means};
 use plan::{Deck, Pace};
 use programs::Programs;
-use screen::{Screen, Tally};
+use screen::{ProgressTally, Screen};
 use settings::Settings;
-use stage::{Places, Recruits};
+use test_bed::{Places, Recruits};
 
 /// How long clients may take to let go of all they have and close their sessions.
 const END_WITHIN: Duration = Duration::from_secs(45);
@@ -40,7 +40,7 @@ const HEAL_WITHIN: Duration = Duration::from_secs(30);
 
 /// How a run ended.
 #[derive(Debug)]
-pub enum End {
+pub enum RunEnd {
     /// With a report.
     Reported(Box<Report>),
     /// Before it began: this machine, or this set-up, can have none of the faults asked for.
@@ -51,7 +51,7 @@ pub enum End {
 ///
 /// # Errors
 /// It could not be run. What the run shows, good or bad, is in the report.
-pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Result<End, Failed> {
+pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &Screen) -> Result<RunEnd, Failed> {
     let workload = settings::workload(&settings.workload).map_err(Failed::CannotRun)?;
     let mut nemeses = settings::made(&settings.nemeses);
     std::fs::create_dir_all(dir)?;
@@ -60,19 +60,19 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let _prepared = workload.prepare(&places.shared).await.map_err(Failed::CannotRun)?;
     screen.phase("starting the cluster");
     let began_us = boot_us();
-    let (mut stage, recruits) = stage::set(settings, &nemeses, programs, &places).await?;
-    let made = made::made(&stage.server);
-    let skipped = leave_out(&mut nemeses, &stage);
+    let (mut test_bed, recruits) = test_bed::set(settings, &nemeses, programs, &places).await?;
+    let made = provenance::provenance(&test_bed.server);
+    let skipped = leave_out(&mut nemeses, &test_bed);
     if nemeses.is_empty() && !settings.nemeses.is_empty() {
-        return Ok(End::Lacking(skipped));
+        return Ok(RunEnd::Lacking(skipped));
     }
-    let ledger = Ledger::open(&stage.cluster).await?;
-    let lookout = leaders::Lookout::begin(&stage.cluster)?;
-    stage::people(&mut stage, &recruits)?;
+    let ledger = Ledger::open(&test_bed.cluster).await?;
+    let lookout = leaders::Lookout::begin(&test_bed.cluster)?;
+    test_bed::people(&mut test_bed, &recruits)?;
     let following = screen.follow(places.clients.clone(), settings.time);
-    let campaign = fight(settings, &mut stage, &mut nemeses, &places, screen).await;
+    let campaign = fight(settings, &mut test_bed, &mut nemeses, &places, screen).await;
     drop(following);
-    let ended = end(settings, stage, &recruits, (ledger, lookout), campaign, screen).await;
+    let ended = end(settings, test_bed, &recruits, (ledger, lookout), campaign, screen).await;
     archive::save_log(dir, &ended.recorded)?;
     screen.phase("checking");
     let history = History::new(events(&places.clients)?);
@@ -80,13 +80,13 @@ pub async fn run(settings: &Settings, programs: &Programs, dir: &Path, screen: &
     let report = judge(settings, workload.as_ref(), &history, ended, &asked, skipped, &places, began_us, made);
     crate::report::write(dir, &report, &history)?;
     tidy(&places, report.outcome.passes());
-    Ok(End::Reported(Box::new(report)))
+    Ok(RunEnd::Reported(Box::new(report)))
 }
 
 /// Takes out the nemeses that this machine, or this set-up, cannot have.
-fn leave_out(nemeses: &mut Vec<Box<dyn Nemesis>>, stage: &Stage) -> Vec<Skipped> {
+fn leave_out(nemeses: &mut Vec<Box<dyn Nemesis>>, test_bed: &TestBed) -> Vec<Skipped> {
     let mut skipped = Vec::new();
-    nemeses.retain(|nemesis| match nemesis.lacks(stage) {
+    nemeses.retain(|nemesis| match nemesis.lacks(test_bed) {
         Some(why) => {
             skipped.push(Skipped { nemesis: nemesis.name().into(), why });
             false
@@ -98,7 +98,7 @@ fn leave_out(nemeses: &mut Vec<Box<dyn Nemesis>>, stage: &Stage) -> Vec<Skipped>
 
 async fn fight(
     settings: &Settings,
-    stage: &mut Stage,
+    test_bed: &mut TestBed,
     nemeses: &mut [Box<dyn Nemesis>],
     places: &Places,
     screen: &Screen,
@@ -106,10 +106,10 @@ async fn fight(
     let names: Vec<&str> = nemeses.iter().map(|nemesis| nemesis.name()).collect();
     let deck = Deck::new(&names, settings.manner, settings.seed);
     let pace = Pace::of(settings.time, deck.turns(), settings.ttl);
-    let means = Means { stage, nemeses, deck, pace, time: settings.time, seed: settings.seed, screen };
+    let means = Means { test_bed, nemeses, deck, pace, time: settings.time, seed: settings.seed, screen };
     let mut campaign = Campaign::fight(means).await;
     screen.phase("healing");
-    for healed in [stage.net.heal().await, stage.cluster.all_ready().await] {
+    for healed in [test_bed.net.heal().await, test_bed.cluster.all_ready().await] {
         if let Err(failed) = healed {
             campaign.checks.push(said("the cluster comes back", "P10", &failed));
         }
@@ -127,7 +127,7 @@ struct Fought {
 
 /// Where the last calm was not enough for one answer, the cluster gets some time more before that counts against it.
 async fn wait_for_an_answer(places: &Places) {
-    let (begun, mut tally) = (Instant::now(), Tally::default());
+    let (begun, mut tally) = (Instant::now(), ProgressTally::default());
     tally.look(&places.clients);
     let before = tally.ended[0];
     while tally.ended[0] == before && begun.elapsed() < HEAL_WITHIN {
@@ -137,7 +137,7 @@ async fn wait_for_an_answer(places: &Places) {
 }
 
 /// What there is once all processes have ended.
-struct Over {
+struct FinishedRun {
     campaign: Campaign,
     healed_us: u64,
     recorded: Recorded,
@@ -147,15 +147,15 @@ struct Over {
 /// Ends the clients, reads what is there, closes the log and compares the nodes.
 async fn end(
     settings: &Settings,
-    mut stage: Stage,
+    mut test_bed: TestBed,
     recruits: &Recruits,
     (ledger, lookout): (Ledger, leaders::Lookout),
     fought: Fought,
     screen: &Screen,
-) -> Over {
+) -> FinishedRun {
     let mut checks = Vec::new();
     screen.phase("ending the clients");
-    let clients = end_clients(&mut stage).await;
+    let clients = end_clients(&mut test_bed).await;
     checks.push(match clients {
         Ok(()) => Check::valid("clients ended in good order", "", "each let go of what it held and closed its session"),
         Err(why) => Check::unknown("clients ended in good order", "", why),
@@ -174,7 +174,7 @@ async fn end(
     let seen_us = ledger.seen_us();
     let mut recorded = Recorded { ttl: settings.ttl, clients: settings.clients, seen_us, ..Recorded::default() };
     const WATCHES: &str = "watches of all nodes tell the same";
-    match ledger.close_whole(&stage.cluster).await {
+    match ledger.close_whole(&test_bed.cluster).await {
         Ok(log) => {
             let (events, data) = (log.events.len(), log.data.len());
             let detail = format!("{events} creations and deletions and {data} changes of data, whole on each node");
@@ -184,12 +184,12 @@ async fn end(
         Err(failed) => checks.push(said(WATCHES, "P8", &failed)),
     }
     const AGREE: &str = "replicas agree";
-    checks.push(match stage.cluster.agree(AGREE_WITHIN).await {
+    checks.push(match test_bed.cluster.agree(AGREE_WITHIN).await {
         Ok((zxid, checksum)) => Check::valid(AGREE, "P4 P7", format!("all at zxid {zxid} with checksum {checksum}")),
         Err(failed) => said(AGREE, "P4 P7", &failed),
     });
     recorded.faults.clone_from(&fought.campaign.faults);
-    Over { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
+    FinishedRun { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
 }
 
 /// What clients wrote is in the history; what nodes stored is evidence only where something is wrong.
@@ -209,9 +209,9 @@ fn tidy(places: &Places, passes: bool) {
     }
 }
 
-async fn end_clients(stage: &mut Stage) -> Result<(), String> {
-    let mut wrong: Vec<String> = stage.workers.iter_mut().filter_map(crate::workers::Worker::tell_to_end).collect();
-    for worker in &mut stage.workers {
+async fn end_clients(test_bed: &mut TestBed) -> Result<(), String> {
+    let mut wrong: Vec<String> = test_bed.workers.iter_mut().filter_map(crate::workers::Worker::tell_to_end).collect();
+    for worker in &mut test_bed.workers {
         if let Err(failed) = worker.ended(END_WITHIN).await {
             wrong.push(failed.to_string());
         }
@@ -245,14 +245,14 @@ fn judge(
     settings: &Settings,
     workload: &dyn Workload,
     history: &History,
-    over: Over,
+    over: FinishedRun,
     asked: &[String],
     skipped: Vec<Skipped>,
     places: &Places,
     began_us: u64,
-    made: Made,
+    made: Provenance,
 ) -> Report {
-    let Over { mut campaign, healed_us, mut recorded, mut checks } = over;
+    let FinishedRun { mut campaign, healed_us, mut recorded, mut checks } = over;
     recorded.history = history.clone();
     recorded.shared.clone_from(&places.shared);
     let ops = history.ops();
@@ -294,9 +294,9 @@ fn judge(
 
 /// What the run came to. Of the control nothing may be broken but that updates were lost, only under faults that stop holders, and there it
 /// must be.
-fn outcome(expected: Expected, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
+fn outcome(expected: ExpectedVerdict, own: &[Check], general: &[Check], faults: &[FaultRecord]) -> Outcome {
     let (checks, own, general) = (own, Outcome::of(own), Outcome::of(general));
-    if expected == Expected::Valid || !general.passes() {
+    if expected == ExpectedVerdict::Valid || !general.passes() {
         return worse(own, general);
     }
     let stopped = faults.iter().any(|fault| fault.bit && fault.stops_holders);
@@ -347,7 +347,7 @@ mod tests {
         let invalid = [Check::invalid("x", "", "", Vec::new())];
         let unknown = [Check::unknown("x", "", "")];
         let of = |own: &[Check], general: &[Check], stops| {
-            outcome(Expected::InvalidWhenStopped, own, general, &[fault(stops)])
+            outcome(ExpectedVerdict::InvalidWhenStopped, own, general, &[fault(stops)])
         };
         let lost = [Check::invalid(fenced::NONE_LOST, "", "", Vec::new())];
         assert_eq!(of(&lost, &valid, true), Outcome::CorruptsAsExpected);
@@ -356,9 +356,9 @@ mod tests {
         assert_eq!(of(&valid, &valid, true), Outcome::Unknown, "a control that shows nothing is no pass");
         assert_eq!(of(&valid, &valid, false), Outcome::Valid);
         assert_eq!(of(&invalid, &invalid, true), Outcome::Invalid);
-        assert_eq!(outcome(Expected::Valid, &invalid, &valid, &[fault(true)]), Outcome::Invalid);
-        assert_eq!(outcome(Expected::Valid, &valid, &unknown, &[]), Outcome::Unknown);
-        assert_eq!(outcome(Expected::Valid, &invalid, &unknown, &[]), Outcome::Invalid);
-        assert_eq!(outcome(Expected::Valid, &[], &valid, &[]), Outcome::Unknown, "nothing checked");
+        assert_eq!(outcome(ExpectedVerdict::Valid, &invalid, &valid, &[fault(true)]), Outcome::Invalid);
+        assert_eq!(outcome(ExpectedVerdict::Valid, &valid, &unknown, &[]), Outcome::Unknown);
+        assert_eq!(outcome(ExpectedVerdict::Valid, &invalid, &unknown, &[]), Outcome::Invalid);
+        assert_eq!(outcome(ExpectedVerdict::Valid, &[], &valid, &[]), Outcome::Unknown, "nothing checked");
     }
 }

@@ -11,7 +11,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 /// Faults of different kinds may be on at the same time; two of one kind would lay hands on the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum FaultFamily {
     /// Links. Put on first: some of them look for the leader.
     Network,
     /// The clocks of nodes.
@@ -24,25 +24,25 @@ enum Kind {
     Alone,
 }
 
-fn kind(name: &str) -> Kind {
+fn kind(name: &str) -> FaultFamily {
     match name.split('-').next().unwrap_or_default() {
-        "partition" | "slow" => Kind::Network,
-        "clock" => Kind::Clock,
-        "client" => Kind::Clients,
-        "kill" | "pause" => Kind::Process,
-        _ => Kind::Alone,
+        "partition" | "slow" => FaultFamily::Network,
+        "clock" => FaultFamily::Clock,
+        "client" => FaultFamily::Clients,
+        "kill" | "pause" => FaultFamily::Process,
+        _ => FaultFamily::Alone,
     }
 }
 
 /// Whether it is taken off after all others: a clock is set right by a node that runs.
 pub fn off_last(name: &str) -> bool {
-    kind(name) == Kind::Clock
+    kind(name) == FaultFamily::Clock
 }
 
-fn bears(kinds: &[Kind], another: Kind) -> bool {
-    let heavy = |kind: Kind| matches!(kind, Kind::Network | Kind::Process);
+fn bears(kinds: &[FaultFamily], another: FaultFamily) -> bool {
+    let heavy = |kind: FaultFamily| matches!(kind, FaultFamily::Network | FaultFamily::Process);
     kinds.iter().all(|kind| match (*kind, another) {
-        (Kind::Alone, other) | (other, Kind::Alone) => other != Kind::Alone && !heavy(other),
+        (FaultFamily::Alone, other) | (other, FaultFamily::Alone) => other != FaultFamily::Alone && !heavy(other),
         (one, other) => one != other,
     })
 }
@@ -59,7 +59,7 @@ pub enum Manner {
 /// Deals nemeses, by their place in the list.
 #[derive(Debug)]
 pub struct Deck {
-    kinds: Vec<Kind>,
+    kinds: Vec<FaultFamily>,
     manner: Manner,
     undealt: Vec<usize>,
     whole: bool,
@@ -84,7 +84,7 @@ impl Deck {
             Manner::InTurn => self.kinds.len(),
             Manner::Combined => {
                 let of = |kind| self.kinds.iter().filter(|other| **other == kind).count();
-                of(Kind::Network).max(of(Kind::Process)) + of(Kind::Alone)
+                of(FaultFamily::Network).max(of(FaultFamily::Process)) + of(FaultFamily::Alone)
             }
         }
     }
@@ -101,7 +101,7 @@ impl Deck {
         let mut turn = vec![first];
         if self.manner == Manner::Combined {
             for at in (0..self.undealt.len()).rev() {
-                let kinds: Vec<Kind> = turn.iter().map(|card| self.kinds[*card]).collect();
+                let kinds: Vec<FaultFamily> = turn.iter().map(|card| self.kinds[*card]).collect();
                 if bears(&kinds, self.kinds[self.undealt[at]]) {
                     turn.push(self.undealt.remove(at));
                 }
@@ -189,10 +189,10 @@ mod tests {
             let (mut seen, mut turns) = (std::collections::BTreeSet::new(), 0);
             while !deck.dealt_once() {
                 let turn = deck.deal();
-                let kinds: Vec<Kind> = turn.iter().map(|card| kind(NAMES[*card])).collect();
+                let kinds: Vec<FaultFamily> = turn.iter().map(|card| kind(NAMES[*card])).collect();
                 assert!(kinds.is_sorted() && kinds.windows(2).all(|pair| pair[0] != pair[1]), "{kinds:?}");
-                let heavy = kinds.contains(&Kind::Network) || kinds.contains(&Kind::Process);
-                assert!(!(heavy && kinds.contains(&Kind::Alone)), "{kinds:?}");
+                let heavy = kinds.contains(&FaultFamily::Network) || kinds.contains(&FaultFamily::Process);
+                assert!(!(heavy && kinds.contains(&FaultFamily::Alone)), "{kinds:?}");
                 seen.extend(turn);
                 turns += 1;
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::{archive, settings};
 use crate::check::{Check, Verdict, order};
-use crate::workload::Expected;
+use crate::workload::ExpectedVerdict;
 
 /// Judges each run, named by the directory of its report, and prints its checks. Whether all are valid.
 pub fn judge(directories: &[PathBuf]) -> bool {
@@ -41,7 +41,7 @@ fn judged(directory: &Path) -> Result<Vec<Check>, String> {
     let workload = settings::workload(report["workload"].as_str().unwrap_or_default())?;
     let run = archive::load(directory).map_err(told)?;
     let mut checks = workload.check(&run);
-    if workload.expected() != Expected::Valid {
+    if workload.expected() != ExpectedVerdict::Valid {
         // What the control shows, it is there to show.
         checks.clear();
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
-use crate::history::Kind;
+use crate::history::EventKind;
 use crate::record;
 
 const LOOK: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ pub struct Screen {
 
 /// Counts what clients tell while they tell it.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct ProgressTally {
     places: BTreeMap<PathBuf, u64>,
     /// Carried out, certainly not, unknown.
     pub ended: [u64; 3],
@@ -33,10 +33,10 @@ pub struct Tally {
 
 #[derive(Deserialize)]
 struct Brief {
-    kind: Kind,
+    kind: EventKind,
 }
 
-impl Tally {
+impl ProgressTally {
     /// Reads what was added to the histories in a directory.
     pub fn look(&mut self, dir: &Path) {
         let Ok(entries) = std::fs::read_dir(dir) else { return };
@@ -50,10 +50,10 @@ impl Tally {
             *place = next;
             for event in events {
                 match event.kind {
-                    Kind::Ok => self.ended[0] += 1,
-                    Kind::Fail => self.ended[1] += 1,
-                    Kind::Info => self.ended[2] += 1,
-                    Kind::Invoke | Kind::Told => {}
+                    EventKind::Ok => self.ended[0] += 1,
+                    EventKind::Fail => self.ended[1] += 1,
+                    EventKind::Info => self.ended[2] += 1,
+                    EventKind::Invoke | EventKind::Note => {}
                 }
             }
         }
@@ -112,7 +112,7 @@ impl Screen {
 
     async fn watch(&self, dir: &Path, time: Duration) {
         let (begun, mut said) = (Instant::now(), Instant::now());
-        let mut tally = Tally::default();
+        let mut tally = ProgressTally::default();
         let mut last = (begun, 0);
         let mut rate = 0.0;
         loop {
@@ -161,7 +161,7 @@ mod tests {
         let path = dir.path().join("a.jsonl");
         let line = |kind: &str| format!("{{\"at_us\":1,\"client\":1,\"op\":1,\"kind\":\"{kind}\",\"what\":\"x\"}}\n");
         std::fs::write(&path, line("invoke") + &line("ok") + &line("told")).unwrap();
-        let mut tally = Tally::default();
+        let mut tally = ProgressTally::default();
         tally.look(dir.path());
         assert_eq!(tally.ended, [1, 0, 0]);
         let more = std::fs::read_to_string(&path).unwrap() + &line("info") + &line("fail") + "{\"torn";

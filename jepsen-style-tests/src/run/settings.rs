@@ -184,7 +184,7 @@ impl Arguments {
     ///
     /// # Errors
     /// As [`Arguments::settings`].
-    pub fn matrix_plan(&self, runs: &[Settings]) -> Result<matrix::Plan, String> {
+    pub fn matrix_plan(&self, runs: &[Settings]) -> Result<matrix::MatrixPlan, String> {
         let like = runs.first().ok_or("there is no workload")?;
         let all = ["all".to_owned()];
         let given = |of: &[String], left_out: &str| if of == [left_out] { all.to_vec() } else { of.to_vec() };
@@ -197,7 +197,7 @@ impl Arguments {
         let kind = if self.slice { "--slice" } else { "--matrix" };
         let command =
             format!("scripts/jepsen {kind} --nodes {} --net {} --seed {}", self.nodes, self.net.name(), like.seed);
-        Ok(matrix::Plan {
+        Ok(matrix::MatrixPlan {
             like: Settings { time: matrix::CELL_TIME, ..like.clone() },
             workloads,
             nemeses,

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::Common;
-use crate::workload::{self, ClientContext, Teller};
+use crate::workload::{self, ClientContext, Recorder};
 
 #[derive(Args, Clone)]
 pub(super) struct Clients {
@@ -62,7 +62,7 @@ pub(super) async fn run(common: &Common, work: Clients) -> Result<(), String> {
             ttl: Duration::from_millis(common.ttl_ms),
             shared: work.shared.clone(),
             stop: stop.clone(),
-            teller: Teller::new(client),
+            recorder: Recorder::new(client),
         }
     };
     if work.conclude {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use lockkeeper_client::Session;
 
-use super::turn::{Asked, ask, is_lost, let_go};
+use super::turn::{TurnOutcome, ask, is_lost, let_go};
 use super::{Common, join};
-use crate::record::{What, boot_us, tell};
+use crate::record::{WorkerEvent, boot_us, tell};
 
 /// See the module's text.
 #[derive(Args, Clone)]
@@ -56,9 +56,9 @@ async fn one(common: Common, work: Contend, client: u32, until_us: u64) -> Resul
         session = common.renew(client, session).await?;
         let lock = session.lock(&work.lock);
         let guard = match ask(client, "lock", left, vec![work.lock.clone()], lock.lock()).await {
-            Asked::Granted(guard) => guard,
-            Asked::Failed => continue,
-            Asked::Over => return Ok(session),
+            TurnOutcome::Granted(guard) => guard,
+            TurnOutcome::Failed => continue,
+            TurnOutcome::Over => return Ok(session),
         };
         let token = guard.token();
         let value = read(&work.counter)?;
@@ -68,7 +68,7 @@ async fn one(common: Common, work: Contend, client: u32, until_us: u64) -> Resul
         }
         append(&work.tokens, token)?;
         write(&work.counter, value + 1)?;
-        tell(client, What::Wrote { token, value: value + 1, accepted: true });
+        tell(client, WorkerEvent::Wrote { token, value: value + 1, accepted: true });
         let_go(client, guard).await;
         if work.think_ms > 0 {
             tokio::time::sleep(Duration::from_millis(work.think_ms)).await;

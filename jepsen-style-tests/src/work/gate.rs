@@ -12,13 +12,13 @@ use lockkeeper_client::recipes::{Begun, GateTicket};
 use lockkeeper_client::{Client, Error, Session};
 
 use super::{Common, failed, join};
-use crate::record::{Standing, What, boot_us, tell};
+use crate::record::{Standing, WorkerEvent, boot_us, tell};
 
 const KEEP: Duration = Duration::from_secs(600);
 
 /// See the module's text.
 #[derive(Args, Clone)]
-pub(super) struct Gate {
+pub(super) struct GateWork {
     /// What to do.
     #[arg(long, value_enum)]
     role: Role,
@@ -66,17 +66,18 @@ enum Role {
     Pairs,
 }
 
-pub(super) async fn run(common: &Common, work: Gate) -> Result<Vec<Session>, String> {
+pub(super) async fn run(common: &Common, work: GateWork) -> Result<Vec<Session>, String> {
     let session = common.open(0).await?;
-    tell(0, What::Sure { until_ms: session.expires_at().as_millis() });
+    tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
     let mut renewals = session.renewals();
     let watched = session.clone();
     tokio::spawn(async move {
         while renewals.changed().await.is_ok() {
-            tell(0, What::Sure { until_ms: watched.expires_at().as_millis() });
+            tell(0, WorkerEvent::Sure { until_ms: watched.expires_at().as_millis() });
         }
     });
-    let door = if work.without_session { Door::Plain(common.client(0)?) } else { Door::Session(session.clone()) };
+    let door =
+        if work.without_session { GateCaller::Plain(common.client(0)?) } else { GateCaller::Session(session.clone()) };
     match work.role {
         Role::Callers => {
             let callers = (0..work.callers).map(|number| tokio::spawn(caller(door.clone(), work.clone(), number)));
@@ -97,7 +98,7 @@ pub(super) async fn run(common: &Common, work: Gate) -> Result<Vec<Session>, Str
 
 /// As whom a caller begins.
 #[derive(Clone)]
-enum Door {
+enum GateCaller {
     /// As the library's recipe does it.
     Session(Session),
     /// As a caller without a session does it.
@@ -110,8 +111,8 @@ enum Ticket {
     Plain(Client, String, u64),
 }
 
-impl Door {
-    async fn begin(&self, work: &Gate, key: &str, fingerprint: &str) -> Result<(Standing, Option<Ticket>), Error> {
+impl GateCaller {
+    async fn begin(&self, work: &GateWork, key: &str, fingerprint: &str) -> Result<(Standing, Option<Ticket>), Error> {
         match self {
             Self::Session(session) => {
                 let gate = session.gate(key).pending(Duration::from_millis(work.pending_ms)).label("worker");
@@ -157,7 +158,7 @@ impl Ticket {
     }
 }
 
-async fn caller(door: Door, work: Gate, number: u32) -> Result<(), String> {
+async fn caller(door: GateCaller, work: GateWork, number: u32) -> Result<(), String> {
     for key in 0..work.keys {
         let late_us = u64::from(number) * work.spread_ms * 1_000 / u64::from(work.callers.max(1));
         let at_us = work.start_us + u64::from(key) * work.every_ms * 1_000 + late_us;
@@ -168,7 +169,7 @@ async fn caller(door: Door, work: Gate, number: u32) -> Result<(), String> {
 }
 
 /// Begins, and where it is told to proceed does the work and finishes.
-async fn begin(door: &Door, work: &Gate, number: u32, caller: u32) -> Result<Option<Standing>, String> {
+async fn begin(door: &GateCaller, work: &GateWork, number: u32, caller: u32) -> Result<Option<Standing>, String> {
     let key = format!("{}-{number}", work.prefix);
     let (standing, ticket) = match door.begin(work, &key, &format!("operation {number}")).await {
         Ok(begun) => begun,
@@ -177,19 +178,19 @@ async fn begin(door: &Door, work: &Gate, number: u32, caller: u32) -> Result<Opt
             return Ok(None);
         }
     };
-    tell(caller, What::Gate { key: key.clone(), standing: standing.clone() });
+    tell(caller, WorkerEvent::Gate { key: key.clone(), standing: standing.clone() });
     let (Standing::Proceed { token, .. }, Some(ticket)) = (&standing, ticket) else { return Ok(Some(standing)) };
     let line = format!("{key} {token}\n");
     let told = |error: std::io::Error| format!("{}: {error}", work.bodies.display());
     let mut bodies = std::fs::File::options().append(true).create(true).open(&work.bodies).map_err(told)?;
     bodies.write_all(line.as_bytes()).map_err(told)?;
-    tell(caller, What::Body { key: key.clone(), token: *token });
+    tell(caller, WorkerEvent::Body { key: key.clone(), token: *token });
     if work.role == Role::Stuck {
         std::future::pending::<()>().await;
     }
     tokio::time::sleep(Duration::from_millis(work.body_ms)).await;
     match ticket.finish(result_of(*token)).await {
-        Ok(()) => tell(caller, What::Finished { key, token: *token }),
+        Ok(()) => tell(caller, WorkerEvent::Finished { key, token: *token }),
         Err(error) => failed(caller, "finish", &error).await,
     }
     Ok(Some(standing))
@@ -200,7 +201,7 @@ pub fn result_of(token: u64) -> String {
     format!("result of {token}")
 }
 
-async fn pairs(session: &Session, work: &Gate) -> Result<(), String> {
+async fn pairs(session: &Session, work: &GateWork) -> Result<(), String> {
     let begun_us = boot_us();
     for number in 0..work.keys {
         let key = format!("{}-{number}", work.prefix);
@@ -211,6 +212,6 @@ async fn pairs(session: &Session, work: &Gate) -> Result<(), String> {
         };
         ticket.finish("done", KEEP).await.map_err(told)?;
     }
-    tell(0, What::Pairs { count: u64::from(work.keys), micros: boot_us() - begun_us });
+    tell(0, WorkerEvent::Pairs { count: u64::from(work.keys), micros: boot_us() - begun_us });
     Ok(())
 }

@@ -12,11 +12,11 @@ use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Common, Store, failed};
-use crate::record::{What, tell};
+use crate::record::{WorkerEvent, tell};
 
 /// See the module's text.
 #[derive(Args, Clone)]
-pub(super) struct Hold {
+pub(super) struct HoldWork {
     /// The lock.
     #[arg(long)]
     lock: String,
@@ -71,7 +71,7 @@ enum LetGo {
     Close,
 }
 
-pub(super) async fn run(common: &Common, work: Hold) -> Result<Vec<Session>, String> {
+pub(super) async fn run(common: &Common, work: HoldWork) -> Result<Vec<Session>, String> {
     let session = common.open(0).await?;
     tell_how_sure(&session);
     match work.store.clone() {
@@ -81,7 +81,7 @@ pub(super) async fn run(common: &Common, work: Hold) -> Result<Vec<Session>, Str
     Ok(vec![session])
 }
 
-fn handle(session: &Session, work: &Hold) -> lockkeeper_client::locks::Lock {
+fn handle(session: &Session, work: &HoldWork) -> lockkeeper_client::locks::Lock {
     let lock = session.lock(&work.lock);
     match work.delay_ms {
         Some(delay_ms) => lock.delay(Duration::from_millis(delay_ms)),
@@ -93,19 +93,19 @@ fn handle(session: &Session, work: &Hold) -> lockkeeper_client::locks::Lock {
 fn tell_how_sure(session: &Session) {
     let session = session.clone();
     let mut renewals = session.renewals();
-    tell(0, What::Sure { until_ms: session.expires_at().as_millis() });
+    tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
     tokio::spawn(async move {
         while renewals.changed().await.is_ok() {
-            tell(0, What::Sure { until_ms: session.expires_at().as_millis() });
+            tell(0, WorkerEvent::Sure { until_ms: session.expires_at().as_millis() });
         }
     });
 }
 
-async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(), String> {
+async fn increments(session: &Session, work: &HoldWork, store: &Store) -> Result<(), String> {
     let store = store.open(work.fence).await?;
     let lock = handle(session, work);
     for _ in 0..work.times {
-        tell(0, What::Asking);
+        tell(0, WorkerEvent::Asking);
         let guard = match lock.lock().await {
             Ok(guard) => guard,
             Err(error) => {
@@ -114,9 +114,9 @@ async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(),
             }
         };
         let token = guard.token();
-        tell(0, What::Granted { locks: vec![work.lock.clone()], token });
+        tell(0, WorkerEvent::Granted { locks: vec![work.lock.clone()], token });
         let value = store.read().await?;
-        tell(0, What::Read { token, value });
+        tell(0, WorkerEvent::Read { token, value });
         let stop_here = |place| {
             if work.stop == Some(place) {
                 // Returns when the process has been continued.
@@ -148,36 +148,36 @@ async fn increments(session: &Session, work: &Hold, store: &Store) -> Result<(),
             }
         };
         match wrote {
-            Ok(accepted) => tell(0, What::Wrote { token, value: value + 1, accepted: accepted? }),
+            Ok(accepted) => tell(0, WorkerEvent::Wrote { token, value: value + 1, accepted: accepted? }),
             Err(error) => {
-                tell(0, What::Lost { token, why: error.to_string() });
+                tell(0, WorkerEvent::Lost { token, why: error.to_string() });
                 continue;
             }
         }
-        tell(0, What::Letting { token });
+        tell(0, WorkerEvent::Letting { token });
         match guard.release().await {
-            Ok(()) => tell(0, What::LetGo { token }),
-            Err(Error::Lost(why)) => tell(0, What::Lost { token, why }),
+            Ok(()) => tell(0, WorkerEvent::LetGo { token }),
+            Err(Error::Lost(why)) => tell(0, WorkerEvent::Lost { token, why }),
             Err(error) => failed(0, "release", &error).await,
         }
     }
     Ok(())
 }
 
-async fn just_hold(session: &Session, work: &Hold) -> Result<(), String> {
+async fn just_hold(session: &Session, work: &HoldWork) -> Result<(), String> {
     let mut told_to_end = signal(SignalKind::user_defined1()).map_err(|error| error.to_string())?;
-    tell(0, What::Asking);
+    tell(0, WorkerEvent::Asking);
     let guard = handle(session, work).lock().await.map_err(|error| error.to_string())?;
     let token = guard.token();
-    tell(0, What::Granted { locks: vec![work.lock.clone()], token });
+    tell(0, WorkerEvent::Granted { locks: vec![work.lock.clone()], token });
     tokio::select! {
         _ = told_to_end.recv() => {}
         why = guard.lost() => {
-            tell(0, What::Lost { token, why });
+            tell(0, WorkerEvent::Lost { token, why });
             return Ok(());
         }
     }
-    tell(0, What::Letting { token });
+    tell(0, WorkerEvent::Letting { token });
     match work.let_go {
         LetGo::Release => guard.release().await.map_err(|error| error.to_string())?,
         LetGo::Drop => drop(guard),
@@ -187,6 +187,6 @@ async fn just_hold(session: &Session, work: &Hold) -> Result<(), String> {
             drop(guard);
         }
     }
-    tell(0, What::LetGo { token });
+    tell(0, WorkerEvent::LetGo { token });
     Ok(())
 }

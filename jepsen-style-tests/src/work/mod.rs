@@ -23,12 +23,12 @@ use clap::{Args, Parser, Subcommand};
 use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::record::{What, tell};
+use crate::record::{WorkerEvent, tell};
 
 /// A process of clients for the proofs; not for anything else.
 #[derive(Parser)]
 #[command(version, about)]
-pub struct Arguments {
+pub struct WorkerArguments {
     #[command(flatten)]
     common: Common,
     #[command(subcommand)]
@@ -56,23 +56,23 @@ enum Work {
     /// Clients that increment a counter in a file under one lock.
     Contend(contend::Contend),
     /// One client that takes a lock and then does as it is told: for pauses, deaths and delays.
-    Hold(hold::Hold),
+    Hold(hold::HoldWork),
     /// Clients of one semaphore.
-    Permits(permits::Permits),
+    Permits(permits::PermitsWork),
     /// Clients that take three of several locks at once.
-    Several(several::Several),
+    Several(several::MultiLockWork),
     /// Tasks on one lock, in turn with and without sharing it in the process.
     Share(share::Share),
     /// Callers of operations behind idempotency gates.
-    Gate(gate::Gate),
+    Gate(gate::GateWork),
 }
 
 /// Runs a worker to its end.
 ///
 /// # Errors
 /// What it could not do, for people.
-pub async fn run(arguments: Arguments) -> Result<(), String> {
-    let Arguments { common, work } = arguments;
+pub async fn run(arguments: WorkerArguments) -> Result<(), String> {
+    let WorkerArguments { common, work } = arguments;
     let sessions = match work {
         Work::Clients(work) => return clients::run(&common, work).await,
         Work::Contend(work) => contend::run(&common, work).await?,
@@ -83,12 +83,12 @@ pub async fn run(arguments: Arguments) -> Result<(), String> {
         Work::Gate(work) => gate::run(&common, work).await?,
     };
     let mut told_to_end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    tell(0, What::Idle);
+    tell(0, WorkerEvent::Idle);
     told_to_end.recv().await;
     for closing in futures::future::join_all(sessions.iter().map(Session::close)).await {
         closing.map_err(|error| format!("closing a session: {error}"))?;
     }
-    tell(0, What::End);
+    tell(0, WorkerEvent::End);
     Ok(())
 }
 
@@ -108,7 +108,7 @@ impl Common {
             ..SessionOptions::default()
         };
         let session = Session::open(&self.client(client)?, &options).await.map_err(|error| error.to_string())?;
-        tell(client, What::Opened { session: session.id() });
+        tell(client, WorkerEvent::Opened { session: session.id() });
         Ok(session)
     }
 
@@ -120,7 +120,7 @@ impl Common {
 
 /// Tells of a failed call, and keeps the next from following at once.
 async fn failed(client: u32, doing: &str, error: &Error) {
-    tell(client, What::Failed { doing: doing.to_owned(), why: error.to_string() });
+    tell(client, WorkerEvent::Failed { doing: doing.to_owned(), why: error.to_string() });
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 

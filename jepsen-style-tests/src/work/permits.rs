@@ -9,13 +9,13 @@ use lockkeeper_client::api::nodes::{Create, Kind};
 use lockkeeper_client::{Error, Session};
 use rand::Rng as _;
 
-use super::turn::{Asked, ask, is_lost, let_go};
+use super::turn::{TurnOutcome, ask, is_lost, let_go};
 use super::{Common, failed, join};
 use crate::record::boot_us;
 
 /// See the module's text.
 #[derive(Args, Clone)]
-pub(super) struct Permits {
+pub(super) struct PermitsWork {
     /// The semaphore.
     #[arg(long)]
     lock: String,
@@ -36,13 +36,13 @@ pub(super) struct Permits {
     hold_ms: u64,
 }
 
-pub(super) async fn run(common: &Common, work: Permits) -> Result<Vec<Session>, String> {
+pub(super) async fn run(common: &Common, work: PermitsWork) -> Result<Vec<Session>, String> {
     let until_us = boot_us() + work.seconds * 1_000_000;
     let clients = (0..work.clients).map(|client| tokio::spawn(one(common.clone(), work.clone(), client, until_us)));
     join(clients.collect()).await
 }
 
-async fn one(common: Common, work: Permits, client: u32, until_us: u64) -> Result<Session, String> {
+async fn one(common: Common, work: PermitsWork, client: u32, until_us: u64) -> Result<Session, String> {
     let mut session = common.open(client).await?;
     loop {
         let left = Duration::from_micros(until_us.saturating_sub(boot_us()));
@@ -52,9 +52,9 @@ async fn one(common: Common, work: Permits, client: u32, until_us: u64) -> Resul
         session = common.renew(client, session).await?;
         let semaphore = session.semaphore(&work.lock, work.permits);
         let guard = match ask(client, "acquire", left, vec![work.lock.clone()], semaphore.acquire()).await {
-            Asked::Granted(guard) => guard,
-            Asked::Failed => continue,
-            Asked::Over => return Ok(session),
+            TurnOutcome::Granted(guard) => guard,
+            TurnOutcome::Failed => continue,
+            TurnOutcome::Over => return Ok(session),
         };
         let token = guard.token();
         if let Err(error) = stay(&session, &work, token, client).await {
@@ -67,7 +67,7 @@ async fn one(common: Common, work: Permits, client: u32, until_us: u64) -> Resul
     }
 }
 
-async fn stay(session: &Session, work: &Permits, token: u64, client: u32) -> Result<(), Error> {
+async fn stay(session: &Session, work: &PermitsWork, token: u64, client: u32) -> Result<(), Error> {
     let path = format!("{}/t{token}-{}-{client}", work.inside, std::process::id());
     let node = Create { kind: Kind::Ephemeral, ..Create::default() };
     let entered = session.client().create(&path, &node).await;

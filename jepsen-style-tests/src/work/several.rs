@@ -9,13 +9,13 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::turn::{Asked, ask, is_lost, let_go};
+use super::turn::{TurnOutcome, ask, is_lost, let_go};
 use super::{Common, failed, join};
 use crate::record::boot_us;
 
 /// See the module's text.
 #[derive(Args, Clone)]
-pub(super) struct Several {
+pub(super) struct MultiLockWork {
     /// The locks are `<PREFIX>-0`, `<PREFIX>-1`, …
     #[arg(long)]
     prefix: String,
@@ -42,13 +42,13 @@ pub(super) struct Several {
     seed: u64,
 }
 
-pub(super) async fn run(common: &Common, work: Several) -> Result<Vec<Session>, String> {
+pub(super) async fn run(common: &Common, work: MultiLockWork) -> Result<Vec<Session>, String> {
     let until_us = boot_us() + work.seconds * 1_000_000;
     let clients = (0..work.clients).map(|client| tokio::spawn(one(common.clone(), work.clone(), client, until_us)));
     join(clients.collect()).await
 }
 
-async fn one(common: Common, work: Several, client: u32, until_us: u64) -> Result<Session, String> {
+async fn one(common: Common, work: MultiLockWork, client: u32, until_us: u64) -> Result<Session, String> {
     let mut random = StdRng::seed_from_u64(work.seed.wrapping_add(u64::from(client)));
     let mut session = common.open(client).await?;
     let all: Vec<String> = (0..work.locks).map(|number| format!("{}-{number}", work.prefix)).collect();
@@ -62,9 +62,9 @@ async fn one(common: Common, work: Several, client: u32, until_us: u64) -> Resul
         let names: Vec<String> = all.choose_multiple(&mut random, work.together).cloned().collect();
         let several = session.multi_lock(names.clone());
         let guard = match ask(client, "lock", left, names, several.lock()).await {
-            Asked::Granted(guard) => guard,
-            Asked::Failed => continue,
-            Asked::Over => return Ok(session),
+            TurnOutcome::Granted(guard) => guard,
+            TurnOutcome::Failed => continue,
+            TurnOutcome::Over => return Ok(session),
         };
         let token = guard.token();
         let hold_ms = random.random_range(0..=work.hold_ms);
@@ -78,7 +78,7 @@ async fn one(common: Common, work: Several, client: u32, until_us: u64) -> Resul
     }
 }
 
-async fn stay(session: &Session, work: &Several, token: u64, hold_ms: u64) -> Result<(), Error> {
+async fn stay(session: &Session, work: &MultiLockWork, token: u64, hold_ms: u64) -> Result<(), Error> {
     let path = format!("{}/t{token}-{}", work.inside, std::process::id());
     let node = Create { kind: Kind::Ephemeral, ..Create::default() };
     session.client().create(&path, &node).await?;

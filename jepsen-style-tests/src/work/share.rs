@@ -10,7 +10,7 @@ use lockkeeper_client::Session;
 use lockkeeper_client::locks::{Lock, Sharing};
 
 use super::{Common, failed};
-use crate::record::{What, boot_us, tell};
+use crate::record::{WorkerEvent, boot_us, tell};
 
 /// See the module's text.
 #[derive(Args, Clone)]
@@ -50,7 +50,7 @@ impl Hands {
     fn tell(&self) {
         if self.holds > 0 {
             let (token, holds, first_us, last_us) = (self.token, self.holds, self.first_us, self.last_us);
-            tell(0, What::Streak { token, holds, first_us, last_us });
+            tell(0, WorkerEvent::Streak { token, holds, first_us, last_us });
         }
     }
 }
@@ -77,7 +77,7 @@ pub(super) async fn run(common: &Common, work: Share) -> Result<Vec<Session>, St
             handoffs += task.await.map_err(|error| error.to_string())??;
         }
         hands.lock().unwrap_or_else(PoisonError::into_inner).tell();
-        tell(0, What::Leg { shared, handoffs, micros: boot_us() - began_us });
+        tell(0, WorkerEvent::Leg { shared, handoffs, micros: boot_us() - began_us });
     }
     Ok(vec![session])
 }

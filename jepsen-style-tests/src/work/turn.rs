@@ -7,10 +7,10 @@ use lockkeeper_client::{Error, Guard};
 use tokio::time::timeout;
 
 use super::failed;
-use crate::record::{What, tell};
+use crate::record::{WorkerEvent, tell};
 
 /// What came of asking.
-pub(super) enum Asked<K> {
+pub(super) enum TurnOutcome<K> {
     /// It is this client's turn.
     Granted(Guard<K>),
     /// The call failed; there may be another try.
@@ -27,20 +27,20 @@ pub(super) async fn ask<K>(
     left: Duration,
     locks: Vec<String>,
     wait: impl Future<Output = Result<Guard<K>, Error>>,
-) -> Asked<K> {
-    tell(client, What::Asking);
+) -> TurnOutcome<K> {
+    tell(client, WorkerEvent::Asking);
     match timeout(left, wait).await {
         Ok(Ok(guard)) => {
-            tell(client, What::Granted { locks, token: guard.token() });
-            Asked::Granted(guard)
+            tell(client, WorkerEvent::Granted { locks, token: guard.token() });
+            TurnOutcome::Granted(guard)
         }
         Ok(Err(error)) => {
             failed(client, doing, &error).await;
-            Asked::Failed
+            TurnOutcome::Failed
         }
         Err(_) => {
-            tell(client, What::GaveUp);
-            Asked::Over
+            tell(client, WorkerEvent::GaveUp);
+            TurnOutcome::Over
         }
     }
 }
@@ -49,14 +49,14 @@ pub(super) async fn ask<K>(
 pub(super) async fn is_lost<K>(client: u32, guard: &Guard<K>) -> bool {
     let lost = guard.is_lost();
     if lost {
-        tell(client, What::Lost { token: guard.token(), why: guard.lost().await });
+        tell(client, WorkerEvent::Lost { token: guard.token(), why: guard.lost().await });
     }
     lost
 }
 
 /// Ends the turn.
 pub(super) async fn let_go<K>(client: u32, guard: Guard<K>) {
-    tell(client, What::Letting { token: guard.token() });
+    tell(client, WorkerEvent::Letting { token: guard.token() });
     if let Err(error) = guard.release().await {
         failed(client, "release", &error).await;
     }

@@ -15,10 +15,10 @@ use lockkeeper_client::api::locks::Mode;
 use lockkeeper_client::{Guard, Session};
 use rand::Rng as _;
 
-use super::seat::{EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under, view_all};
-use super::tells::{self, Added, Taken, Under};
-use super::{ClientContext, Expected, Recorded, Workload};
+use super::lock_client::{EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, under, view_all};
+use super::{ClientContext, ExpectedVerdict, Recorded, Workload};
 use crate::check::{Check, fenced, locks};
+use crate::history::ops::{self, NumberWrite, StoreContents, TokenRef};
 use crate::postgres::{self, Postgres};
 use crate::work::{OpenStore, Store};
 
@@ -31,12 +31,12 @@ const WAIT_MS: u64 = 1_500;
 const STORE_AT: &str = "store";
 
 /// With the fence.
-pub(super) struct Fenced;
+pub(super) struct FencedLockWorkload;
 /// Without: the negative control.
-pub(super) struct Unfenced;
+pub(super) struct UnfencedLockWorkload;
 
 #[async_trait]
-impl Workload for Fenced {
+impl Workload for FencedLockWorkload {
     fn name(&self) -> &'static str {
         "fenced-lock"
     }
@@ -55,12 +55,12 @@ impl Workload for Fenced {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let mut stores = Stores::of(&context, &NUMBERS, true)?;
-        let mut seat = Seat::new(context)?;
-        while let Some(session) = seat.session().await {
-            fenced_turn(&mut seat, &session, &mut stores).await;
-            seat.hand.think(0..15).await;
+        let mut lock_client = LockClient::new(context)?;
+        while let Some(session) = lock_client.session().await {
+            fenced_turn(&mut lock_client, &session, &mut stores).await;
+            lock_client.kit.think(0..15).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Workload for Fenced {
 }
 
 #[async_trait]
-impl Workload for Unfenced {
+impl Workload for UnfencedLockWorkload {
     fn name(&self) -> &'static str {
         "unfenced-lock"
     }
@@ -89,8 +89,8 @@ impl Workload for Unfenced {
         "P1"
     }
 
-    fn expected(&self) -> Expected {
-        Expected::InvalidWhenStopped
+    fn expected(&self) -> ExpectedVerdict {
+        ExpectedVerdict::InvalidWhenStopped
     }
 
     async fn prepare(&self, shared: &Path) -> Result<Box<dyn Any + Send + Sync>, String> {
@@ -99,12 +99,12 @@ impl Workload for Unfenced {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let mut stores = Stores::of(&context, &UNFENCED, false)?;
-        let mut seat = Seat::new(context)?;
-        while let Some(session) = seat.session().await {
-            unfenced_turn(&mut seat, &session, &mut stores).await;
-            seat.hand.think(0..5).await;
+        let mut lock_client = LockClient::new(context)?;
+        while let Some(session) = lock_client.session().await {
+            unfenced_turn(&mut lock_client, &session, &mut stores).await;
+            lock_client.kit.think(0..5).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
@@ -163,44 +163,44 @@ fn row(at: usize) -> i32 {
 /// Reads the store's own list of what it took, and how the queues stand.
 async fn conclude(context: ClientContext, numbers: &'static [&'static str], fenced: bool) -> Result<(), String> {
     let mut stores = Stores::of(&context, numbers, fenced)?;
-    let seat = Seat::new(context)?;
+    let lock_client = LockClient::new(context)?;
     for (at, lock) in numbers.iter().enumerate() {
-        let begun = seat.teller().begin(tells::TAKEN, lock);
+        let begun = lock_client.recorder().begin(ops::TAKEN, lock);
         let taken = stores.take(at).await?.taken().await?;
-        begun.ok(&Taken { store: stores.at.kind().to_owned(), writes: taken }, None);
+        begun.ok(&StoreContents { store: stores.at.kind().to_owned(), writes: taken }, None);
     }
     let locks: Vec<String> = numbers.iter().map(|name| (*name).to_owned()).collect();
-    view_all(&seat.hand.client, seat.teller(), &locks, EMPTY_WITHIN).await
+    view_all(&lock_client.kit.client, lock_client.recorder(), &locks, EMPTY_WITHIN).await
 }
 
 struct Turn {
-    under: Under,
+    under: TokenRef,
     number: usize,
     store: OpenStore,
     guard: Guard,
 }
 
 /// Takes one of the locks and reaches its number.
-async fn begin(seat: &mut Seat, session: &Session, stores: &mut Stores) -> Option<Turn> {
-    let number = seat.hand.rng.random_range(0..stores.numbers.len());
+async fn begin(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) -> Option<Turn> {
+    let number = lock_client.kit.rng.random_range(0..stores.numbers.len());
     let name = stores.numbers[number];
     let lock = session.lock(name);
     let asks = asks(name, Mode::Exclusive, WAIT_MS, session);
-    let guard = seat.acquire(&asks, lock.lock_timeout(Duration::from_millis(WAIT_MS))).await?;
+    let guard = lock_client.acquire(&asks, lock.lock_timeout(Duration::from_millis(WAIT_MS))).await?;
     let under = under(&asks, guard.token());
     match stores.take(number).await {
         Ok(store) => Some(Turn { under, number, store, guard }),
         Err(why) => {
-            seat.teller().told(tells::STORE_FAILED, &why, None);
-            seat.release(&under, guard).await;
+            lock_client.recorder().note(ops::STORE_FAILED, &why, None);
+            lock_client.release(&under, guard).await;
             None
         }
     }
 }
 
 /// Reads as a holder does; none if a larger token has been there.
-async fn read(seat: &Seat, turn: &Turn) -> Option<i64> {
-    let begun = seat.teller().begin(tells::READ, &turn.under);
+async fn read(lock_client: &LockClient, turn: &Turn) -> Option<i64> {
+    let begun = lock_client.recorder().begin(ops::READ, &turn.under);
     match turn.store.read_under(turn.under.token).await {
         Ok(Some(value)) => {
             begun.ok(&value, None);
@@ -218,9 +218,15 @@ async fn read(seat: &Seat, turn: &Turn) -> Option<i64> {
 }
 
 /// Writes; gives the connection back if it is still good for anything.
-async fn write(seat: &Seat, under: &Under, store: OpenStore, value: i64, late: bool) -> Option<OpenStore> {
-    let added = Added { lock: under.locks[0].clone(), token: under.token, value, late };
-    let begun = seat.teller().begin(tells::WRITE, &added);
+async fn write(
+    lock_client: &LockClient,
+    under: &TokenRef,
+    store: OpenStore,
+    value: i64,
+    late: bool,
+) -> Option<OpenStore> {
+    let added = NumberWrite { lock: under.locks[0].clone(), token: under.token, value, late };
+    let begun = lock_client.recorder().begin(ops::WRITE, &added);
     match store.write(value, under.token).await {
         Ok(true) => begun.ok(&true, None),
         Ok(false) => begun.fail("the token is stale"),
@@ -232,28 +238,28 @@ async fn write(seat: &Seat, under: &Under, store: OpenStore, value: i64, late: b
     Some(store)
 }
 
-async fn fenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
-    let Some(turn) = begin(seat, session, stores).await else { return };
-    let value = if seat.look(&turn.under, &turn.guard) { None } else { read(seat, &turn).await };
-    let longest_ms = if seat.hand.chance(5) { 300 } else { 20 };
-    let stay_ms = seat.hand.rng.random_range(0..longest_ms);
+async fn fenced_turn(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) {
+    let Some(turn) = begin(lock_client, session, stores).await else { return };
+    let value = if lock_client.look(&turn.under, &turn.guard) { None } else { read(lock_client, &turn).await };
+    let longest_ms = if lock_client.kit.chance(5) { 300 } else { 20 };
+    let stay_ms = lock_client.kit.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-    let lost = seat.look(&turn.under, &turn.guard);
+    let lost = lock_client.look(&turn.under, &turn.guard);
     let Turn { under, number, store, guard } = turn;
-    let Some(value) = value else { return seat.release(&under, guard).await };
+    let Some(value) = value else { return lock_client.release(&under, guard).await };
     // What a good program does not do, and a paused one does all the same: it writes although the lock is gone.
-    let late = seat.hand.chance(8) || lost && seat.hand.chance(50);
+    let late = lock_client.kit.chance(8) || lost && lock_client.kit.chance(50);
     let left = if late {
-        seat.release(&under, guard).await;
-        let pause_ms = seat.hand.rng.random_range(0..100);
+        lock_client.release(&under, guard).await;
+        let pause_ms = lock_client.kit.rng.random_range(0..100);
         tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-        write(seat, &under, store, value + 1, true).await
+        write(lock_client, &under, store, value + 1, true).await
     } else {
-        let left = if lost { Some(store) } else { write(seat, &under, store, value + 1, false).await };
-        if seat.hand.chance(LEAVE_PERCENT) {
-            seat.leave(&under, guard).await;
+        let left = if lost { Some(store) } else { write(lock_client, &under, store, value + 1, false).await };
+        if lock_client.kit.chance(LEAVE_PERCENT) {
+            lock_client.leave(&under, guard).await;
         } else {
-            seat.release(&under, guard).await;
+            lock_client.release(&under, guard).await;
         }
         left
     };
@@ -261,15 +267,15 @@ async fn fenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
 }
 
 /// Almost all of the time somebody is between reading and writing, which is where a pause is to hit.
-async fn unfenced_turn(seat: &mut Seat, session: &Session, stores: &mut Stores) {
-    let Some(turn) = begin(seat, session, stores).await else { return };
-    let value = read(seat, &turn).await;
+async fn unfenced_turn(lock_client: &mut LockClient, session: &Session, stores: &mut Stores) {
+    let Some(turn) = begin(lock_client, session, stores).await else { return };
+    let value = read(lock_client, &turn).await;
     let Turn { under, number, store, guard } = turn;
     if let Some(value) = value {
-        let stay_ms = seat.hand.rng.random_range(50..150);
+        let stay_ms = lock_client.kit.rng.random_range(50..150);
         tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-        let left = write(seat, &under, store, value + 1, false).await;
+        let left = write(lock_client, &under, store, value + 1, false).await;
         stores.open.extend(left.map(|store| (number, store)));
     }
-    seat.release(&under, guard).await;
+    lock_client.release(&under, guard).await;
 }

@@ -17,12 +17,12 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::hand::{Hand, sure_recipe};
-use super::seat::{EMPTY_WITHIN, Seat, asks, under, view_all};
-use super::tells::{self, Granted, Under};
-use super::{ClientContext, Recorded, Teller, Workload, hand};
+use super::client_kit::{ClientKit, sure_recipe};
+use super::lock_client::{EMPTY_WITHIN, LockClient, asks, under, view_all};
+use super::{ClientContext, Recorded, Recorder, Workload, client_kit};
 use crate::check::{Check, locks};
-use crate::history::{Ended, History};
+use crate::history::ops::{self, Granted, TokenRef};
+use crate::history::{Completion, History};
 
 const OFFICES: [&str; 2] = ["jepsen/a", "jepsen/b"];
 const LOCKS: [&str; 2] = ["elections/jepsen/a", "elections/jepsen/b"];
@@ -44,10 +44,10 @@ struct Observed {
 }
 
 #[derive(Debug)]
-pub(super) struct Elections;
+pub(super) struct ElectionWorkload;
 
 #[async_trait]
-impl Workload for Elections {
+impl Workload for ElectionWorkload {
     fn name(&self) -> &'static str {
         "election"
     }
@@ -61,15 +61,15 @@ impl Workload for Elections {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context.clone())?;
+        let mut lock_client = LockClient::new(context.clone())?;
         let office = OFFICES[context.client as usize % 2];
         let observing = context.client.is_multiple_of(3).then(|| tokio::spawn(observe(context, office)));
-        while let Some(session) = seat.session().await {
-            let office = OFFICES[seat.hand.rng.random_range(0..OFFICES.len())];
-            campaign(&mut seat, session, office).await;
-            seat.hand.think(0..40).await;
+        while let Some(session) = lock_client.session().await {
+            let office = OFFICES[lock_client.kit.rng.random_range(0..OFFICES.len())];
+            campaign(&mut lock_client, session, office).await;
+            lock_client.kit.think(0..40).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         match observing {
             Some(observing) => observing.await.map_err(|error| error.to_string())?,
             None => Ok(()),
@@ -77,8 +77,8 @@ impl Workload for Elections {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let seat = Seat::new(context)?;
-        view_all(&seat.hand.client, seat.teller(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
+        let lock_client = LockClient::new(context)?;
+        view_all(&lock_client.kit.client, lock_client.recorder(), &LOCKS.map(str::to_owned), EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -93,11 +93,11 @@ fn said(token: u64, times: u32) -> String {
     format!("{token} said {times}")
 }
 
-async fn campaign(seat: &mut Seat, session: Session, office: &str) {
+async fn campaign(lock_client: &mut LockClient, session: Session, office: &str) {
     let Ok(election) = session.election(office) else { return };
-    let wait_ms = if seat.hand.chance(10) { 0 } else { seat.hand.rng.random_range(50..LONGEST_WAIT_MS) };
+    let wait_ms = if lock_client.kit.chance(10) { 0 } else { lock_client.kit.rng.random_range(50..LONGEST_WAIT_MS) };
     let asks = asks(&election.lock_name(), Mode::Exclusive, wait_ms, &session);
-    let begun = seat.teller().begin(tells::ACQUIRE, &asks);
+    let begun = lock_client.recorder().begin(ops::ACQUIRE, &asks);
     let elected = match wait_ms {
         0 => election.try_campaign(b"elected").await,
         _ => election.campaign_timeout(b"elected", Duration::from_millis(wait_ms)).await,
@@ -107,38 +107,38 @@ async fn campaign(seat: &mut Seat, session: Session, office: &str) {
             begun.ok(&Granted { token: leadership.token() }, None);
             let under = under(&asks, leadership.token());
             drop(session);
-            lead(seat, &under, office, leadership).await;
+            lead(lock_client, &under, office, leadership).await;
         }
         Ok(None) => begun.fail("not elected in time"),
         // It may have been elected and have failed to say so.
         Err(error) => {
             begun.info(&error.to_string());
-            seat.rest().await;
+            lock_client.rest().await;
         }
     }
 }
 
 /// A term of office.
-async fn lead(seat: &mut Seat, under: &Under, office: &str, leadership: Leadership) {
-    let longest_ms = if seat.hand.chance(10) { 1_000 } else { 100 };
-    let turns = seat.hand.rng.random_range(1..longest_ms / 10);
+async fn lead(lock_client: &mut LockClient, under: &TokenRef, office: &str, leadership: Leadership) {
+    let longest_ms = if lock_client.kit.chance(10) { 1_000 } else { 100 };
+    let turns = lock_client.kit.rng.random_range(1..longest_ms / 10);
     let mut times = 0;
     for _ in 0..turns {
-        if seat.looked(under, || leadership.is_lost()) {
+        if lock_client.looked(under, || leadership.is_lost()) {
             break;
         }
-        if seat.hand.chance(20) {
+        if lock_client.kit.chance(20) {
             times += 1;
-            proclaim(seat.teller(), under, office, &leadership, times).await;
+            proclaim(lock_client.recorder(), under, office, &leadership, times).await;
         }
-        if !seat.hand.think(5..15).await {
+        if !lock_client.kit.think(5..15).await {
             break;
         }
     }
-    seat.looked(under, || leadership.is_lost());
-    match seat.hand.rng.random_range(0..100) {
+    lock_client.looked(under, || leadership.is_lost());
+    match lock_client.kit.rng.random_range(0..100) {
         0..80 => {
-            let begun = seat.teller().begin(tells::RELEASE, under);
+            let begun = lock_client.recorder().begin(ops::RELEASE, under);
             match leadership.resign().await {
                 Ok(()) => begun.ok(&Value::Null, None),
                 // In the background it goes on.
@@ -146,49 +146,49 @@ async fn lead(seat: &mut Seat, under: &Under, office: &str, leadership: Leadersh
             }
         }
         80..90 => {
-            let begun = seat.teller().begin(tells::RELEASE, under);
+            let begun = lock_client.recorder().begin(ops::RELEASE, under);
             drop(leadership);
             begun.info("dropped");
         }
-        _ => seat.leave(under, leadership).await,
+        _ => lock_client.leave(under, leadership).await,
     }
 }
 
-async fn proclaim(teller: &Teller, under: &Under, office: &str, leadership: &Leadership, times: u32) {
-    let begun = teller.begin(PROCLAIM, &(office, under.token, times));
+async fn proclaim(recorder: &Recorder, under: &TokenRef, office: &str, leadership: &Leadership, times: u32) {
+    let begun = recorder.begin(PROCLAIM, &(office, under.token, times));
     let spoken = leadership.proclaim(said(under.token, times).as_bytes()).await;
     match spoken {
         Ok(()) => begun.ok(&Value::Null, None),
         Err(error @ RecipeError::Stale { .. }) => begun.fail(&error.to_string()),
         Err(error) => match sure_recipe(&error) {
-            hand::Sure::Unknown => begun.info(&error.to_string()),
+            client_kit::Certainty::Unknown => begun.info(&error.to_string()),
             _ => begun.fail(&error.to_string()),
         },
     }
 }
 
 async fn observe(context: ClientContext, office: &'static str) -> Result<(), String> {
-    let mut hand = Hand::new(context)?;
-    let mut watch = hand.client.observe_election(office).map_err(|error| error.to_string())?;
+    let mut client_kit = ClientKit::new(context)?;
+    let mut watch = client_kit.client.observe_election(office).map_err(|error| error.to_string())?;
     loop {
         let seen = tokio::select! {
-            () = hand.context.stop.cancelled() => return Ok(()),
+            () = client_kit.context.stop.cancelled() => return Ok(()),
             seen = watch.next() => seen,
         };
         match seen {
-            Ok(leader) => tell_leader(&hand.context.teller, office, leader.as_ref()),
-            Err(_) => drop(hand.think(50..100).await),
+            Ok(leader) => tell_leader(&client_kit.context.recorder, office, leader.as_ref()),
+            Err(_) => drop(client_kit.think(50..100).await),
         }
     }
 }
 
-fn tell_leader(teller: &Teller, office: &str, leader: Option<&Leader>) {
+fn tell_leader(recorder: &Recorder, office: &str, leader: Option<&Leader>) {
     let observed = Observed {
         office: office.to_owned(),
         token: leader.map(|leader| leader.token),
         said: leader.map(|leader| String::from_utf8_lossy(&leader.data).into_owned()).unwrap_or_default(),
     };
-    teller.told(OBSERVED, &observed, leader.map(|leader| leader.zxid));
+    recorder.note(OBSERVED, &observed, leader.map(|leader| leader.zxid));
 }
 
 /// The leader's node appears only while its lock is held under its token.
@@ -234,7 +234,7 @@ fn observed_in_order(run: &Recorded) -> Check {
     }
     let mut last: BTreeMap<(u32, String), u64> = BTreeMap::new();
     let mut observations = 0;
-    for event in run.history.told().filter(|event| event.what == OBSERVED) {
+    for event in run.history.notes().filter(|event| event.what == OBSERVED) {
         let Ok(Observed { office, token, said: heard }) = serde_json::from_value(event.value.clone()) else {
             return Check::unknown(NAME, OF, "an observation cannot be read");
         };
@@ -267,7 +267,7 @@ fn observed_in_order(run: &Recorded) -> Check {
 /// What each leader may have said.
 fn spoken(history: &History) -> BTreeMap<u64, Vec<String>> {
     let mut spoken: BTreeMap<u64, Vec<String>> = BTreeMap::new();
-    for op in history.ops().iter().filter(|op| op.what == PROCLAIM && op.ended != Ended::Fail) {
+    for op in history.ops().iter().filter(|op| op.what == PROCLAIM && op.ended != Completion::Fail) {
         if let Ok((_, token, times)) = op.asked::<(String, u64, u32)>() {
             spoken.entry(token).or_default().push(said(token, times));
         }
@@ -277,17 +277,17 @@ fn spoken(history: &History) -> BTreeMap<u64, Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event as Logged;
+    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, Kind};
+    use crate::history::{Event, EventKind};
 
     /// Tokens 10 and 11 stand in one queue, the first goes at 20, and both announce themselves.
     fn run(second_announced: u64, observed: &[(u64, u64, &str)]) -> Recorded {
         let mut run = Recorded::default();
-        let mut log = |zxid, created, path: String| run.log.insert(Logged { zxid, created, path });
+        let mut log = |zxid, created, path: String| run.log.insert(NodeEvent { zxid, created, path });
         let request = |token: u64| format!("/locks/{}/_c_x{token}-lock-{token:010}", LOCKS[0]);
         let node = |token: u64| format!("/elections/{}/_leader/{token:020}", OFFICES[0]);
         log(10, true, request(10));
@@ -297,14 +297,14 @@ mod tests {
         log(20, false, node(10));
         log(second_announced, true, node(11));
         let mut events = Vec::new();
-        for (kind, at_us) in [(Kind::Invoke, 1), (Kind::Ok, 2)] {
-            let value = if kind == Kind::Invoke { json!([OFFICES[0], 10, 1]) } else { Value::Null };
+        for (kind, at_us) in [(EventKind::Invoke, 1), (EventKind::Ok, 2)] {
+            let value = if kind == EventKind::Invoke { json!([OFFICES[0], 10, 1]) } else { Value::Null };
             events.push(Event { at_us, client: 1, op: 1, kind, what: PROCLAIM.into(), value, zxid: None });
         }
         for (at_us, (token, zxid, said)) in (10..).zip(observed) {
             let value = json!({ "office": OFFICES[0], "token": token, "said": said });
             let (what, zxid) = (OBSERVED.to_owned(), Some(*zxid));
-            events.push(Event { at_us, client: 2, op: 0, kind: Kind::Told, what, value, zxid });
+            events.push(Event { at_us, client: 2, op: 0, kind: EventKind::Note, what, value, zxid });
         }
         run.history = History::new(events);
         run

@@ -14,11 +14,11 @@ use lockkeeper_client::{Error, Session};
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::hand::Hand;
-use super::seat::{self, Seat, asks, end_failed, under};
-use super::tells::{self, Asks, Granted, Kept, Marked, Under};
+use super::client_kit::ClientKit;
+use super::lock_client::{self, LockClient, asks, end_failed, under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
+use crate::history::ops::{self, AcquireRequest, ClockReading, Granted, KeptPlace, TokenRef};
 
 /// More than there are clients that die early, so that one at least goes on.
 const LOCKS: [&str; 5] = ["jepsen/quiet-a", "jepsen/quiet-b", "jepsen/quiet-c", "jepsen/quiet-d", "jepsen/quiet-e"];
@@ -32,10 +32,10 @@ const DOOMED_OF: u32 = 3;
 /// One client in so many looks at the locks beside what it does. Not those that die.
 const LOOKS_OUT_OF: u32 = 3;
 
-pub(super) struct Delay;
+pub(super) struct LockDelayWorkload;
 
 #[async_trait]
-impl Workload for Delay {
+impl Workload for LockDelayWorkload {
     fn name(&self) -> &'static str {
         "lock-delay"
     }
@@ -49,27 +49,28 @@ impl Workload for Delay {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context.clone())?;
-        if !seat.hand.prepare(&[MARKS]).await {
+        let mut lock_client = LockClient::new(context.clone())?;
+        if !lock_client.kit.prepare(&[MARKS]).await {
             return Ok(());
         }
         let looking = (context.client % LOOKS_OUT_OF == 1).then(|| tokio::spawn(look_out(context)));
-        let client = seat.hand.context.client;
+        let client = lock_client.kit.context.client;
         let mut doomed = client.is_multiple_of(DOOMED_OF);
-        while let Some(session) = seat.session().await {
+        while let Some(session) = lock_client.session().await {
             // Each of them at another lock, as nobody gets on there for some seconds.
-            let at = if doomed { (client / DOOMED_OF) as usize } else { seat.hand.rng.random_range(0..LOCKS.len()) };
-            let after = turn(&mut seat, &session, LOCKS[at % LOCKS.len()], doomed).await;
+            let at =
+                if doomed { (client / DOOMED_OF) as usize } else { lock_client.kit.rng.random_range(0..LOCKS.len()) };
+            let after = turn(&mut lock_client, &session, LOCKS[at % LOCKS.len()], doomed).await;
             doomed &= !matches!(after, After::Die);
             drop(session);
             match after {
                 After::GoOn => {}
-                After::Close => drop(seat.close().await),
-                After::Die => seat.abandon(),
+                After::Close => drop(lock_client.close().await),
+                After::Die => lock_client.abandon(),
             }
-            seat.hand.think(0..25).await;
+            lock_client.kit.think(0..25).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         match looking {
             Some(looking) => looking.await.map_err(|error| error.to_string())?,
             None => Ok(()),
@@ -77,7 +78,7 @@ impl Workload for Delay {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
+        lock_client::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -92,29 +93,29 @@ enum After {
 }
 
 /// Everything here by plain calls: a guard would give the lock back when it is dropped.
-async fn turn(seat: &mut Seat, session: &Session, name: &str, doomed: bool) -> After {
-    let wait_ms = seat.hand.rng.random_range(200..LONGEST_WAIT_MS);
-    let asks = Asks { delay_ms: DELAY_MS, ..asks(name, Mode::Exclusive, wait_ms, session) };
+async fn turn(lock_client: &mut LockClient, session: &Session, name: &str, doomed: bool) -> After {
+    let wait_ms = lock_client.kit.rng.random_range(200..LONGEST_WAIT_MS);
+    let asks = AcquireRequest { delay_ms: DELAY_MS, ..asks(name, Mode::Exclusive, wait_ms, session) };
     let acquire = Acquire { wait_ms, delay_ms: DELAY_MS, ..Acquire::default() };
-    let begun = seat.teller().begin(tells::ACQUIRE, &asks);
+    let begun = lock_client.recorder().begin(ops::ACQUIRE, &asks);
     let acquired = match session.client().acquire(name, &acquire).await {
         Ok(acquired) => acquired,
         Err(error) => {
             end_failed(begun, &error);
-            seat.rest().await;
+            lock_client.rest().await;
             return if matches!(error, Error::Refused(_)) { After::GoOn } else { After::Close };
         }
     };
     begun.ok(&Granted { token: acquired.token }, Some(acquired.zxid));
     let under = under(&asks, acquired.token);
-    mark(seat, session, &under).await;
-    let stay_ms = seat.hand.rng.random_range(0..30);
+    mark(lock_client, session, &under).await;
+    let stay_ms = lock_client.kit.rng.random_range(0..30);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-    seat.looked(&under, || session.left().is_zero());
-    if doomed || seat.hand.chance(DIE_PERCENT) {
+    lock_client.looked(&under, || session.left().is_zero());
+    if doomed || lock_client.kit.chance(DIE_PERCENT) {
         return After::Die;
     }
-    let begun = seat.teller().begin(tells::RELEASE, &under);
+    let begun = lock_client.recorder().begin(ops::RELEASE, &under);
     match session.client().release(name, acquired.token).await {
         Ok(released) => begun.ok(&Value::Null, Some(released.zxid)),
         Err(error) => {
@@ -126,13 +127,13 @@ async fn turn(seat: &mut Seat, session: &Session, name: &str, doomed: bool) -> A
 }
 
 /// Reads the replicated clock while holding: it stands in what one makes.
-async fn mark(seat: &Seat, session: &Session, under: &Under) {
-    let begun = seat.teller().begin(tells::MARK, under);
+async fn mark(lock_client: &LockClient, session: &Session, under: &TokenRef) {
+    let begun = lock_client.recorder().begin(ops::MARK, under);
     let node = Create { kind: Kind::Ephemeral, ..Create::default() };
     let path = format!("{MARKS}/t{}", under.token);
     match session.client().create(&path, &node).await {
         Ok(made) => {
-            begun.ok(&Marked { clock_ms: made.stat.ctime_ms }, Some(made.zxid));
+            begun.ok(&ClockReading { clock_ms: made.stat.ctime_ms }, Some(made.zxid));
             // That it goes with the session will do.
             let _ = session.client().delete(&path, None).await;
         }
@@ -143,11 +144,11 @@ async fn mark(seat: &Seat, session: &Session, under: &Under) {
 /// Looks at all the locks over and over, and tells of each place that is kept for a dead holder, until when. Those who die are not there to
 /// see it, nor are those who were killed: one in each process looks.
 async fn look_out(context: ClientContext) -> Result<(), String> {
-    let mut hand = Hand::new(context)?;
+    let mut kit = ClientKit::new(context)?;
     let mut told = BTreeSet::new();
-    while hand.think(150..250).await {
+    while kit.think(150..250).await {
         for lock in LOCKS {
-            let Ok(view) = hand.client.lock(lock).await else { continue };
+            let Ok(view) = kit.client.lock(lock).await else { continue };
             for place in view.holders.iter().chain(&view.queue) {
                 let name = place.path.rsplit('/').next().and_then(lockkeeper_checkers::name::parse);
                 let (Some(until_ms), Some(dead)) = (place.delayed_until_ms, name.and_then(|name| name.keeps_place_of))
@@ -155,8 +156,8 @@ async fn look_out(context: ClientContext) -> Result<(), String> {
                     continue;
                 };
                 if told.insert(dead) {
-                    let kept = Kept { lock: lock.to_owned(), dead, since_ms: place.since_ms, until_ms };
-                    hand.context.teller.told(tells::KEPT, &kept, Some(view.zxid));
+                    let kept = KeptPlace { lock: lock.to_owned(), dead, since_ms: place.since_ms, until_ms };
+                    kit.context.recorder.note(ops::KEPT, &kept, Some(view.zxid));
                 }
             }
         }

@@ -3,20 +3,19 @@
 //! Clients run in `worker` processes, several in each, so that they can be killed and stopped; what they tell is their history.
 
 mod append;
+mod client_kit;
 mod counting;
 mod election;
 mod ephemerals;
 mod gate;
-mod hand;
 mod lock;
+mod lock_client;
 mod lock_delay;
 mod multi_lock;
 mod queue;
 mod register;
 mod rw_lock;
-mod seat;
 mod semaphore;
-pub mod tells;
 mod watches;
 mod zookeeper;
 
@@ -32,7 +31,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::check::Check;
-use crate::history::{Event, History, Kind};
+use crate::history::{Event, EventKind, History};
 use crate::nemesis::FaultRecord;
 use crate::record::boot_us;
 
@@ -56,12 +55,12 @@ pub struct ClientContext {
     /// Cancelled when it is to end: it lets go of what it holds, closes its session and returns.
     pub stop: CancellationToken,
     /// Tells what it does.
-    pub teller: Teller,
+    pub recorder: Recorder,
 }
 
 /// Writes a client's events as JSON lines to standard output, each in one piece.
 #[derive(Clone, Debug)]
-pub struct Teller {
+pub struct Recorder {
     client: u32,
     next: Arc<AtomicU64>,
 }
@@ -69,50 +68,50 @@ pub struct Teller {
 /// An operation that was begun and must be ended in one of three ways. Dropped without, it stays open: unknown.
 #[derive(Debug)]
 #[must_use]
-pub struct Begun {
-    teller: Teller,
+pub struct OpenOp {
+    recorder: Recorder,
     op: u64,
     what: String,
 }
 
-impl Teller {
+impl Recorder {
     /// Of this client.
     pub fn new(client: u32) -> Self {
         Self { client, next: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Tells that an operation is about to be asked for. Call it before the request is handed over.
-    pub fn begin(&self, what: &str, arguments: &impl Serialize) -> Begun {
+    pub fn begin(&self, what: &str, arguments: &impl Serialize) -> OpenOp {
         let op = self.next.fetch_add(1, Ordering::Relaxed);
-        self.write(op, Kind::Invoke, what, value(arguments), None);
-        Begun { teller: self.clone(), op, what: what.to_owned() }
+        self.write(op, EventKind::Invoke, what, value(arguments), None);
+        OpenOp { recorder: self.clone(), op, what: what.to_owned() }
     }
 
     /// Tells something that is no operation.
-    pub fn told(&self, what: &str, of: &impl Serialize, zxid: Option<u64>) {
-        self.write(0, Kind::Told, what, value(of), zxid);
+    pub fn note(&self, what: &str, of: &impl Serialize, zxid: Option<u64>) {
+        self.write(0, EventKind::Note, what, value(of), zxid);
     }
 
-    fn write(&self, op: u64, kind: Kind, what: &str, value: Value, zxid: Option<u64>) {
+    fn write(&self, op: u64, kind: EventKind, what: &str, value: Value, zxid: Option<u64>) {
         let event = Event { at_us: boot_us(), client: self.client, op, kind, what: what.to_owned(), value, zxid };
         crate::record::tell_line(&event);
     }
 }
 
-impl Begun {
+impl OpenOp {
     /// Carried out, with this answer.
     pub fn ok(self, answer: &impl Serialize, zxid: Option<u64>) {
-        self.teller.write(self.op, Kind::Ok, &self.what, value(answer), zxid);
+        self.recorder.write(self.op, EventKind::Ok, &self.what, value(answer), zxid);
     }
 
     /// Certainly not carried out.
     pub fn fail(self, why: &str) {
-        self.teller.write(self.op, Kind::Fail, &self.what, Value::from(why), None);
+        self.recorder.write(self.op, EventKind::Fail, &self.what, Value::from(why), None);
     }
 
     /// Nobody knows.
     pub fn info(self, why: &str) {
-        self.teller.write(self.op, Kind::Info, &self.what, Value::from(why), None);
+        self.recorder.write(self.op, EventKind::Info, &self.what, Value::from(why), None);
     }
 }
 
@@ -127,7 +126,7 @@ pub struct Recorded {
     /// What the clients told.
     pub history: History,
     /// What the watches of all nodes told of the tree, in the replicated order.
-    pub log: std::collections::BTreeSet<lockkeeper_checkers::lives::Event>,
+    pub log: std::collections::BTreeSet<lockkeeper_checkers::lives::NodeEvent>,
     /// What the same watches told of data that was set.
     pub data: std::collections::BTreeSet<crate::ledger::DataSet>,
     /// When the first node told of a transaction: by zxid, on the boot clock.
@@ -144,7 +143,7 @@ pub struct Recorded {
 
 /// Whether a run is to be valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub enum ExpectedVerdict {
     /// Under every fault.
     Valid,
     /// The control: it must come out invalid under faults that stop a holder, and says nothing under others.
@@ -164,8 +163,8 @@ pub trait Workload: Send + Sync {
     fn promises(&self) -> &'static str;
 
     /// Whether its runs are to be valid.
-    fn expected(&self) -> Expected {
-        Expected::Valid
+    fn expected(&self) -> ExpectedVerdict {
+        ExpectedVerdict::Valid
     }
 
     /// Makes what must stand in the shared directory before the clients begin. What it gives is kept until the run is over.
@@ -202,22 +201,22 @@ mod tests;
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(lock::Exclusive),
-        Box::new(counting::Fenced),
-        Box::new(counting::Unfenced),
-        Box::new(rw_lock::ReadersAndWriters),
-        Box::new(semaphore::Permits),
-        Box::new(lock_delay::Delay),
-        Box::new(multi_lock::Several),
-        Box::new(register::Register),
-        Box::new(append::Append),
-        Box::new(election::Elections),
-        Box::new(gate::Gates),
-        Box::new(queue::Queues),
-        Box::new(ephemerals::Ephemerals),
-        Box::new(watches::Watches),
-        Box::new(zookeeper::Locks),
-        Box::new(ephemerals::zookeeper::Ephemerals),
-        Box::new(watches::zookeeper::Watches),
+        Box::new(lock::LockWorkload),
+        Box::new(counting::FencedLockWorkload),
+        Box::new(counting::UnfencedLockWorkload),
+        Box::new(rw_lock::RwLockWorkload),
+        Box::new(semaphore::SemaphoreWorkload),
+        Box::new(lock_delay::LockDelayWorkload),
+        Box::new(multi_lock::MultiLockWorkload),
+        Box::new(register::RegisterWorkload),
+        Box::new(append::AppendWorkload),
+        Box::new(election::ElectionWorkload),
+        Box::new(gate::GateWorkload),
+        Box::new(queue::QueueWorkload),
+        Box::new(ephemerals::EphemeralsWorkload),
+        Box::new(watches::WatchesWorkload),
+        Box::new(zookeeper::ZooKeeperLockWorkload),
+        Box::new(ephemerals::zookeeper::ZooKeeperEphemeralsWorkload),
+        Box::new(watches::zookeeper::ZooKeeperWatchesWorkload),
     ]
 }

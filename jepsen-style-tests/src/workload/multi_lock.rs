@@ -8,10 +8,10 @@ use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 use rand::seq::IndexedRandom as _;
 
-use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under};
-use super::tells::Asks;
+use super::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
+use crate::history::ops::AcquireRequest;
 
 const LOCKS: [&str; 7] = [
     "jepsen/many-1",
@@ -25,10 +25,10 @@ const LOCKS: [&str; 7] = [
 const TOGETHER: usize = 3;
 const LONGEST_WAIT_MS: u64 = 2_500;
 
-pub(super) struct Several;
+pub(super) struct MultiLockWorkload;
 
 #[async_trait]
-impl Workload for Several {
+impl Workload for MultiLockWorkload {
     fn name(&self) -> &'static str {
         "multi-lock"
     }
@@ -42,17 +42,17 @@ impl Workload for Several {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context)?;
-        while let Some(session) = seat.session().await {
-            turn(&mut seat, &session).await;
-            seat.hand.think(0..20).await;
+        let mut lock_client = LockClient::new(context)?;
+        while let Some(session) = lock_client.session().await {
+            turn(&mut lock_client, &session).await;
+            lock_client.kit.think(0..20).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
+        lock_client::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -60,12 +60,13 @@ impl Workload for Several {
     }
 }
 
-async fn turn(seat: &mut Seat, session: &Session) {
-    let count = if seat.hand.chance(15) { 1 } else { TOGETHER };
+async fn turn(lock_client: &mut LockClient, session: &Session) {
+    let count = if lock_client.kit.chance(15) { 1 } else { TOGETHER };
     // In the order in which they were drawn: it is the library that brings them into one order.
-    let names: Vec<String> = LOCKS.choose_multiple(&mut seat.hand.rng, count).map(|name| (*name).to_owned()).collect();
-    let wait_ms = if seat.hand.chance(10) { 0 } else { seat.hand.rng.random_range(100..LONGEST_WAIT_MS) };
-    let asks = Asks { locks: names.clone(), ..asks("", Mode::Exclusive, wait_ms, session) };
+    let names: Vec<String> =
+        LOCKS.choose_multiple(&mut lock_client.kit.rng, count).map(|name| (*name).to_owned()).collect();
+    let wait_ms = if lock_client.kit.chance(10) { 0 } else { lock_client.kit.rng.random_range(100..LONGEST_WAIT_MS) };
+    let asks = AcquireRequest { locks: names.clone(), ..asks("", Mode::Exclusive, wait_ms, session) };
     let several = session.multi_lock(names);
     let asked = async {
         match wait_ms {
@@ -73,16 +74,16 @@ async fn turn(seat: &mut Seat, session: &Session) {
             _ => several.lock_timeout(Duration::from_millis(wait_ms)).await,
         }
     };
-    let Some(guard) = seat.acquire(&asks, asked).await else { return };
+    let Some(guard) = lock_client.acquire(&asks, asked).await else { return };
     let under = under(&asks, guard.token());
-    let stay_ms = seat.hand.rng.random_range(0..15);
+    let stay_ms = lock_client.kit.rng.random_range(0..15);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-    if seat.hand.chance(10) {
-        seat.verify(&under).await;
+    if lock_client.kit.chance(10) {
+        lock_client.verify(&under).await;
     }
-    seat.look(&under, &guard);
-    if seat.hand.chance(LEAVE_PERCENT) {
-        return seat.leave(&under, guard).await;
+    lock_client.look(&under, &guard);
+    if lock_client.kit.chance(LEAVE_PERCENT) {
+        return lock_client.leave(&under, guard).await;
     }
-    seat.release(&under, guard).await;
+    lock_client.release(&under, guard).await;
 }

@@ -7,18 +7,18 @@ use lockkeeper_client::Session;
 use lockkeeper_client::api::locks::Mode;
 use rand::Rng as _;
 
-use super::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT, Seat, asks, under};
-use super::tells::Asks;
+use super::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT, LockClient, asks, under};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::{Check, locks};
+use crate::history::ops::AcquireRequest;
 
 const SEMAPHORES: [(&str, u16); 2] = [("jepsen/berths-2", 2), ("jepsen/berths-3", 3)];
 const LONGEST_WAIT_MS: u64 = 1_500;
 
-pub(super) struct Permits;
+pub(super) struct SemaphoreWorkload;
 
 #[async_trait]
-impl Workload for Permits {
+impl Workload for SemaphoreWorkload {
     fn name(&self) -> &'static str {
         "semaphore"
     }
@@ -32,17 +32,17 @@ impl Workload for Permits {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context)?;
-        while let Some(session) = seat.session().await {
-            turn(&mut seat, &session).await;
-            seat.hand.think(0..20).await;
+        let mut lock_client = LockClient::new(context)?;
+        while let Some(session) = lock_client.session().await {
+            turn(&mut lock_client, &session).await;
+            lock_client.kit.think(0..20).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        seat::conclude(context, &SEMAPHORES.map(|(name, _)| name), EMPTY_WITHIN).await
+        lock_client::conclude(context, &SEMAPHORES.map(|(name, _)| name), EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -50,10 +50,10 @@ impl Workload for Permits {
     }
 }
 
-async fn turn(seat: &mut Seat, session: &Session) {
-    let (name, permits) = SEMAPHORES[seat.hand.rng.random_range(0..SEMAPHORES.len())];
-    let wait_ms = if seat.hand.chance(10) { 0 } else { seat.hand.rng.random_range(100..LONGEST_WAIT_MS) };
-    let asks = Asks { permits: Some(permits), ..asks(name, Mode::Permit, wait_ms, session) };
+async fn turn(lock_client: &mut LockClient, session: &Session) {
+    let (name, permits) = SEMAPHORES[lock_client.kit.rng.random_range(0..SEMAPHORES.len())];
+    let wait_ms = if lock_client.kit.chance(10) { 0 } else { lock_client.kit.rng.random_range(100..LONGEST_WAIT_MS) };
+    let asks = AcquireRequest { permits: Some(permits), ..asks(name, Mode::Permit, wait_ms, session) };
     let semaphore = session.semaphore(name, permits);
     let asked = async {
         match wait_ms {
@@ -61,17 +61,17 @@ async fn turn(seat: &mut Seat, session: &Session) {
             _ => semaphore.acquire_timeout(Duration::from_millis(wait_ms)).await,
         }
     };
-    let Some(permit) = seat.acquire(&asks, asked).await else { return };
+    let Some(permit) = lock_client.acquire(&asks, asked).await else { return };
     let under = under(&asks, permit.token());
-    if seat.hand.chance(10) {
-        seat.verify(&under).await;
+    if lock_client.kit.chance(10) {
+        lock_client.verify(&under).await;
     }
-    let longest_ms = if seat.hand.chance(5) { 300 } else { 25 };
-    let stay_ms = seat.hand.rng.random_range(0..longest_ms);
+    let longest_ms = if lock_client.kit.chance(5) { 300 } else { 25 };
+    let stay_ms = lock_client.kit.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-    seat.look(&under, &permit);
-    if seat.hand.chance(LEAVE_PERCENT) {
-        return seat.leave(&under, permit).await;
+    lock_client.look(&under, &permit);
+    if lock_client.kit.chance(LEAVE_PERCENT) {
+        return lock_client.leave(&under, permit).await;
     }
-    seat.release(&under, permit).await;
+    lock_client.release(&under, permit).await;
 }

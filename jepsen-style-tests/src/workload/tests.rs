@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Expected, all};
+use super::{ExpectedVerdict, all};
 use crate::nemesis;
 
 const README: &str = include_str!("../../README.md");
@@ -27,7 +27,7 @@ fn rows() -> Vec<(&'static str, Vec<&'static str>)> {
 fn the_table_of_promises_is_what_workloads_say() {
     let workloads = all();
     // The control is there to fail.
-    let promising = || workloads.iter().filter(|workload| workload.expected() == Expected::Valid);
+    let promising = || workloads.iter().filter(|workload| workload.expected() == ExpectedVerdict::Valid);
     let mut said: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (promise, cells) in rows() {
         let column = cells[2].split(';').next().unwrap();

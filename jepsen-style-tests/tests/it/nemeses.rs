@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use jepsen_style_tests::cluster::{Cluster, Options};
 use jepsen_style_tests::http::{Api, new_client};
-use jepsen_style_tests::nemesis::{self, Moments, Nemesis, Stage};
+use jepsen_style_tests::nemesis::{self, Moments, Nemesis, TestBed};
 use jepsen_style_tests::net::netns::NetnsNet;
-use jepsen_style_tests::net::proxy::ProxyNet;
-use jepsen_style_tests::net::{Door, FaultNet, Place};
+use jepsen_style_tests::net::proxy_net::ProxyNet;
+use jepsen_style_tests::net::{Endpoint, FaultNet, Listener};
 use jepsen_style_tests::run::programs::Programs;
-use jepsen_style_tests::run::stage::server;
+use jepsen_style_tests::run::test_bed::server;
 use jepsen_style_tests::verdict::Failed;
 use jepsen_style_tests::workers::Worker;
 use lockkeeper_api::nodes::Create;
@@ -31,9 +31,10 @@ fn programs() -> &'static Programs {
 }
 
 /// Somebody who writes all the while, through the network like clients.
-fn write_all_the_while(stage: &Stage) -> tokio::task::JoinHandle<()> {
-    let nodes = stage.cluster.ids();
-    let api = |node| Api::at_address(new_client().unwrap(), stage.net.address(Place::Clients, node, Door::Client));
+fn write_all_the_while(test_bed: &TestBed) -> tokio::task::JoinHandle<()> {
+    let nodes = test_bed.cluster.ids();
+    let api =
+        |node| Api::at_address(new_client().unwrap(), test_bed.net.address(Endpoint::Clients, node, Listener::Client));
     let apis: Vec<Api> = nodes.into_iter().map(api).collect();
     static NEXT: AtomicU64 = AtomicU64::new(0);
     tokio::spawn(async move {
@@ -48,7 +49,7 @@ fn write_all_the_while(stage: &Stage) -> tokio::task::JoinHandle<()> {
     })
 }
 
-async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> Stage {
+async fn test_bed(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dyn Nemesis>]) -> TestBed {
     let mut options = Options { nodes, net: Some(Arc::clone(&net)), ..Options::default() };
     for nemesis in nemeses {
         nemesis.prepares(&mut options);
@@ -64,7 +65,7 @@ async fn stage(dir: &Path, net: Arc<dyn FaultNet>, nodes: u64, nemeses: &[Box<dy
         arguments.extend(["--seed".into(), number.to_string()]);
         Worker::start(&place, &format!("worker-{number}"), &endpoints, &arguments)
     };
-    Stage {
+    TestBed {
         cluster,
         net,
         workers: Vec::new(),
@@ -86,28 +87,29 @@ async fn try_out_on(net: Arc<dyn FaultNet>, names: &[&str], nodes: u64, clients:
     let mut nemeses: Vec<_> = nemesis::all().into_iter().filter(|nemesis| names.contains(&nemesis.name())).collect();
     assert_eq!(nemeses.len(), names.len());
     let dir = tempfile::tempdir().unwrap();
-    let mut stage = stage(dir.path(), net, nodes, &nemeses).await;
-    stage.cluster.api(1).create("/inside", &Create::default(), None).await.unwrap();
+    let mut test_bed = test_bed(dir.path(), net, nodes, &nemeses).await;
+    test_bed.cluster.api(1).create("/inside", &Create::default(), None).await.unwrap();
     for at in 0..clients {
-        stage.replace_worker(at).unwrap();
+        test_bed.replace_worker(at).unwrap();
     }
     let mut rng = StdRng::seed_from_u64(7);
     for nemesis in &mut nemeses {
-        if let Some(lacks) = nemesis.lacks(&stage) {
+        if let Some(lacks) = nemesis.lacks(&test_bed) {
             eprintln!("{}: skipped: {lacks}", nemesis.name());
             continue;
         }
-        let writing = write_all_the_while(&stage);
-        let what = nemesis.inject(&mut stage, &mut rng).await.unwrap_or_else(|why| panic!("{}: {why}", nemesis.name()));
+        let writing = write_all_the_while(&test_bed);
+        let what =
+            nemesis.inject(&mut test_bed, &mut rng).await.unwrap_or_else(|why| panic!("{}: {why}", nemesis.name()));
         tokio::time::sleep(HOLD).await;
         let evidence =
-            nemesis.heal(&mut stage).await.unwrap_or_else(|why| panic!("{} ({what}): {why}", nemesis.name()));
+            nemesis.heal(&mut test_bed).await.unwrap_or_else(|why| panic!("{} ({what}): {why}", nemesis.name()));
         eprintln!("{}: {what}: {}", nemesis.name(), evidence.join("; "));
         assert!(!evidence.is_empty(), "{} ({what}) did not bite", nemesis.name());
         writing.abort();
-        stage.cluster.all_ready().await.unwrap();
+        test_bed.cluster.all_ready().await.unwrap();
         if clients == 0 {
-            stage.cluster.agree(AGREE_WITHIN).await.unwrap();
+            test_bed.cluster.agree(AGREE_WITHIN).await.unwrap();
         }
     }
 }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockkeeper_checkers::places::{Place, holds_after};
 
 use super::Queues;
-use super::told::{Hold, Told};
+use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
-use crate::history::Ended;
+use crate::history::Completion;
 use crate::nemesis::FaultRecord;
 
 /// Every grant that a client was told is a request of the queue, and held at the zxid of the answer: all that stood before it had gone by
 /// then, and that is both exclusion and first come, first served. Nobody's request went before one that stood before it and was in its way.
-pub fn granted_in_order(told: &Told, queues: &Queues) -> Check {
+pub fn granted_in_order(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "grants in the order of the log";
     const PROMISES: &str = "P1 P2 P4";
     let mut looked = 0;
@@ -40,12 +40,12 @@ pub fn granted_in_order(told: &Told, queues: &Queues) -> Check {
 
 /// Every acknowledged release is in the log, at the zxid that was told; nothing that was released has a delay; and what was certainly
 /// not released stands until its session ended.
-pub fn released_in_log(told: &Told, queues: &Queues) -> Check {
+pub fn released_in_log(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "releases in the log";
     const PROMISES: &str = "P4";
     let (mut looked, mut by_zxid) = (0, 0);
     for hold in &told.holds {
-        let Some(change) = hold.released.filter(|change| change.ended == Ended::Ok) else { continue };
+        let Some(change) = hold.released.filter(|change| change.ended == Completion::Ok) else { continue };
         for lock in &hold.asks.locks {
             let place = queues.get(lock).and_then(|places| place_of(places, hold.token));
             // That it is missing is for `granted_in_order` to tell.
@@ -77,7 +77,7 @@ pub fn released_in_log(told: &Told, queues: &Queues) -> Check {
 }
 
 /// The cluster's answers to "does this token hold?" are those of the log at the zxid of the answer. None where nobody asked.
-pub fn verified_in_log(told: &Told, queues: &Queues) -> Option<Check> {
+pub fn verified_in_log(told: &LockHistory, queues: &Queues) -> Option<Check> {
     const NAME: &str = "verified as in the log";
     const PROMISES: &str = "P1 P7";
     let (mut held, mut not) = (0, 0);
@@ -105,7 +105,7 @@ pub fn verified_in_log(told: &Told, queues: &Queues) -> Option<Check> {
 /// What a session held goes in the transaction that ends the session, neither before (but by its own release) nor after. None where
 /// nothing went with one; but where clients were killed or stopped, something must have.
 pub fn gone_with_session(
-    told: &Told,
+    told: &LockHistory,
     queues: &Queues,
     ends: &BTreeMap<u64, u64>,
     faults: &[FaultRecord],
@@ -127,8 +127,8 @@ pub fn gone_with_session(
                 let lines = vec![hold.line(), format!("{place:?}")];
                 return Some(Check { at_us: Some(hold.granted_us), ..Check::invalid(NAME, PROMISES, detail, lines) });
             }
-            let let_go =
-                hold.released.is_some_and(|change| change.ended != Ended::Fail) || told.forced_us(hold.token).is_some();
+            let let_go = hold.released.is_some_and(|change| change.ended != Completion::Fail)
+                || told.forced_us(hold.token).is_some();
             if !let_go && gone.is_some_and(|gone| gone < *end) {
                 let detail = format!(
                     "token {} was not given back, and went at {gone:?}, before its session ended at {end}",
@@ -154,7 +154,7 @@ pub fn gone_with_session(
 }
 
 /// Nobody gives back what is another's. None where nobody was refused.
-pub fn refused_to_others(told: &Told, queues: &Queues) -> Option<Check> {
+pub fn refused_to_others(told: &LockHistory, queues: &Queues) -> Option<Check> {
     const NAME: &str = "nobody frees another's lock";
     const PROMISES: &str = "P1";
     for tried in &told.steals {
@@ -187,14 +187,15 @@ mod tests {
     use lockkeeper_checkers::name::LockMode;
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::told::{Answered, Change};
+    use super::super::lock_history::{GrantChange, TokenAnswer};
     use super::*;
     use crate::check::Verdict;
-    use crate::workload::tells::{Asks, Under};
+    use crate::history::ops::{AcquireRequest, TokenRef};
 
     fn hold(token: u64, zxid: u64) -> Hold {
         let locks = vec!["l".to_owned()];
-        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 0 };
+        let asks =
+            AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 0 };
         let (client, zxid, asked_us, granted_us) = (1, Some(zxid), 1, 2);
         Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
     }
@@ -207,13 +208,13 @@ mod tests {
         Queues::from([("l".to_owned(), places.iter().map(place).collect())])
     }
 
-    fn told(holds: &[Hold]) -> Told {
-        Told { holds: holds.to_vec(), ..Told::default() }
+    fn told(holds: &[Hold]) -> LockHistory {
+        LockHistory { holds: holds.to_vec(), ..LockHistory::default() }
     }
 
-    fn answered(token: u64, zxid: u64, yes: bool) -> Answered {
-        let under = Under { locks: vec!["l".into()], token, session: 9 };
-        Answered { client: 1, under, asked_us: 1, ended: Ended::Ok, yes: Some(yes), zxid: Some(zxid) }
+    fn answered(token: u64, zxid: u64, yes: bool) -> TokenAnswer {
+        let under = TokenRef { locks: vec!["l".into()], token, session: 9 };
+        TokenAnswer { client: 1, under, asked_us: 1, ended: Completion::Ok, yes: Some(yes), zxid: Some(zxid) }
     }
 
     #[test]
@@ -237,7 +238,7 @@ mod tests {
     #[test]
     fn releases_that_did_not_happen_are_found() {
         let released = |zxid| {
-            let change = Change { asked_us: 9, ended: Ended::Ok, zxid };
+            let change = GrantChange { asked_us: 9, ended: Completion::Ok, zxid };
             told(&[Hold { released: Some(change), ..hold(5, 5) }])
         };
         let judged = |zxid, gone| released_in_log(&released(zxid), &queues(&[(5, gone)])).verdict;
@@ -249,12 +250,12 @@ mod tests {
     fn wrong_words_on_tokens_are_found() {
         let log = queues(&[(5, 20), (6, 30)]);
         let judged = |token, zxid, yes| {
-            let told = Told { verifies: vec![answered(token, zxid, yes)], ..Told::default() };
+            let told = LockHistory { verifies: vec![answered(token, zxid, yes)], ..LockHistory::default() };
             verified_in_log(&told, &log).unwrap().verdict
         };
-        assert_eq!(verified_in_log(&Told::default(), &log), None, "nobody asked, so nothing is said");
-        let unanswered = Answered { ended: Ended::Info, yes: None, ..answered(5, 10, true) };
-        let silent = Told { verifies: vec![unanswered], ..Told::default() };
+        assert_eq!(verified_in_log(&LockHistory::default(), &log), None, "nobody asked, so nothing is said");
+        let unanswered = TokenAnswer { ended: Completion::Info, yes: None, ..answered(5, 10, true) };
+        let silent = LockHistory { verifies: vec![unanswered], ..LockHistory::default() };
         assert_eq!(verified_in_log(&silent, &log).unwrap().verdict, Verdict::Unknown);
         assert_eq!(
             (judged(5, 10, true), judged(6, 10, false), judged(5, 20, false)),
@@ -269,17 +270,17 @@ mod tests {
     #[test]
     fn who_frees_another_s_lock_is_found() {
         let judged = |freed| {
-            let told = Told { steals: vec![answered(5, 10, freed)], ..Told::default() };
+            let told = LockHistory { steals: vec![answered(5, 10, freed)], ..LockHistory::default() };
             refused_to_others(&told, &queues(&[(5, 10)])).unwrap().verdict
         };
-        assert_eq!(refused_to_others(&Told::default(), &queues(&[(5, 10)])), None);
+        assert_eq!(refused_to_others(&LockHistory::default(), &queues(&[(5, 10)])), None);
         assert_eq!((judged(false), judged(true)), (Verdict::Valid, Verdict::Invalid));
     }
 
     #[test]
     fn what_does_not_go_with_its_session_is_found() {
-        let judged = |gone, released: Option<Ended>| {
-            let released = released.map(|ended| Change { asked_us: 9, ended, zxid: None });
+        let judged = |gone, released: Option<Completion>| {
+            let released = released.map(|ended| GrantChange { asked_us: 9, ended, zxid: None });
             let told = told(&[Hold { released, ..hold(5, 5) }]);
             let faults = [super::super::progress::tests::fault("client-pause", 1, 2)];
             let ends = BTreeMap::from([(5, 20)]);
@@ -289,17 +290,17 @@ mod tests {
             with
         };
         assert_eq!(
-            (judged(20, None), judged(12, Some(Ended::Ok)), judged(12, Some(Ended::Info))),
+            (judged(20, None), judged(12, Some(Completion::Ok)), judged(12, Some(Completion::Info))),
             (Verdict::Valid, Verdict::Unknown, Verdict::Unknown),
             "where nothing went with its session, nothing is shown, and a client that was stopped was to show it"
         );
         assert_eq!(
-            (judged(21, None), judged(0, Some(Ended::Info))),
+            (judged(21, None), judged(0, Some(Completion::Info))),
             (Verdict::Invalid, Verdict::Invalid),
             "it outlived its session"
         );
         assert_eq!(
-            (judged(19, None), judged(19, Some(Ended::Fail))),
+            (judged(19, None), judged(19, Some(Completion::Fail))),
             (Verdict::Invalid, Verdict::Invalid),
             "taken before its time"
         );

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Check;
-use crate::check::wgl::{self, Budget, End, LockAnswer, LockAsk, Mutex, Operation, RwAsk, RwLock, Semaphore};
-use crate::history::{Ended, Op};
+use crate::check::wgl::{self, Budget, LatestEffect, LockAnswer, LockAsk, Mutex, Operation, RwAsk, RwLock, Semaphore};
+use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
-use crate::workload::tells::{self, Asks, Granted, Under};
 use lockkeeper_client::api::locks::Mode;
 
 const NAME: &str = "linearizable, as a black box";
@@ -21,14 +21,14 @@ pub(crate) fn ends_us(run: &Recorded) -> Result<BTreeMap<u64, u64>, String> {
 
 /// One operation, whatever its kind: on one lock, or on several at once. On several it is one on each: each lock has an order of its own, and
 /// linearizability is local.
-struct Asked {
+struct LockRequest {
     locks: Vec<String>,
     owner: u64,
     ask: RwAsk,
     answer: Option<LockAnswer>,
 }
 
-impl Asked {
+impl LockRequest {
     /// An acquire of which nobody knows whether, and under which token, it was granted.
     fn is_untold(&self) -> bool {
         matches!(self.ask, RwAsk::Acquire { .. }) && self.answer.is_none()
@@ -43,30 +43,30 @@ impl Asked {
     }
 }
 
-fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
-    let of = |under: Under| (under.locks, under.session, under.token);
-    let done = (op.ended == Ended::Ok).then_some(LockAnswer::Done);
+fn asked(op: &Op) -> Result<Option<LockRequest>, serde_json::Error> {
+    let of = |under: TokenRef| (under.locks, under.session, under.token);
+    let done = (op.ended == Completion::Ok).then_some(LockAnswer::Done);
     let (locks, owner, ask, answer) = match op.what.as_str() {
-        tells::ACQUIRE => {
-            let asks: Asks = op.asked()?;
+        ops::ACQUIRE => {
+            let asks: AcquireRequest = op.asked()?;
             let answer = op.answer::<Granted>()?.map(|granted| LockAnswer::Granted { token: granted.token });
             let ask = RwAsk::Acquire { owner: asks.session, shared: asks.mode == Mode::Shared };
             (asks.locks, asks.session, ask, answer)
         }
-        tells::RELEASE => {
+        ops::RELEASE => {
             let (locks, owner, token) = of(op.asked()?);
             (locks, owner, RwAsk::Release { owner, token }, done)
         }
-        tells::DOWNGRADE => {
+        ops::DOWNGRADE => {
             let (locks, owner, token) = of(op.asked()?);
             (locks, owner, RwAsk::Downgrade { owner, token }, done)
         }
-        tells::STEAL | tells::FORCE => {
+        ops::STEAL | ops::FORCE => {
             let (locks, owner, token) = of(op.asked()?);
             let answer = op.answer::<bool>()?.map(|freed| if freed { LockAnswer::Done } else { LockAnswer::NotHeld });
             (locks, owner, RwAsk::Release { owner, token }, answer)
         }
-        tells::VERIFY => {
+        ops::VERIFY => {
             let (mut locks, owner, token) = of(op.asked()?);
             // Of several that are held together the client asks for the first.
             locks.truncate(1);
@@ -74,11 +74,11 @@ fn asked(op: &Op) -> Result<Option<Asked>, serde_json::Error> {
         }
         _ => return Ok(None),
     };
-    Ok(Some(Asked { locks, owner, ask, answer }))
+    Ok(Some(LockRequest { locks, owner, ask, answer }))
 }
 
 fn token_granted(op: &Op) -> Option<u64> {
-    (op.what == tells::ACQUIRE).then(|| op.answer::<Granted>().ok().flatten())?.map(|granted| granted.token)
+    (op.what == ops::ACQUIRE).then(|| op.answer::<Granted>().ok().flatten())?.map(|granted| granted.token)
 }
 
 /// Operations, each with the lock it is on.
@@ -97,7 +97,7 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     // A grant that was taken away before its client was told: the library has asked anew, and the client was told of
     // another.
     let never_told =
-        |op: &Op| op.what == tells::FORCE && op.asked::<Under>().is_ok_and(|under| !granted.contains(&under.token));
+        |op: &Op| op.what == ops::FORCE && op.asked::<TokenRef>().is_ok_and(|under| !granted.contains(&under.token));
     let mut asks = Vec::new();
     for op in ops.iter().filter(|op| !never_told(op)) {
         asks.extend(asked(op).map_err(|error| error.to_string())?.map(|asked| (op, asked)));
@@ -112,13 +112,13 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
             let left = left.entry((lock.clone(), asked.owner)).or_default();
             match (asked.ask, asked.answer) {
                 (RwAsk::Acquire { .. }, Some(LockAnswer::Granted { token })) => drop(left.insert(token)),
-                (RwAsk::Acquire { .. }, None) if op.ended == Ended::Info => drop(left.insert(0)),
+                (RwAsk::Acquire { .. }, None) if op.ended == Completion::Info => drop(left.insert(0)),
                 (RwAsk::Release { token, .. }, Some(LockAnswer::Done)) => drop(left.remove(&token)),
                 _ => {}
             }
         }
-        let by_owner = op.what != tells::VERIFY && op.what != tells::FORCE;
-        if op.ended == Ended::Ok && by_owner {
+        let by_owner = op.what != ops::VERIFY && op.what != ops::FORCE;
+        if op.ended == Completion::Ok && by_owner {
             let last = alive_us.entry(asked.owner).or_default();
             *last = (*last).max(op.invoked_us);
         }
@@ -132,9 +132,9 @@ fn operations(run: &Recorded) -> Result<OnLocks, String> {
     let left = left.into_iter().filter(|(_, tokens)| !tokens.is_empty());
     for (number, ((lock, owner), _)) in (1u64..).zip(left) {
         let invoked_us = alive_us.get(&owner).copied().unwrap_or_default();
-        let end = ends.get(&owner).map_or(End::Open, |at| End::Done((*at).max(invoked_us)));
+        let end = ends.get(&owner).map_or(LatestEffect::Open, |at| LatestEffect::Done((*at).max(invoked_us)));
         let input = RwAsk::SessionEnds { owner };
-        let output = matches!(end, End::Done(_)).then_some(LockAnswer::Done);
+        let output = matches!(end, LatestEffect::Done(_)).then_some(LockAnswer::Done);
         all.push((lock, Operation { client: u32::MAX, op: number, input, output, invoked_us, end }));
     }
     Ok(all)
@@ -197,20 +197,20 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
+    use crate::history::{Event, EventKind, History};
 
-    struct Story {
+    struct LockHistoryBuilder {
         run: Recorded,
         events: Vec<Event>,
     }
 
-    impl Story {
+    impl LockHistoryBuilder {
         fn of(ends: &[(u64, u64, u64)]) -> Self {
             let mut run = Recorded::default();
             for (number, (session, zxid, at_us)) in (1..).zip(ends) {
-                let path = format!("{}/s{session}", tells::SESSIONS);
-                run.log.insert(lives::Event { zxid: number, created: true, path: path.clone() });
-                run.log.insert(lives::Event { zxid: *zxid, created: false, path });
+                let path = format!("{}/s{session}", ops::SESSIONS);
+                run.log.insert(lives::NodeEvent { zxid: number, created: true, path: path.clone() });
+                run.log.insert(lives::NodeEvent { zxid: *zxid, created: false, path });
                 run.seen_us.insert(*zxid, *at_us);
             }
             Self { run, events: Vec::new() }
@@ -221,13 +221,13 @@ mod tests {
             what: &str,
             from_us: u64,
             to_us: u64,
-            kind: Kind,
+            kind: EventKind,
             asked: serde_json::Value,
             answer: serde_json::Value,
         ) {
             let op = self.events.len() as u64 + 1;
             let event = |at_us, kind, value| Event { at_us, client: 1, op, kind, what: what.into(), value, zxid: None };
-            self.events.extend([event(from_us, Kind::Invoke, asked), event(to_us, kind, answer)]);
+            self.events.extend([event(from_us, EventKind::Invoke, asked), event(to_us, kind, answer)]);
         }
 
         fn acquire(&mut self, session: u64, mode: Mode, from_us: u64, to_us: u64, token: Option<u64>) {
@@ -243,15 +243,15 @@ mod tests {
             token: Option<u64>,
         ) {
             let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
-            let asks = Asks { locks, mode, wait_ms: 9, session, permits: None, delay_ms: 0 };
-            let kind = if token.is_some() { Kind::Ok } else { Kind::Info };
+            let asks = AcquireRequest { locks, mode, wait_ms: 9, session, permits: None, delay_ms: 0 };
+            let kind = if token.is_some() { EventKind::Ok } else { EventKind::Info };
             let answer = token.map_or(json!("lost"), |token| json!(Granted { token }));
-            self.op(tells::ACQUIRE, from_us, to_us, kind, json!(asks), answer);
+            self.op(ops::ACQUIRE, from_us, to_us, kind, json!(asks), answer);
         }
 
         fn under(&mut self, what: &str, session: u64, token: u64, from_us: u64, to_us: u64, answer: serde_json::Value) {
-            let under = Under { locks: vec!["l".into()], token, session };
-            self.op(what, from_us, to_us, Kind::Ok, json!(under), answer);
+            let under = TokenRef { locks: vec!["l".into()], token, session };
+            self.op(what, from_us, to_us, EventKind::Ok, json!(under), answer);
         }
 
         fn judged(mut self, judge: impl Fn(&Recorded) -> Check) -> Verdict {
@@ -261,13 +261,13 @@ mod tests {
     }
 
     fn two(second_from_us: u64, second_to_us: u64, ends: &[(u64, u64, u64)], released: bool) -> Verdict {
-        let mut story = Story::of(ends);
-        story.acquire(1, Mode::Exclusive, 0, 10, Some(5));
+        let mut history = LockHistoryBuilder::of(ends);
+        history.acquire(1, Mode::Exclusive, 0, 10, Some(5));
         if released {
-            story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
+            history.under(ops::RELEASE, 1, 5, 20, 30, json!(null));
         }
-        story.acquire(2, Mode::Exclusive, second_from_us, second_to_us, Some(9));
-        story.judged(exclusive)
+        history.acquire(2, Mode::Exclusive, second_from_us, second_to_us, Some(9));
+        history.judged(exclusive)
     }
 
     #[test]
@@ -275,42 +275,42 @@ mod tests {
         assert_eq!(two(12, 25, &[], true), Verdict::Valid);
         assert_eq!(two(12, 19, &[], true), Verdict::Invalid, "granted before the release was asked for");
         assert_eq!(two(12, 45, &[(1, 40, 41)], false), Verdict::Valid, "its session had ended");
-        let mut alive = Story::of(&[(1, 40, 41)]);
+        let mut alive = LockHistoryBuilder::of(&[(1, 40, 41)]);
         alive.acquire(1, Mode::Exclusive, 0, 10, Some(5));
         alive.acquire(2, Mode::Exclusive, 12, 14, Some(9));
         // Something else was answered to it later: it lived.
-        alive.under(tells::DOWNGRADE, 1, 5, 20, 21, json!(null));
+        alive.under(ops::DOWNGRADE, 1, 5, 20, 21, json!(null));
         assert_eq!(alive.judged(exclusive), Verdict::Invalid);
     }
 
     #[test]
     fn what_is_another_s_is_not_given_back() {
         let stolen = |freed: bool| {
-            let mut story = Story::of(&[]);
-            story.acquire(1, Mode::Exclusive, 0, 10, Some(5));
-            story.under(tells::STEAL, 2, 5, 20, 30, json!(freed));
-            story.under(tells::VERIFY, 2, 5, 31, 32, json!(true));
-            story.under(tells::RELEASE, 1, 5, 40, 50, json!(null));
-            story.judged(exclusive)
+            let mut history = LockHistoryBuilder::of(&[]);
+            history.acquire(1, Mode::Exclusive, 0, 10, Some(5));
+            history.under(ops::STEAL, 2, 5, 20, 30, json!(freed));
+            history.under(ops::VERIFY, 2, 5, 31, 32, json!(true));
+            history.under(ops::RELEASE, 1, 5, 40, 50, json!(null));
+            history.judged(exclusive)
         };
         assert_eq!((stolen(false), stolen(true)), (Verdict::Valid, Verdict::Invalid));
     }
 
     #[test]
     fn unknown_ones_end_with_their_session() {
-        let mut story = Story::of(&[(1, 40, 41)]);
-        story.acquire(1, Mode::Exclusive, 0, 10, None);
-        story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
-        assert_eq!(story.judged(exclusive), Verdict::Valid);
+        let mut history = LockHistoryBuilder::of(&[(1, 40, 41)]);
+        history.acquire(1, Mode::Exclusive, 0, 10, None);
+        history.acquire(2, Mode::Exclusive, 50, 60, Some(9));
+        assert_eq!(history.judged(exclusive), Verdict::Valid);
     }
 
     #[test]
     fn a_grant_that_nobody_was_told_of_may_be_given_back() {
-        let mut story = Story::of(&[]);
-        story.acquire(1, Mode::Exclusive, 0, 10, None);
-        story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
-        story.acquire(2, Mode::Exclusive, 50, 60, Some(9));
-        assert_eq!(story.judged(exclusive), Verdict::Valid);
+        let mut history = LockHistoryBuilder::of(&[]);
+        history.acquire(1, Mode::Exclusive, 0, 10, None);
+        history.under(ops::RELEASE, 1, 5, 20, 30, json!(null));
+        history.acquire(2, Mode::Exclusive, 50, 60, Some(9));
+        assert_eq!(history.judged(exclusive), Verdict::Valid);
     }
 
     /// Each waits long, and vanishes with what it was granted; each has asked twice, and was not answered once.
@@ -319,13 +319,13 @@ mod tests {
         const COUNT: u64 = 24;
         let ends: Vec<_> = (1..=COUNT).map(|session| (session, 1_000 + session, 3_000 - session)).collect();
         let judged = |first_lives_until_us: u64| {
-            let mut story = Story::of(&ends);
+            let mut history = LockHistoryBuilder::of(&ends);
             for session in 1..=COUNT {
-                story.acquire(session, Mode::Exclusive, 0, 1_000 + 10 * session, Some(100 + session));
-                story.acquire(session, Mode::Exclusive, 0, 20, None);
+                history.acquire(session, Mode::Exclusive, 0, 1_000 + 10 * session, Some(100 + session));
+                history.acquire(session, Mode::Exclusive, 0, 20, None);
             }
-            story.under(tells::DOWNGRADE, 1, 101, first_lives_until_us, first_lives_until_us + 1, json!(null));
-            story.judged(exclusive)
+            history.under(ops::DOWNGRADE, 1, 101, first_lives_until_us, first_lives_until_us + 1, json!(null));
+            history.judged(exclusive)
         };
         assert_eq!((judged(500), judged(2_000)), (Verdict::Valid, Verdict::Invalid));
     }
@@ -333,11 +333,11 @@ mod tests {
     #[test]
     fn what_was_taken_before_it_was_told_was_never_held() {
         let judged = |forced: u64| {
-            let mut story = Story::of(&[]);
-            story.acquire(1, Mode::Exclusive, 0, 40, Some(9));
-            story.under(tells::FORCE, 1, forced, 20, 30, json!(true));
-            story.under(tells::RELEASE, 1, 9, 50, 60, json!(null));
-            story.judged(exclusive)
+            let mut history = LockHistoryBuilder::of(&[]);
+            history.acquire(1, Mode::Exclusive, 0, 40, Some(9));
+            history.under(ops::FORCE, 1, forced, 20, 30, json!(true));
+            history.under(ops::RELEASE, 1, 9, 50, 60, json!(null));
+            history.judged(exclusive)
         };
         assert_eq!(judged(5), Verdict::Valid, "the library asked anew after it had lost 5");
         assert_eq!(judged(9), Verdict::Invalid, "taken by force and given back as well");
@@ -346,13 +346,13 @@ mod tests {
     #[test]
     fn what_is_held_together_is_held_each() {
         let judged = |second: &[&str]| {
-            let mut story = Story::of(&[(1, 40, 41)]);
-            story.acquire_of(&["l", "m", "n"], 1, Mode::Exclusive, (0, 10), Some(5));
-            story.acquire_of(second, 2, Mode::Exclusive, (12, 20), Some(9));
+            let mut history = LockHistoryBuilder::of(&[(1, 40, 41)]);
+            history.acquire_of(&["l", "m", "n"], 1, Mode::Exclusive, (0, 10), Some(5));
+            history.acquire_of(second, 2, Mode::Exclusive, (12, 20), Some(9));
             // It lives: this was answered to it.
-            let under = Under { locks: vec!["n".into()], token: 5, session: 1 };
-            story.op(tells::DOWNGRADE, 30, 31, Kind::Ok, json!(under), json!(null));
-            story.judged(exclusive)
+            let under = TokenRef { locks: vec!["n".into()], token: 5, session: 1 };
+            history.op(ops::DOWNGRADE, 30, 31, EventKind::Ok, json!(under), json!(null));
+            history.judged(exclusive)
         };
         assert_eq!(judged(&["k", "j"]), Verdict::Valid);
         assert_eq!(
@@ -361,15 +361,15 @@ mod tests {
             "the last counts as well"
         );
         let given_back = |locks: &[&str]| {
-            let mut story = Story::of(&[(1, 40, 60)]);
-            story.acquire_of(&["l", "m"], 1, Mode::Exclusive, (0, 10), Some(5));
+            let mut history = LockHistoryBuilder::of(&[(1, 40, 60)]);
+            history.acquire_of(&["l", "m"], 1, Mode::Exclusive, (0, 10), Some(5));
             let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
-            let under = Under { locks, token: 5, session: 1 };
-            story.op(tells::RELEASE, 12, 18, Kind::Ok, json!(under), json!(null));
-            story.acquire_of(&["m"], 2, Mode::Exclusive, (12, 30), Some(9));
+            let under = TokenRef { locks, token: 5, session: 1 };
+            history.op(ops::RELEASE, 12, 18, EventKind::Ok, json!(under), json!(null));
+            history.acquire_of(&["m"], 2, Mode::Exclusive, (12, 30), Some(9));
             // It lived until then.
-            story.under(tells::DOWNGRADE, 1, 5, 40, 41, json!(null));
-            story.judged(exclusive)
+            history.under(ops::DOWNGRADE, 1, 5, 40, 41, json!(null));
+            history.judged(exclusive)
         };
         assert_eq!((given_back(&["l", "m"]), given_back(&["l"])), (Verdict::Valid, Verdict::Invalid));
     }
@@ -377,12 +377,12 @@ mod tests {
     #[test]
     fn readers_share() {
         let judged = |second: Mode| {
-            let mut story = Story::of(&[]);
-            story.acquire(1, Mode::Shared, 0, 10, Some(5));
-            story.acquire(2, second, 11, 15, Some(6));
-            story.under(tells::RELEASE, 1, 5, 20, 30, json!(null));
-            story.under(tells::RELEASE, 2, 6, 20, 30, json!(null));
-            story.judged(readers_and_writers)
+            let mut history = LockHistoryBuilder::of(&[]);
+            history.acquire(1, Mode::Shared, 0, 10, Some(5));
+            history.acquire(2, second, 11, 15, Some(6));
+            history.under(ops::RELEASE, 1, 5, 20, 30, json!(null));
+            history.under(ops::RELEASE, 2, 6, 20, 30, json!(null));
+            history.judged(readers_and_writers)
         };
         assert_eq!((judged(Mode::Shared), judged(Mode::Write)), (Verdict::Valid, Verdict::Invalid));
     }

@@ -3,24 +3,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::told::{Hold, Told};
+use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
-use crate::history::Ended;
+use crate::history::Completion;
 use crate::nemesis::FaultRecord;
 use crate::tokens;
 
 /// Tokens are unique for each lock, and no grant that was told before another was asked for has the larger one.
-pub fn tokens_rise(told: &Told) -> Check {
+pub fn tokens_rise(told: &LockHistory) -> Check {
     const NAME: &str = "tokens unique and rising";
     const PROMISES: &str = "P1";
-    let one_lock = |hold: &Hold, lock: &String| tokens::Grant {
+    let one_lock = |hold: &Hold, lock: &String| tokens::TokenGrant {
         lock: lock.clone(),
         token: hold.token,
         asked: hold.asked_us,
         granted: hold.granted_us,
         released: None,
     };
-    let grants: Vec<tokens::Grant<u64>> =
+    let grants: Vec<tokens::TokenGrant<u64>> =
         told.holds.iter().flat_map(|hold| hold.asks.locks.iter().map(|lock| one_lock(hold, lock))).collect();
     match tokens::check(&grants) {
         Ok(()) if grants.is_empty() => Check::unknown(NAME, PROMISES, "nobody was granted anything"),
@@ -37,7 +37,7 @@ pub fn tokens_rise(told: &Told) -> Check {
 /// Two grants that exclude each other were held at the same moment: from when a client was told, to the last moment at which its own guard,
 /// the cluster, or an acknowledged release says that it still held. What a holder that was stopped did after its guard had run out is
 /// only counted: that is for the resource to refuse.
-pub fn never_both(told: &Told) -> Check {
+pub fn never_both(told: &LockHistory) -> Check {
     const NAME: &str = "no more holders than allowed, by the clock";
     const PROMISES: &str = "P1 P11";
     let mut sure: BTreeMap<u64, (u64, &'static str)> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub fn never_both(told: &Told) -> Check {
         still(verify.under.token, verify.asked_us, "the cluster said that it holds");
     }
     for hold in &told.holds {
-        for change in hold.released.iter().chain(&hold.downgraded).filter(|change| change.ended == Ended::Ok) {
+        for change in hold.released.iter().chain(&hold.downgraded).filter(|change| change.ended == Completion::Ok) {
             still(hold.token, change.asked_us, "it had not been given back");
         }
     }
@@ -149,7 +149,7 @@ impl<'a> Lines<'a> {
 /// watch that told of that did so after. The client's guard counts a margin less, so it said lost before. What a client closes when a call
 /// of it has failed may have been over by then; so only a closing that was begun before the end was seen explains it.
 pub fn not_ended_early(
-    told: &Told,
+    told: &LockHistory,
     ends: &BTreeMap<u64, u64>,
     seen_us: &BTreeMap<u64, u64>,
     faults: &[FaultRecord],
@@ -189,32 +189,36 @@ pub fn not_ended_early(
 mod tests {
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::told::{Answered, Change, SessionLife};
+    use super::super::lock_history::{GrantChange, SessionLife, TokenAnswer};
     use super::*;
     use crate::check::Verdict;
-    use crate::workload::tells::{Asks, Under};
+    use crate::history::ops::{AcquireRequest, TokenRef};
 
     fn hold(token: u64, mode: Mode, granted_us: u64, released_us: u64) -> Hold {
         let permits = (mode == Mode::Permit).then_some(2);
         Hold {
             client: 1,
-            asks: Asks { locks: vec!["l".into()], mode, wait_ms: 1, session: token, permits, delay_ms: 0 },
+            asks: AcquireRequest { locks: vec!["l".into()], mode, wait_ms: 1, session: token, permits, delay_ms: 0 },
             token,
             zxid: Some(token),
             asked_us: granted_us - 5,
             granted_us,
-            released: (released_us > 0).then_some(Change { asked_us: released_us, ended: Ended::Ok, zxid: None }),
+            released: (released_us > 0).then_some(GrantChange {
+                asked_us: released_us,
+                ended: Completion::Ok,
+                zxid: None,
+            }),
             downgraded: None,
         }
     }
 
-    fn told(holds: &[Hold]) -> Told {
-        Told { holds: holds.to_vec(), ..Told::default() }
+    fn told(holds: &[Hold]) -> LockHistory {
+        LockHistory { holds: holds.to_vec(), ..LockHistory::default() }
     }
 
-    fn not_lost(token: u64, asked_us: u64) -> Answered {
-        let under = Under { locks: vec!["l".into()], token, session: token };
-        Answered { client: 1, under, asked_us, ended: Ended::Ok, yes: Some(false), zxid: None }
+    fn not_lost(token: u64, asked_us: u64) -> TokenAnswer {
+        let under = TokenRef { locks: vec!["l".into()], token, session: token };
+        TokenAnswer { client: 1, under, asked_us, ended: Completion::Ok, yes: Some(false), zxid: None }
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
     #[test]
     fn nobody_holds_beside_an_exclusive_holder() {
         use Mode::Exclusive;
-        let judged = |told: &Told| never_both(told).verdict;
+        let judged = |told: &LockHistory| never_both(told).verdict;
         assert_eq!(judged(&told(&[hold(5, Exclusive, 10, 20), hold(9, Exclusive, 20, 40)])), Verdict::Valid);
         assert_eq!(judged(&told(&[hold(5, Exclusive, 10, 20), hold(9, Exclusive, 19, 40)])), Verdict::Invalid);
         // Whoever was stopped and is not given back is no proof; that its guard says it holds is.
@@ -241,10 +245,10 @@ mod tests {
         assert_eq!(judged(&stopped), Verdict::Valid);
         stopped.looks.push(not_lost(5, 21));
         assert_eq!(judged(&stopped), Verdict::Invalid, "the guard kept silent");
-        stopped.forced.push(Answered { yes: Some(true), ..not_lost(5, 15) });
+        stopped.forced.push(TokenAnswer { yes: Some(true), ..not_lost(5, 15) });
         assert_eq!(judged(&stopped), Verdict::Valid, "it was taken by force, which is told afterwards");
         let mut refused = told(&[hold(5, Exclusive, 10, 30), hold(9, Exclusive, 20, 40)]);
-        refused.holds[0].released = Some(Change { asked_us: 30, ended: Ended::Fail, zxid: None });
+        refused.holds[0].released = Some(GrantChange { asked_us: 30, ended: Completion::Fail, zxid: None });
         let counted = never_both(&refused);
         assert!(counted.verdict == Verdict::Valid && counted.detail.contains("; 1 holders"), "{counted:?}");
     }
@@ -257,7 +261,7 @@ mod tests {
         assert_eq!(judged(&[hold(5, Shared, 10, 30), hold(6, Write, 15, 40)]), Verdict::Invalid);
         assert_eq!(judged(&[hold(5, Write, 10, 30), hold(6, Shared, 15, 40)]), Verdict::Invalid);
         let mut down = hold(5, Write, 10, 30);
-        down.downgraded = Some(Change { asked_us: 14, ended: Ended::Ok, zxid: None });
+        down.downgraded = Some(GrantChange { asked_us: 14, ended: Completion::Ok, zxid: None });
         assert_eq!(judged(&[down.clone(), hold(6, Shared, 15, 40)]), Verdict::Valid);
         assert_eq!(judged(&[down, hold(6, Write, 15, 40)]), Verdict::Invalid);
         let permits = [hold(5, Permit, 10, 30), hold(6, Permit, 11, 30), hold(7, Permit, 30, 40)];
@@ -270,8 +274,9 @@ mod tests {
         let mut one = told(&[hold(5, Mode::Exclusive, 10, 0)]);
         one.sessions.insert(5, SessionLife { until_us: 2_000, lost_us: Some(1_800), ..SessionLife::default() });
         let ends = BTreeMap::from([(5, 8)]);
-        let judged =
-            |told: &Told, seen| not_ended_early(told, &ends, &BTreeMap::from([(8, seen)]), &[]).map(|c| c.verdict);
+        let judged = |told: &LockHistory, seen| {
+            not_ended_early(told, &ends, &BTreeMap::from([(8, seen)]), &[]).map(|c| c.verdict)
+        };
         assert_eq!(judged(&one, 2_000), Some(Verdict::Valid));
         assert_eq!(judged(&one, 1_999), Some(Verdict::Invalid));
         one.sessions.entry(5).or_default().closing_us = Some(1_500);

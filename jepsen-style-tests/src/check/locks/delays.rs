@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use lockkeeper_checkers::places::Place;
 
 use super::Queues;
-use super::told::{Hold, Told};
+use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
-use crate::history::Ended;
+use crate::history::Completion;
 
 const PROMISES: &str = "P1";
 const FEWEST: usize = 3;
@@ -18,7 +18,7 @@ fn place_of<'a>(queues: &'a Queues, hold: &Hold) -> Option<(&'a String, &'a Plac
 }
 
 /// Each holder that died leaves a kept place behind, in the transaction that ended its session; no other does.
-pub(super) fn kept_when_dead(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
+pub(super) fn kept_when_dead(told: &LockHistory, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "a dead holder's place is kept";
     let (mut dead, mut released) = (0, 0);
     for hold in told.holds.iter().filter(|hold| hold.asks.delay_ms > 0) {
@@ -28,15 +28,17 @@ pub(super) fn kept_when_dead(told: &Told, queues: &Queues, seen_us: &BTreeMap<u6
             seen_us.get(&gone).map_or(session.closing_us.is_some(), |seen| session.closed_by(*seen))
         };
         let wrong = match (hold.released.map(|change| change.ended), place.kept_from, place.gone) {
-            (None | Some(Ended::Fail), None, Some(gone)) if !closed_by(gone) => {
+            (None | Some(Completion::Fail), None, Some(gone)) if !closed_by(gone) => {
                 Some(format!("its holder died, and it went at {gone} without a delay"))
             }
-            (Some(Ended::Ok), Some(from), _) => Some(format!("it was given back, and its place kept from {from} on")),
-            (None | Some(Ended::Fail), Some(_), _) => {
+            (Some(Completion::Ok), Some(from), _) => {
+                Some(format!("it was given back, and its place kept from {from} on"))
+            }
+            (None | Some(Completion::Fail), Some(_), _) => {
                 dead += 1;
                 None
             }
-            (Some(Ended::Ok), None, _) => {
+            (Some(Completion::Ok), None, _) => {
                 released += 1;
                 None
             }
@@ -54,7 +56,7 @@ pub(super) fn kept_when_dead(told: &Told, queues: &Queues, seen_us: &BTreeMap<u6
 
 /// By the replicated clock: what a holder made that came after a kept place is not older than the end of the delay; and the delay is as
 /// long as was asked for.
-pub(super) fn not_before_the_delay(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
+pub(super) fn not_before_the_delay(told: &LockHistory, queues: &Queues, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "nobody before the delay, by the replicated clock";
     let mut looked = 0;
     // Where no watch told of it, the moment is that of the last grant: in a run that has one at all, somewhere after it.
@@ -103,7 +105,7 @@ pub(super) fn not_before_the_delay(told: &Told, queues: &Queues, seen_us: &BTree
 /// By this machine's clock: the place went no sooner than the delay after the dead holder's keeper was last sure. None where a node's clock
 /// was put wrong: delays follow the replicated one.
 pub(super) fn long_enough(
-    told: &Told,
+    told: &LockHistory,
     queues: &Queues,
     seen_us: &BTreeMap<u64, u64>,
     clocks_right: bool,
@@ -140,14 +142,15 @@ mod tests {
     use lockkeeper_checkers::name::LockMode;
     use lockkeeper_client::api::locks::Mode;
 
-    use super::super::told::{Change, SessionLife};
+    use super::super::lock_history::{GrantChange, SessionLife};
     use super::*;
     use crate::check::Verdict;
-    use crate::workload::tells::{Asks, Kept, Marked, Under};
+    use crate::history::ops::{AcquireRequest, ClockReading, KeptPlace, TokenRef};
 
     fn hold(token: u64) -> Hold {
         let locks = vec!["l".to_owned()];
-        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 1_000 };
+        let asks =
+            AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: token, permits: None, delay_ms: 1_000 };
         let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
         Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
     }
@@ -159,22 +162,22 @@ mod tests {
     const SEEN: [(u64, u64); 2] = [(15, 1_500), (25, 2_500)];
 
     /// Three holders that died, whose places were kept from 1, 2 and 3 above their tokens on.
-    fn story() -> (Told, Queues) {
+    fn dead_holder() -> (LockHistory, Queues) {
         let holds = [10, 20, 30].map(hold).to_vec();
         let places = [10, 20, 30].map(|token| place(token, Some(token + 1), token + 5)).to_vec();
-        let kept = [10, 20, 30].map(|dead| Kept {
+        let kept = [10, 20, 30].map(|dead| KeptPlace {
             lock: "l".into(),
             dead,
             since_ms: dead * 1_000,
             until_ms: dead * 1_000 + 1_000,
         });
-        (Told { holds, kept: kept.to_vec(), ..Told::default() }, Queues::from([("l".to_owned(), places)]))
+        (LockHistory { holds, kept: kept.to_vec(), ..LockHistory::default() }, Queues::from([("l".to_owned(), places)]))
     }
 
     #[test]
     fn a_dead_holder_without_a_delay_is_found() {
-        let kept_when_dead = |told: &Told, queues: &Queues| kept_when_dead(told, queues, &SEEN.into());
-        let (mut told, mut queues) = story();
+        let kept_when_dead = |told: &LockHistory, queues: &Queues| kept_when_dead(told, queues, &SEEN.into());
+        let (mut told, mut queues) = dead_holder();
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Valid);
         queues.insert("l".into(), vec![place(10, None, 15)]);
         assert_eq!(kept_when_dead(&told, &queues).verdict, Verdict::Invalid);
@@ -185,23 +188,23 @@ mod tests {
         assert_eq!(late.verdict, Verdict::Invalid, "closed when it was over, which does not explain it");
         told.sessions.clear();
         let mut released = told.clone();
-        released.holds[0].released = Some(Change { asked_us: 5, ended: Ended::Ok, zxid: None });
+        released.holds[0].released = Some(GrantChange { asked_us: 5, ended: Completion::Ok, zxid: None });
         assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Unknown, "given back, and nobody died");
-        let (_, queues) = story();
+        let (_, queues) = dead_holder();
         assert_eq!(kept_when_dead(&released, &queues).verdict, Verdict::Invalid, "given back, and kept all the same");
     }
 
     #[test]
     fn who_comes_too_soon_is_found() {
-        let (mut told, queues) = story();
-        let not_before_the_delay = |told: &Told, queues: &Queues| {
+        let (mut told, queues) = dead_holder();
+        let not_before_the_delay = |told: &LockHistory, queues: &Queues| {
             let check = not_before_the_delay(told, queues, &SEEN.into());
             assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
             check
         };
         assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Unknown, "nobody came after");
-        let under = Under { locks: vec!["l".into()], token: 40, session: 4 };
-        told.marks.push((under, Marked { clock_ms: 31_000 }, 41));
+        let under = TokenRef { locks: vec!["l".into()], token: 40, session: 4 };
+        told.marks.push((under, ClockReading { clock_ms: 31_000 }, 41));
         assert_eq!(not_before_the_delay(&told, &queues).verdict, Verdict::Valid);
         let mut often = told.clone();
         often.kept = vec![told.kept[0].clone(); 3];
@@ -215,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_delay_that_is_too_short_is_found() {
-        let (mut told, queues) = story();
+        let (mut told, queues) = dead_holder();
         told.sessions.insert(10, SessionLife { until_us: 2_000_000, ..SessionLife::default() });
         let judged =
             |seen, right| long_enough(&told, &queues, &BTreeMap::from([(15, seen)]), right).map(|check| check.verdict);

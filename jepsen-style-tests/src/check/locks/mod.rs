@@ -4,8 +4,8 @@ mod against_log;
 mod black_box;
 mod clocks;
 mod delays;
+mod lock_history;
 mod progress;
-mod told;
 mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,14 +16,15 @@ use lockkeeper_checkers::places::{Place, places};
 pub use against_log::{gone_with_session, granted_in_order, refused_to_others, released_in_log, verified_in_log};
 pub(crate) use black_box::ends_us;
 pub use clocks::{never_both, not_ended_early, tokens_rise};
+pub use lock_history::{GrantChange, Hold, LockHistory, SessionLife, TokenAnswer};
 pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
-pub use told::{Answered, Change, Hold, SessionLife, Told};
 
-use progress::Calm;
+use progress::CalmPeriods;
 
 use super::Check;
+use crate::history::ops;
 use crate::nemesis::FaultRecord;
-use crate::workload::{Recorded, tells};
+use crate::workload::Recorded;
 
 /// What all workloads about locks can falsify: the promises that these checks speak of.
 pub const PROMISES: &str = "P1 P2 P4 P5 P6 P7 P10 P11";
@@ -37,26 +38,26 @@ fn clients_died(faults: &[FaultRecord]) -> bool {
 pub type Queues = BTreeMap<String, Vec<Place>>;
 
 /// At which zxid each session ended: that of the node it has for this.
-fn session_ends(log: &BTreeSet<lives::Event>) -> Result<BTreeMap<u64, u64>, String> {
-    let lived = lives::lives(log, tells::SESSIONS)?;
+fn session_ends(log: &BTreeSet<lives::NodeEvent>) -> Result<BTreeMap<u64, u64>, String> {
+    let lived = lives::lives(log, ops::SESSIONS)?;
     Ok(lived.iter().filter_map(|life| Some((life.name.strip_prefix('s')?.parse().ok()?, life.gone?))).collect())
 }
 
 /// What there is to look at.
-pub(crate) struct Seen {
-    pub(crate) told: Told,
+pub(crate) struct LockObservations {
+    pub(crate) told: LockHistory,
     pub(crate) queues: Queues,
     /// The zxid at which each session ended.
     pub(crate) ends: BTreeMap<u64, u64>,
 }
 
-impl Seen {
+impl LockObservations {
     /// Puts it together.
     ///
     /// # Errors
     /// The word on a run that cannot be read.
     pub(crate) fn of(run: &Recorded, locks: &[&str]) -> Result<Self, Check> {
-        let told = Told::of(&run.history).map_err(|why| Check::unknown("history", "", why))?;
+        let told = LockHistory::of(&run.history).map_err(|why| Check::unknown("history", "", why))?;
         if run.log.is_empty() {
             return Err(Check::unknown("log", "", "the log of the nodes is not there"));
         }
@@ -72,7 +73,7 @@ impl Seen {
     /// The sweeps that every lock workload gets, without those that found nothing to look at.
     pub(crate) fn sweeps(&self, run: &Recorded) -> Vec<Check> {
         let Self { told, queues, ends } = self;
-        let calm = Calm::between(&run.faults, run.ttl);
+        let calm = CalmPeriods::between(&run.faults, run.ttl);
         let sweeps = [
             Some(tokens_rise(told)),
             Some(never_both(told)),
@@ -92,8 +93,8 @@ impl Seen {
 }
 
 /// What is looked at, and what is said of it beyond the sweeps.
-fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&Seen) -> Vec<Check>) -> Vec<Check> {
-    let seen = match Seen::of(run, locks) {
+fn judged(run: &Recorded, locks: &[&str], more: impl FnOnce(&LockObservations) -> Vec<Check>) -> Vec<Check> {
+    let seen = match LockObservations::of(run, locks) {
         Ok(seen) => seen,
         Err(unknown) => return vec![unknown],
     };
@@ -130,7 +131,7 @@ pub fn together(run: &Recorded, locks: &[&str]) -> Vec<Check> {
 /// All that can be said of locks with a delay.
 pub fn delayed(run: &Recorded, locks: &[&str]) -> Vec<Check> {
     let clocks_right = !run.faults.iter().any(|fault| fault.nemesis.starts_with("clock-"));
-    judged(run, locks, |Seen { told, queues, .. }| {
+    judged(run, locks, |LockObservations { told, queues, .. }| {
         let mut checks = vec![
             black_box::exclusive(run),
             delays::kept_when_dead(told, queues, &run.seen_us),

@@ -7,11 +7,11 @@ use lockkeeper_checkers::name::LockMode;
 use lockkeeper_checkers::places::{Place, holds_after};
 
 use super::Queues;
-use super::told::{Hold, Told};
+use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
-use crate::history::{Ended, History};
+use crate::history::ops::{self, QueueView};
+use crate::history::{Completion, History};
 use crate::nemesis::FaultRecord;
-use crate::workload::tells::{self, View};
 
 /// How long after a fault was taken off somebody must have been granted something.
 const AGAIN_WITHIN_US: u64 = 15_000_000;
@@ -24,7 +24,7 @@ const STANDSTILL_US: u64 = 10_000_000;
 const TOLD_WITHIN_US: u64 = 2_500_000;
 
 /// After each fault somebody is granted something again. None where there was no fault.
-pub fn goes_on(told: &Told, faults: &[FaultRecord], history: &History) -> Option<Check> {
+pub fn goes_on(told: &LockHistory, faults: &[FaultRecord], history: &History) -> Option<Check> {
     const NAME: &str = "goes on after each fault";
     const PROMISES: &str = "P10";
     let last_us = told.holds.iter().map(|hold| hold.asked_us).max().unwrap_or(0);
@@ -61,12 +61,12 @@ pub fn goes_on(told: &Told, faults: &[FaultRecord], history: &History) -> Option
 }
 
 /// When no fault was on, and none cast its shadow: sessions that it cost have expired, and what waited for that has come.
-pub struct Calm<'a> {
+pub struct CalmPeriods<'a> {
     faults: &'a [FaultRecord],
     shadow_us: u64,
 }
 
-impl<'a> Calm<'a> {
+impl<'a> CalmPeriods<'a> {
     /// Between these faults, where sessions live for so long.
     pub fn between(faults: &'a [FaultRecord], ttl: Duration) -> Self {
         Self { faults, shadow_us: u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX).saturating_add(SHADOW_US) }
@@ -79,7 +79,7 @@ impl<'a> Calm<'a> {
 }
 
 /// While no fault is on, somebody is granted something all the time. None where there was no such time.
-pub fn no_standstill(told: &Told, calm: &Calm<'_>) -> Option<Check> {
+pub fn no_standstill(told: &LockHistory, calm: &CalmPeriods<'_>) -> Option<Check> {
     const NAME: &str = "no standstill";
     const PROMISES: &str = "P2";
     let gaps = told.holds.windows(2).map(|pair| (pair[0].granted_us, pair[1].granted_us));
@@ -94,7 +94,12 @@ pub fn no_standstill(told: &Told, calm: &Calm<'_>) -> Option<Check> {
 
 /// From when the log had a waiting request hold until its client was told: a wake-up that was lost takes until the client's patience is
 /// over. Judged while no fault is on; none where there was no such time.
-pub fn handed_over(told: &Told, queues: &Queues, seen_us: &BTreeMap<u64, u64>, calm: &Calm<'_>) -> Option<Check> {
+pub fn handed_over(
+    told: &LockHistory,
+    queues: &Queues,
+    seen_us: &BTreeMap<u64, u64>,
+    calm: &CalmPeriods<'_>,
+) -> Option<Check> {
     const NAME: &str = "waiters are told";
     const PROMISES: &str = "P2";
     let mut took: Vec<(u64, &Hold)> = Vec::new();
@@ -149,11 +154,11 @@ pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>
         Check { at_us: at_us.or_else(|| history.events().last().map(|event| event.at_us)), ..check }
     };
     for (lock, places) in queues {
-        let mut views = ops.iter().filter(|op| op.what == tells::VIEW && op.input.as_str() == Some(lock));
-        let Some(last) = views.rfind(|op| op.ended == Ended::Ok) else {
+        let mut views = ops.iter().filter(|op| op.what == ops::VIEW && op.input.as_str() == Some(lock));
+        let Some(last) = views.rfind(|op| op.ended == Completion::Ok) else {
             return Check::unknown(NAME, PROMISES, format!("nobody looked at the end of {lock}"));
         };
-        match last.answer::<View>() {
+        match last.answer::<QueueView>() {
             Ok(Some(view)) if view.holders.is_empty() && view.waiting == 0 => {}
             Ok(Some(view)) => {
                 let left = |token: &u64| format!("{:?}", places.iter().find(|place| place.token == *token));
@@ -174,7 +179,7 @@ pub fn all_gone(history: &History, queues: &Queues, seen_us: &BTreeMap<u64, u64>
 }
 
 /// Too little contention shows nothing.
-pub fn enough(told: &Told, queues: &Queues) -> Check {
+pub fn enough(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "enough happened";
     let requests: usize = queues.values().map(Vec::len).sum();
     let waited = queues.values().map(|places| {
@@ -203,19 +208,19 @@ pub(super) mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, Kind};
-    use crate::workload::tells::Asks;
+    use crate::history::ops::AcquireRequest;
+    use crate::history::{Event, EventKind};
 
     fn hold(token: u64, granted_us: u64) -> Hold {
         let locks = vec!["l".to_owned()];
-        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
+        let asks = AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
         let (client, zxid, asked_us) = (1, Some(token + 1), granted_us - 5);
         Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None }
     }
 
-    fn told(granted_us: &[u64]) -> Told {
+    fn told(granted_us: &[u64]) -> LockHistory {
         let holds = (0..).zip(granted_us).map(|(at, granted_us)| hold(at * 10, *granted_us)).collect();
-        Told { holds, ..Told::default() }
+        LockHistory { holds, ..LockHistory::default() }
     }
 
     pub(in crate::check::locks) fn fault(nemesis: &str, began_us: u64, ended_us: u64) -> FaultRecord {
@@ -229,11 +234,11 @@ pub(super) mod tests {
     fn a_cluster_that_does_not_come_back_is_found() {
         let ended = |at_us| {
             let event =
-                Event { at_us, client: 1, op: 0, kind: Kind::Told, what: "x".into(), value: json!(1), zxid: None };
+                Event { at_us, client: 1, op: 0, kind: EventKind::Note, what: "x".into(), value: json!(1), zxid: None };
             History::new(vec![event])
         };
         let faults = [fault("kill-leader", 5 * S, 10 * S)];
-        let judged = |told: &Told, until| goes_on(told, &faults, &ended(until)).unwrap().verdict;
+        let judged = |told: &LockHistory, until| goes_on(told, &faults, &ended(until)).unwrap().verdict;
         assert_eq!(judged(&told(&[S, 12 * S]), 60 * S), Verdict::Valid);
         assert_eq!(judged(&told(&[S, 26 * S]), 60 * S), Verdict::Invalid, "late");
         assert_eq!(judged(&told(&[S]), 60 * S), Verdict::Invalid, "never");
@@ -244,7 +249,7 @@ pub(super) mod tests {
     #[test]
     fn standstill_is_found_where_no_fault_explains_it() {
         let judged = |granted_us: &[u64], faults: &[FaultRecord]| {
-            no_standstill(&told(granted_us), &Calm::between(faults, TTL)).map(|check| check.verdict)
+            no_standstill(&told(granted_us), &CalmPeriods::between(faults, TTL)).map(|check| check.verdict)
         };
         assert_eq!(judged(&[S, 5 * S, 9 * S], &[]), Some(Verdict::Valid));
         assert_eq!(judged(&[S, 12 * S], &[]), Some(Verdict::Invalid));
@@ -262,8 +267,13 @@ pub(super) mod tests {
         let place = |token, gone| Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) };
         let queues = Queues::from([("l".to_owned(), vec![place(5, 20), place(6, 30)])]);
         let judged = |hold: Hold, faults: &[FaultRecord]| {
-            let told = Told { holds: vec![hold], ..Told::default() };
-            handed_over(&told, &queues, &BTreeMap::from([(20, 10 * S), (25, 13 * S)]), &Calm::between(faults, TTL))
+            let told = LockHistory { holds: vec![hold], ..LockHistory::default() };
+            handed_over(
+                &told,
+                &queues,
+                &BTreeMap::from([(20, 10 * S), (25, 13 * S)]),
+                &CalmPeriods::between(faults, TTL),
+            )
         };
         let waited = |granted_us, faults: &[FaultRecord]| {
             judged(Hold { zxid: Some(20), asked_us: 9 * S, ..hold(6, granted_us) }, faults).map(|check| check.verdict)
@@ -284,31 +294,24 @@ pub(super) mod tests {
 
     #[test]
     fn who_is_left_behind_is_found() {
-        let view = |view: View| {
-            let event = |at_us, kind, value| Event {
-                at_us,
-                client: 1,
-                op: 1,
-                kind,
-                what: tells::VIEW.into(),
-                value,
-                zxid: None,
-            };
-            History::new(vec![event(1, Kind::Invoke, json!("l")), event(2, Kind::Ok, json!(view))])
+        let view = |view: QueueView| {
+            let event =
+                |at_us, kind, value| Event { at_us, client: 1, op: 1, kind, what: ops::VIEW.into(), value, zxid: None };
+            History::new(vec![event(1, EventKind::Invoke, json!("l")), event(2, EventKind::Ok, json!(view))])
         };
         let queues = Queues::from([("l".to_owned(), Vec::new())]);
-        let empty = View { holders: Vec::new(), waiting: 0 };
+        let empty = QueueView { holders: Vec::new(), waiting: 0 };
         let judged = |history: &History, queues: &Queues| {
             let check = all_gone(history, queues, &BTreeMap::new());
             assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
             check.verdict
         };
         assert_eq!(judged(&view(empty.clone()), &queues), Verdict::Valid);
-        assert_eq!(judged(&view(View { waiting: 1, ..empty.clone() }), &queues), Verdict::Invalid);
-        assert_eq!(judged(&view(View { holders: vec![5], waiting: 0 }), &queues), Verdict::Invalid);
+        assert_eq!(judged(&view(QueueView { waiting: 1, ..empty.clone() }), &queues), Verdict::Invalid);
+        assert_eq!(judged(&view(QueueView { holders: vec![5], waiting: 0 }), &queues), Verdict::Invalid);
         assert_eq!(judged(&History::default(), &queues), Verdict::Unknown);
         let left = Place::of(5, LockMode::Exclusive);
         assert_eq!(judged(&view(empty), &Queues::from([("l".to_owned(), vec![left])])), Verdict::Invalid);
-        assert_eq!(enough(&Told::default(), &queues).verdict, Verdict::Unknown);
+        assert_eq!(enough(&LockHistory::default(), &queues).verdict, Verdict::Unknown);
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Queues;
-use super::told::{Hold, Told};
+use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
 
 /// The requests of a token stand in the queues of exactly the locks that were asked for, came in one transaction (its zxid is the token)
 /// and went in one: in a release, in the library's taking back, or with their session. No workload breaks a part of them by force.
-pub(super) fn whole(told: &Told, queues: &Queues) -> Check {
+pub(super) fn whole(told: &LockHistory, queues: &Queues) -> Check {
     const NAME: &str = "joint locks come and go whole";
     const PROMISES: &str = "P1 P6";
     let mut by_token: BTreeMap<u64, BTreeMap<&str, Option<u64>>> = BTreeMap::new();
@@ -50,18 +50,18 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::workload::tells::Asks;
+    use crate::history::ops::AcquireRequest;
 
     fn place(token: u64, gone: u64) -> Place {
         Place { gone: Some(gone), ..Place::of(token, LockMode::Exclusive) }
     }
 
-    fn granted(token: u64, locks: &[&str]) -> Told {
+    fn granted(token: u64, locks: &[&str]) -> LockHistory {
         let locks = locks.iter().map(|lock| (*lock).to_owned()).collect();
-        let asks = Asks { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
+        let asks = AcquireRequest { locks, mode: Mode::Exclusive, wait_ms: 0, session: 1, permits: None, delay_ms: 0 };
         let (client, zxid, asked_us, granted_us) = (1, Some(token), 1, 2);
         let hold = Hold { client, asks, token, zxid, asked_us, granted_us, released: None, downgraded: None };
-        Told { holds: vec![hold], ..Told::default() }
+        LockHistory { holds: vec![hold], ..LockHistory::default() }
     }
 
     #[test]

@@ -51,20 +51,20 @@ pub enum GateAnswer {
 
 /// A gate, open at first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gate;
+pub struct GateModel;
 
 /// How a gate stands, and the largest token that was told.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GateState {
     /// How.
-    pub stands: Stands,
+    pub stands: GatePhase,
     /// The largest token.
     pub largest: u64,
 }
 
 /// How a gate stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Stands {
+pub enum GatePhase {
     /// Nobody is at it, and nobody was.
     #[default]
     Open,
@@ -80,21 +80,21 @@ pub enum Stands {
 }
 
 impl GateState {
-    fn with(&self, stands: Stands) -> Self {
+    fn with(&self, stands: GatePhase) -> Self {
         Self { stands, largest: self.largest }
     }
 
     /// A run under this token, if it can be the one that is pending.
     fn is_pending(&self, token: u64) -> bool {
         match self.stands {
-            Stands::Pending { token: Some(now), .. } => now == token,
-            Stands::Pending { token: None, .. } => token > self.largest,
-            Stands::Open | Stands::Finished(_) => false,
+            GatePhase::Pending { token: Some(now), .. } => now == token,
+            GatePhase::Pending { token: None, .. } => token > self.largest,
+            GatePhase::Open | GatePhase::Finished(_) => false,
         }
     }
 }
 
-impl Model for Gate {
+impl Model for GateModel {
     type State = GateState;
     type Input = GateAsk;
     type Output = GateAnswer;
@@ -104,31 +104,30 @@ impl Model for Gate {
     }
 
     fn step(&self, state: &GateState, input: &GateAsk, output: Option<&GateAnswer>) -> Option<GateState> {
-        let open = state.with(Stands::Open);
-        let is_open = state.stands == Stands::Open;
+        let open = state.with(GatePhase::Open);
+        let is_open = state.stands == GatePhase::Open;
         let told = |stands, token: u64| GateState { stands, largest: state.largest.max(token) };
         match (*input, output.copied()) {
-            (GateAsk::Begin { owner }, Some(GateAnswer::Proceed { token })) => {
-                (is_open && token > state.largest).then(|| told(Stands::Pending { owner, token: Some(token) }, token))
-            }
-            (GateAsk::Begin { owner }, None) => is_open.then(|| state.with(Stands::Pending { owner, token: None })),
+            (GateAsk::Begin { owner }, Some(GateAnswer::Proceed { token })) => (is_open && token > state.largest)
+                .then(|| told(GatePhase::Pending { owner, token: Some(token) }, token)),
+            (GateAsk::Begin { owner }, None) => is_open.then(|| state.with(GatePhase::Pending { owner, token: None })),
             (GateAsk::Begin { .. }, Some(GateAnswer::InProgress { token })) => match state.stands {
-                Stands::Pending { owner, .. } if state.is_pending(token) => {
-                    Some(told(Stands::Pending { owner, token: Some(token) }, token))
+                GatePhase::Pending { owner, .. } if state.is_pending(token) => {
+                    Some(told(GatePhase::Pending { owner, token: Some(token) }, token))
                 }
                 _ => None,
             },
             (GateAsk::Begin { .. }, Some(GateAnswer::Finished { token })) => {
-                (state.stands == Stands::Finished(token)).then(|| state.clone())
+                (state.stands == GatePhase::Finished(token)).then(|| state.clone())
             }
             (GateAsk::Finish { token }, Some(GateAnswer::Settled) | None) => match state.stands {
                 // Asked for again.
-                Stands::Finished(done) if done == token => Some(state.clone()),
-                _ => state.is_pending(token).then(|| told(Stands::Finished(token), token)),
+                GatePhase::Finished(done) if done == token => Some(state.clone()),
+                _ => state.is_pending(token).then(|| told(GatePhase::Finished(token), token)),
             },
             (GateAsk::Fail { token }, Some(GateAnswer::Settled) | None) => state.is_pending(token).then_some(open),
             (GateAsk::SessionEnds { owner: ended }, _) => Some(match state.stands {
-                Stands::Pending { owner, .. } if owner == ended => open,
+                GatePhase::Pending { owner, .. } if owner == ended => open,
                 _ => state.clone(),
             }),
             _ => None,

@@ -37,7 +37,7 @@ pub struct ItemDone;
 
 /// An item, not there at first.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Item;
+pub struct ItemModel;
 
 /// Where an item is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ pub enum ItemState {
     Acknowledged,
 }
 
-impl Model for Item {
+impl Model for ItemModel {
     type State = ItemState;
     type Input = ItemAsk;
     type Output = ItemDone;

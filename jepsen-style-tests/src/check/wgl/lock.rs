@@ -74,14 +74,14 @@ pub struct Held {
     /// The largest token that was told.
     pub largest: u64,
     /// The owners whose session is over.
-    pub ended: Ended,
+    pub ended: EndedOwners,
 }
 
 /// The owners whose session is over, in order: certainly, or because that freed something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ended(Vec<u64>);
+pub struct EndedOwners(Vec<u64>);
 
-impl Ended {
+impl EndedOwners {
     pub(super) fn contains(&self, owner: u64) -> bool {
         self.0.binary_search(&owner).is_ok()
     }
@@ -104,7 +104,7 @@ pub(super) fn after_end<S: Clone>(
     freed: Option<S>,
     answer: Option<&LockAnswer>,
     owner: u64,
-    ended: impl FnOnce(&mut S) -> &mut Ended,
+    ended: impl FnOnce(&mut S) -> &mut EndedOwners,
 ) -> S {
     let is_over = answer.is_some() || freed.is_some();
     let mut next = freed.unwrap_or_else(|| state.clone());

@@ -24,19 +24,19 @@ use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
-pub use gate::{Gate, GateAnswer, GateAsk};
-pub use item::{Item, ItemAsk, ItemDone};
+pub use gate::{GateAnswer, GateAsk, GateModel};
+pub use item::{ItemAsk, ItemDone, ItemModel};
 pub use list::{AppendList, ListAnswer, ListAsk};
 pub use lock::{LockAnswer, LockAsk, Mutex};
 pub use naive::search as naive;
-pub use register::{Register, RegisterAnswer, RegisterAsk};
+pub use register::{RegisterAnswer, RegisterAsk, RegisterModel};
 pub use rw::{RwAsk, RwLock};
 pub use search::{DeadEnd, Finding, search};
 pub use semaphore::Semaphore;
 pub use shrink::shrink;
 
 use crate::check::Check;
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 
 /// What an object does when one operation after the other is carried out on it.
 pub trait Model {
@@ -79,7 +79,7 @@ pub trait Model {
 
 /// Until when an operation may have taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LatestEffect {
     /// It did, before this moment: its answer was there.
     Done(u64),
     /// It did before this moment, or it never will: its session was seen to be over.
@@ -102,7 +102,7 @@ pub struct Operation<I, O> {
     /// When it was asked.
     pub invoked_us: u64,
     /// Until when it may have taken effect.
-    pub end: End,
+    pub end: LatestEffect,
 }
 
 impl<I, O> Operation<I, O> {
@@ -111,27 +111,27 @@ impl<I, O> Operation<I, O> {
     ///
     /// ```
     /// use jepsen_style_tests::check::wgl::{End, Operation, RegisterAnswer, RegisterAsk};
-    /// use jepsen_style_tests::history::{Ended, Op};
-    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Ended::Info,
+    /// use jepsen_style_tests::history::{Completion, Op};
+    /// let op = Op { client: 1, op: 7, what: "write".into(), invoked_us: 10, completed_us: Some(30), ended: Completion::Info,
     ///               input: 5.into(), output: "timeout".into(), zxid: None };
     /// let seen = Operation::<_, RegisterAnswer>::of(&op, RegisterAsk::Write(5), None).unwrap();
     /// assert_eq!(seen.end, End::Open);
     /// ```
     pub fn of(op: &Op, input: I, output: Option<O>) -> Option<Self> {
         let end = match (op.ended, op.completed_us) {
-            (Ended::Fail, _) if output.is_none() => return None,
-            (Ended::Ok | Ended::Fail, Some(at)) => End::Done(at),
-            (Ended::Info, _) | (_, None) => End::Open,
+            (Completion::Fail, _) if output.is_none() => return None,
+            (Completion::Ok | Completion::Fail, Some(at)) => LatestEffect::Done(at),
+            (Completion::Info, _) | (_, None) => LatestEffect::Open,
         };
-        let output = output.filter(|_| matches!(end, End::Done(_)));
+        let output = output.filter(|_| matches!(end, LatestEffect::Done(_)));
         Some(Self { client: op.client, op: op.op, input, output, invoked_us: op.invoked_us, end })
     }
 
     /// Where it is open: it took effect before this moment or never will.
     #[must_use]
     pub fn closed_at(mut self, until_us: u64) -> Self {
-        if self.end == End::Open {
-            self.end = End::Until(until_us.max(self.invoked_us));
+        if self.end == LatestEffect::Open {
+            self.end = LatestEffect::Until(until_us.max(self.invoked_us));
         }
         self
     }
@@ -139,14 +139,14 @@ impl<I, O> Operation<I, O> {
     /// The moment after which nothing of it can happen.
     fn ends_us(&self) -> Option<u64> {
         match self.end {
-            End::Done(at) | End::Until(at) => Some(at),
-            End::Open => None,
+            LatestEffect::Done(at) | LatestEffect::Until(at) => Some(at),
+            LatestEffect::Open => None,
         }
     }
 
     /// Whether it must have its place in any order.
     fn must_take_place(&self) -> bool {
-        matches!(self.end, End::Done(_))
+        matches!(self.end, LatestEffect::Done(_))
     }
 }
 
@@ -249,9 +249,9 @@ fn line<I: Debug, O: Debug>(operation: &Operation<I, O>) -> String {
     let Operation { client, op, input, output, invoked_us, end } = operation;
     let answer = output.as_ref().map_or("not known".to_owned(), |output| format!("{output:?}"));
     let until = match end {
-        End::Done(at) => format!("{at} us"),
-        End::Until(at) => format!("before {at} us, or never"),
-        End::Open => "open".to_owned(),
+        LatestEffect::Done(at) => format!("{at} us"),
+        LatestEffect::Until(at) => format!("before {at} us, or never"),
+        LatestEffect::Open => "open".to_owned(),
     };
     format!("client {client} op {op}: {input:?} -> {answer} [{invoked_us} us, {until}]")
 }

@@ -9,7 +9,7 @@ pub enum RegisterAsk {
     Read,
     /// That it be there with this value, where it was not.
     Create(u64),
-    /// This value, whatever it was; it must be there unless [`Register::upsert`].
+    /// This value, whatever it was; it must be there unless [`RegisterModel::upsert`].
     Write(u64),
     /// This value, if its version is still this one.
     Cas {
@@ -44,21 +44,21 @@ pub enum RegisterAnswer {
 
 /// A register with versions: 0 when it is created, one more with each write.
 #[derive(Clone, Copy, Debug)]
-pub struct Register {
+pub struct RegisterModel {
     /// What it is at first: value and version.
     pub init: Option<(u64, i32)>,
     /// Whether a write creates it.
     pub upsert: bool,
 }
 
-impl Default for Register {
+impl Default for RegisterModel {
     /// Not there; a write creates it.
     fn default() -> Self {
         Self { init: None, upsert: true }
     }
 }
 
-impl Model for Register {
+impl Model for RegisterModel {
     type State = Option<(u64, i32)>;
     type Input = RegisterAsk;
     type Output = RegisterAnswer;
@@ -83,7 +83,7 @@ impl Model for Register {
     }
 }
 
-impl Register {
+impl RegisterModel {
     /// What it answers, and what it is then.
     pub(super) fn run(&self, state: Option<(u64, i32)>, ask: RegisterAsk) -> (RegisterAnswer, Option<(u64, i32)>) {
         let written =

@@ -1,7 +1,7 @@
 //! A lock that readers share and a writer has alone.
 
-use super::lock::{Ended, LockAnswer, after_end};
-use super::semaphore::{End, Grant, end, verify};
+use super::lock::{EndedOwners, LockAnswer, after_end};
+use super::semaphore::{GrantEnd, PermitGrant, end, verify};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
 
@@ -51,13 +51,13 @@ pub struct RwLock {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RwHeld {
     /// The writer.
-    pub writer: Option<Grant>,
+    pub writer: Option<PermitGrant>,
     /// The readers, in order.
-    pub readers: Vec<Grant>,
+    pub readers: Vec<PermitGrant>,
     /// The largest token that was told.
     pub largest: u64,
     /// The owners whose session is over.
-    pub ended: Ended,
+    pub ended: EndedOwners,
 }
 
 impl RwHeld {
@@ -66,7 +66,7 @@ impl RwHeld {
             return None;
         }
         let mut next = Self { largest: token.unwrap_or(self.largest), ..self.clone() };
-        let grant = Grant { owner, token };
+        let grant = PermitGrant { owner, token };
         if shared {
             let at = next.readers.partition_point(|reader| *reader < grant);
             next.readers.insert(at, grant);
@@ -76,15 +76,15 @@ impl RwHeld {
         Some(next)
     }
 
-    fn without(&self, which: End) -> Option<Self> {
-        let mut writers: Vec<Grant> = self.writer.into_iter().collect();
+    fn without(&self, which: GrantEnd) -> Option<Self> {
+        let mut writers: Vec<PermitGrant> = self.writer.into_iter().collect();
         let mut next = self.clone();
         let gone = end(&mut writers, which) | end(&mut next.readers, which);
         next.writer = writers.pop();
         gone.then_some(next)
     }
 
-    fn all(&self) -> Vec<Grant> {
+    fn all(&self) -> Vec<PermitGrant> {
         self.readers.iter().copied().chain(self.writer).collect()
     }
 }
@@ -109,9 +109,11 @@ impl Model for RwLock {
                 // A reader may also have found a writer waiting before it, which holds nothing.
                 (shared || !state.all().is_empty()).then(|| state.clone())
             }
-            (RwAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => state.without(End::Of { owner, token }),
+            (RwAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => {
+                state.without(GrantEnd::Of { owner, token })
+            }
             (RwAsk::Release { owner, token } | RwAsk::Downgrade { owner, token }, Some(LockAnswer::NotHeld)) => {
-                (!state.all().contains(&Grant { owner, token: Some(token) })).then(|| state.clone())
+                (!state.all().contains(&PermitGrant { owner, token: Some(token) })).then(|| state.clone())
             }
             (RwAsk::Downgrade { owner, token }, Some(LockAnswer::Done) | None) => {
                 let writer = state.writer.filter(|writer| writer.is(owner, token))?;
@@ -126,7 +128,7 @@ impl Model for RwLock {
             }
             (RwAsk::SessionEnds { owner }, _) => {
                 let next =
-                    || after_end(state, state.without(End::All { owner }), output, owner, |next| &mut next.ended);
+                    || after_end(state, state.without(GrantEnd::All { owner }), output, owner, |next| &mut next.ended);
                 self.tokens.may_end(state.largest, owner).then(next)
             }
             _ => None,

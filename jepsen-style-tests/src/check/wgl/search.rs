@@ -42,7 +42,7 @@ pub struct DeadEnd {
 
 /// A way to go on.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum SearchStep {
     /// This operation comes next.
     Place(usize),
     /// This one, of unknown outcome and at its end, never happened.
@@ -51,9 +51,9 @@ enum Way {
 
 /// A point of the search: how it was reached, and the ways that are left.
 struct Point {
-    by: Option<Way>,
+    by: Option<SearchStep>,
     state: u32,
-    ways: std::vec::IntoIter<Way>,
+    steps: std::vec::IntoIter<SearchStep>,
 }
 
 /// Looks for an order in which every answer is the model's.
@@ -108,14 +108,14 @@ impl<'a, M: Model> Search<'a, M> {
 
     fn run(mut self, budget: Budget) -> Finding {
         let init = self.intern(self.model.init());
-        let mut points = vec![Point { by: None, state: init, ways: self.ways_from(init) }];
+        let mut points = vec![Point { by: None, state: init, steps: self.steps_from(init) }];
         let (mut left, mut steps, mut best) = (self.must, 0, None);
         while let Some(point) = points.last_mut() {
             if left == 0 {
                 return Finding::Linearizable { order: self.order(&points) };
             }
-            let (state, way) = (point.state, point.ways.next());
-            let Some(way) = way else {
+            let (state, step) = (point.state, point.steps.next());
+            let Some(step) = step else {
                 if best.as_ref().is_none_or(|(depth, _)| points.len() > *depth) {
                     best = Some((points.len(), self.dead_end(&points, state)));
                 }
@@ -128,47 +128,47 @@ impl<'a, M: Model> Search<'a, M> {
             if steps > budget.steps || self.bytes > budget.bytes {
                 return Finding::Unknown { why: self.exhausted(steps, budget, best.map_or(0, |(depth, _)| depth)) };
             }
-            let Some(next) = self.after(state, way) else { continue };
-            left -= self.apply(way);
+            let Some(next) = self.after(state, step) else { continue };
+            left -= self.apply(step);
             if self.is_new(next) {
-                points.push(Point { by: Some(way), state: next, ways: self.ways_from(next) });
+                points.push(Point { by: Some(step), state: next, steps: self.steps_from(next) });
             } else {
-                left += self.undo(way);
+                left += self.undo(step);
             }
         }
         Finding::NotLinearizable(best.map(|(_, end)| end).unwrap_or_default())
     }
 
     /// The ways to go on from what is placed now.
-    fn ways(&self) -> std::vec::IntoIter<Way> {
+    fn steps(&self) -> std::vec::IntoIter<SearchStep> {
         let first_end = self.ends.first();
         let bound = first_end.and_then(|at| self.operations[at].ends_us()).unwrap_or(u64::MAX);
         let open = self.calls.iter().take_while(|at| self.operations[*at].invoked_us <= bound);
         let mut next: Vec<usize> = open.collect();
         // Their numbers are in the order of their ends; what nobody is sure of comes last.
         next.sort_unstable();
-        let mut ways: Vec<Way> = next.into_iter().map(Way::Place).collect();
-        ways.extend(first_end.filter(|at| *at >= self.must).map(Way::Pass));
-        ways.into_iter()
+        let mut steps: Vec<SearchStep> = next.into_iter().map(SearchStep::Place).collect();
+        steps.extend(first_end.filter(|at| *at >= self.must).map(SearchStep::Pass));
+        steps.into_iter()
     }
 
     /// The ways that must be tried from here. What only looks, and sees now what it says that it saw, goes first and alone: it changes nothing
     /// for the others, so wherever an order has it, it may as well stand here.
-    fn ways_from(&self, state: u32) -> std::vec::IntoIter<Way> {
-        let ways = self.ways();
+    fn steps_from(&self, state: u32) -> std::vec::IntoIter<SearchStep> {
+        let steps = self.steps();
         let state = self.states.get(state);
-        let free = ways.as_slice().iter().copied().find(|way| match *way {
-            Way::Place(at) if at < self.must => {
+        let free = steps.as_slice().iter().copied().find(|step| match *step {
+            SearchStep::Place(at) if at < self.must => {
                 let Operation { input, output, .. } = self.operations[at];
                 self.model.only_looks(input) && self.model.step(&state, input, output.as_ref()).is_some()
             }
-            Way::Place(_) | Way::Pass(_) => false,
+            SearchStep::Place(_) | SearchStep::Pass(_) => false,
         });
-        free.map_or(ways, |way| vec![way].into_iter())
+        free.map_or(steps, |step| vec![step].into_iter())
     }
 
-    fn after(&mut self, state: u32, way: Way) -> Option<u32> {
-        let Way::Place(at) = way else { return Some(state) };
+    fn after(&mut self, state: u32, step: SearchStep) -> Option<u32> {
+        let SearchStep::Place(at) = step else { return Some(state) };
         let Operation { input, output, .. } = self.operations[at];
         let before = self.states.get(state);
         let next = self.model.step(&before, input, output.as_ref())?;
@@ -195,16 +195,16 @@ impl<'a, M: Model> Search<'a, M> {
     }
 
     /// Gives how many that must take place it placed.
-    fn apply(&mut self, way: Way) -> usize {
-        let (Way::Place(at) | Way::Pass(at)) = way;
+    fn apply(&mut self, step: SearchStep) -> usize {
+        let (SearchStep::Place(at) | SearchStep::Pass(at)) = step;
         self.calls.take(at);
         self.ends.take(at);
         self.placed.insert(at);
         usize::from(at < self.must)
     }
 
-    fn undo(&mut self, way: Way) -> usize {
-        let (Way::Place(at) | Way::Pass(at)) = way;
+    fn undo(&mut self, step: SearchStep) -> usize {
+        let (SearchStep::Place(at) | SearchStep::Pass(at)) = step;
         self.placed.remove(at);
         self.ends.put_back(at);
         self.calls.put_back(at);
@@ -212,14 +212,14 @@ impl<'a, M: Model> Search<'a, M> {
     }
 
     fn order(&self, points: &[Point]) -> Vec<usize> {
-        let ways = points.iter().filter_map(|point| point.by);
-        ways.filter_map(|way| if let Way::Place(at) = way { Some(self.given[at]) } else { None }).collect()
+        let steps = points.iter().filter_map(|point| point.by);
+        steps.filter_map(|step| if let SearchStep::Place(at) = step { Some(self.given[at]) } else { None }).collect()
     }
 
     fn dead_end(&self, points: &[Point], state: u32) -> DeadEnd {
-        let ways = self.ways();
-        let stuck = ways.filter_map(|way| match way {
-            Way::Place(at) if at < self.must => Some(self.given[at]),
+        let steps = self.steps();
+        let stuck = steps.filter_map(|step| match step {
+            SearchStep::Place(at) if at < self.must => Some(self.given[at]),
             _ => None,
         });
         DeadEnd { order: self.order(points), state: format!("{:?}", self.states.get(state)), stuck: stuck.collect() }

@@ -1,19 +1,19 @@
 //! A semaphore: so many may hold at a time.
 
-use super::lock::{Ended, LockAnswer, LockAsk, after_end};
+use super::lock::{EndedOwners, LockAnswer, LockAsk, after_end};
 use super::tokens::Tokens;
 use super::{Model, OperationOf};
 
 /// A grant that was not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Grant {
+pub struct PermitGrant {
     /// Whose.
     pub owner: u64,
     /// Under which token, where the owner was told.
     pub token: Option<u64>,
 }
 
-impl Grant {
+impl PermitGrant {
     pub(super) fn is(&self, owner: u64, token: u64) -> bool {
         self.owner == owner && self.token.is_none_or(|under| under == token)
     }
@@ -21,7 +21,7 @@ impl Grant {
 
 /// What ends.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(super) enum GrantEnd {
     /// One grant.
     Of { owner: u64, token: u64 },
     /// All of an owner.
@@ -29,23 +29,23 @@ pub(super) enum End {
 }
 
 /// Takes out what ends; whether there was something.
-pub(super) fn end(grants: &mut Vec<Grant>, which: End) -> bool {
+pub(super) fn end(grants: &mut Vec<PermitGrant>, which: GrantEnd) -> bool {
     let count = grants.len();
     match which {
-        End::Of { owner, token } => {
+        GrantEnd::Of { owner, token } => {
             // One of which the token is known goes before one of which it is not.
-            let exactly = grants.iter().position(|grant| *grant == Grant { owner, token: Some(token) });
+            let exactly = grants.iter().position(|grant| *grant == PermitGrant { owner, token: Some(token) });
             if let Some(at) = exactly.or_else(|| grants.iter().position(|grant| grant.is(owner, token))) {
                 grants.remove(at);
             }
         }
-        End::All { owner } => grants.retain(|grant| grant.owner != owner),
+        GrantEnd::All { owner } => grants.retain(|grant| grant.owner != owner),
     }
     grants.len() < count
 }
 
 /// Whether that answer to `Verify` may be true.
-pub(super) fn verify(grants: &[Grant], token: u64, held: bool) -> bool {
+pub(super) fn verify(grants: &[PermitGrant], token: u64, held: bool) -> bool {
     if grants.iter().any(|grant| grant.token == Some(token)) {
         return held;
     }
@@ -61,13 +61,13 @@ pub struct Semaphore {
 
 /// Who holds, and what was granted so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Permits {
+pub struct SemaphoreState {
     /// The holders, in order.
-    pub holders: Vec<Grant>,
+    pub holders: Vec<PermitGrant>,
     /// The largest token that was told.
     pub largest: u64,
     /// The owners whose session is over.
-    pub ended: Ended,
+    pub ended: EndedOwners,
 }
 
 impl Semaphore {
@@ -76,13 +76,13 @@ impl Semaphore {
         Self { permits, tokens: Tokens::default() }
     }
 
-    fn granted(&self, state: &Permits, owner: u64, token: Option<u64>) -> Option<Permits> {
+    fn granted(&self, state: &SemaphoreState, owner: u64, token: Option<u64>) -> Option<SemaphoreState> {
         let in_turn = token.is_none_or(|token| self.tokens.comes_next(state.largest, token));
         if state.holders.len() >= self.permits || state.ended.contains(owner) || !in_turn {
             return None;
         }
-        let mut next = Permits { largest: token.unwrap_or(state.largest), ..state.clone() };
-        let grant = Grant { owner, token };
+        let mut next = SemaphoreState { largest: token.unwrap_or(state.largest), ..state.clone() };
+        let grant = PermitGrant { owner, token };
         let at = next.holders.partition_point(|holder| *holder < grant);
         next.holders.insert(at, grant);
         Some(next)
@@ -90,15 +90,15 @@ impl Semaphore {
 }
 
 impl Model for Semaphore {
-    type State = Permits;
+    type State = SemaphoreState;
     type Input = LockAsk;
     type Output = LockAnswer;
 
-    fn init(&self) -> Permits {
-        Permits::default()
+    fn init(&self) -> SemaphoreState {
+        SemaphoreState::default()
     }
 
-    fn step(&self, state: &Permits, input: &LockAsk, output: Option<&LockAnswer>) -> Option<Permits> {
+    fn step(&self, state: &SemaphoreState, input: &LockAsk, output: Option<&LockAnswer>) -> Option<SemaphoreState> {
         let without = |which| {
             let mut next = state.clone();
             end(&mut next.holders, which).then_some(next)
@@ -111,16 +111,18 @@ impl Model for Semaphore {
             (LockAsk::Acquire { .. }, Some(LockAnswer::Busy)) => {
                 (state.holders.len() >= self.permits).then(|| state.clone())
             }
-            (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => without(End::Of { owner, token }),
+            (LockAsk::Release { owner, token }, Some(LockAnswer::Done) | None) => {
+                without(GrantEnd::Of { owner, token })
+            }
             (LockAsk::Release { owner, token }, Some(LockAnswer::NotHeld)) => {
-                (!state.holders.contains(&Grant { owner, token: Some(token) })).then(|| state.clone())
+                (!state.holders.contains(&PermitGrant { owner, token: Some(token) })).then(|| state.clone())
             }
             (LockAsk::Verify { .. }, None) => Some(state.clone()),
             (LockAsk::Verify { token }, Some(LockAnswer::Held(held))) => {
                 verify(&state.holders, token, held).then(|| state.clone())
             }
             (LockAsk::SessionEnds { owner }, _) => {
-                let next = || after_end(state, without(End::All { owner }), output, owner, |next| &mut next.ended);
+                let next = || after_end(state, without(GrantEnd::All { owner }), output, owner, |next| &mut next.ended);
                 self.tokens.may_end(state.largest, owner).then(next)
             }
             _ => None,
@@ -135,7 +137,7 @@ impl Model for Semaphore {
         Some(Self { tokens: Tokens::of::<Self>(operations, LockAsk::who_acquires)?, ..self.clone() })
     }
 
-    fn weight(&self, state: &Permits) -> usize {
+    fn weight(&self, state: &SemaphoreState) -> usize {
         size_of_val(state) + size_of_val(state.holders.as_slice()) + state.ended.bytes()
     }
 }

@@ -3,7 +3,7 @@
 //! Only what cannot make a contradiction where there was none: the end of the history is cut off, operations that only look are left
 //! out, and of others it is forgotten that they were carried out, and how (they become open). Leaving out a write would make every read of it look wrong.
 
-use super::{Budget, End, Finding, Model, OperationOf, search};
+use super::{Budget, Finding, LatestEffect, Model, OperationOf, search};
 
 /// Each trial is short; one that would not be keeps what it tried to do without.
 const TRIAL: Budget = Budget { steps: 20_000, bytes: 32 << 20 };
@@ -21,8 +21,8 @@ pub fn shrink<M: Model>(model: &M, operations: &[OperationOf<M>]) -> Vec<Operati
     // What only looks first: without it the search is shorter, and what is open makes it longer.
     let small = in_chunks(small, &mut broken, |operation| model.only_looks(&operation.input).then_some(None));
     in_chunks(small, &mut broken, |operation| {
-        let open = super::Operation { end: End::Open, output: None, ..operation.clone() };
-        (operation.end != End::Open).then_some(Some(open))
+        let open = super::Operation { end: LatestEffect::Open, output: None, ..operation.clone() };
+        (operation.end != LatestEffect::Open).then_some(Some(open))
     })
 }
 
@@ -66,7 +66,7 @@ fn until<I: Clone, O: Clone>(operations: &[super::Operation<I, O>], at_us: u64) 
     let as_it_stood = |operation: &super::Operation<I, O>| {
         let mut operation = operation.clone();
         if operation.ends_us().is_some_and(|end| end > at_us) {
-            (operation.end, operation.output) = (End::Open, None);
+            (operation.end, operation.output) = (LatestEffect::Open, None);
         }
         operation
     };

@@ -13,13 +13,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::super::Context;
-use super::kinds::{self, Death, Kind, Place};
+use super::kinds::{self, ActivityKind, Death, SessionHome};
 use super::{GRACE, SESSIONS, calm};
 use crate::cluster::Cluster;
+use crate::disk_latency::{DiskLatency, Syncs};
 use crate::http::{Api, metric_sum};
-use crate::pulse::{Pulse, Syncs};
 use crate::record::boot_us;
-use crate::sse::{self, Seen};
+use crate::sse::{self, StreamItem};
 use crate::stats::{Summary, millis};
 use crate::verdict::{Failed, broken};
 
@@ -34,24 +34,24 @@ const KILLS: usize = 3;
 
 /// Sessions of all kinds die one by one in a quiet cluster.
 pub(super) async fn calm_deaths(context: &Context, cluster: &Cluster, random: &mut StdRng) -> Result<String, Failed> {
-    let mut stage = Stage::set(cluster, "/deaths", "deaths", TIMEOUT).await?;
+    let mut trial = DeathTrial::set(cluster, "/deaths", "deaths", TIMEOUT).await?;
     context
-        .story
+        .log
         .say(format!("{SESSIONS} sessions of {TIMEOUT:?} keep alive, read, write, wait and watch, and die one by one"));
-    let pulse = Pulse::begin(&context.dir)?;
-    let deaths = stage.live(cluster, || random.random_range(LIFE.0..LIFE.1)).await?;
-    let ends = stage.ends(&deaths).await?;
-    let lateness = judge_all(&deaths, &ends, GRACE, &pulse.end()?, |_| true)?;
+    let disk_latency = DiskLatency::begin(&context.dir)?;
+    let deaths = trial.live(cluster, || random.random_range(LIFE.0..LIFE.1)).await?;
+    let ends = trial.ends(&deaths).await?;
+    let lateness = judge_all(&deaths, &ends, GRACE, &disk_latency.end()?, |_| true)?;
     Ok(format!("{} sessions of all kinds, quiet: {}", deaths.len(), told(&lateness)?))
 }
 
 /// All die, and then three leaders, one after the other, each as soon as the one before is back and knows what the others know.
 pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster) -> Result<String, Failed> {
-    let mut stage = Stage::set(cluster, "/deaths-and-kills", "deaths-and-kills", TIMEOUT_OF_KILLS).await?;
-    let deaths = stage.live(cluster, || LIFE.0).await?;
+    let mut trial = DeathTrial::set(cluster, "/deaths-and-kills", "deaths-and-kills", TIMEOUT_OF_KILLS).await?;
+    let deaths = trial.live(cluster, || LIFE.0).await?;
     let first = deaths.iter().map(|death| death.sent).min().unwrap_or_else(Instant::now);
-    context.story.say(format!("{} clients are dead; now {KILLS} leaders are killed", deaths.len()));
-    let pulse = Pulse::begin(&context.dir)?;
+    context.log.say(format!("{} clients are dead; now {KILLS} leaders are killed", deaths.len()));
+    let disk_latency = DiskLatency::begin(&context.dir)?;
     let mut leaderless = Duration::ZERO;
     for _ in 0..KILLS {
         leaderless += kill_the_leader(context, cluster).await?;
@@ -59,10 +59,10 @@ pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster
     if first.elapsed() > TIMEOUT_OF_KILLS {
         return Err(Failed::CannotRun(format!("{KILLS} kills took longer than {TIMEOUT_OF_KILLS:?}")));
     }
-    let ends = stage.ends(&deaths).await?;
+    let ends = trial.ends(&deaths).await?;
     // What a node has not passed on goes down with it, unless it has been acknowledged as a keepalive.
-    let strictly = |death: &Death| death.kind == Kind::Keep;
-    let lateness = judge_all(&deaths, &ends, GRACE + leaderless, &pulse.end()?, strictly)?;
+    let strictly = |death: &Death| death.kind == ActivityKind::Keep;
+    let lateness = judge_all(&deaths, &ends, GRACE + leaderless, &disk_latency.end()?, strictly)?;
     Ok(format!(
         "{} before {KILLS} leader kills ({} without a leader): {}",
         deaths.len(),
@@ -74,7 +74,7 @@ pub(super) async fn deaths_before_kills(context: &Context, cluster: &mut Cluster
 /// Kills the leader and restarts it at once; gives how long nobody led. Returns when it is back and knows what the others know.
 async fn kill_the_leader(context: &Context, cluster: &mut Cluster) -> Result<Duration, Failed> {
     let (leader, term) = cluster.leader().await?;
-    context.story.say(format!("node {leader} (leader of term {term}) is killed"));
+    context.log.say(format!("node {leader} (leader of term {term}) is killed"));
     let killed = Instant::now();
     cluster.kill(leader).await?;
     cluster.spawn(leader)?;
@@ -102,7 +102,7 @@ async fn kill_the_leader(context: &Context, cluster: &mut Cluster) -> Result<Dur
 }
 
 /// A lock that is held, a parent for ephemerals, and watches of it at all nodes.
-struct Stage {
+struct DeathTrial {
     parent: &'static str,
     lock: &'static str,
     timeout: Duration,
@@ -110,7 +110,7 @@ struct Stage {
     holder: JoinHandle<()>,
 }
 
-impl Stage {
+impl DeathTrial {
     async fn set(
         cluster: &Cluster,
         parent: &'static str,
@@ -122,7 +122,7 @@ impl Stage {
         for (_, api) in cluster.apis() {
             let (mut followed, seen) = (sse::follow(api, parent.into(), made.value.zxid), seen.clone());
             tokio::spawn(async move {
-                while let Some(Seen::Change(change, here)) = followed.recv().await {
+                while let Some(StreamItem::Change(change, here)) = followed.recv().await {
                     let session = change.path.strip_prefix(parent).and_then(|name| name.strip_suffix("-e"));
                     if change.kind == ChangeKind::Deleted
                         && let Some(session) = session.and_then(|name| name.trim_start_matches('/').parse().ok())
@@ -152,14 +152,14 @@ impl Stage {
         let living: Vec<_> = (0..SESSIONS)
             .map(|number| {
                 let node = number % apis.len();
-                let place = Place {
+                let place = SessionHome {
                     api: apis[node].1.clone(),
                     zookeeper: zookeepers[node].clone(),
                     parent: self.parent,
                     lock: self.lock,
                     timeout: self.timeout,
                 };
-                let kind = Kind::ALL[number / apis.len() % Kind::ALL.len()];
+                let kind = ActivityKind::ALL[number / apis.len() % ActivityKind::ALL.len()];
                 tokio::spawn(kinds::live(kind, place, life()))
             })
             .collect();
@@ -183,7 +183,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for DeathTrial {
     fn drop(&mut self) {
         self.holder.abort();
     }
@@ -241,7 +241,7 @@ mod tests {
     fn early_and_late_ends_are_caught() {
         let sent = Instant::now();
         let (ms, timeout) = (Duration::from_millis, Duration::from_secs(6));
-        let death = Death { session: 7, kind: Kind::Write, timeout, sent, last: sent + ms(100) };
+        let death = Death { session: 7, kind: ActivityKind::Write, timeout, sent, last: sent + ms(100) };
         let judged = |after, strictly| {
             let lateness = judge(&death, Some(&(sent + after)), GRACE, strictly);
             lateness.map_or_else(|failed| failed.to_string(), millis)

@@ -17,7 +17,7 @@ use crate::verdict::Failed;
 
 /// What a client does until it dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ActivityKind {
     /// Keepalives over HTTP.
     Keep,
     /// Reads, over ZooKeeper's protocol, in which whoever reads sends no pings.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Watch,
 }
 
-impl Kind {
+impl ActivityKind {
     pub(super) const ALL: [Self; 5] = [Self::Keep, Self::Read, Self::Write, Self::Wait, Self::Watch];
 }
 
@@ -38,7 +38,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Death {
     pub(super) session: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: ActivityKind,
     pub(super) timeout: Duration,
     /// When the last sign of life was sent that has certainly reached a node.
     pub(super) sent: Instant,
@@ -48,7 +48,7 @@ pub(super) struct Death {
 
 /// What a client needs to know.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct SessionHome {
     pub(super) api: Api,
     pub(super) zookeeper: String,
     /// The parent of the sessions' ephemerals.
@@ -59,10 +59,10 @@ pub(super) struct Place {
 }
 
 /// Opens a session with an ephemeral, lives for so long after that, and dies.
-pub(super) async fn live(kind: Kind, place: Place, life: Duration) -> Result<Death, Failed> {
+pub(super) async fn live(kind: ActivityKind, place: SessionHome, life: Duration) -> Result<Death, Failed> {
     let timeout_ms = u32::try_from(place.timeout.as_millis()).unwrap_or(u32::MAX);
-    let (credential, timeout, reader) = if kind == Kind::Read {
-        let (reader, credential, timeout) = Reader::connect(&place.zookeeper, timeout_ms).await?;
+    let (credential, timeout, reader) = if kind == ActivityKind::Read {
+        let (reader, credential, timeout) = ZooKeeperReader::connect(&place.zookeeper, timeout_ms).await?;
         (credential, timeout, Some(reader))
     } else {
         let opened = place.api.open_session(timeout_ms, &format!("{kind:?}")).await.map_err(calm)?;
@@ -74,14 +74,14 @@ pub(super) async fn live(kind: Kind, place: Place, life: Duration) -> Result<Dea
     let created = place.api.create(&ephemeral, &body, Some(&credential)).await.map_err(calm)?;
     let (until, signs) = (created.received + life, (created.sent, created.received));
     let (sent, last) = match kind {
-        Kind::Keep => keep(&place.api, &credential, until, signs).await?,
-        Kind::Read => match reader {
+        ActivityKind::Keep => keep(&place.api, &credential, until, signs).await?,
+        ActivityKind::Read => match reader {
             Some(reader) => reader.read_until(until).await?,
             None => signs,
         },
-        Kind::Write => write(&place, &credential, session, until).await?,
-        Kind::Wait => wait(&place, &credential, until).await,
-        Kind::Watch => watch(&place, &credential, until, signs).await?,
+        ActivityKind::Write => write(&place, &credential, session, until).await?,
+        ActivityKind::Wait => wait(&place, &credential, until).await,
+        ActivityKind::Watch => watch(&place, &credential, until, signs).await?,
     };
     Ok(Death { session, kind, timeout, sent, last })
 }
@@ -100,7 +100,12 @@ async fn keep(
     Ok(signs)
 }
 
-async fn write(place: &Place, credential: &str, session: u64, until: Instant) -> Result<(Instant, Instant), Failed> {
+async fn write(
+    place: &SessionHome,
+    credential: &str,
+    session: u64,
+    until: Instant,
+) -> Result<(Instant, Instant), Failed> {
     let mut signs = None;
     for number in 0_u64.. {
         let body = Create { kind: NodeKind::Ephemeral, ..Create::default() };
@@ -116,7 +121,7 @@ async fn write(place: &Place, credential: &str, session: u64, until: Instant) ->
 }
 
 /// Gives the connection up in the middle of the wait.
-async fn wait(place: &Place, credential: &str, until: Instant) -> (Instant, Instant) {
+async fn wait(place: &SessionHome, credential: &str, until: Instant) -> (Instant, Instant) {
     let ask = Acquire { wait_ms: 120_000, ..Acquire::default() };
     let waiting = place.api.acquire(credential, place.lock, &ask, Duration::from_secs(120));
     let _ = timeout(until.saturating_duration_since(Instant::now()), waiting).await;
@@ -125,7 +130,7 @@ async fn wait(place: &Place, credential: &str, until: Instant) -> (Instant, Inst
 }
 
 async fn watch(
-    place: &Place,
+    place: &SessionHome,
     credential: &str,
     until: Instant,
     mut signs: (Instant, Instant),
@@ -163,11 +168,11 @@ async fn watch(
 }
 
 /// A client of ZooKeeper's protocol that reads.
-struct Reader {
+struct ZooKeeperReader {
     stream: TcpStream,
 }
 
-impl Reader {
+impl ZooKeeperReader {
     /// Connects; gives the credential of its session and its timeout, which has a bound of its own here.
     async fn connect(address: &str, timeout_ms: u32) -> Result<(Self, String, Duration), Failed> {
         let address: SocketAddr = address.parse().map_err(io::Error::other)?;

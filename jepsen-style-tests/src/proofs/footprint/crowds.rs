@@ -9,7 +9,7 @@ use tokio::net::tcp::OwnedReadHalf;
 
 use crate::cluster::Cluster;
 use crate::http::{Api, Failure};
-use crate::net::{Door, Place};
+use crate::net::{Endpoint, Listener};
 use crate::proofs::greedy::zookeeper;
 use crate::verdict::{Failed, broken};
 
@@ -31,7 +31,7 @@ const SESSION_MS: u32 = 600_000;
 pub(super) async fn watch(cluster: &Cluster) -> Result<Vec<TcpStream>, Failed> {
     let ids = cluster.ids();
     let watchers = (0..WATCHERS).zip(ids.iter().cycle()).map(|(number, id)| {
-        let address = cluster.net().address(Place::Clients, *id, Door::ZooKeeper);
+        let address = cluster.net().address(Endpoint::Clients, *id, Listener::ZooKeeper);
         let count = WATCHES / WATCHERS + i32::from(number < WATCHES % WATCHERS);
         set_watches(address, number, count)
     });

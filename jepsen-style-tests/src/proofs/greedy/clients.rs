@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
-use super::refusals::Told;
+use super::refusals::RefusalCounts;
 
 /// Where the greedy come from.
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 3));
@@ -84,7 +84,7 @@ impl Class {
     }
 
     /// Begins; dropping what is given ends it.
-    pub(super) fn begin(self, target: &Target, told: &Told) -> JoinSet<()> {
+    pub(super) fn begin(self, target: &Target, told: &RefusalCounts) -> JoinSet<()> {
         let mut greedy = JoinSet::new();
         let count = match self {
             Self::Waiters => 1_000,
@@ -107,7 +107,7 @@ impl Class {
         greedy
     }
 
-    async fn once(self, target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
+    async fn once(self, target: &Target, told: &RefusalCounts, number: usize) -> std::io::Result<()> {
         match self {
             Self::Waiters => wait(target, told).await,
             Self::Watches => watch(target, told, number).await,
@@ -137,7 +137,7 @@ fn request(method: &str, path: &str, credential: Option<&str>, length: usize) ->
 }
 
 /// Reads until the other side ends it, and notes why it does.
-async fn until_closed(stream: &mut TcpStream, told: &Told) -> std::io::Result<()> {
+async fn until_closed(stream: &mut TcpStream, told: &RefusalCounts) -> std::io::Result<()> {
     let mut some = vec![0; 16 * 1024];
     loop {
         match stream.read(&mut some).await? {
@@ -148,7 +148,7 @@ async fn until_closed(stream: &mut TcpStream, told: &Told) -> std::io::Result<()
 }
 
 /// Waits for a lock that the greedy's own session holds.
-async fn wait(target: &Target, told: &Told) -> std::io::Result<()> {
+async fn wait(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     let body = r#"{"wait_ms":600000,"ttl_ms":60000}"#;
     let head = request("POST", &format!("/v1/locks/{}/acquire", target.lock), None, body.len());
@@ -161,7 +161,7 @@ async fn wait(target: &Target, told: &Told) -> std::io::Result<()> {
 }
 
 /// Every second watches over HTTP, the others through ZooKeeper's protocol, ten thousand paths each.
-async fn watch(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
+async fn watch(target: &Target, told: &RefusalCounts, number: usize) -> std::io::Result<()> {
     if number.is_multiple_of(2) {
         let mut stream = connect(target.client, None).await?;
         stream.write_all(request("GET", "/v1/watch?path=/&recursive=true", None, 0).as_bytes()).await?;
@@ -182,7 +182,7 @@ async fn watch(target: &Target, told: &Told, number: usize) -> std::io::Result<(
 }
 
 /// Sends half of a large body.
-async fn stall(target: &Target, told: &Told) -> std::io::Result<()> {
+async fn stall(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     const BYTES: usize = 3_000_000;
     let mut stream = connect(target.client, None).await?;
     stream.write_all(request("POST", "/v1/nodes/stalled", None, BYTES).as_bytes()).await?;
@@ -200,7 +200,7 @@ async fn read_nothing(target: &Target) -> std::io::Result<()> {
 }
 
 /// Makes nodes of a megabyte, one after the other.
-async fn create(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
+async fn create(target: &Target, told: &RefusalCounts, number: usize) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     let body = format!(r#"{{"kind":"ephemeral","data":{{"text":"{}"}}}}"#, "x".repeat(1_000_000));
     for count in 0_u64.. {
@@ -219,7 +219,7 @@ async fn create(target: &Target, told: &Told, number: usize) -> std::io::Result<
 }
 
 /// Has its session own as many nodes as it may.
-async fn own(target: &Target, told: &Told) -> std::io::Result<()> {
+async fn own(target: &Target, told: &RefusalCounts) -> std::io::Result<()> {
     let mut stream = connect(target.client, None).await?;
     for count in 0_u64.. {
         let create =
@@ -241,7 +241,7 @@ async fn own(target: &Target, told: &Told) -> std::io::Result<()> {
 }
 
 /// Opens a connection and says nothing: every fifth to a peer listener.
-async fn idle(target: &Target, told: &Told, number: usize) -> std::io::Result<()> {
+async fn idle(target: &Target, told: &RefusalCounts, number: usize) -> std::io::Result<()> {
     let to = match number % 5 {
         0 => target.peers[number / 5 % target.peers.len()],
         _ => target.client,

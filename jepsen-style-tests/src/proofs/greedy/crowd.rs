@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 
 use super::clients::{Class, Target};
-use super::refusals::{Counts, Told};
+use super::refusals::{Counts, RefusalCounts};
 use crate::verdict::{Failed, broken};
 
 /// So long they may take to go.
@@ -20,7 +20,7 @@ const SAY_EVERY: Duration = Duration::from_millis(100);
 
 /// What the process is told to do.
 #[derive(Debug, Serialize, Deserialize)]
-struct Task {
+struct GreedyTask {
     class: Class,
     target: Target,
 }
@@ -29,14 +29,14 @@ struct Task {
 pub(super) struct Crowd {
     child: Child,
     until_closed: ChildStdin,
-    told: Told,
+    told: RefusalCounts,
     listening: JoinHandle<std::io::Result<()>>,
 }
 
 impl Crowd {
     /// Begins.
     pub(super) fn start(class: Class, target: Target) -> Result<Self, Failed> {
-        let task = serde_json::to_string(&Task { class, target }).map_err(std::io::Error::other)?;
+        let task = serde_json::to_string(&GreedyTask { class, target }).map_err(std::io::Error::other)?;
         let mut child = Command::new("nice")
             .args(["-n", "19"])
             .arg(std::env::current_exe()?)
@@ -47,7 +47,7 @@ impl Crowd {
             .spawn()?;
         let until_closed = child.stdin.take().ok_or_else(|| std::io::Error::other("no pipe to the greedy"))?;
         let output = child.stdout.take().ok_or_else(|| std::io::Error::other("no pipe from the greedy"))?;
-        let told = Told::default();
+        let told = RefusalCounts::default();
         let listening = tokio::spawn({
             let (told, mut lines) = (told.clone(), BufReader::new(output).lines());
             async move {
@@ -81,7 +81,7 @@ impl Crowd {
 
 /// Is the process, until its standard input is closed.
 pub(super) fn be(task: &str) -> ExitCode {
-    let task: Task = match serde_json::from_str(task) {
+    let task: GreedyTask = match serde_json::from_str(task) {
         Ok(task) => task,
         Err(error) => {
             eprintln!("prove: --be-greedy is for the proof alone: {error}");
@@ -91,7 +91,7 @@ pub(super) fn be(task: &str) -> ExitCode {
     let Ok(runtime) = tokio::runtime::Builder::new_multi_thread().enable_all().build() else {
         return ExitCode::FAILURE;
     };
-    let told = Told::default();
+    let told = RefusalCounts::default();
     let say = || println!("{}", serde_json::to_string(&told.counts()).unwrap_or_default());
     runtime.block_on(async {
         let _greedy = task.class.begin(&task.target, &told);

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::cluster::Cluster;
 use crate::http::{Api, Called};
-use crate::net::{Door, Place};
+use crate::net::{Endpoint, Listener};
 use crate::stats::Summary;
 use crate::verdict::Failed;
 
@@ -25,12 +25,12 @@ const LOCK: &str = "honest";
 
 /// What was seen for a time.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(super) struct HonestSamples {
     pub(super) took: Vec<Duration>,
     pub(super) failures: Vec<String>,
 }
 
-impl Window {
+impl HonestSamples {
     pub(super) fn summary(&self) -> Option<Summary> {
         Summary::of(&self.took)
     }
@@ -47,7 +47,7 @@ impl Window {
 
 /// See the module's text.
 pub(super) struct Honest {
-    window: Arc<Mutex<Window>>,
+    window: Arc<Mutex<HonestSamples>>,
     stop: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
@@ -56,21 +56,21 @@ impl Honest {
     /// Takes its lock and begins to work.
     pub(super) async fn begin(cluster: &Cluster, node: u64) -> Result<Self, Failed> {
         let build = || reqwest::Client::builder().no_proxy().tcp_nodelay(true).local_address(ADDRESS).timeout(WITHIN);
-        let address = |door| cluster.net().address(Place::Clients, node, door);
+        let address = |listener| cluster.net().address(Endpoint::Clients, node, listener);
         let not_had = |why: &dyn std::fmt::Display| Failed::CannotRun(format!("the honest client cannot begin: {why}"));
         let kept = build().build().map_err(|error| not_had(&error))?;
         let fresh = build().pool_max_idle_per_host(0).build().map_err(|error| not_had(&error))?;
-        let kept = Api::at_address(kept, address(Door::Client));
-        let fresh = Api::at_address(fresh, address(Door::Client));
+        let kept = Api::at_address(kept, address(Listener::Client));
+        let fresh = Api::at_address(fresh, address(Listener::Client));
         let session = kept.open_session(TIMEOUT_MS, "honest").await.map_err(|why| not_had(&why))?.value;
         let held = kept.acquire(&session.credential, LOCK, &Acquire::default(), WITHIN).await;
         let token = held.map_err(|why| not_had(&why))?.value.token;
         let others = cluster.ids().into_iter().filter(|id| *id != node);
-        let worker = Worker {
+        let worker = HonestClient {
             kept,
             fresh,
             others: others.map(|id| cluster.api(id)).collect(),
-            zookeeper: address(Door::ZooKeeper),
+            zookeeper: address(Listener::ZooKeeper),
             credential: session.credential,
             token,
             window: Arc::default(),
@@ -87,7 +87,7 @@ impl Honest {
     }
 
     /// What was seen since this was asked last, times since the last restart.
-    pub(super) fn window(&self) -> Window {
+    pub(super) fn window(&self) -> HonestSamples {
         std::mem::take(&mut *self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -101,14 +101,14 @@ impl Honest {
     }
 }
 
-struct Worker {
+struct HonestClient {
     kept: Api,
     fresh: Api,
     others: Vec<Api>,
     zookeeper: SocketAddr,
     credential: String,
     token: u64,
-    window: Arc<Mutex<Window>>,
+    window: Arc<Mutex<HonestSamples>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -116,30 +116,30 @@ fn done<T>(called: Called<T>) -> Result<T, String> {
     called.map(|answer| answer.value).map_err(|failure| failure.to_string())
 }
 
-impl Worker {
+impl HonestClient {
     async fn work(self) {
         for round in 0_u64.. {
             if self.stop.load(Ordering::SeqCst) {
                 break;
             }
-            let mut seen = Window::default();
+            let mut seen = HonestSamples::default();
             self.round(round, &mut seen).await;
             self.add(seen);
             tokio::time::sleep(EVERY).await;
         }
         let released = self.kept.release(&self.credential, LOCK, self.token).await;
         if let Err(why) = done(released) {
-            self.add(Window { failures: vec![format!("the last release: {why}")], ..Window::default() });
+            self.add(HonestSamples { failures: vec![format!("the last release: {why}")], ..HonestSamples::default() });
         }
     }
 
-    fn add(&self, mut seen: Window) {
+    fn add(&self, mut seen: HonestSamples) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         window.took.append(&mut seen.took);
         window.failures.append(&mut seen.failures);
     }
 
-    async fn round(&self, round: u64, seen: &mut Window) {
+    async fn round(&self, round: u64, seen: &mut HonestSamples) {
         let began = Instant::now();
         seen.note("keepalive", began, done(self.kept.keepalive(&self.credential, WITHIN).await));
         let began = Instant::now();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::clients::Class;
-use super::honest::Window;
+use super::honest::HonestSamples;
 use super::refusals::Counts;
 use crate::stats::{Summary, millis};
 
@@ -26,12 +26,12 @@ const TABLES_MIB: u64 = 64;
 const COPIES_OF_STATE: u64 = 3;
 
 /// How it is while nobody is greedy.
-pub(super) struct Calm {
-    pub(super) window: Window,
+pub(super) struct CalmBaseline {
+    pub(super) window: HonestSamples,
     pub(super) mib: u64,
 }
 
-impl Calm {
+impl CalmBaseline {
     pub(super) fn describe(&self) -> String {
         format!("honest {}, {} MiB", summary(&self.window), self.mib)
     }
@@ -50,7 +50,7 @@ impl Calm {
 /// What was seen while a class tried, and after.
 pub(super) struct Tried {
     pub(super) class: Class,
-    pub(super) window: Window,
+    pub(super) window: HonestSamples,
     pub(super) before_mib: u64,
     pub(super) most_mib: u64,
     /// How often a share was met, for each that the class meets.
@@ -60,7 +60,7 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    pub(super) fn judge(&self, calm: &Calm) -> Vec<String> {
+    pub(super) fn judge(&self, calm: &CalmBaseline) -> Vec<String> {
         let name = self.class.name();
         let mut findings = Vec::new();
         if let Some(first) = self.window.failures.first() {
@@ -117,7 +117,7 @@ impl Tried {
     }
 }
 
-fn summary(window: &Window) -> String {
+fn summary(window: &HonestSamples) -> String {
     window.summary().map_or_else(|| "nothing".to_owned(), |summary: Summary| summary.to_string())
 }
 
@@ -125,18 +125,18 @@ fn summary(window: &Window) -> String {
 mod tests {
     use super::*;
 
-    fn window(p99_ms: u64, failures: &[&str]) -> Window {
-        Window {
+    fn window(p99_ms: u64, failures: &[&str]) -> HonestSamples {
+        HonestSamples {
             took: vec![Duration::from_millis(p99_ms); 10],
             failures: failures.iter().map(|text| (*text).to_owned()).collect(),
         }
     }
 
-    fn calm(ms: u64) -> Calm {
-        Calm { window: window(ms, &[]), mib: 50 }
+    fn calm(ms: u64) -> CalmBaseline {
+        CalmBaseline { window: window(ms, &[]), mib: 50 }
     }
 
-    fn tried(window: Window, most_mib: u64) -> Tried {
+    fn tried(window: HonestSamples, most_mib: u64) -> Tried {
         let refused = Counts::from([("limits.waiting_requests".to_owned(), 1)]);
         let back = Some(Duration::from_secs(1));
         Tried { class: Class::Waiters, window, before_mib: 50, most_mib, refused, back }
@@ -149,7 +149,7 @@ mod tests {
         assert!(tried(window(90, &[]), 100).judge(&calm(30)).is_empty());
         assert_eq!(tried(window(10, &["refused"]), 100).judge(&calm(10)).len(), 1);
         assert_eq!(tried(window(10, &[]), 400).judge(&calm(10)).len(), 1, "465 MB of bodies");
-        assert_eq!(tried(Window::default(), 100).judge(&calm(10)).len(), 1, "nothing done is no pass");
+        assert_eq!(tried(HonestSamples::default(), 100).judge(&calm(10)).len(), 1, "nothing done is no pass");
     }
 
     #[test]
@@ -159,9 +159,9 @@ mod tests {
         assert_eq!(nothing_tried.judge(&calm(10)).len(), 1);
         let left = Tried { back: None, ..tried(window(10, &[]), 100) };
         assert_eq!(left.judge(&calm(10)).len(), 1);
-        let now = |window, mib| Calm { window, mib };
+        let now = |window, mib| CalmBaseline { window, mib };
         assert!(calm(100).is_back(&now(window(120, &[]), 60)) && !calm(100).is_back(&now(window(121, &[]), 60)));
         assert!(!calm(100).is_back(&now(window(100, &[]), 50 + 10 + ALLOCATOR_MIB + 1)));
-        assert!(!calm(100).is_back(&now(Window::default(), 50)), "nothing done");
+        assert!(!calm(100).is_back(&now(HonestSamples::default(), 50)), "nothing done");
     }
 }

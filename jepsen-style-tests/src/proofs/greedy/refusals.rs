@@ -11,9 +11,9 @@ pub(super) type Counts = BTreeMap<String, u64>;
 
 /// What the greedy were told.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told(Arc<Mutex<Counts>>);
+pub(super) struct RefusalCounts(Arc<Mutex<Counts>>);
 
-impl Told {
+impl RefusalCounts {
     /// Notes the keys that a reply names.
     pub(super) fn read(&self, reply: &[u8]) {
         let text = String::from_utf8_lossy(reply);
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn each_refusal_counts_for_the_key_that_it_names() {
-        let told = Told::default();
+        let told = RefusalCounts::default();
         told.read(
             b"this address has 5 of 9 things, its share of what is free (limits.watches); nothing was (carried) out",
         );

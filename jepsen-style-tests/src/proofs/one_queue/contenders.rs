@@ -9,7 +9,7 @@ use std::time::Duration;
 use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
 use tokio::task::JoinSet;
 
-use super::counter::{Caller, Counter, Kind, Who};
+use super::counter::{Caller, ContenderKind, Counter, Who};
 use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::run::programs::checkout;
@@ -63,23 +63,23 @@ impl Libraries {
     }
 
     /// The words that run the program of a kind; none for our own.
-    fn program(&self, kind: Kind) -> Option<Vec<String>> {
+    fn program(&self, kind: ContenderKind) -> Option<Vec<String>> {
         let file = |name: &str| self.programs.join(name).display().to_string();
         let words = match kind {
-            Kind::Kazoo => vec![self.python.clone(), "-B".into(), file("contenders.py")],
-            Kind::Curator => {
+            ContenderKind::Kazoo => vec![self.python.clone(), "-B".into(), file("contenders.py")],
+            ContenderKind::Curator => {
                 let java = "java -Xmx256m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp";
                 let java = java.split(' ').map(str::to_owned);
                 java.chain([self.classpath.clone(), file("Contenders.java")]).collect()
             }
-            Kind::Native => return None,
+            ContenderKind::Native => return None,
         };
         Some(words)
     }
 }
 
 /// What contenders are given.
-pub(super) struct Task<'a> {
+pub(super) struct ContenderTask<'a> {
     /// The lock.
     pub(super) lock: &'a str,
     /// How many of each kind.
@@ -92,7 +92,7 @@ pub(super) struct Task<'a> {
 
 /// All of them, at work. Dropping them ends them.
 pub(super) struct Contenders {
-    processes: BTreeMap<Kind, (Process, PathBuf)>,
+    processes: BTreeMap<ContenderKind, (Process, PathBuf)>,
     natives: JoinSet<Result<(), String>>,
 }
 
@@ -103,8 +103,8 @@ impl Contenders {
         cluster: &Cluster,
         dir: &Path,
         counter: &Counter,
-        task: &Task<'_>,
-        kinds: &[Kind],
+        task: &ContenderTask<'_>,
+        kinds: &[ContenderKind],
     ) -> Result<Self, Failed> {
         let mut contenders = Self { processes: BTreeMap::new(), natives: JoinSet::new() };
         for kind in kinds {
@@ -121,7 +121,7 @@ impl Contenders {
         Ok(contenders)
     }
 
-    fn start_natives(&mut self, cluster: &Cluster, counter: &Counter, task: &Task<'_>) -> Result<(), Failed> {
+    fn start_natives(&mut self, cluster: &Cluster, counter: &Counter, task: &ContenderTask<'_>) -> Result<(), Failed> {
         for number in 0..task.each {
             // Each begins with another endpoint, so that all nodes serve some.
             let mut endpoints = cluster.endpoints();
@@ -175,7 +175,7 @@ fn last_line(log: &Path) -> String {
 
 /// One native contender.
 async fn native(client: Client, counter: SocketAddr, number: u32, lock: String, hold: Duration) -> Result<(), String> {
-    let who = Who { kind: Kind::Native, number };
+    let who = Who { kind: ContenderKind::Native, number };
     let options = SessionOptions { timeout: TTL, label: who.to_string(), ..SessionOptions::default() };
     let mut session = Session::open(&client, &options).await.map_err(|error| error.to_string())?;
     let mut caller = Caller::greet(counter, who).await.map_err(|error| error.to_string())?;

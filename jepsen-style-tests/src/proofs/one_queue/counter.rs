@@ -31,13 +31,13 @@ const LONGEST_AWAY_MS: u64 = 100;
 
 /// Which library a contender uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum ContenderKind {
     Kazoo,
     Curator,
     Native,
 }
 
-impl Kind {
+impl ContenderKind {
     pub(super) const ALL: [Self; 3] = [Self::Kazoo, Self::Curator, Self::Native];
 
     fn name(self) -> &'static str {
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ContenderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Kind {
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Who {
-    pub(super) kind: Kind,
+    pub(super) kind: ContenderKind,
     pub(super) number: u32,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Who {
 
 /// What it was asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum ContenderAct {
     /// The contender is about to ask for the lock.
     Asks,
     /// It holds, under this token, and has read the value.
@@ -94,32 +94,32 @@ pub(super) enum What {
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct CounterEntry {
     pub(super) at_us: u64,
     pub(super) who: Who,
-    pub(super) what: What,
+    pub(super) what: ContenderAct,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CounterState {
     value: u64,
     /// The largest token that wrote.
     largest: u64,
     taken: u64,
     here: BTreeSet<Who>,
-    log: Vec<Entry>,
+    log: Vec<CounterEntry>,
 }
 
 #[derive(Debug)]
 struct Shared {
     goal: u64,
     seed: u64,
-    state: Mutex<State>,
+    state: Mutex<CounterState>,
     open: watch::Sender<bool>,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CounterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -168,7 +168,7 @@ impl Counter {
     }
 
     /// The log, and the value at its end.
-    pub(super) fn log(&self) -> (Vec<Entry>, u64) {
+    pub(super) fn log(&self) -> (Vec<CounterEntry>, u64) {
         let state = self.shared.state();
         (state.log.clone(), state.value)
     }
@@ -217,15 +217,15 @@ fn answer(shared: &Shared, who: &mut Option<Who>, line: &str) -> Option<String> 
     let mut state = shared.state();
     let Some(who) = *who else {
         let (kind, number) = rest.split_once(' ')?;
-        let kind = Kind::ALL.into_iter().find(|known| word == "hello" && known.name() == kind)?;
+        let kind = ContenderKind::ALL.into_iter().find(|known| word == "hello" && known.name() == kind)?;
         let caller = Who { kind, number: number.parse().ok()? };
         *who = state.here.insert(caller).then_some(caller);
         return who.map(|_| "ok".to_owned());
     };
     let (what, answer) = match word {
         "ask" if state.taken >= shared.goal => return Some("stop".into()),
-        "ask" => (What::Asks, "go".to_owned()),
-        "read" => (What::Reads { token: rest.parse().ok()? }, state.value.to_string()),
+        "ask" => (ContenderAct::Asks, "go".to_owned()),
+        "read" => (ContenderAct::Reads { token: rest.parse().ok()? }, state.value.to_string()),
         "write" => {
             let (token, value) = rest.split_once(' ')?;
             let (token, value, before) = (token.parse().ok()?, value.parse().ok()?, state.value);
@@ -233,18 +233,18 @@ fn answer(shared: &Shared, who: &mut Option<Who>, line: &str) -> Option<String> 
             if taken {
                 (state.largest, state.value, state.taken) = (token, value, state.taken + 1);
             }
-            (What::Writes { token, before, value, taken }, if taken { "ok" } else { "refused" }.to_owned())
+            (ContenderAct::Writes { token, before, value, taken }, if taken { "ok" } else { "refused" }.to_owned())
         }
         "lost" => {
             let (token, why) = rest.split_once(' ')?;
-            (What::Lost { token: token.parse().ok()?, why: why.to_owned() }, "ok".to_owned())
+            (ContenderAct::Lost { token: token.parse().ok()?, why: why.to_owned() }, "ok".to_owned())
         }
-        "failed" => (What::Failed { why: rest.to_owned() }, "ok".to_owned()),
-        "suspended" => (What::Suspended { times: rest.parse().ok()? }, "ok".to_owned()),
+        "failed" => (ContenderAct::Failed { why: rest.to_owned() }, "ok".to_owned()),
+        "suspended" => (ContenderAct::Suspended { times: rest.parse().ok()? }, "ok".to_owned()),
         _ => return None,
     };
     // Stamped under the lock: the log is in the order of its stamps.
-    state.log.push(Entry { at_us: boot_us(), who, what });
+    state.log.push(CounterEntry { at_us: boot_us(), who, what });
     Some(answer)
 }
 
@@ -280,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn it_takes_what_is_newer_and_keeps_the_log() {
         let counter = Counter::start(2, 7).await.unwrap();
-        let who = |number| Who { kind: Kind::Native, number };
+        let who = |number| Who { kind: ContenderKind::Native, number };
         let mut one = Caller::greet(counter.address(), who(1)).await.unwrap();
         let mut other = Caller::greet(counter.address(), who(2)).await.unwrap();
         assert!(Caller::greet(counter.address(), who(2)).await.is_err(), "twice the same");
@@ -301,8 +301,11 @@ mod tests {
         assert!(one.say(&"x".repeat(2_000)).await.is_err());
         let (log, value) = counter.log();
         assert_eq!((log.len(), value, counter.taken()), (8, 1, 2));
-        assert_eq!(log[4].what, What::Writes { token: 8, before: 1, value: 1, taken: true });
-        assert_eq!((log[5].who, &log[5].what), (who(1), &What::Writes { token: 7, before: 1, value: 2, taken: false }));
+        assert_eq!(log[4].what, ContenderAct::Writes { token: 8, before: 1, value: 1, taken: true });
+        assert_eq!(
+            (log[5].who, &log[5].what),
+            (who(1), &ContenderAct::Writes { token: 7, before: 1, value: 2, taken: false })
+        );
         assert!(log.is_sorted_by_key(|entry| entry.at_us));
     }
 }

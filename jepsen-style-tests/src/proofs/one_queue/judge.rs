@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::lives::Life;
 
-use super::counter::{Entry, Kind, What, Who};
+use super::counter::{ContenderAct, ContenderKind, CounterEntry, Who};
 use crate::judge::grants::Grant;
 
 /// A write that was refused may be seen before the watches tell that its token had gone, by so much on a busy machine.
@@ -20,12 +20,12 @@ pub(super) struct Harm {
 }
 
 /// Counts the harm.
-pub(super) fn harm(log: &[Entry]) -> Harm {
+pub(super) fn harm(log: &[CounterEntry]) -> Harm {
     let mut harm = Harm::default();
     for entry in log {
         match entry.what {
-            What::Writes { taken: false, .. } => harm.refused += 1,
-            What::Writes { before, value, .. } if value != before + 1 => harm.lost_updates += 1,
+            ContenderAct::Writes { taken: false, .. } => harm.refused += 1,
+            ContenderAct::Writes { before, value, .. } if value != before + 1 => harm.lost_updates += 1,
             _ => {}
         }
     }
@@ -37,11 +37,11 @@ pub(super) fn harm(log: &[Entry]) -> Harm {
 ///
 /// # Errors
 /// Says which write.
-pub(super) fn increments(log: &[Entry], value_at_end: u64) -> Result<BTreeMap<Kind, u64>, String> {
-    let mut by_kind: BTreeMap<Kind, u64> = Kind::ALL.map(|kind| (kind, 0)).into();
+pub(super) fn increments(log: &[CounterEntry], value_at_end: u64) -> Result<BTreeMap<ContenderKind, u64>, String> {
+    let mut by_kind: BTreeMap<ContenderKind, u64> = ContenderKind::ALL.map(|kind| (kind, 0)).into();
     let mut last: Option<(Who, u64, u64)> = None;
     for entry in log {
-        let What::Writes { token, before, value, taken: true } = entry.what else { continue };
+        let ContenderAct::Writes { token, before, value, taken: true } = entry.what else { continue };
         let (by, largest, standing) = last.map_or((entry.who, 0, 0), |last| last);
         if before != standing || value != standing + 1 {
             return Err(format!("{} wrote {value} under token {token} where {by} had written {standing}", entry.who));
@@ -63,7 +63,7 @@ pub(super) fn increments(log: &[Entry], value_at_end: u64) -> Result<BTreeMap<Ki
 ///
 /// # Errors
 /// Says who has not.
-pub(super) fn shares(by_kind: &BTreeMap<Kind, u64>) -> Result<(), String> {
+pub(super) fn shares(by_kind: &BTreeMap<ContenderKind, u64>) -> Result<(), String> {
     let total: u64 = by_kind.values().sum();
     match by_kind.iter().find(|(_, count)| **count * 10 < total) {
         Some((kind, count)) => Err(format!("of {total} increments {count} are {kind}'s")),
@@ -76,10 +76,10 @@ pub(super) fn shares(by_kind: &BTreeMap<Kind, u64>) -> Result<(), String> {
 ///
 /// # Errors
 /// Says which write.
-pub(super) fn refusals(log: &[Entry], requests: &[Life], seen_us: &BTreeMap<u64, u64>) -> Result<u64, String> {
+pub(super) fn refusals(log: &[CounterEntry], requests: &[Life], seen_us: &BTreeMap<u64, u64>) -> Result<u64, String> {
     let mut refused = 0;
     for entry in log {
-        let What::Writes { token, taken: false, .. } = entry.what else { continue };
+        let ContenderAct::Writes { token, taken: false, .. } = entry.what else { continue };
         refused += 1;
         let gone = requests.iter().find(|request| request.token == token).and_then(|request| request.gone);
         let gone_us = gone.and_then(|gone| seen_us.get(&gone));
@@ -95,15 +95,15 @@ pub(super) fn refusals(log: &[Entry], requests: &[Life], seen_us: &BTreeMap<u64,
 
 /// The grants, as the counter saw them: a holder reads, and has done all that it does under its token when its write is answered. One
 /// that was lost, by its own word or by a refusal, has no end: what comes after it is not compared with it.
-pub(super) fn grants(log: &[Entry], lock: &str) -> Vec<Grant> {
+pub(super) fn grants(log: &[CounterEntry], lock: &str) -> Vec<Grant> {
     let mut asked: BTreeMap<Who, u64> = BTreeMap::new();
     let mut open: BTreeMap<Who, usize> = BTreeMap::new();
     let mut grants: Vec<Grant> = Vec::new();
     for entry in log {
         match &entry.what {
-            What::Asks => drop(asked.insert(entry.who, entry.at_us)),
-            What::Suspended { .. } => {}
-            What::Reads { token } => {
+            ContenderAct::Asks => drop(asked.insert(entry.who, entry.at_us)),
+            ContenderAct::Suspended { .. } => {}
+            ContenderAct::Reads { token } => {
                 open.insert(entry.who, grants.len());
                 grants.push(Grant {
                     who: entry.who.to_string(),
@@ -114,27 +114,32 @@ pub(super) fn grants(log: &[Entry], lock: &str) -> Vec<Grant> {
                     until_us: None,
                 });
             }
-            What::Writes { taken: true, .. } => {
+            ContenderAct::Writes { taken: true, .. } => {
                 if let Some(grant) = open.remove(&entry.who).and_then(|at| grants.get_mut(at)) {
                     grant.until_us = Some(entry.at_us);
                 }
             }
-            What::Writes { .. } | What::Lost { .. } | What::Failed { .. } => drop(open.remove(&entry.who)),
+            ContenderAct::Writes { .. } | ContenderAct::Lost { .. } | ContenderAct::Failed { .. } => {
+                open.remove(&entry.who);
+            }
         }
     }
     grants
 }
 
 /// How many contenders of ZooKeeper's libraries lost their connection and went on.
-pub(super) fn suspended(log: &[Entry]) -> usize {
-    let suspended = log.iter().filter(|entry| matches!(entry.what, What::Suspended { .. }));
+pub(super) fn suspended(log: &[CounterEntry]) -> usize {
+    let suspended = log.iter().filter(|entry| matches!(entry.what, ContenderAct::Suspended { .. }));
     suspended.map(|entry| entry.who).collect::<BTreeSet<_>>().len()
 }
 
 /// How often the lock went from one kind to another, of how many times that it went from one to the next.
-pub(super) fn changes_of_kind(log: &[Entry]) -> (usize, usize) {
-    let holders: Vec<Kind> =
-        log.iter().filter(|entry| matches!(entry.what, What::Reads { .. })).map(|entry| entry.who.kind).collect();
+pub(super) fn changes_of_kind(log: &[CounterEntry]) -> (usize, usize) {
+    let holders: Vec<ContenderKind> = log
+        .iter()
+        .filter(|entry| matches!(entry.what, ContenderAct::Reads { .. }))
+        .map(|entry| entry.who.kind)
+        .collect();
     (holders.windows(2).filter(|pair| pair[0] != pair[1]).count(), holders.len().saturating_sub(1))
 }
 
@@ -143,18 +148,21 @@ mod tests {
     use super::*;
     use crate::judge::grants;
 
-    const KAZOO: Who = Who { kind: Kind::Kazoo, number: 1 };
-    const CURATOR: Who = Who { kind: Kind::Curator, number: 1 };
-    const NATIVE: Who = Who { kind: Kind::Native, number: 1 };
+    const KAZOO: Who = Who { kind: ContenderKind::Kazoo, number: 1 };
+    const CURATOR: Who = Who { kind: ContenderKind::Curator, number: 1 };
+    const NATIVE: Who = Who { kind: ContenderKind::Native, number: 1 };
 
-    fn log(entries: &[(Who, What)]) -> Vec<Entry> {
-        let entry =
-            |(at, (who, what)): (usize, &(Who, What))| Entry { at_us: at as u64, who: *who, what: what.clone() };
+    fn log(entries: &[(Who, ContenderAct)]) -> Vec<CounterEntry> {
+        let entry = |(at, (who, what)): (usize, &(Who, ContenderAct))| CounterEntry {
+            at_us: at as u64,
+            who: *who,
+            what: what.clone(),
+        };
         entries.iter().enumerate().map(entry).collect()
     }
 
-    fn wrote(token: u64, before: u64, value: u64) -> What {
-        What::Writes { token, before, value, taken: true }
+    fn wrote(token: u64, before: u64, value: u64) -> ContenderAct {
+        ContenderAct::Writes { token, before, value, taken: true }
     }
 
     fn life(token: u64, gone: u64) -> Life {
@@ -165,11 +173,11 @@ mod tests {
     fn one_after_the_other_is_whole() {
         let turns = [(KAZOO, 5, 0), (CURATOR, 6, 1), (NATIVE, 9, 2)];
         let turn = |(who, token, before)| {
-            [(who, What::Asks), (who, What::Reads { token }), (who, wrote(token, before, before + 1))]
+            [(who, ContenderAct::Asks), (who, ContenderAct::Reads { token }), (who, wrote(token, before, before + 1))]
         };
         let log = log(&turns.map(turn).concat());
         let by_kind = increments(&log, 3).unwrap();
-        assert_eq!(by_kind, Kind::ALL.map(|kind| (kind, 1)).into());
+        assert_eq!(by_kind, ContenderKind::ALL.map(|kind| (kind, 1)).into());
         assert_eq!((shares(&by_kind), harm(&log), changes_of_kind(&log)), (Ok(()), Harm::default(), (2, 2)));
         let told = super::grants(&log, "l");
         assert_eq!((told[1].asked_us, told[1].granted_us, told[1].until_us), (3, 4, Some(5)));
@@ -181,8 +189,8 @@ mod tests {
     #[test]
     fn a_lost_update_and_an_older_token_are_caught() {
         let twice = log(&[
-            (KAZOO, What::Reads { token: 5 }),
-            (CURATOR, What::Reads { token: 6 }),
+            (KAZOO, ContenderAct::Reads { token: 5 }),
+            (CURATOR, ContenderAct::Reads { token: 6 }),
             (KAZOO, wrote(5, 0, 1)),
             (CURATOR, wrote(6, 1, 1)),
         ]);
@@ -198,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_refusal_needs_a_reason() {
-        let refused = What::Writes { token: 5, before: 1, value: 1, taken: false };
-        let log = log(&[(KAZOO, What::Reads { token: 5 }), (CURATOR, wrote(6, 0, 1)), (KAZOO, refused)]);
+        let refused = ContenderAct::Writes { token: 5, before: 1, value: 1, taken: false };
+        let log = log(&[(KAZOO, ContenderAct::Reads { token: 5 }), (CURATOR, wrote(6, 0, 1)), (KAZOO, refused)]);
         assert_eq!(harm(&log).refused, 1);
         let seen = |at_us| BTreeMap::from([(7, at_us)]);
         assert_eq!(refusals(&log, &[life(5, 7)], &seen(1)), Ok(1));
@@ -210,7 +218,9 @@ mod tests {
 
     #[test]
     fn everybody_has_a_share() {
-        let counts = |native| BTreeMap::from([(Kind::Kazoo, 50), (Kind::Curator, 50), (Kind::Native, native)]);
+        let counts = |native| {
+            BTreeMap::from([(ContenderKind::Kazoo, 50), (ContenderKind::Curator, 50), (ContenderKind::Native, native)])
+        };
         assert_eq!(shares(&counts(12)), Ok(()));
         assert!(shares(&counts(10)).unwrap_err().contains("10 are native's"));
     }

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{APPEND, Element, LISTS, List, READ, ROW, ROW_READ, Row};
 use crate::check::Check;
-use crate::check::model::{self, Reply, What};
+use crate::check::model::{self, NodeOp, Reply};
 use crate::check::wgl::{self, AppendList, ListAnswer, ListAsk, Operation};
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
 /// One element's addition.
 #[derive(Clone, Debug)]
-struct Added {
+struct Addition {
     element: String,
-    ended: Ended,
+    ended: Completion,
     invoked_us: u64,
     completed_us: Option<u64>,
     zxid: Option<u64>,
@@ -23,14 +23,14 @@ struct Added {
 
 /// One list: what was added, and what was there at the end, by position.
 #[derive(Debug, Default)]
-struct Story {
-    added: Vec<Added>,
+struct ListHistory {
+    added: Vec<Addition>,
     last: Option<Vec<String>>,
     /// When that was read.
     read_us: Option<u64>,
 }
 
-type Stories = BTreeMap<String, Story>;
+type Stories = BTreeMap<String, ListHistory>;
 
 pub(super) fn all(ops: &[Op]) -> Vec<Check> {
     let mut checks = Vec::new();
@@ -58,7 +58,7 @@ fn stories(ops: &[Op], add: &str, read: &str) -> Result<Stories, serde_json::Err
             Ok(Some(Row { name, again })) => std::iter::once(name).chain(again).collect(),
             _ => Vec::new(),
         };
-        stories.entry(list).or_default().added.push(Added {
+        stories.entry(list).or_default().added.push(Addition {
             element,
             ended: op.ended,
             invoked_us: op.invoked_us,
@@ -74,8 +74,8 @@ fn stories(ops: &[Op], add: &str, read: &str) -> Result<Stories, serde_json::Err
             if read == ROW_READ {
                 elements.sort_by_key(|name| sequence(name));
             }
-            let story = stories.entry(list).or_default();
-            (story.last, story.read_us) = (Some(elements), op.completed_us);
+            let history = stories.entry(list).or_default();
+            (history.last, history.read_us) = (Some(elements), op.completed_us);
         }
     }
     Ok(stories)
@@ -95,18 +95,21 @@ fn element(entry: &str) -> &str {
 fn nothing_lost(name: &str, stories: &Stories) -> Check {
     const OF: &str = "P4 P9";
     let (mut acknowledged, mut open) = (0, 0);
-    for (list, story) in stories {
-        let entries = story.last.as_deref().unwrap_or_default();
+    for (list, history) in stories {
+        let entries = history.last.as_deref().unwrap_or_default();
         let mut there: BTreeMap<&str, usize> = BTreeMap::new();
         for entry in entries {
             *there.entry(element(entry)).or_default() += 1;
         }
-        let ends: BTreeMap<&str, &Added> = story.added.iter().map(|added| (added.element.as_str(), added)).collect();
-        if story.last.is_none() && story.added.iter().any(|added| added.ended == Ended::Ok) {
+        let ends: BTreeMap<&str, &Addition> =
+            history.added.iter().map(|added| (added.element.as_str(), added)).collect();
+        if history.last.is_none() && history.added.iter().any(|added| added.ended == Completion::Ok) {
             return Check::unknown(name, OF, format!("{list} was not read at the end"));
         }
-        let lost =
-            story.added.iter().find(|added| added.ended == Ended::Ok && !there.contains_key(added.element.as_str()));
+        let lost = history
+            .added
+            .iter()
+            .find(|added| added.ended == Completion::Ok && !there.contains_key(added.element.as_str()));
         if let Some(added) = lost {
             return broken(name, OF, added, format!("{list}: {} was acknowledged and is not there", added.element));
         }
@@ -114,24 +117,24 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
             let what = format!("{list}: {element} is there {count} times");
             return match ends.get(element) {
                 Some(added) => broken(name, OF, added, what),
-                None => Check { at_us: story.read_us, ..Check::invalid(name, OF, what, Vec::new()) },
+                None => Check { at_us: history.read_us, ..Check::invalid(name, OF, what, Vec::new()) },
             };
         }
         for element in there.keys() {
             match ends.get(element) {
-                Some(added) if added.ended == Ended::Fail => {
+                Some(added) if added.ended == Completion::Fail => {
                     let what = format!("{list}: {element} is there although it was certainly not added");
                     return broken(name, OF, added, what);
                 }
                 Some(_) => {}
                 None => {
                     let what = format!("{list}: nobody added {element}, and it is there");
-                    return Check { at_us: story.read_us, ..Check::invalid(name, OF, what, Vec::new()) };
+                    return Check { at_us: history.read_us, ..Check::invalid(name, OF, what, Vec::new()) };
                 }
             }
         }
-        acknowledged += story.added.iter().filter(|added| added.ended == Ended::Ok).count();
-        open += story.added.iter().filter(|added| added.ended == Ended::Info).count();
+        acknowledged += history.added.iter().filter(|added| added.ended == Completion::Ok).count();
+        open += history.added.iter().filter(|added| added.ended == Completion::Info).count();
     }
     match acknowledged {
         0 => Check::unknown(name, OF, "nothing was acknowledged"),
@@ -143,13 +146,14 @@ fn nothing_lost(name: &str, stories: &Stories) -> Check {
 fn in_order(name: &str, stories: &Stories) -> Check {
     const OF: &str = "P7";
     let mut compared = 0;
-    for (list, story) in stories {
-        let added: BTreeMap<&str, &Added> = story.added.iter().map(|added| (added.element.as_str(), added)).collect();
+    for (list, history) in stories {
+        let added: BTreeMap<&str, &Addition> =
+            history.added.iter().map(|added| (added.element.as_str(), added)).collect();
         // The one before with the latest invocation, and the one before with the largest zxid.
-        let (mut latest, mut largest): (Option<&Added>, Option<&Added>) = (None, None);
-        for entry in story.last.as_deref().unwrap_or_default() {
+        let (mut latest, mut largest): (Option<&Addition>, Option<&Addition>) = (None, None);
+        for entry in history.last.as_deref().unwrap_or_default() {
             let Some(this) = added.get(element(entry)) else { continue };
-            let completed_us = this.completed_us.filter(|_| this.ended == Ended::Ok).unwrap_or(u64::MAX);
+            let completed_us = this.completed_us.filter(|_| this.ended == Completion::Ok).unwrap_or(u64::MAX);
             if let Some(before) = latest.filter(|before| completed_us < before.invoked_us) {
                 let what = format!(
                     "{list}: {} stands before {}, which was acknowledged before it was asked for",
@@ -186,9 +190,9 @@ fn named_once(ops: &[Op]) -> Check {
         Err(error) => return Check::unknown(NAME, "P9", error.to_string()),
     };
     let mut twice = 0;
-    for (list, story) in &stories {
+    for (list, history) in &stories {
         let mut numbers = BTreeSet::new();
-        for added in story.added.iter().filter(|added| !added.names.is_empty()) {
+        for added in history.added.iter().filter(|added| !added.names.is_empty()) {
             if added.names.iter().any(|name| *name != added.names[0]) {
                 return broken(NAME, "P9", added, format!("{list}: {} was named {:?}", added.element, added.names));
             }
@@ -216,7 +220,7 @@ fn linearizable(ops: &[Op]) -> Check {
     let mut operations = Vec::new();
     for op in ops {
         let operation = if let (APPEND, Ok(Element { list, element })) = (op.what.as_str(), op.asked()) {
-            let output = (op.ended == Ended::Ok).then_some(ListAnswer::Appended);
+            let output = (op.ended == Completion::Ok).then_some(ListAnswer::Appended);
             Operation::of(op, ListAsk::Append(number(&element)), output).map(|operation| (list, operation))
         } else if let (READ, Ok(list), Ok(answer)) = (op.what.as_str(), op.asked::<String>(), op.answer::<List>()) {
             let output = answer.map(|List { elements }| ListAnswer::All(elements.iter().map(|e| number(e)).collect()));
@@ -234,10 +238,10 @@ pub(super) fn replayed(run: &Recorded, ops: &[Op]) -> Check {
     let replies: Vec<Reply> = ops
         .iter()
         .filter_map(|op| match op.what.as_str() {
-            APPEND => Reply::of(op, format!("{LISTS}/{}", op.asked::<Element>().ok()?.list), What::Put),
+            APPEND => Reply::of(op, format!("{LISTS}/{}", op.asked::<Element>().ok()?.list), NodeOp::Put),
             READ => {
                 let value = op.answer::<List>().ok()??.elements.join(",");
-                Reply::of(op, format!("{LISTS}/{}", op.asked::<String>().ok()?), What::Found { value, version: None })
+                Reply::of(op, format!("{LISTS}/{}", op.asked::<String>().ok()?), NodeOp::Found { value, version: None })
             }
             _ => None,
         })
@@ -245,8 +249,8 @@ pub(super) fn replayed(run: &Recorded, ops: &[Op]) -> Check {
     model::replay("lists replayed from the log", "P4 P7", LISTS, run, &replies)
 }
 
-fn broken(name: &str, promises: &str, added: &Added, what: String) -> Check {
-    let Added { element, ended, invoked_us, completed_us, zxid, names } = added;
+fn broken(name: &str, promises: &str, added: &Addition, what: String) -> Check {
+    let Addition { element, ended, invoked_us, completed_us, zxid, names } = added;
     let line = format!(
         "{element}: {ended:?}, asked for at {invoked_us} us, answered at {completed_us:?} us, zxid {zxid:?} {names:?}"
     );
@@ -262,7 +266,7 @@ mod tests {
     use super::*;
     use crate::check::Verdict;
 
-    fn op(what: &str, at_us: u64, ended: Ended, input: Value, output: Value, zxid: u64) -> Op {
+    fn op(what: &str, at_us: u64, ended: Completion, input: Value, output: Value, zxid: u64) -> Op {
         Op {
             client: 1,
             op: at_us,
@@ -272,32 +276,32 @@ mod tests {
             ended,
             input,
             output,
-            zxid: (ended == Ended::Ok).then_some(zxid),
+            zxid: (ended == Completion::Ok).then_some(zxid),
         }
     }
 
-    fn append(at_us: u64, element: &str, ended: Ended) -> Op {
+    fn append(at_us: u64, element: &str, ended: Completion) -> Op {
         let input = json!({ "list": "l", "element": element });
         op(APPEND, at_us, ended, input, json!({ "length": 1 }), at_us)
     }
 
     fn row(at_us: u64, element: &str, name: &str, again: Option<&str>) -> Op {
         let input = json!({ "list": "l", "element": element });
-        op(ROW, at_us, Ended::Ok, input, json!({ "name": name, "again": again }), at_us)
+        op(ROW, at_us, Completion::Ok, input, json!({ "name": name, "again": again }), at_us)
     }
 
     fn read(what: &str, at_us: u64, elements: &[&str]) -> Op {
-        op(what, at_us, Ended::Ok, json!("l"), json!({ "elements": elements }), at_us)
+        op(what, at_us, Completion::Ok, json!("l"), json!({ "elements": elements }), at_us)
     }
 
     /// Three appends of which the last is unknown, a read on the way, three rows, and both read at the end: with these entries.
     fn history(list: &[&str], rows: &[&str]) -> Vec<Op> {
         vec![
-            append(10, "a", Ended::Ok),
-            append(20, "b", Ended::Ok),
+            append(10, "a", Completion::Ok),
+            append(20, "b", Completion::Ok),
             read(READ, 30, &["a", "b"]),
-            append(40, "c", Ended::Info),
-            append(45, "d", Ended::Fail),
+            append(40, "c", Completion::Info),
+            append(45, "d", Completion::Fail),
             row(50, "x", "x-0000000000", Some("x-0000000000")),
             row(60, "y", "y-0000000001", None),
             read(READ, 90, list),

@@ -17,10 +17,10 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hand::{ATTEMPT, Hand, Sure, end, sure, sure_once, sure_read};
+use super::client_kit::{ATTEMPT, Certainty, ClientKit, end, sure, sure_once, sure_read};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::Check;
-use crate::http::{Called, Change};
+use crate::http::{Called, RepeatableChange};
 use crate::record::boot_us;
 
 const LISTS: &str = "/appended";
@@ -66,10 +66,10 @@ struct Row {
 
 /// The workload.
 #[derive(Debug)]
-pub(super) struct Append;
+pub(super) struct AppendWorkload;
 
 #[async_trait]
-impl Workload for Append {
+impl Workload for AppendWorkload {
     fn name(&self) -> &'static str {
         "append"
     }
@@ -83,18 +83,18 @@ impl Workload for Append {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let Some((mut hand, mut session)) = Hand::open(context, &[LISTS, ROWS]).await? else { return Ok(()) };
+        let Some((mut kit, mut session)) = ClientKit::open(context, &[LISTS, ROWS]).await? else { return Ok(()) };
         let mut number = 0;
-        while hand.think(10..50).await {
+        while kit.think(10..50).await {
             number += 1;
-            let list = format!("{}-{}", boot_us() / WINDOW_US, hand.rng.random_range(0..AT_A_TIME));
-            let element = format!("{}.{number}", hand.context.client);
-            match hand.rng.random_range(0..10) {
-                0..4 => append(&mut hand, &session, Element { list, element }).await,
-                4..6 => read(&hand, session.client(), &list).await,
-                _ => row(&mut hand, &session, Element { list, element }).await,
+            let list = format!("{}-{}", boot_us() / WINDOW_US, kit.rng.random_range(0..AT_A_TIME));
+            let element = format!("{}.{number}", kit.context.client);
+            match kit.rng.random_range(0..10) {
+                0..4 => append(&mut kit, &session, Element { list, element }).await,
+                4..6 => read(&kit, session.client(), &list).await,
+                _ => row(&mut kit, &session, Element { list, element }).await,
             }
-            session = match hand.renewed(session).await {
+            session = match kit.renewed(session).await {
                 Some(session) => session,
                 None => return Ok(()),
             };
@@ -104,13 +104,13 @@ impl Workload for Append {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let hand = Hand::new(context)?;
-        for list in hand.client.children(LISTS).await.map_err(|error| error.to_string())? {
-            read(&hand, &hand.client, &list).await;
+        let kit = ClientKit::new(context)?;
+        for list in kit.client.children(LISTS).await.map_err(|error| error.to_string())? {
+            read(&kit, &kit.client, &list).await;
         }
-        for list in hand.client.children(ROWS).await.map_err(|error| error.to_string())? {
-            let begun = hand.context.teller.begin(ROW_READ, &list);
-            let names = hand.client.children(&format!("{ROWS}/{list}")).await;
+        for list in kit.client.children(ROWS).await.map_err(|error| error.to_string())? {
+            let begun = kit.context.recorder.begin(ROW_READ, &list);
+            let names = kit.client.children(&format!("{ROWS}/{list}")).await;
             end(begun, names.map(|elements| (List { elements }, None)), sure_read);
         }
         Ok(())
@@ -129,8 +129,8 @@ fn elements(node: &Node) -> Vec<String> {
     text.split(',').filter(|element| !element.is_empty()).map(str::to_owned).collect()
 }
 
-async fn read(hand: &Hand, client: &Client, list: &str) {
-    let begun = hand.context.teller.begin(READ, &list);
+async fn read(kit: &ClientKit, client: &Client, list: &str) {
+    let begun = kit.context.recorder.begin(READ, &list);
     let read = match client.node(&format!("{LISTS}/{list}"), &Reading::default()).await {
         Ok(node) => Ok((List { elements: elements(&node) }, Some(node.zxid))),
         Err(error) if error.code() == Some(Code::NoNode) => Ok((List { elements: Vec::new() }, None)),
@@ -140,8 +140,8 @@ async fn read(hand: &Hand, client: &Client, list: &str) {
 }
 
 /// Reads, and sets what it read with the element behind it, until nobody else came between.
-async fn append(hand: &mut Hand, session: &Session, element: Element) {
-    let begun = hand.context.teller.begin(APPEND, &element);
+async fn append(kit: &mut ClientKit, session: &Session, element: Element) {
+    let begun = kit.context.recorder.begin(APPEND, &element);
     let path = format!("{LISTS}/{}", element.list);
     let mut why = String::new();
     for _ in 0..TRIES {
@@ -149,9 +149,9 @@ async fn append(hand: &mut Hand, session: &Session, element: Element) {
             Ok((length, zxid)) => return begun.ok(&Appended { length }, Some(zxid)),
             // Each try is over for certain before the next begins: a refusal is an answer.
             Err(error) => match sure(&error) {
-                Sure::Refused(Code::BadVersion | Code::NodeExists | Code::NoNode) => why = error.to_string(),
-                Sure::Refused(_) | Sure::NotDone => return begun.fail(&error.to_string()),
-                Sure::Unknown => return begun.info(&error.to_string()),
+                Certainty::Refused(Code::BadVersion | Code::NodeExists | Code::NoNode) => why = error.to_string(),
+                Certainty::Refused(_) | Certainty::NotDone => return begun.fail(&error.to_string()),
+                Certainty::Unknown => return begun.info(&error.to_string()),
             },
         }
     }
@@ -167,7 +167,7 @@ async fn append_once(client: &Client, path: &str, element: &str) -> Result<(usiz
             return Ok((1, client.create(path, &create).await?.zxid));
         }
         // What was only read leaves nothing open.
-        Err(error) if sure(&error) == Sure::Unknown => return Err(Error::Unreachable { tried: Vec::new() }),
+        Err(error) if sure(&error) == Certainty::Unknown => return Err(Error::Unreachable { tried: Vec::new() }),
         Err(error) => return Err(error),
     };
     let mut elements = elements(&node);
@@ -177,18 +177,18 @@ async fn append_once(client: &Client, path: &str, element: &str) -> Result<(usiz
 }
 
 /// A sequential node: through the library, or under one request id at two nodes.
-async fn row(hand: &mut Hand, session: &Session, element: Element) {
+async fn row(kit: &mut ClientKit, session: &Session, element: Element) {
     let directory = format!("{ROWS}/{}", element.list);
     let path = format!("{directory}/{}-", element.element);
     let create = Create { sequential: true, ..Create::default() };
     let _ = session.client().create(&directory, &Create::default()).await;
-    let begun = hand.context.teller.begin(ROW, &element);
-    if hand.chance(40) {
+    let begun = kit.context.recorder.begin(ROW, &element);
+    if kit.chance(40) {
         let made = session.client().create(&path, &create).await;
         end(begun, made.map(|made| (Row { name: name_of(&made), again: None }, Some(made.zxid))), sure);
         return;
     }
-    let change = Change {
+    let change = RepeatableChange {
         method: Method::POST,
         target: format!("/v1/nodes{path}"),
         credential: Some(session.credential().to_string()),
@@ -196,23 +196,23 @@ async fn row(hand: &mut Hand, session: &Session, element: Element) {
         within: ATTEMPT,
         body: Some(create),
     };
-    let (one, other) = (hand.any(), hand.any());
-    let (first, second): (Called<Changed>, Called<Changed>) = if hand.chance(50) {
+    let (one, other) = (kit.any(), kit.any());
+    let (first, second): (Called<Changed>, Called<Changed>) = if kit.chance(50) {
         join(one.change(&change), other.change(&change)).await
     } else {
         let first = one.change(&change).await;
         // Now and then long enough for a node to have died and come back from a snapshot.
-        let longest_ms = if hand.chance(10) { 4_000 } else { 300 };
-        hand.think(0..longest_ms).await;
+        let longest_ms = if kit.chance(10) { 4_000 } else { 300 };
+        kit.think(0..longest_ms).await;
         (first, other.change(&change).await)
     };
     let again = second.as_ref().ok().filter(|_| first.is_ok()).map(|made| name_of(&made.value));
     let certain = match (&first, &second) {
         (Err(one), Err(other)) => match (sure_once(one), sure_once(other)) {
-            (Sure::Unknown, _) | (_, Sure::Unknown) => Sure::Unknown,
-            _ => Sure::NotDone,
+            (Certainty::Unknown, _) | (_, Certainty::Unknown) => Certainty::Unknown,
+            _ => Certainty::NotDone,
         },
-        _ => Sure::NotDone,
+        _ => Certainty::NotDone,
     };
     end(begun, first.or(second).map(|made| (Row { name: name_of(&made.value), again }, Some(made.value.zxid))), |_| {
         certain

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::lives::{self, Life};
 
-use super::{CLOSE, DELETE, DIRECTORIES, GONE, Gone, LIST, Listed, Owned};
+use super::{CLOSE, DELETE, DIRECTORIES, GONE, LIST, Listed, Owned, SessionGone};
 use crate::check::Check;
-use crate::history::{Ended, Op};
+use crate::history::ops::{self, AliveUntil, SessionRef};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
-use crate::workload::tells::{self, OfSession, Sure};
 
 /// What the log has of one session.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ struct Estate {
 
 /// What the clients told of sessions.
 #[derive(Debug, Default)]
-struct Told {
+struct SessionHistory {
     /// Until when each is sure to live, in microseconds of the boot clock.
     sure_us: BTreeMap<u64, u64>,
     /// When somebody began to close it.
@@ -28,7 +28,7 @@ struct Told {
     closed: BTreeSet<u64>,
     /// Paths that somebody asked to delete, whatever came of it.
     deleted: BTreeSet<String>,
-    gone: Vec<Gone>,
+    gone: Vec<SessionGone>,
 }
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
@@ -49,13 +49,13 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
     checks
 }
 
-fn gather(run: &Recorded, ops: &[Op]) -> Result<Told, String> {
+fn gather(run: &Recorded, ops: &[Op]) -> Result<SessionHistory, String> {
     let unread = |error: serde_json::Error| format!("what was told cannot be read: {error}");
-    let mut told = Told::default();
-    for event in run.history.told() {
+    let mut told = SessionHistory::default();
+    for event in run.history.notes() {
         match event.what.as_str() {
-            tells::SURE => {
-                let Sure { session, until_ms } = serde_json::from_value(event.value.clone()).map_err(unread)?;
+            ops::SURE => {
+                let AliveUntil { session, until_ms } = serde_json::from_value(event.value.clone()).map_err(unread)?;
                 let until_us = told.sure_us.entry(session).or_default();
                 *until_us = (*until_us).max(until_ms * 1_000);
             }
@@ -66,9 +66,9 @@ fn gather(run: &Recorded, ops: &[Op]) -> Result<Told, String> {
     for op in ops {
         match op.what.as_str() {
             CLOSE => {
-                let OfSession { session } = op.asked().map_err(unread)?;
+                let SessionRef { session } = op.asked().map_err(unread)?;
                 told.closing_us.insert(session, op.invoked_us);
-                if op.ended == Ended::Ok {
+                if op.ended == Completion::Ok {
                     told.closed.insert(session);
                 }
             }
@@ -104,7 +104,7 @@ fn estates(run: &Recorded) -> Result<BTreeMap<u64, Estate>, String> {
 const TOO_FAST: u64 = 20;
 
 /// No session is over before the clock of the one who kept it alive says that it may be, unless it was being closed.
-fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, run: &Recorded) -> Check {
+fn never_early(told: &SessionHistory, estates: &BTreeMap<u64, Estate>, run: &Recorded) -> Check {
     const NAME: &str = "sessions never end early";
     let mut ends: Vec<(u64, u64, String)> = Vec::new();
     for (session, estate) in estates {
@@ -144,7 +144,7 @@ fn never_early(told: &Told, estates: &BTreeMap<u64, Estate>, run: &Recorded) -> 
 }
 
 /// Whatever of a session was not deleted by name goes in one transaction, and nothing of it comes after.
-fn at_one_zxid(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<u64, u64>) -> Check {
+fn at_one_zxid(told: &SessionHistory, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<u64, u64>) -> Check {
     const NAME: &str = "what a session owned goes at one zxid";
     let mut ended = 0;
     for (session, estate) in estates {
@@ -172,7 +172,7 @@ fn at_one_zxid(told: &Told, estates: &BTreeMap<u64, Estate>, seen_us: &BTreeMap<
 }
 
 /// A node that says that a session is over has none of its nodes, and does not take it back.
-fn said_and_done(told: &Told) -> Check {
+fn said_and_done(told: &SessionHistory) -> Check {
     const NAME: &str = "who says that a session is over has removed what it owned";
     let broken = told.gone.iter().find(|gone| gone.revived || !gone.standing.is_empty());
     if let Some(gone) = broken {
@@ -206,7 +206,7 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
         };
     }
     let mut compared = 0;
-    for op in ops.iter().filter(|op| op.what == LIST && op.ended == Ended::Ok) {
+    for op in ops.iter().filter(|op| op.what == LIST && op.ended == Completion::Ok) {
         let (Ok(directory), Ok(Some(Listed { names })), Some(zxid)) = (op.asked::<String>(), op.answer(), op.zxid)
         else {
             return Check::unknown(NAME, "P6 P7", "a listing cannot be read");
@@ -235,27 +235,27 @@ fn listings(run: &Recorded, ops: &[Op]) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event as Logged;
+    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::json;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
+    use crate::history::{Event, EventKind, History};
     use crate::nemesis::FaultRecord;
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.
-    struct Bench {
+    struct EphemeralsFixture {
         run: Recorded,
         op: u64,
     }
 
-    impl Bench {
+    impl EphemeralsFixture {
         fn new() -> Self {
             let mut bench = Self { run: Recorded::default(), op: 0 };
             for (session, zxid) in [(1, 10), (2, 12)] {
                 bench.log(zxid, true, &format!("/ephemerals/a/s{session}-0"));
                 bench.log(zxid + 1, true, &format!("/ephemerals/b/s{session}-1"));
-                bench.tell(100_000, tells::SURE, json!({ "session": session, "until_ms": 1_400 }));
+                bench.tell(100_000, ops::SURE, json!({ "session": session, "until_ms": 1_400 }));
             }
             bench.log(20, false, "/ephemerals/a/s1-0");
             bench.log(20, false, "/ephemerals/b/s1-1");
@@ -269,11 +269,11 @@ mod tests {
         }
 
         fn log(&mut self, zxid: u64, created: bool, path: &str) {
-            self.run.log.insert(Logged { zxid, created, path: path.into() });
+            self.run.log.insert(NodeEvent { zxid, created, path: path.into() });
         }
 
         fn tell(&mut self, at_us: u64, what: &str, value: serde_json::Value) {
-            self.event(Event { at_us, client: 1, op: 0, kind: Kind::Told, what: what.into(), value, zxid: None });
+            self.event(Event { at_us, client: 1, op: 0, kind: EventKind::Note, what: what.into(), value, zxid: None });
         }
 
         fn event(&mut self, event: Event) {
@@ -292,14 +292,15 @@ mod tests {
         ) {
             self.op += 1;
             let what = what.to_owned();
-            let event = Event { at_us, client: 1, op: self.op, kind: Kind::Invoke, what, value: asked, zxid: None };
-            let ok = Event { at_us: at_us + 1, kind: Kind::Ok, value: answer, zxid, ..event.clone() };
+            let event =
+                Event { at_us, client: 1, op: self.op, kind: EventKind::Invoke, what, value: asked, zxid: None };
+            let ok = Event { at_us: at_us + 1, kind: EventKind::Ok, value: answer, zxid, ..event.clone() };
             self.event(event);
             self.event(ok);
         }
 
         fn gone(&mut self, standing: &[&str], revived: bool) {
-            let gone = Gone {
+            let gone = SessionGone {
                 session: 1,
                 at: "node".into(),
                 how: "not_found".into(),
@@ -329,8 +330,13 @@ mod tests {
 
     #[test]
     fn a_good_history_passes_and_an_empty_one_does_not() {
-        assert_eq!(Bench::new().verdicts(), [Verdict::Valid; 4], "{:#?}", all(&Bench::new().run));
-        assert_eq!(Bench { run: Recorded::default(), op: 0 }.verdicts(), [Verdict::Unknown; 4]);
+        assert_eq!(
+            EphemeralsFixture::new().verdicts(),
+            [Verdict::Valid; 4],
+            "{:#?}",
+            all(&EphemeralsFixture::new().run)
+        );
+        assert_eq!(EphemeralsFixture { run: Recorded::default(), op: 0 }.verdicts(), [Verdict::Unknown; 4]);
     }
 
     #[test]
@@ -348,40 +354,40 @@ mod tests {
         for (nemesis, sure_ms, found) in
             [("clock-rate", 1_599, false), ("clock-rate", 1_601, true), ("clock-jump", 1_599, true)]
         {
-            let mut bench = Bench::new();
+            let mut bench = EphemeralsFixture::new();
             bench.run.ttl = std::time::Duration::from_secs(2);
             bench.run.faults = vec![fault(nemesis)];
-            bench.tell(200_000, tells::SURE, json!({ "session": 1, "until_ms": sure_ms }));
+            bench.tell(200_000, ops::SURE, json!({ "session": 1, "until_ms": sure_ms }));
             assert_eq!(bench.found(), if found { vec![EARLY] } else { vec![] }, "{nemesis}, {sure_ms} ms");
         }
     }
 
     #[test]
     fn a_session_that_ends_early_is_caught() {
-        let mut bench = Bench::new();
-        bench.tell(200_000, tells::SURE, json!({ "session": 1, "until_ms": 1_501 }));
+        let mut bench = EphemeralsFixture::new();
+        bench.tell(200_000, ops::SURE, json!({ "session": 1, "until_ms": 1_501 }));
         assert_eq!(bench.found(), [EARLY]);
         // One that is being closed may end.
-        let mut bench = Bench::new();
-        bench.tell(200_000, tells::SURE, json!({ "session": 2, "until_ms": 9_000 }));
+        let mut bench = EphemeralsFixture::new();
+        bench.tell(200_000, ops::SURE, json!({ "session": 2, "until_ms": 9_000 }));
         assert_eq!(bench.found(), [0; 0]);
     }
 
     #[test]
     fn an_end_in_two_steps_and_a_late_child_are_caught() {
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.log(14, true, "/ephemerals/b/s1-3");
         bench.log(22, false, "/ephemerals/b/s1-3");
         assert_eq!(bench.found(), [ONE_ZXID]);
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.log(25, true, "/ephemerals/b/s1-3");
         assert_eq!(bench.found(), [ONE_ZXID]);
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.asked(100_000, CLOSE, json!({ "session": 3 }), json!(null), None);
         bench.log(14, true, "/ephemerals/b/s3-3");
         assert_eq!(bench.found(), [ONE_ZXID], "closed, and still there");
         // One that was deleted by name goes by itself.
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.log(14, true, "/ephemerals/b/s1-3");
         bench.log(16, false, "/ephemerals/b/s1-3");
         bench.asked(100_000, DELETE, json!({ "session": 1, "path": "/ephemerals/b/s1-3" }), json!(null), Some(16));
@@ -390,10 +396,10 @@ mod tests {
 
     #[test]
     fn saying_before_doing_and_taking_back_are_caught() {
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.gone(&["/ephemerals/a/s1-0"], false);
         assert_eq!(bench.found(), [SAID]);
-        let mut bench = Bench::new();
+        let mut bench = EphemeralsFixture::new();
         bench.gone(&[], true);
         assert_eq!(bench.found(), [SAID]);
     }
@@ -401,7 +407,7 @@ mod tests {
     #[test]
     fn a_listing_that_lies_is_caught() {
         for names in [vec!["s1-0"], vec!["s1-0", "s2-0", "s9-0"]] {
-            let mut bench = Bench::new();
+            let mut bench = EphemeralsFixture::new();
             bench.asked(500_000, LIST, json!("/ephemerals/a"), json!({ "names": names }), Some(15));
             assert_eq!(bench.found(), [LISTED]);
         }

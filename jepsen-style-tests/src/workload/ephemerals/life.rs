@@ -10,13 +10,13 @@ use rand::Rng as _;
 use reqwest::Method;
 use uuid::Uuid;
 
-use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, Gone, Owned, list};
-use crate::http::{Api, Change, Failure};
+use super::{CLOSE, CREATE, DELETE, DIRECTORIES, GONE, GROUP, Owned, SessionGone, list};
+use crate::history::ops::{self, AliveUntil, SessionRef};
+use crate::http::{Api, Failure, RepeatableChange};
 use crate::record::boot_us;
-use crate::workload::Teller;
-use crate::workload::hand::{self, ATTEMPT, Hand, end, sure, sure_once, sure_recipe};
-use crate::workload::seat;
-use crate::workload::tells::{self, OfSession, Sure};
+use crate::workload::Recorder;
+use crate::workload::client_kit::{self, ATTEMPT, ClientKit, end, sure, sure_once, sure_recipe};
+use crate::workload::lock_client;
 
 /// How long a silent session is looked at.
 const LOOK: Duration = Duration::from_secs(12);
@@ -29,7 +29,7 @@ enum Keeper {
     Pinned { node: Api, credential: String },
 }
 
-struct Life {
+struct SessionWithNodes {
     id: u64,
     keeper: Keeper,
     paths: Vec<String>,
@@ -37,64 +37,64 @@ struct Life {
 }
 
 /// One session from beginning to end.
-pub(super) async fn live(hand: &mut Hand, by_library: bool) {
-    let opened = if by_library { open_library(hand).await } else { open_pinned(hand).await };
+pub(super) async fn live(kit: &mut ClientKit, by_library: bool) {
+    let opened = if by_library { open_library(kit).await } else { open_pinned(kit).await };
     let Some(mut life) = opened else {
-        hand.think(50..100).await;
+        kit.think(50..100).await;
         return;
     };
-    for number in 0..hand.rng.random_range(2..5_usize) {
-        life.create(hand, number).await;
+    for number in 0..kit.rng.random_range(2..5_usize) {
+        life.create(kit, number).await;
     }
-    life.join(hand).await;
-    let turns = hand.rng.random_range(1..6);
+    life.join(kit).await;
+    let turns = kit.rng.random_range(1..6);
     for _ in 0..turns {
-        if !life.keep(hand).await {
+        if !life.keep(kit).await {
             break;
         }
-        if hand.chance(20) {
-            life.delete(hand).await;
+        if kit.chance(20) {
+            life.delete(kit).await;
         }
-        let directory = DIRECTORIES[hand.rng.random_range(0..DIRECTORIES.len())];
-        list(hand, directory).await;
+        let directory = DIRECTORIES[kit.rng.random_range(0..DIRECTORIES.len())];
+        list(kit, directory).await;
     }
-    match hand.rng.random_range(0..100) {
-        0..40 => life.close(hand).await,
-        40..80 => life.fall_silent(hand).await,
-        _ => life.vanish(hand),
+    match kit.rng.random_range(0..100) {
+        0..40 => life.close(kit).await,
+        40..80 => life.fall_silent(kit).await,
+        _ => life.vanish(kit),
     }
 }
 
-async fn open_library(hand: &mut Hand) -> Option<Life> {
-    let session = hand.session().await?;
-    seat::follow(&session, &hand.context.teller);
-    Some(Life { id: session.id(), keeper: Keeper::Library(session), paths: Vec::new(), membership: None })
+async fn open_library(kit: &mut ClientKit) -> Option<SessionWithNodes> {
+    let session = kit.session().await?;
+    lock_client::follow(&session, &kit.context.recorder);
+    Some(SessionWithNodes { id: session.id(), keeper: Keeper::Library(session), paths: Vec::new(), membership: None })
 }
 
-async fn open_pinned(hand: &mut Hand) -> Option<Life> {
-    let node = hand.any();
+async fn open_pinned(kit: &mut ClientKit) -> Option<SessionWithNodes> {
+    let node = kit.any();
     let sent_us = boot_us();
-    let ttl_ms = u32::try_from(hand.context.ttl.as_millis()).unwrap_or(u32::MAX);
-    let opened = node.open_session(ttl_ms, &format!("client {}", hand.context.client)).await.ok()?.value;
-    tell_sure(&hand.context.teller, opened.session_id, sent_us, opened.timeout_ms);
+    let ttl_ms = u32::try_from(kit.context.ttl.as_millis()).unwrap_or(u32::MAX);
+    let opened = node.open_session(ttl_ms, &format!("client {}", kit.context.client)).await.ok()?.value;
+    tell_sure(&kit.context.recorder, opened.session_id, sent_us, opened.timeout_ms);
     let keeper = Keeper::Pinned { node, credential: opened.credential };
-    Some(Life { id: opened.session_id, keeper, paths: Vec::new(), membership: None })
+    Some(SessionWithNodes { id: opened.session_id, keeper, paths: Vec::new(), membership: None })
 }
 
-fn tell_sure(teller: &Teller, session: u64, sent_us: u64, timeout_ms: u32) {
+fn tell_sure(recorder: &Recorder, session: u64, sent_us: u64, timeout_ms: u32) {
     // Rounded down: a part of a millisecond is nobody's promise.
     let until_ms = sent_us / 1_000 + u64::from(timeout_ms);
-    teller.told(tells::SURE, &Sure { session, until_ms }, None);
+    recorder.note(ops::SURE, &AliveUntil { session, until_ms }, None);
 }
 
-impl Life {
+impl SessionWithNodes {
     fn owned(&self, path: &str) -> Owned {
         Owned { session: self.id, path: path.to_owned() }
     }
 
-    async fn create(&mut self, hand: &mut Hand, number: usize) {
+    async fn create(&mut self, kit: &mut ClientKit, number: usize) {
         let path = format!("{}/s{}-{number}", DIRECTORIES[number % 2], self.id);
-        let begun = hand.context.teller.begin(CREATE, &self.owned(&path));
+        let begun = kit.context.recorder.begin(CREATE, &self.owned(&path));
         self.paths.push(path.clone());
         let create = Create { kind: Kind::Ephemeral, data: Data::from_bytes(b"here"), ..Create::default() };
         match &self.keeper {
@@ -110,18 +110,18 @@ impl Life {
         }
     }
 
-    fn change<B>(&self, credential: &str, method: Method, path: &str, body: Option<B>) -> Change<B> {
+    fn change<B>(&self, credential: &str, method: Method, path: &str, body: Option<B>) -> RepeatableChange<B> {
         let (credential, request_id) = (Some(credential.to_owned()), Some(Uuid::new_v4()));
-        Change { method, target: format!("/v1/nodes{path}"), credential, request_id, within: ATTEMPT, body }
+        RepeatableChange { method, target: format!("/v1/nodes{path}"), credential, request_id, within: ATTEMPT, body }
     }
 
     /// The recipe's way into the group.
-    async fn join(&mut self, hand: &mut Hand) {
-        let Keeper::Library(session) = &self.keeper else { return self.create_member(hand).await };
+    async fn join(&mut self, kit: &mut ClientKit) {
+        let Keeper::Library(session) = &self.keeper else { return self.create_member(kit).await };
         let Ok(group) = session.group(GROUP) else { return };
         let name = format!("s{}-m", self.id);
         let path = format!("{GROUP}/{name}");
-        let begun = hand.context.teller.begin(CREATE, &self.owned(&path));
+        let begun = kit.context.recorder.begin(CREATE, &self.owned(&path));
         match group.join(&name, b"here").await {
             Ok(membership) => {
                 self.paths.push(path);
@@ -131,18 +131,18 @@ impl Life {
             Err(error) => {
                 // It removes what it may have made, in the background.
                 match sure_recipe(&error) {
-                    hand::Sure::Unknown => begun.info(&error.to_string()),
+                    client_kit::Certainty::Unknown => begun.info(&error.to_string()),
                     _ => begun.fail(&error.to_string()),
                 }
-                self.tell_that_it_may_go(hand, &path);
+                self.tell_that_it_may_go(kit, &path);
             }
         }
     }
 
-    async fn create_member(&mut self, hand: &mut Hand) {
+    async fn create_member(&mut self, kit: &mut ClientKit) {
         let path = format!("{GROUP}/s{}-m", self.id);
         let Keeper::Pinned { node, credential } = &self.keeper else { return };
-        let begun = hand.context.teller.begin(CREATE, &self.owned(&path));
+        let begun = kit.context.recorder.begin(CREATE, &self.owned(&path));
         let create = Create { kind: Kind::Ephemeral, ..Create::default() };
         let change = self.change(credential, Method::POST, &path, Some(create));
         let made = node.change::<_, Changed>(&change).await;
@@ -151,14 +151,14 @@ impl Life {
     }
 
     /// What a recipe does in the background is a deletion that somebody asked for.
-    fn tell_that_it_may_go(&self, hand: &Hand, path: &str) {
-        hand.context.teller.begin(DELETE, &self.owned(path)).info("left to the background");
+    fn tell_that_it_may_go(&self, kit: &ClientKit, path: &str) {
+        kit.context.recorder.begin(DELETE, &self.owned(path)).info("left to the background");
     }
 
     /// Deletes one of its nodes before its time.
-    async fn delete(&mut self, hand: &mut Hand) {
+    async fn delete(&mut self, kit: &mut ClientKit) {
         let Some(path) = self.paths.first().filter(|path| !path.starts_with(GROUP)).cloned() else { return };
-        let begun = hand.context.teller.begin(DELETE, &self.owned(&path));
+        let begun = kit.context.recorder.begin(DELETE, &self.owned(&path));
         match &self.keeper {
             Keeper::Library(session) => {
                 let gone = session.client().delete(&path, None).await;
@@ -173,21 +173,21 @@ impl Life {
     }
 
     /// Some time goes by in which it is kept alive; false if it is over, or cannot be kept alive any more.
-    async fn keep(&self, hand: &mut Hand) -> bool {
-        let pause_ms = u64::try_from(hand.context.ttl.as_millis() / 4).unwrap_or(500).max(2);
-        let goes_on = hand.think(pause_ms / 2..pause_ms).await;
+    async fn keep(&self, kit: &mut ClientKit) -> bool {
+        let pause_ms = u64::try_from(kit.context.ttl.as_millis() / 4).unwrap_or(500).max(2);
+        let goes_on = kit.think(pause_ms / 2..pause_ms).await;
         match &self.keeper {
             Keeper::Library(session) => goes_on && !session.left().is_zero(),
             Keeper::Pinned { node, credential } => {
                 let sent_us = boot_us();
                 match node.keepalive(credential, ATTEMPT).await {
                     Ok(kept) => {
-                        tell_sure(&hand.context.teller, self.id, sent_us, kept.value.timeout_ms);
+                        tell_sure(&kit.context.recorder, self.id, sent_us, kept.value.timeout_ms);
                         goes_on
                     }
                     Err(Failure::Refused(problem)) => {
                         let node = node.clone();
-                        self.look_after(hand, &node, &problem.code.to_string(), boot_us()).await;
+                        self.look_after(kit, &node, &problem.code.to_string(), boot_us()).await;
                         false
                     }
                     Err(_) => goes_on,
@@ -196,8 +196,8 @@ impl Life {
         }
     }
 
-    async fn close(mut self, hand: &mut Hand) {
-        let begun = hand.context.teller.begin(CLOSE, &OfSession { session: self.id });
+    async fn close(mut self, kit: &mut ClientKit) {
+        let begun = kit.context.recorder.begin(CLOSE, &SessionRef { session: self.id });
         match &self.keeper {
             Keeper::Library(session) => {
                 let closed = session.close().await;
@@ -208,7 +208,7 @@ impl Life {
                 let came = closed.as_ref().map(|_| boot_us()).ok();
                 end(begun, closed.map(|closed| ((), closed.zxid)), sure_once);
                 if let Some(said_us) = came {
-                    self.look_after(hand, &node, "closed", said_us).await;
+                    self.look_after(kit, &node, "closed", said_us).await;
                 }
             }
         }
@@ -217,42 +217,42 @@ impl Life {
     }
 
     /// Nobody keeps it alive any more; looks at it until a node says that it is gone.
-    async fn fall_silent(mut self, hand: &mut Hand) {
-        self.let_membership_go(hand);
-        hand.context.teller.told(tells::ABANDONED, &OfSession { session: self.id }, None);
+    async fn fall_silent(mut self, kit: &mut ClientKit) {
+        self.let_membership_go(kit);
+        kit.context.recorder.note(ops::ABANDONED, &SessionRef { session: self.id }, None);
         let credential = match &self.keeper {
             Keeper::Library(session) => session.credential().to_string(),
             Keeper::Pinned { credential, .. } => credential.clone(),
         };
-        let node = hand.any();
+        let node = kit.any();
         // The library's keeper stops with the last handle.
         self.keeper = Keeper::Pinned { node: node.clone(), credential };
         let begun = tokio::time::Instant::now();
-        while begun.elapsed() < LOOK && hand.think(10..30).await {
+        while begun.elapsed() < LOOK && kit.think(10..30).await {
             let looked = tokio::time::timeout(ATTEMPT, node.session(self.id)).await;
             if let Ok(Err(Failure::Refused(problem))) = looked
                 && problem.code == Code::NotFound
             {
-                return self.look_after(hand, &node, "not_found", boot_us()).await;
+                return self.look_after(kit, &node, "not_found", boot_us()).await;
             }
         }
     }
 
     /// As if its process had been killed.
-    fn vanish(mut self, hand: &Hand) {
-        self.let_membership_go(hand);
-        hand.context.teller.told(tells::ABANDONED, &OfSession { session: self.id }, None);
+    fn vanish(mut self, kit: &ClientKit) {
+        self.let_membership_go(kit);
+        kit.context.recorder.note(ops::ABANDONED, &SessionRef { session: self.id }, None);
     }
 
-    fn let_membership_go(&mut self, hand: &Hand) {
+    fn let_membership_go(&mut self, kit: &ClientKit) {
         if self.membership.take().is_some() {
             let path = format!("{GROUP}/s{}-m", self.id);
-            self.tell_that_it_may_go(hand, &path);
+            self.tell_that_it_may_go(kit, &path);
         }
     }
 
     /// A node said that the session is over: asks that very node, as its replica stands, for what it had owned.
-    async fn look_after(&self, hand: &Hand, node: &Api, how: &str, said_us: u64) {
+    async fn look_after(&self, kit: &ClientKit, node: &Api, how: &str, said_us: u64) {
         let (mut standing, mut asked) = (Vec::new(), 0);
         for path in &self.paths {
             match tokio::time::timeout(ATTEMPT, node.get_stale(path)).await {
@@ -270,7 +270,7 @@ impl Life {
             Keeper::Pinned { credential, .. } => node.keepalive(credential, ATTEMPT).await.is_ok(),
             Keeper::Library(_) => false,
         };
-        let gone = Gone {
+        let gone = SessionGone {
             session: self.id,
             at: node.base().to_owned(),
             how: how.to_owned(),
@@ -279,6 +279,6 @@ impl Life {
             standing,
             revived,
         };
-        hand.context.teller.told(GONE, &gone, None);
+        kit.context.recorder.note(GONE, &gone, None);
     }
 }

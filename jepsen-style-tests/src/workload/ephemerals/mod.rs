@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use lockkeeper_client::Reading;
 use serde::{Deserialize, Serialize};
 
-use super::hand::{Hand, end, sure};
+use super::client_kit::{ClientKit, end, sure};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::Check;
 
@@ -30,7 +30,7 @@ const GONE: &str = "gone";
 
 /// The workload.
 #[derive(Debug)]
-pub(super) struct Ephemerals;
+pub(super) struct EphemeralsWorkload;
 
 /// A path of a session: argument of `create` and `delete`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ struct Owned {
 
 /// Told as `gone`: a node said that the session is over, and was asked right after what it had owned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Gone {
+struct SessionGone {
     session: u64,
     /// Which node.
     at: String,
@@ -64,7 +64,7 @@ struct Listed {
 }
 
 #[async_trait]
-impl Workload for Ephemerals {
+impl Workload for EphemeralsWorkload {
     fn name(&self) -> &'static str {
         "ephemerals"
     }
@@ -78,22 +78,22 @@ impl Workload for Ephemerals {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut hand = Hand::new(context)?;
-        if !hand.prepare(&["/ephemerals", DIRECTORIES[0], DIRECTORIES[1], DIRECTORIES[2]]).await {
+        let mut kit = ClientKit::new(context)?;
+        if !kit.prepare(&["/ephemerals", DIRECTORIES[0], DIRECTORIES[1], DIRECTORIES[2]]).await {
             return Ok(());
         }
-        let mut turn = hand.context.client;
-        while !hand.context.stop.is_cancelled() {
-            life::live(&mut hand, turn.is_multiple_of(2)).await;
+        let mut turn = kit.context.client;
+        while !kit.context.stop.is_cancelled() {
+            life::live(&mut kit, turn.is_multiple_of(2)).await;
             turn = turn.wrapping_add(1);
         }
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let mut hand = Hand::new(context)?;
+        let mut kit = ClientKit::new(context)?;
         for directory in DIRECTORIES {
-            list(&mut hand, directory).await;
+            list(&mut kit, directory).await;
         }
         Ok(())
     }
@@ -104,10 +104,10 @@ impl Workload for Ephemerals {
 }
 
 /// Reads who is there, linearizable.
-async fn list(hand: &mut Hand, directory: &str) {
-    let begun = hand.context.teller.begin(LIST, &directory);
+async fn list(kit: &mut ClientKit, directory: &str) {
+    let begun = kit.context.recorder.begin(LIST, &directory);
     let reading = Reading { children: true, ..Reading::default() };
-    let came = hand.client.node(directory, &reading).await;
+    let came = kit.client.node(directory, &reading).await;
     let names = came.map(|node| (Listed { names: node.children.unwrap_or_default() }, Some(node.zxid)));
     end(begun, names, sure);
 }

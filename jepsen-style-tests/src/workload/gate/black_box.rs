@@ -3,49 +3,49 @@
 
 use std::collections::BTreeMap;
 
-use super::{BEGIN, BODY, FAIL, FINISH, Key, ONCE, Run, Stands};
-use crate::check::wgl::{self, End, GateAnswer, GateAsk, Operation, OperationOf};
+use super::{BEGIN, BODY, FAIL, FINISH, GateReply, GateRun, Key, ONCE};
+use crate::check::wgl::{self, GateAnswer, GateAsk, LatestEffect, Operation, OperationOf};
 use crate::check::{Check, locks};
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
 const NAME: &str = "linearizable gates, as a black box";
 const PROMISES: &str = "P7 P9";
 
 pub(super) fn linearizable(run: &Recorded, ops: &[Op]) -> Check {
-    match Seen::of(run, ops) {
-        Ok(seen) => wgl::judge(NAME, PROMISES, &wgl::Gate, seen.operations, wgl::Budget::default()),
+    match GateObservations::of(run, ops) {
+        Ok(seen) => wgl::judge(NAME, PROMISES, &wgl::GateModel, seen.operations, wgl::Budget::default()),
         Err(why) => Check::unknown(NAME, PROMISES, why),
     }
 }
 
 /// A body that ran, as its client told it.
-struct Body {
+struct BodyRun {
     client: u32,
     at_us: u64,
-    run: Run,
+    run: GateRun,
 }
 
 /// What was seen from outside.
-struct Seen {
+struct GateObservations {
     /// When each session was seen to end.
     ends_us: BTreeMap<u64, u64>,
     /// When a session was last known to live.
     alive_us: BTreeMap<u64, u64>,
     /// By key and session, what may still be pending when the session ends: a run under this token, or one that nobody was told of.
     left: BTreeMap<(String, u64), Option<u64>>,
-    operations: Vec<(String, OperationOf<wgl::Gate>)>,
+    operations: Vec<(String, OperationOf<wgl::GateModel>)>,
 }
 
-impl Seen {
+impl GateObservations {
     fn of(run: &Recorded, ops: &[Op]) -> Result<Self, String> {
         let unread = |error: serde_json::Error| format!("the history cannot be read: {error}");
-        let told = run.history.told().filter(|event| event.what == BODY);
+        let told = run.history.notes().filter(|event| event.what == BODY);
         let body = |event: &crate::history::Event| {
             let run = serde_json::from_value(event.value.clone())?;
-            Ok(Body { client: event.client, at_us: event.at_us, run })
+            Ok(BodyRun { client: event.client, at_us: event.at_us, run })
         };
-        let bodies: Vec<Body> = told.map(body).collect::<Result<_, _>>().map_err(unread)?;
+        let bodies: Vec<BodyRun> = told.map(body).collect::<Result<_, _>>().map_err(unread)?;
         let mut seen = Self {
             ends_us: locks::ends_us(run)?,
             alive_us: BTreeMap::new(),
@@ -64,7 +64,7 @@ impl Seen {
         Ok(seen)
     }
 
-    fn add(&mut self, key: &str, session: u64, operation: Option<OperationOf<wgl::Gate>>) {
+    fn add(&mut self, key: &str, session: u64, operation: Option<OperationOf<wgl::GateModel>>) {
         let Some(operation) = operation else { return };
         let operation = match self.ends_us.get(&session) {
             Some(at_us) => operation.closed_at(*at_us),
@@ -74,32 +74,32 @@ impl Seen {
     }
 
     fn lived(&mut self, session: u64, op: &Op) {
-        if op.ended == Ended::Ok {
+        if op.ended == Completion::Ok {
             let last = self.alive_us.entry(session).or_default();
             *last = (*last).max(op.invoked_us);
         }
     }
 
     fn begun(&mut self, op: &Op) -> Result<(), serde_json::Error> {
-        let (Key { key, session }, answer) = (op.asked()?, op.answer::<Stands>()?);
+        let (Key { key, session }, answer) = (op.asked()?, op.answer::<GateReply>()?);
         self.lived(session, op);
         match answer {
-            Some(Stands::Proceed { token }) => drop(self.left.insert((key.clone(), session), Some(token))),
-            None if op.ended == Ended::Info => drop(self.left.entry((key.clone(), session)).or_default()),
+            Some(GateReply::Proceed { token }) => drop(self.left.insert((key.clone(), session), Some(token))),
+            None if op.ended == Completion::Info => drop(self.left.entry((key.clone(), session)).or_default()),
             _ => {}
         }
         let answer = answer.map(|stands| match stands {
-            Stands::Proceed { token } => GateAnswer::Proceed { token },
-            Stands::InProgress { token } => GateAnswer::InProgress { token },
-            Stands::Done { token, .. } => GateAnswer::Finished { token },
+            GateReply::Proceed { token } => GateAnswer::Proceed { token },
+            GateReply::InProgress { token } => GateAnswer::InProgress { token },
+            GateReply::Done { token, .. } => GateAnswer::Finished { token },
         });
         self.add(&key, session, Operation::of(op, GateAsk::Begin { owner: session }, answer));
         Ok(())
     }
 
     /// The recipe that does it all: it was let in when its body ran, and was given the result, its own or another's, in the end.
-    fn all_in_one(&mut self, op: &Op, bodies: &[Body]) -> Result<(), serde_json::Error> {
-        let (Key { key, session }, answer) = (op.asked()?, op.answer::<Stands>()?);
+    fn all_in_one(&mut self, op: &Op, bodies: &[BodyRun]) -> Result<(), serde_json::Error> {
+        let (Key { key, session }, answer) = (op.asked()?, op.answer::<GateReply>()?);
         let until_us = op.completed_us.unwrap_or(u64::MAX);
         let own = bodies.iter().find(|body| {
             body.client == op.client
@@ -115,25 +115,25 @@ impl Seen {
             Some(body) => {
                 let token = body.run.token;
                 self.left.insert((key.clone(), session), Some(token));
-                self.add(&key, session, begin(Some(GateAnswer::Proceed { token }), End::Done(body.at_us)));
+                self.add(&key, session, begin(Some(GateAnswer::Proceed { token }), LatestEffect::Done(body.at_us)));
             }
             // It may have been let in without hearing of it.
-            None if op.ended == Ended::Info => {
+            None if op.ended == Completion::Info => {
                 self.left.entry((key.clone(), session)).or_default();
-                self.add(&key, session, begin(None, End::Open));
+                self.add(&key, session, begin(None, LatestEffect::Open));
             }
             None => {}
         }
-        if let Some(Stands::Done { token, .. }) = answer {
-            self.add(&key, session, begin(Some(GateAnswer::Finished { token }), End::Done(until_us)));
+        if let Some(GateReply::Done { token, .. }) = answer {
+            self.add(&key, session, begin(Some(GateAnswer::Finished { token }), LatestEffect::Done(until_us)));
         }
         Ok(())
     }
 
     fn settled(&mut self, op: &Op) -> Result<(), serde_json::Error> {
-        let Run { key, token, session } = op.asked()?;
+        let GateRun { key, token, session } = op.asked()?;
         self.lived(session, op);
-        let done = (op.ended == Ended::Ok).then_some(GateAnswer::Settled);
+        let done = (op.ended == Completion::Ok).then_some(GateAnswer::Settled);
         if done.is_some() && self.left.get(&(key.clone(), session)) == Some(&Some(token)) {
             self.left.remove(&(key.clone(), session));
         }
@@ -146,8 +146,11 @@ impl Seen {
     fn let_go(&mut self) {
         for (op, (key, owner)) in (1..).zip(std::mem::take(&mut self.left).into_keys()) {
             let invoked_us = self.alive_us.get(&owner).copied().unwrap_or_default();
-            let end = self.ends_us.get(&owner).map_or(End::Open, |at_us| End::Done((*at_us).max(invoked_us)));
-            let output = matches!(end, End::Done(_)).then_some(GateAnswer::Settled);
+            let end = self
+                .ends_us
+                .get(&owner)
+                .map_or(LatestEffect::Open, |at_us| LatestEffect::Done((*at_us).max(invoked_us)));
+            let output = matches!(end, LatestEffect::Done(_)).then_some(GateAnswer::Settled);
             let input = GateAsk::SessionEnds { owner };
             self.operations.push((key, Operation { client: u32::MAX, op, input, output, invoked_us, end }));
         }
@@ -161,54 +164,54 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
-    use crate::workload::tells;
+    use crate::history::ops;
+    use crate::history::{Event, EventKind, History};
 
     #[derive(Default)]
-    struct Story {
+    struct GateHistoryBuilder {
         run: Recorded,
         events: Vec<Event>,
         op: u64,
     }
 
-    impl Story {
-        fn event(&mut self, at_us: u64, client: u32, op: u64, kind: Kind, what: &str, value: Value) {
+    impl GateHistoryBuilder {
+        fn event(&mut self, at_us: u64, client: u32, op: u64, kind: EventKind, what: &str, value: Value) {
             self.events.push(Event { at_us, client, op, kind, what: what.into(), value, zxid: None });
         }
 
-        fn op(&mut self, at_us: u64, client: u32, what: &str, asked: Value, kind: Kind, answer: Value) {
+        fn op(&mut self, at_us: u64, client: u32, what: &str, asked: Value, kind: EventKind, answer: Value) {
             self.op += 1;
-            self.event(at_us, client, self.op, Kind::Invoke, what, asked);
+            self.event(at_us, client, self.op, EventKind::Invoke, what, asked);
             self.event(at_us + 5, client, self.op, kind, what, answer);
         }
 
         /// Clients and sessions have the same numbers here.
         fn begin(&mut self, at_us: u64, session: u32, answer: Value) {
-            let kind = if answer.is_object() { Kind::Ok } else { Kind::Info };
+            let kind = if answer.is_object() { EventKind::Ok } else { EventKind::Info };
             self.op(at_us, session, BEGIN, json!({ "key": "k", "session": session }), kind, answer);
         }
 
-        fn once(&mut self, at_us: u64, session: u32, body: Option<u64>, kind: Kind, answer: Value) {
+        fn once(&mut self, at_us: u64, session: u32, body: Option<u64>, kind: EventKind, answer: Value) {
             if let Some(token) = body {
                 let run = json!({ "key": "k", "token": token, "session": session });
-                self.event(at_us + 2, session, 0, Kind::Told, BODY, run.clone());
+                self.event(at_us + 2, session, 0, EventKind::Note, BODY, run.clone());
                 // As it is told: nobody says when it is done.
                 self.op += 1;
-                self.event(at_us + 3, session, self.op, Kind::Invoke, FINISH, run);
-                self.event(at_us + 3, session, self.op, Kind::Info, FINISH, json!("in the recipe"));
+                self.event(at_us + 3, session, self.op, EventKind::Invoke, FINISH, run);
+                self.event(at_us + 3, session, self.op, EventKind::Info, FINISH, json!("in the recipe"));
             }
             self.op(at_us, session, ONCE, json!({ "key": "k", "session": session }), kind, answer);
         }
 
         fn finish(&mut self, at_us: u64, session: u32, token: u64) {
             let run = json!({ "key": "k", "token": token, "session": session });
-            self.op(at_us, session, FINISH, run, Kind::Ok, Value::Null);
+            self.op(at_us, session, FINISH, run, EventKind::Ok, Value::Null);
         }
 
         fn session_ends(&mut self, session: u64, seen_us: u64) {
-            let path = format!("{}/s{session}", tells::SESSIONS);
+            let path = format!("{}/s{session}", ops::SESSIONS);
             for (zxid, created) in [(session, true), (session + 100, false)] {
-                self.run.log.insert(lives::Event { zxid, created, path: path.clone() });
+                self.run.log.insert(lives::NodeEvent { zxid, created, path: path.clone() });
             }
             self.run.seen_us.insert(session + 100, seen_us);
         }
@@ -229,20 +232,20 @@ mod tests {
         json!({ "is": "done", "token": token, "result": "r" })
     }
 
-    fn judged(tell: impl FnOnce(&mut Story)) -> Verdict {
-        let mut story = Story::default();
-        tell(&mut story);
-        story.verdict()
+    fn judged(tell: impl FnOnce(&mut GateHistoryBuilder)) -> Verdict {
+        let mut history = GateHistoryBuilder::default();
+        tell(&mut history);
+        history.verdict()
     }
 
     #[test]
     fn one_is_let_in_and_the_others_are_told_of_it() {
         let turn = |second: Value| {
-            judged(|story| {
-                story.begin(10, 1, proceed(5));
-                story.begin(20, 2, second);
-                story.finish(30, 1, 5);
-                story.once(40, 2, None, Kind::Ok, done(5));
+            judged(|history| {
+                history.begin(10, 1, proceed(5));
+                history.begin(20, 2, second);
+                history.finish(30, 1, 5);
+                history.once(40, 2, None, EventKind::Ok, done(5));
             })
         };
         assert_eq!(turn(json!({ "is": "in_progress", "token": 5 })), Verdict::Valid);
@@ -254,16 +257,16 @@ mod tests {
     #[test]
     fn the_recipe_is_a_beginning_and_an_end() {
         let twice = |second: Option<u64>, result: u64| {
-            judged(|story| {
-                story.once(10, 1, Some(5), Kind::Ok, done(5));
-                story.once(20, 2, second, Kind::Ok, done(result));
+            judged(|history| {
+                history.once(10, 1, Some(5), EventKind::Ok, done(5));
+                history.once(20, 2, second, EventKind::Ok, done(result));
             })
         };
         assert_eq!(twice(None, 5), Verdict::Valid);
         assert_eq!((twice(None, 6), twice(Some(6), 6)), (Verdict::Invalid, Verdict::Invalid));
-        let broken_off = judged(|story| {
-            story.once(10, 1, None, Kind::Info, json!("broken off"));
-            story.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
+        let broken_off = judged(|history| {
+            history.once(10, 1, None, EventKind::Info, json!("broken off"));
+            history.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
         });
         assert_eq!(broken_off, Verdict::Valid, "let in, and never told");
     }
@@ -271,19 +274,19 @@ mod tests {
     #[test]
     fn who_dies_lets_go_at_its_session_s_end_and_not_before() {
         let judged = |end_us: u64, lost: bool| {
-            judged(|story| {
-                story.session_ends(1, end_us);
-                story.begin(10, 1, if lost { Value::Null } else { proceed(5) });
-                story.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
-                story.begin(30, 2, proceed(6));
+            judged(|history| {
+                history.session_ends(1, end_us);
+                history.begin(10, 1, if lost { Value::Null } else { proceed(5) });
+                history.begin(20, 2, json!({ "is": "in_progress", "token": 5 }));
+                history.begin(30, 2, proceed(6));
             })
         };
         assert_eq!((judged(33, false), judged(33, true)), (Verdict::Valid, Verdict::Valid));
-        let alive = super::tests::judged(|story| {
-            story.session_ends(1, 60);
-            story.begin(10, 1, proceed(5));
-            story.begin(30, 2, proceed(6));
-            story.op(40, 1, BEGIN, json!({ "key": "other", "session": 1 }), Kind::Ok, proceed(7));
+        let alive = super::tests::judged(|history| {
+            history.session_ends(1, 60);
+            history.begin(10, 1, proceed(5));
+            history.begin(30, 2, proceed(6));
+            history.op(40, 1, BEGIN, json!({ "key": "other", "session": 1 }), EventKind::Ok, proceed(7));
         });
         assert_eq!(alive, Verdict::Invalid, "it lived, and had not finished");
     }

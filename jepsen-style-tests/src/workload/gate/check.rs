@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, Key, ONCE, Run, Stands, black_box, result_of};
+use super::{BEGIN, BODY, FAIL, FINISH, FREED, Freed, GateReply, GateRun, Key, ONCE, black_box, result_of};
 use crate::check::Check;
-use crate::history::{Ended, Op};
+use crate::history::ops::{self, SessionRef};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
-use crate::workload::tells::{self, OfSession};
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
-    match Story::of(run, &run.history.ops()) {
-        Ok(story) => vec![
-            story.body_runs_once(),
-            story.result_is_stable(),
-            story.dead_ones_are_freed(),
+    match GateHistory::of(run, &run.history.ops()) {
+        Ok(history) => vec![
+            history.body_runs_once(),
+            history.result_is_stable(),
+            history.dead_ones_are_freed(),
             black_box::linearizable(run, &run.history.ops()),
         ],
         Err(error) => vec![Check::unknown("gates", "P9", format!("the history cannot be read: {error}"))],
@@ -32,7 +32,7 @@ struct Body {
 
 /// A result that somebody was given.
 #[derive(Clone, Debug)]
-struct Given {
+struct GivenResult {
     at_us: u64,
     token: u64,
     result: String,
@@ -40,74 +40,74 @@ struct Given {
 
 /// All that was told of gates, by key.
 #[derive(Default)]
-struct Story {
+struct GateHistory {
     bodies: BTreeMap<String, BTreeMap<u64, Body>>,
-    given: BTreeMap<String, Vec<Given>>,
+    given: BTreeMap<String, Vec<GivenResult>>,
     /// Asked for with a token, and when: the ends of runs that open the gate again.
     failed_us: BTreeMap<(String, u64), u64>,
     finishing: BTreeSet<(String, u64)>,
     /// When a run was acknowledged as finished.
     finished_us: BTreeMap<String, u64>,
     /// Asked for at that time and told that somebody is at it, or to proceed.
-    unfinished: Vec<(String, u64, Stands)>,
+    unfinished: Vec<(String, u64, GateReply)>,
     sure_us: BTreeMap<u64, u64>,
     closing_us: BTreeMap<u64, u64>,
     /// With when it was told.
     freed: Vec<(u64, Freed)>,
 }
 
-impl Story {
+impl GateHistory {
     fn of(run: &Recorded, ops: &[Op]) -> Result<Self, serde_json::Error> {
-        let mut story = Self::default();
+        let mut history = Self::default();
         for op in ops {
             match op.what.as_str() {
-                BEGIN | ONCE => story.answered(op)?,
+                BEGIN | ONCE => history.answered(op)?,
                 FINISH | FAIL => {
-                    let Run { key, token, .. } = op.asked()?;
+                    let GateRun { key, token, .. } = op.asked()?;
                     if op.what == FAIL {
-                        story.failed_us.insert((key, token), op.invoked_us);
+                        history.failed_us.insert((key, token), op.invoked_us);
                         continue;
                     }
-                    if let (Ended::Ok, Some(at_us)) = (op.ended, op.completed_us) {
-                        story.finished_us.entry(key.clone()).or_insert(at_us);
+                    if let (Completion::Ok, Some(at_us)) = (op.ended, op.completed_us) {
+                        history.finished_us.entry(key.clone()).or_insert(at_us);
                     }
-                    story.finishing.insert((key, token));
+                    history.finishing.insert((key, token));
                 }
                 _ => {}
             }
         }
-        for event in run.history.told() {
+        for event in run.history.notes() {
             let value = event.value.clone();
             match event.what.as_str() {
                 BODY => {
-                    let Run { key, token, session } = serde_json::from_value(value)?;
-                    story.body(key, token, session, event.at_us).ran += 1;
+                    let GateRun { key, token, session } = serde_json::from_value(value)?;
+                    history.body(key, token, session, event.at_us).ran += 1;
                 }
-                tells::SURE => {
-                    let sure: tells::Sure = serde_json::from_value(value)?;
-                    let until_us = story.sure_us.entry(sure.session).or_default();
+                ops::SURE => {
+                    let sure: ops::AliveUntil = serde_json::from_value(value)?;
+                    let until_us = history.sure_us.entry(sure.session).or_default();
                     *until_us = (*until_us).max(sure.until_ms * 1_000);
                 }
-                tells::CLOSING => {
-                    let OfSession { session } = serde_json::from_value(value)?;
-                    story.closing_us.insert(session, event.at_us);
+                ops::CLOSING => {
+                    let SessionRef { session } = serde_json::from_value(value)?;
+                    history.closing_us.insert(session, event.at_us);
                 }
-                FREED => story.freed.push((event.at_us, serde_json::from_value(value)?)),
+                FREED => history.freed.push((event.at_us, serde_json::from_value(value)?)),
                 _ => {}
             }
         }
-        Ok(story)
+        Ok(history)
     }
 
     fn answered(&mut self, op: &Op) -> Result<(), serde_json::Error> {
         let (Key { key, session }, answer, at_us) = (op.asked()?, op.answer()?, op.completed_us.unwrap_or(u64::MAX));
         match answer {
-            Some(Stands::Done { token, result }) => {
+            Some(GateReply::Done { token, result }) => {
                 self.finished_us.entry(key.clone()).and_modify(|first| *first = at_us.min(*first)).or_insert(at_us);
-                self.given.entry(key).or_default().push(Given { at_us, token, result });
+                self.given.entry(key).or_default().push(GivenResult { at_us, token, result });
             }
             Some(other) => {
-                if let Stands::Proceed { token } = other {
+                if let GateReply::Proceed { token } = other {
                     self.body(key.clone(), token, session, at_us);
                 }
                 self.unfinished.push((key, op.invoked_us, other));
@@ -219,28 +219,28 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
+    use crate::history::{Event, EventKind, History};
 
     #[derive(Default)]
-    struct Bench {
+    struct GateFixture {
         events: Vec<Event>,
         op: u64,
     }
 
-    impl Bench {
+    impl GateFixture {
         /// Key `k` is begun under token 5 by session 1, which is sure to live until 1 s, and finished; another is given the result.
         /// Key `d` is left shut by session 2, which closes; it is freed.
         fn good() -> Self {
             let mut bench = Self::default();
-            bench.tell(1_000, tells::SURE, json!({ "session": 1, "until_ms": 1_000 }));
-            bench.tell(1_000, tells::SURE, json!({ "session": 2, "until_ms": 1_000 }));
+            bench.tell(1_000, ops::SURE, json!({ "session": 1, "until_ms": 1_000 }));
+            bench.tell(1_000, ops::SURE, json!({ "session": 2, "until_ms": 1_000 }));
             bench.begin(10_000, "k", json!({ "is": "proceed", "token": 5 }));
             bench.body(20_000, "k", 5, 1);
             bench.begin(30_000, "k", json!({ "is": "in_progress", "token": 5 }));
             bench.op(40_000, FINISH, json!({ "key": "k", "token": 5, "session": 1 }), json!(null));
             bench.begin(50_000, "k", json!({ "is": "done", "token": 5, "result": "result of 5" }));
             bench.body(60_000, "d", 7, 2);
-            bench.tell(70_000, tells::CLOSING, json!({ "session": 2 }));
+            bench.tell(70_000, ops::CLOSING, json!({ "session": 2 }));
             bench.body(80_000, "d", 9, 1);
             bench.tell(90_000, FREED, json!({ "key": "d", "free": true }));
             bench
@@ -248,12 +248,12 @@ mod tests {
 
         fn tell(&mut self, at_us: u64, what: &str, value: Value) {
             let what = what.into();
-            self.events.push(Event { at_us, client: 1, op: 0, kind: Kind::Told, what, value, zxid: None });
+            self.events.push(Event { at_us, client: 1, op: 0, kind: EventKind::Note, what, value, zxid: None });
         }
 
         fn op(&mut self, at_us: u64, what: &str, asked: Value, answer: Value) {
             self.op += 1;
-            for (kind, at_us, value) in [(Kind::Invoke, at_us, asked), (Kind::Ok, at_us + 10, answer)] {
+            for (kind, at_us, value) in [(EventKind::Invoke, at_us, asked), (EventKind::Ok, at_us + 10, answer)] {
                 self.events.push(Event { at_us, client: 1, op: self.op, kind, what: what.into(), value, zxid: None });
             }
         }
@@ -292,9 +292,9 @@ mod tests {
 
     #[test]
     fn good_gates_pass_and_silence_does_not() {
-        assert_eq!(Bench::good().verdicts(), [Verdict::Valid; 4]);
-        assert_eq!(Bench::default().verdicts(), [Verdict::Unknown; 4]);
-        let expired = Bench::after(|bench| {
+        assert_eq!(GateFixture::good().verdicts(), [Verdict::Valid; 4]);
+        assert_eq!(GateFixture::default().verdicts(), [Verdict::Unknown; 4]);
+        let expired = GateFixture::after(|bench| {
             bench.body(100_000, "x", 20, 2);
             bench.body(1_000_000, "x", 21, 1);
         });
@@ -303,23 +303,23 @@ mod tests {
 
     #[test]
     fn second_runs_are_caught() {
-        let beside = |bench: &mut Bench| {
+        let beside = |bench: &mut GateFixture| {
             bench.body(100_000, "x", 20, 1);
             bench.body(999_000, "x", 21, 3);
         };
-        assert_eq!(Bench::after(beside), TWICE, "beside the first");
-        assert_eq!(Bench::after(|bench| bench.body(21_000, "k", 5, 3)), TWICE, "under one token");
-        let late = |bench: &mut Bench| bench.begin(60_000, "k", json!({ "is": "in_progress", "token": 6 }));
-        assert_eq!(Bench::after(late), and_seen(TWICE), "after the result was there");
+        assert_eq!(GateFixture::after(beside), TWICE, "beside the first");
+        assert_eq!(GateFixture::after(|bench| bench.body(21_000, "k", 5, 3)), TWICE, "under one token");
+        let late = |bench: &mut GateFixture| bench.begin(60_000, "k", json!({ "is": "in_progress", "token": 6 }));
+        assert_eq!(GateFixture::after(late), and_seen(TWICE), "after the result was there");
     }
 
     #[test]
     fn other_results_and_gates_left_shut_are_caught() {
         for (token, result, found) in [(5, "another", UNSTABLE), (6, "result of 6", and_seen(UNSTABLE))] {
             let answer = json!({ "is": "done", "token": token, "result": result });
-            assert_eq!(Bench::after(|bench| bench.begin(60_000, "k", answer)), found);
+            assert_eq!(GateFixture::after(|bench| bench.begin(60_000, "k", answer)), found);
         }
-        let shut = Bench::after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
+        let shut = GateFixture::after(|bench| bench.tell(95_000, FREED, json!({ "key": "d", "free": false })));
         assert_eq!(shut[2], Verdict::Invalid);
     }
 }

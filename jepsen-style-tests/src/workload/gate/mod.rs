@@ -17,9 +17,9 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::hand::{Sure, sure};
-use super::seat::{Seat, end_failed};
-use super::{Begun, ClientContext, Recorded, Workload};
+use super::client_kit::{Certainty, sure};
+use super::lock_client::{LockClient, end_failed};
+use super::{ClientContext, OpenOp, Recorded, Workload};
 use crate::check::Check;
 use crate::record::boot_us;
 
@@ -53,7 +53,7 @@ struct Key {
 
 /// Argument of `finish` and `fail`, and told as `body`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Run {
+struct GateRun {
     key: String,
     token: u64,
     session: u64,
@@ -62,7 +62,7 @@ struct Run {
 /// Answer of `begin` and `once`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-enum Stands {
+enum GateReply {
     Proceed { token: u64 },
     InProgress { token: u64 },
     Done { token: u64, result: String },
@@ -76,10 +76,10 @@ struct Freed {
 }
 
 #[derive(Debug)]
-pub(super) struct Gates;
+pub(super) struct GateWorkload;
 
 #[async_trait]
-impl Workload for Gates {
+impl Workload for GateWorkload {
     fn name(&self) -> &'static str {
         "gate"
     }
@@ -93,42 +93,42 @@ impl Workload for Gates {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context)?;
-        let client = seat.hand.context.client;
+        let mut lock_client = LockClient::new(context)?;
+        let client = lock_client.kit.context.client;
         let mut doomed = client.is_multiple_of(DOOMED_OF);
-        while let Some(session) = seat.session().await {
+        while let Some(session) = lock_client.session().await {
             let key = if doomed { format!("jepsen-of-{client}") } else { format!("jepsen-{}", boot_us() / WINDOW_US) };
             let gate = session.gate(&key).pending(PENDING).label("jepsen");
             let key = Key { key, session: session.id() };
             drop(session);
             if doomed {
-                doomed = !turn(&mut seat, gate, key, true).await;
-            } else if seat.hand.chance(50) {
-                once(&mut seat, gate, key).await;
+                doomed = !turn(&mut lock_client, gate, key, true).await;
+            } else if lock_client.kit.chance(50) {
+                once(&mut lock_client, gate, key).await;
             } else {
-                turn(&mut seat, gate, key, false).await;
+                turn(&mut lock_client, gate, key, false).await;
             }
-            if seat.hand.chance(2) {
-                seat.close().await;
+            if lock_client.kit.chance(2) {
+                lock_client.close().await;
             }
-            seat.hand.think(20..120).await;
+            lock_client.kit.think(20..120).await;
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
         let left = std::fs::read_to_string(left_behind(&context)).unwrap_or_default();
-        let mut seat = Seat::new(context)?;
-        let Some(session) = seat.session().await else { return Ok(()) };
+        let mut lock_client = LockClient::new(context)?;
+        let Some(session) = lock_client.session().await else { return Ok(()) };
         let until_us = boot_us() + u64::try_from(FREE_WITHIN.as_micros()).unwrap_or(u64::MAX);
         let lines: BTreeSet<&str> = left.lines().rev().take(MOST_LOOKED_AT).collect();
         for key in lines {
-            let free = free_again(&seat, &session, key, until_us).await;
-            seat.teller().told(FREED, &Freed { key: key.to_owned(), free }, None);
+            let free = free_again(&lock_client, &session, key, until_us).await;
+            lock_client.recorder().note(FREED, &Freed { key: key.to_owned(), free }, None);
         }
         drop(session);
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
@@ -146,12 +146,12 @@ fn left_behind(context: &ClientContext) -> PathBuf {
     context.shared.join("gates-left-shut")
 }
 
-fn stands(how: &How) -> Stands {
+fn stands(how: &How) -> GateReply {
     match how {
-        How::Proceed(ticket) => Stands::Proceed { token: ticket.token() },
-        How::InProgress(other) => Stands::InProgress { token: other.token },
+        How::Proceed(ticket) => GateReply::Proceed { token: ticket.token() },
+        How::InProgress(other) => GateReply::InProgress { token: other.token },
         How::Done(done) => {
-            Stands::Done { token: done.token, result: String::from_utf8_lossy(&done.result).into_owned() }
+            GateReply::Done { token: done.token, result: String::from_utf8_lossy(&done.result).into_owned() }
         }
     }
 }
@@ -162,42 +162,42 @@ fn zxid(how: &How) -> Option<u64> {
 }
 
 /// Begins, and where it is told to proceed does the work: to its end, to a failure, or to its death in the middle. Whether it died.
-async fn turn(seat: &mut Seat, gate: Gate, key: Key, doomed: bool) -> bool {
-    let begun = seat.teller().begin(BEGIN, &key);
+async fn turn(lock_client: &mut LockClient, gate: Gate, key: Key, doomed: bool) -> bool {
+    let begun = lock_client.recorder().begin(BEGIN, &key);
     let how = match gate.begin(&key.key).await {
         Ok(how) => how,
         Err(error) => {
-            failed(seat, begun, &error).await;
+            failed(lock_client, begun, &error).await;
             // Where it was let in without hearing of it, only the end of its session lets it in again.
             if doomed {
                 drop(gate);
-                seat.close().await;
+                lock_client.close().await;
             }
             return false;
         }
     };
     begun.ok(&stands(&how), zxid(&how));
     let How::Proceed(ticket) = how else { return false };
-    let run = Run { key: key.key, token: ticket.token(), session: key.session };
-    seat.teller().told(BODY, &run, None);
-    seat.hand.think(1..60).await;
-    match seat.hand.rng.random_range(0..100) {
-        0..70 if !doomed => finish(seat, &run, ticket).await,
+    let run = GateRun { key: key.key, token: ticket.token(), session: key.session };
+    lock_client.recorder().note(BODY, &run, None);
+    lock_client.kit.think(1..60).await;
+    match lock_client.kit.rng.random_range(0..100) {
+        0..70 if !doomed => finish(lock_client, &run, ticket).await,
         70..85 if !doomed => {
-            let begun = seat.teller().begin(FAIL, &run);
+            let begun = lock_client.recorder().begin(FAIL, &run);
             match ticket.fail().await {
                 Ok(()) => begun.ok(&Value::Null, None),
-                Err(error) => failed(seat, begun, &error).await,
+                Err(error) => failed(lock_client, begun, &error).await,
             }
         }
         _ => {
-            leave_shut(seat, &run.key);
+            leave_shut(lock_client, &run.key);
             drop((ticket, gate));
             // Either of the ways in which a session ends.
-            if seat.hand.chance(50) {
-                seat.abandon();
+            if lock_client.kit.chance(50) {
+                lock_client.abandon();
             } else {
-                seat.close().await;
+                lock_client.close().await;
             }
             return true;
         }
@@ -205,76 +205,76 @@ async fn turn(seat: &mut Seat, gate: Gate, key: Key, doomed: bool) -> bool {
     false
 }
 
-fn leave_shut(seat: &Seat, key: &str) {
-    let file = std::fs::File::options().append(true).create(true).open(left_behind(&seat.hand.context));
+fn leave_shut(lock_client: &LockClient, key: &str) {
+    let file = std::fs::File::options().append(true).create(true).open(left_behind(&lock_client.kit.context));
     // One that is not written down is not looked at in the end; there are others.
     let _ = file.and_then(|mut file| file.write_all(format!("{key}\n").as_bytes()));
 }
 
-async fn finish(seat: &Seat, run: &Run, ticket: GateTicket) {
-    let begun = seat.teller().begin(FINISH, run);
+async fn finish(lock_client: &LockClient, run: &GateRun, ticket: GateTicket) {
+    let begun = lock_client.recorder().begin(FINISH, run);
     match ticket.finish(result_of(run.token), KEEP).await {
         Ok(()) => begun.ok(&Value::Null, None),
-        Err(error) => failed(seat, begun, &error).await,
+        Err(error) => failed(lock_client, begun, &error).await,
     }
 }
 
-async fn failed(seat: &Seat, begun: Begun, error: &Error) {
+async fn failed(lock_client: &LockClient, begun: OpenOp, error: &Error) {
     end_failed(begun, error);
-    seat.rest().await;
+    lock_client.rest().await;
 }
 
 /// The recipe that does it all, waiting for others included. Broken off where another takes long.
-async fn once(seat: &mut Seat, gate: Gate, key: Key) {
-    let fails = seat.hand.chance(15);
-    let body_ms = seat.hand.rng.random_range(1..60);
-    let teller = seat.teller().clone();
+async fn once(lock_client: &mut LockClient, gate: Gate, key: Key) {
+    let fails = lock_client.kit.chance(15);
+    let body_ms = lock_client.kit.rng.random_range(1..60);
+    let recorder = lock_client.recorder().clone();
     let work = async |token: u64| {
-        let run = Run { key: key.key.clone(), token, session: key.session };
-        teller.told(BODY, &run, None);
+        let run = GateRun { key: key.key.clone(), token, session: key.session };
+        recorder.note(BODY, &run, None);
         tokio::time::sleep(Duration::from_millis(body_ms)).await;
         if fails {
             // What follows in the recipe frees the gate; nobody says when.
-            teller.begin(FAIL, &run).info("in the recipe");
+            recorder.begin(FAIL, &run).info("in the recipe");
             return Err("it was to fail");
         }
-        teller.begin(FINISH, &run).info("in the recipe");
+        recorder.begin(FINISH, &run).info("in the recipe");
         Ok(result_of(token).into_bytes())
     };
-    let begun = seat.teller().begin(ONCE, &key);
-    let patience = seat.hand.context.ttl * 2;
+    let begun = lock_client.recorder().begin(ONCE, &key);
+    let patience = lock_client.kit.context.ttl * 2;
     match tokio::time::timeout(patience, gate.run_once(&key.key, KEEP, work)).await {
         Ok(Ok(done)) => {
             let result = String::from_utf8_lossy(&done.result).into_owned();
-            begun.ok(&Stands::Done { token: done.token, result }, None);
+            begun.ok(&GateReply::Done { token: done.token, result }, None);
         }
         Ok(Err(OnceError::Work(why))) => begun.fail(why),
         Ok(Err(OnceError::Gate(error))) => match sure(&error) {
             // The body may have run, and its end be what failed.
-            Sure::Refused(_) | Sure::NotDone | Sure::Unknown => begun.info(&error.to_string()),
+            Certainty::Refused(_) | Certainty::NotDone | Certainty::Unknown => begun.info(&error.to_string()),
         },
         // Its body may have been broken off: then the gate stays shut until the session ends.
         Err(_) => {
             begun.info("broken off");
-            seat.abandon();
+            lock_client.abandon();
         }
     }
 }
 
 /// Whether a gate is begun, or found done, in time.
-async fn free_again(seat: &Seat, session: &Session, key: &str, until_us: u64) -> bool {
+async fn free_again(lock_client: &LockClient, session: &Session, key: &str, until_us: u64) -> bool {
     let gate = session.gate(key).pending(PENDING);
     let asked = Key { key: key.to_owned(), session: session.id() };
     loop {
-        let begun = seat.teller().begin(BEGIN, &asked);
+        let begun = lock_client.recorder().begin(BEGIN, &asked);
         match gate.begin(key).await {
             Ok(how) => {
                 begun.ok(&stands(&how), zxid(&how));
                 match how {
                     How::Proceed(ticket) => {
-                        let run = Run { key: key.to_owned(), token: ticket.token(), session: session.id() };
-                        seat.teller().told(BODY, &run, None);
-                        finish(seat, &run, ticket).await;
+                        let run = GateRun { key: key.to_owned(), token: ticket.token(), session: session.id() };
+                        lock_client.recorder().note(BODY, &run, None);
+                        finish(lock_client, &run, ticket).await;
                         return true;
                     }
                     How::Done(_) => return true,

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{ACK, BACK, Given, Item, PUT, TAKE, Taker};
-use crate::check::wgl::{self, End, ItemAsk, ItemDone, Operation, OperationOf};
+use super::{ACK, BACK, PUT, QueueItem, TAKE, Taken, Taker};
+use crate::check::wgl::{self, ItemAsk, ItemDone, LatestEffect, Operation, OperationOf};
 use crate::check::{Check, locks};
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
 const NAME: &str = "linearizable items, as a black box";
@@ -17,31 +17,33 @@ pub(super) fn linearizable(run: &Recorded, ops: &[Op]) -> Check {
     let seen = locks::ends_us(run)
         .and_then(|ends_us| operations(ops, &ends_us).map_err(|error| format!("the history cannot be read: {error}")));
     match seen {
-        Ok(operations) => wgl::judge(NAME, PROMISES, &wgl::Item, operations, wgl::Budget::default()),
+        Ok(operations) => wgl::judge(NAME, PROMISES, &wgl::ItemModel, operations, wgl::Budget::default()),
         Err(why) => Check::unknown(NAME, PROMISES, why),
     }
 }
 
 /// By what was put, which is in one item.
-type OfItems = Vec<(String, OperationOf<wgl::Item>)>;
+type OfItems = Vec<(String, OperationOf<wgl::ItemModel>)>;
 
 fn operations(ops: &[Op], ends_us: &BTreeMap<u64, u64>) -> Result<OfItems, serde_json::Error> {
     let mut all = OfItems::new();
     // Whose each giving out is, and when its session was last known to live.
     let mut hands: BTreeMap<(String, u32), (u64, u64)> = BTreeMap::new();
     for op in ops.iter().filter(|op| op.what == TAKE) {
-        let (Taker { session }, Some(Given { payload, attempt, .. })) = (op.asked()?, op.answer()?) else { continue };
+        let (Taker { session }, Some(Taken { payload, attempt, .. })) = (op.asked()?, op.answer()?) else {
+            continue;
+        };
         hands.insert((payload.clone(), attempt), (session, op.invoked_us));
         let taken = Operation::of(op, ItemAsk::Take { owner: session, attempt }, Some(ItemDone));
         all.extend(taken.map(|taken| (payload, taken)));
     }
     let mut left = hands.clone();
     for op in ops {
-        let done = (op.ended == Ended::Ok).then_some(ItemDone);
+        let done = (op.ended == Completion::Ok).then_some(ItemDone);
         let (payload, operation) = match op.what.as_str() {
-            PUT => (op.asked::<Item>()?.payload, Operation::of(op, ItemAsk::Put, done)),
+            PUT => (op.asked::<QueueItem>()?.payload, Operation::of(op, ItemAsk::Put, done)),
             ACK | BACK => {
-                let Given { payload, attempt, .. } = op.asked()?;
+                let Taken { payload, attempt, .. } = op.asked()?;
                 let of = (payload, attempt);
                 if done.is_some() {
                     left.remove(&of);
@@ -56,8 +58,8 @@ fn operations(ops: &[Op], ends_us: &BTreeMap<u64, u64>) -> Result<OfItems, serde
         all.extend(operation.map(|operation| (payload, operation)));
     }
     for (op, ((payload, _), (owner, invoked_us))) in (1..).zip(left) {
-        let end = ends_us.get(&owner).map_or(End::Open, |at_us| End::Done((*at_us).max(invoked_us)));
-        let output = matches!(end, End::Done(_)).then_some(ItemDone);
+        let end = ends_us.get(&owner).map_or(LatestEffect::Open, |at_us| LatestEffect::Done((*at_us).max(invoked_us)));
+        let output = matches!(end, LatestEffect::Done(_)).then_some(ItemDone);
         let input = ItemAsk::SessionEnds { owner };
         all.push((payload, Operation { client: u32::MAX, op, input, output, invoked_us, end }));
     }
@@ -71,7 +73,7 @@ mod tests {
     use super::*;
     use crate::check::Verdict;
 
-    fn op(at_us: u64, what: &str, input: Value, ended: Ended, output: Value) -> Op {
+    fn op(at_us: u64, what: &str, input: Value, ended: Completion, output: Value) -> Op {
         let (completed_us, what) = (Some(at_us + 5), what.to_owned());
         Op { client: 1, op: at_us, what, invoked_us: at_us, completed_us, ended, input, output, zxid: None }
     }
@@ -81,37 +83,37 @@ mod tests {
     }
 
     fn put() -> Op {
-        op(10, PUT, json!({ "payload": "a" }), Ended::Ok, json!({ "name": "i-0" }))
+        op(10, PUT, json!({ "payload": "a" }), Completion::Ok, json!({ "name": "i-0" }))
     }
 
     fn take(at_us: u64, session: u64, attempt: u32) -> Op {
-        op(at_us, TAKE, json!({ "session": session }), Ended::Ok, given(attempt))
+        op(at_us, TAKE, json!({ "session": session }), Completion::Ok, given(attempt))
     }
 
-    fn letting(at_us: u64, what: &str, attempt: u32, ended: Ended) -> Op {
+    fn letting(at_us: u64, what: &str, attempt: u32, ended: Completion) -> Op {
         op(at_us, what, given(attempt), ended, Value::Null)
     }
 
     /// Session 1 was seen to end then.
     fn judged(ops: &[Op], end_us: u64) -> Verdict {
         let operations = operations(ops, &BTreeMap::from([(1, end_us)])).unwrap();
-        let check = wgl::judge(NAME, PROMISES, &wgl::Item, operations, wgl::Budget::default());
+        let check = wgl::judge(NAME, PROMISES, &wgl::ItemModel, operations, wgl::Budget::default());
         assert_eq!(check.verdict == Verdict::Invalid, check.at_us.is_some(), "{check:?}");
         check.verdict
     }
 
     #[test]
     fn an_item_goes_from_hand_to_hand() {
-        let turn = [put(), take(20, 1, 1), letting(30, BACK, 1, Ended::Ok), take(40, 2, 2)];
-        let done = [turn.as_slice(), &[letting(50, ACK, 2, Ended::Ok)]].concat();
+        let turn = [put(), take(20, 1, 1), letting(30, BACK, 1, Completion::Ok), take(40, 2, 2)];
+        let done = [turn.as_slice(), &[letting(50, ACK, 2, Completion::Ok)]].concat();
         assert_eq!(judged(&done, 90), Verdict::Valid);
         assert_eq!(judged(&[done.as_slice(), &[take(60, 1, 3)]].concat(), 90), Verdict::Invalid, "done, and given out");
         assert_eq!(judged(&done[1..], 90), Verdict::Invalid, "what nobody put");
         assert_eq!(judged(&[put(), take(20, 1, 1), take(40, 2, 2)], 90), Verdict::Valid, "its session may have ended");
         assert_eq!(judged(&[put(), take(20, 1, 1), take(40, 2, 1)], 90), Verdict::Invalid, "one number for two");
-        let open = [put(), take(20, 1, 1), letting(30, ACK, 1, Ended::Info), take(40, 2, 2)];
+        let open = [put(), take(20, 1, 1), letting(30, ACK, 1, Completion::Info), take(40, 2, 2)];
         assert_eq!(judged(&open, 90), Verdict::Valid, "not acknowledged, as it turns out");
-        let kept = [put(), take(20, 1, 1), letting(60, ACK, 1, Ended::Ok), take(40, 2, 2)];
+        let kept = [put(), take(20, 1, 1), letting(60, ACK, 1, Completion::Ok), take(40, 2, 2)];
         assert_eq!(judged(&kept, 90), Verdict::Invalid, "in two pairs of hands");
         assert_eq!(judged(&[], 90), Verdict::Unknown);
     }

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_checkers::lives::{self, Life};
 
-use super::{ACK, BACK, Given, Item, LEFT, Named, PATH, PUT, TAKE, Taker, black_box};
+use super::{ACK, BACK, LEFT, Named, PATH, PUT, QueueItem, TAKE, Taken, Taker, black_box};
 use crate::check::Check;
-use crate::history::{Ended, Op};
+use crate::history::ops::{self, AliveUntil, SessionRef};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
-use crate::workload::tells::{self, OfSession, Sure};
 
 /// A put that was acknowledged.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Put {
 #[derive(Debug)]
 struct Taking {
     client: u32,
-    given: Given,
+    given: Taken,
     asked_us: u64,
     done_us: u64,
     /// From when on it may be another's: it was about to be acknowledged or given back, or its session may have been over.
@@ -31,74 +31,80 @@ struct Taking {
 }
 
 #[derive(Debug, Default)]
-struct Story {
+struct QueueHistory {
     puts: Vec<Put>,
     /// Payloads of all puts, whatever came of them.
     asked: BTreeSet<String>,
     /// By the time at which they were told.
     takings: Vec<Taking>,
     /// Acknowledgements by name: how each ended, and when.
-    acks: BTreeMap<String, Vec<(Ended, Option<u64>)>>,
+    acks: BTreeMap<String, Vec<(Completion, Option<u64>)>>,
     /// How many items were left in the end; none if nobody knows. And when that was told.
     left: Option<(Option<u64>, u64)>,
 }
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
     let ops = run.history.ops();
-    let story = match Story::of(run, &ops) {
-        Ok(story) => story,
+    let history = match QueueHistory::of(run, &ops) {
+        Ok(history) => history,
         Err(error) => return vec![Check::unknown("queue", "P4", format!("the history cannot be read: {error}"))],
     };
     vec![
-        story.none_lost(),
-        story.none_twice(),
-        story.one_at_a_time(),
-        story.put_in_order(),
-        story.taken_in_order(run),
+        history.none_lost(),
+        history.none_twice(),
+        history.one_at_a_time(),
+        history.put_in_order(),
+        history.taken_in_order(run),
         black_box::linearizable(run, &ops),
     ]
 }
 
-impl Story {
+impl QueueHistory {
     fn of(run: &Recorded, ops: &[Op]) -> Result<Self, serde_json::Error> {
-        let mut story = Self::default();
+        let mut history = Self::default();
         let (sure_us, closing_us) = sessions(run)?;
         // When each client was first about to let go of an item in its hands.
         let mut letting: BTreeMap<(u32, String, u32), u64> = BTreeMap::new();
         for op in ops.iter().filter(|op| op.what == ACK || op.what == BACK) {
-            let Given { name, attempt, .. } = op.asked()?;
+            let Taken { name, attempt, .. } = op.asked()?;
             letting.entry((op.client, name.clone(), attempt)).or_insert(op.invoked_us);
             if op.what == ACK {
-                story.acks.entry(name).or_default().push((op.ended, op.completed_us));
+                history.acks.entry(name).or_default().push((op.ended, op.completed_us));
             }
         }
         for op in ops {
             let done_us = op.completed_us.unwrap_or(u64::MAX);
             match op.what.as_str() {
                 PUT => {
-                    let Item { payload } = op.asked()?;
-                    story.asked.insert(payload.clone());
+                    let QueueItem { payload } = op.asked()?;
+                    history.asked.insert(payload.clone());
                     if let Some(Named { name }) = op.answer()? {
-                        story.puts.push(Put { name, payload, asked_us: op.invoked_us, done_us });
+                        history.puts.push(Put { name, payload, asked_us: op.invoked_us, done_us });
                     }
                 }
                 TAKE => {
                     let Taker { session } = op.asked()?;
-                    let Some(given) = op.answer::<Given>()? else { continue };
+                    let Some(given) = op.answer::<Taken>()? else { continue };
                     let let_go = letting.get(&(op.client, given.name.clone(), given.attempt));
                     let over = [let_go, closing_us.get(&session)].into_iter().flatten().min();
                     let sure = sure_us.get(&session).copied().unwrap_or_default();
                     let until_us = over.map_or(sure, |over| sure.min(*over));
-                    story.takings.push(Taking { client: op.client, given, asked_us: op.invoked_us, done_us, until_us });
+                    history.takings.push(Taking {
+                        client: op.client,
+                        given,
+                        asked_us: op.invoked_us,
+                        done_us,
+                        until_us,
+                    });
                 }
                 _ => {}
             }
         }
-        story.takings.sort_by_key(|taking| taking.done_us);
-        for event in run.history.told().filter(|event| event.what == LEFT) {
-            story.left = Some((serde_json::from_value(event.value.clone())?, event.at_us));
+        history.takings.sort_by_key(|taking| taking.done_us);
+        for event in run.history.notes().filter(|event| event.what == LEFT) {
+            history.left = Some((serde_json::from_value(event.value.clone())?, event.at_us));
         }
-        Ok(story)
+        Ok(history)
     }
 
     /// All that was put was acknowledged by somebody, as far as is known.
@@ -114,7 +120,7 @@ impl Story {
             }
         }
         let acknowledged =
-            |put: &&Put| self.acks.get(&put.name).is_some_and(|acks| acks.iter().any(|ack| ack.0 != Ended::Fail));
+            |put: &&Put| self.acks.get(&put.name).is_some_and(|acks| acks.iter().any(|ack| ack.0 != Completion::Fail));
         if let Some(lost) = self.puts.iter().find(|put| !acknowledged(put)) {
             let mut lines = vec![format!("{lost:?}")];
             lines.extend(
@@ -135,7 +141,7 @@ impl Story {
         const OF: &str = "P1 P9";
         let mut done_us: BTreeMap<&str, u64> = BTreeMap::new();
         for (name, acks) in &self.acks {
-            let mut ok = acks.iter().filter(|ack| ack.0 == Ended::Ok);
+            let mut ok = acks.iter().filter(|ack| ack.0 == Completion::Ok);
             if let (Some((_, Some(at_us))), second) = (ok.next(), ok.next()) {
                 if second.is_some() {
                     return broken(NAME, OF, *at_us, format!("{name} was acknowledged twice"), &[acks]);
@@ -154,7 +160,7 @@ impl Story {
         }
         let mut attempts = BTreeSet::new();
         for taking in &self.takings {
-            let Given { name, attempt, .. } = &taking.given;
+            let Taken { name, attempt, .. } = &taking.given;
             if !attempts.insert((name, attempt)) {
                 let what = format!("{name} was given out for the {attempt}th time to two");
                 return broken(NAME, OF, taking.done_us, what, &[taking]);
@@ -225,7 +231,7 @@ impl Story {
         let none = Vec::new();
         let mut compared = 0;
         for taking in &self.takings {
-            let Given { name, attempt, .. } = &taking.given;
+            let Taken { name, attempt, .. } = &taking.given;
             let mine = claims.get(name.as_str()).unwrap_or(&none);
             let Some(claimed) = (*attempt as usize).checked_sub(1).and_then(|at| mine.get(at)) else {
                 let what =
@@ -264,13 +270,13 @@ type Moments = BTreeMap<u64, u64>;
 /// Until when sessions are sure to live, and when they were about to be closed.
 fn sessions(run: &Recorded) -> Result<(Moments, Moments), serde_json::Error> {
     let (mut sure_us, mut closing_us) = (Moments::new(), Moments::new());
-    for event in run.history.told() {
-        if event.what == tells::SURE {
-            let Sure { session, until_ms } = serde_json::from_value(event.value.clone())?;
+    for event in run.history.notes() {
+        if event.what == ops::SURE {
+            let AliveUntil { session, until_ms } = serde_json::from_value(event.value.clone())?;
             let until_us = sure_us.entry(session).or_default();
             *until_us = (*until_us).max(until_ms * 1_000);
-        } else if event.what == tells::CLOSING {
-            let OfSession { session } = serde_json::from_value(event.value.clone())?;
+        } else if event.what == ops::CLOSING {
+            let SessionRef { session } = serde_json::from_value(event.value.clone())?;
             closing_us.insert(session, event.at_us);
         }
     }
@@ -293,15 +299,15 @@ fn broken(name: &str, promises: &str, at_us: u64, what: String, of: &[impl std::
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event as Logged;
+    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
+    use crate::history::{Event, EventKind, History};
 
     #[derive(Default)]
-    struct Bench {
+    struct QueueFixture {
         run: Recorded,
         events: Vec<Event>,
         op: u64,
@@ -309,12 +315,12 @@ mod tests {
         payloads: BTreeMap<String, String>,
     }
 
-    impl Bench {
+    impl QueueFixture {
         /// Items 0 and 1 are put; 0 is taken, given back, taken by another and acknowledged; 1 is taken and acknowledged.
         fn good() -> Self {
             let mut bench = Self::default();
             for session in [1, 2] {
-                bench.told(tells::SURE, json!({ "session": session, "until_ms": 1_000 }));
+                bench.told(ops::SURE, json!({ "session": session, "until_ms": 1_000 }));
             }
             bench.put(10_000, "a", "i-0");
             bench.put(20_000, "b", "i-1");
@@ -330,12 +336,12 @@ mod tests {
 
         fn told(&mut self, what: &str, value: Value) {
             let what = what.into();
-            self.events.push(Event { at_us: 1_000, client: 1, op: 0, kind: Kind::Told, what, value, zxid: None });
+            self.events.push(Event { at_us: 1_000, client: 1, op: 0, kind: EventKind::Note, what, value, zxid: None });
         }
 
         fn op(&mut self, at_us: u64, client: u32, what: &str, asked: Value, answer: Value) {
             self.op += 1;
-            for (kind, at_us, value) in [(Kind::Invoke, at_us, asked), (Kind::Ok, at_us + 1_000, answer)] {
+            for (kind, at_us, value) in [(EventKind::Invoke, at_us, asked), (EventKind::Ok, at_us + 1_000, answer)] {
                 self.events.push(Event { at_us, client, op: self.op, kind, what: what.into(), value, zxid: None });
             }
         }
@@ -349,7 +355,7 @@ mod tests {
             let given = json!({ "name": name, "payload": payload, "attempt": attempt });
             self.op(at_us, client, TAKE, json!({ "session": client }), given);
             for (zxid, created) in [(claim.0, true), (claim.1, false)] {
-                self.run.log.insert(Logged { zxid, created, path: format!("{PATH}/claims/{name}") });
+                self.run.log.insert(NodeEvent { zxid, created, path: format!("{PATH}/claims/{name}") });
                 self.run.seen_us.insert(zxid, zxid * 1_000);
             }
         }
@@ -381,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_good_queue_passes_and_silence_does_not() {
-        let mut bench = Bench::good();
+        let mut bench = QueueFixture::good();
         bench.run.history = History::new(std::mem::take(&mut bench.events));
         let checks = all(&bench.run);
         assert!(checks.iter().all(|check| check.verdict == Verdict::Valid), "{checks:#?}");
@@ -390,18 +396,18 @@ mod tests {
 
     #[test]
     fn lost_items_are_caught() {
-        assert_eq!(Bench::found(|bench| bench.put(80_000, "c", "i-2")), [LOST], "gone without a word");
-        assert_eq!(Bench::found(|bench| bench.told(LEFT, json!(3))), [LOST], "left over");
+        assert_eq!(QueueFixture::found(|bench| bench.put(80_000, "c", "i-2")), [LOST], "gone without a word");
+        assert_eq!(QueueFixture::found(|bench| bench.told(LEFT, json!(3))), [LOST], "left over");
     }
 
     #[test]
     fn items_done_twice_are_caught() {
-        assert_eq!(Bench::found(|bench| bench.ack(90_000, 1, "i-0", 1)), [TWICE, SEEN_OUTSIDE]);
-        let found = Bench::found(|bench| bench.take(90_000, 1, "i-0", "a", 3, (90, 95)));
+        assert_eq!(QueueFixture::found(|bench| bench.ack(90_000, 1, "i-0", 1)), [TWICE, SEEN_OUTSIDE]);
+        let found = QueueFixture::found(|bench| bench.take(90_000, 1, "i-0", "a", 3, (90, 95)));
         assert_eq!(found, [TWICE, SEEN_OUTSIDE], "after it was done");
-        let found = Bench::found(|bench| bench.take(45_000, 3, "i-0", "a", 1, (30, 35)));
+        let found = QueueFixture::found(|bench| bench.take(45_000, 3, "i-0", "a", 1, (30, 35)));
         assert_eq!(found, [TWICE, SEEN_OUTSIDE], "one number for two");
-        let again = Bench::found(|bench| {
+        let again = QueueFixture::found(|bench| {
             bench.put(21_000, "a", "i-2");
             bench.ack(95_000, 1, "i-2", 1);
         });
@@ -410,7 +416,7 @@ mod tests {
 
     #[test]
     fn an_item_in_two_hands_is_caught() {
-        let found = Bench::found(|bench| {
+        let found = QueueFixture::found(|bench| {
             bench.put(22_000, "c", "i-2");
             bench.take(100_000, 1, "i-2", "c", 1, (100, 105));
             bench.take(110_000, 2, "i-2", "c", 2, (110, 115));
@@ -421,13 +427,13 @@ mod tests {
 
     #[test]
     fn wrong_orders_are_caught() {
-        let put = Bench::found(|bench| {
+        let put = QueueFixture::found(|bench| {
             bench.put(80_000, "c", "i-00");
             bench.take(85_000, 1, "i-00", "c", 1, (85, 95));
             bench.ack(94_000, 1, "i-00", 1);
         });
         assert_eq!(put, [PUT_ORDER]);
-        let taken = Bench::found(|bench| {
+        let taken = QueueFixture::found(|bench| {
             bench.put(22_000, "c", "i-2");
             bench.put(24_000, "d", "i-3");
             bench.take(81_000, 1, "i-3", "d", 1, (81, 85));

@@ -13,9 +13,9 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::hand::{Sure, sure_recipe};
-use super::seat::Seat;
-use super::{Begun, ClientContext, Recorded, Workload};
+use super::client_kit::{Certainty, sure_recipe};
+use super::lock_client::LockClient;
+use super::{ClientContext, OpenOp, Recorded, Workload};
 use crate::check::Check;
 use crate::record::boot_us;
 
@@ -35,7 +35,7 @@ const LEFT: &str = "left";
 
 /// Argument of `put`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Item {
+struct QueueItem {
     payload: String,
 }
 
@@ -53,17 +53,17 @@ struct Taker {
 
 /// Answer of `take`, and argument of `ack` and `back`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Given {
+struct Taken {
     name: String,
     payload: String,
     attempt: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Queues;
+pub(super) struct QueueWorkload;
 
 #[async_trait]
-impl Workload for Queues {
+impl Workload for QueueWorkload {
     fn name(&self) -> &'static str {
         "queue"
     }
@@ -78,44 +78,44 @@ impl Workload for Queues {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let puts = context.client.is_multiple_of(2);
-        let mut seat = Seat::new(context)?;
+        let mut lock_client = LockClient::new(context)?;
         let mut number = 0;
-        while let Some(session) = seat.session().await {
+        while let Some(session) = lock_client.session().await {
             let Ok(queue) = session.queue(PATH) else { return Err(format!("{PATH} cannot be used")) };
             if puts {
                 number += 1;
-                put(&seat, &queue, format!("{}.{number}", seat.hand.context.client)).await;
-                seat.hand.think(20..80).await;
+                put(&lock_client, &queue, format!("{}.{number}", lock_client.kit.context.client)).await;
+                lock_client.kit.think(20..80).await;
             } else {
-                take(&mut seat, session, queue).await;
-                seat.hand.think(0..20).await;
+                take(&mut lock_client, session, queue).await;
+                lock_client.kit.think(0..20).await;
             }
         }
-        seat.close().await;
+        lock_client.close().await;
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let mut seat = Seat::new(context)?;
+        let mut lock_client = LockClient::new(context)?;
         let until_us = boot_us() + u64::try_from(DRAINED_WITHIN.as_micros()).unwrap_or(u64::MAX);
         let mut left = None;
         while left != Some(0) && boot_us() < until_us {
-            let Some(session) = seat.session().await else { return Ok(()) };
+            let Some(session) = lock_client.session().await else { return Ok(()) };
             let Ok(queue) = session.queue(PATH) else { return Err(format!("{PATH} cannot be used")) };
-            let begun = seat.teller().begin(TAKE, &Taker { session: session.id() });
+            let begun = lock_client.recorder().begin(TAKE, &Taker { session: session.id() });
             match queue.take_timeout(Duration::from_millis(500)).await {
                 Ok(Some(delivery)) => {
                     let given = given(&delivery);
                     begun.ok(&given, None);
-                    acknowledge(&seat, &given, delivery).await;
+                    acknowledge(&lock_client, &given, delivery).await;
                 }
                 Ok(None) => begun.fail("nothing there"),
                 Err(error) => end_failed(begun, &error),
             }
             left = queue.len().await.ok();
         }
-        seat.teller().told(LEFT, &left, None);
-        seat.close().await;
+        lock_client.recorder().note(LEFT, &left, None);
+        lock_client.close().await;
         Ok(())
     }
 
@@ -124,36 +124,36 @@ impl Workload for Queues {
     }
 }
 
-fn given(delivery: &Delivery) -> Given {
-    Given {
+fn given(delivery: &Delivery) -> Taken {
+    Taken {
         name: delivery.name().to_owned(),
         payload: String::from_utf8_lossy(delivery.data()).into_owned(),
         attempt: delivery.attempt(),
     }
 }
 
-fn end_failed(begun: Begun, error: &RecipeError) {
+fn end_failed(begun: OpenOp, error: &RecipeError) {
     match sure_recipe(error) {
-        Sure::Unknown => begun.info(&error.to_string()),
-        Sure::Refused(_) | Sure::NotDone => begun.fail(&error.to_string()),
+        Certainty::Unknown => begun.info(&error.to_string()),
+        Certainty::Refused(_) | Certainty::NotDone => begun.fail(&error.to_string()),
     }
 }
 
-async fn put(seat: &Seat, queue: &Queue, payload: String) {
-    let begun = seat.teller().begin(PUT, &Item { payload: payload.clone() });
+async fn put(lock_client: &LockClient, queue: &Queue, payload: String) {
+    let begun = lock_client.recorder().begin(PUT, &QueueItem { payload: payload.clone() });
     match queue.put(payload.as_bytes()).await {
         Ok(name) => begun.ok(&Named { name }, None),
         Err(error) => {
             end_failed(begun, &error);
-            seat.rest().await;
+            lock_client.rest().await;
         }
     }
 }
 
-async fn take(seat: &mut Seat, session: Session, queue: Queue) {
-    let wait = Duration::from_millis(seat.hand.rng.random_range(50..1_000));
-    let only_tries = seat.hand.chance(20);
-    let begun = seat.teller().begin(TAKE, &Taker { session: session.id() });
+async fn take(lock_client: &mut LockClient, session: Session, queue: Queue) {
+    let wait = Duration::from_millis(lock_client.kit.rng.random_range(50..1_000));
+    let only_tries = lock_client.kit.chance(20);
+    let begun = lock_client.recorder().begin(TAKE, &Taker { session: session.id() });
     let taken = if only_tries { queue.try_take().await } else { queue.take_timeout(wait).await };
     // Nothing but the delivery is to keep the session from here on.
     drop((session, queue));
@@ -165,38 +165,38 @@ async fn take(seat: &mut Seat, session: Session, queue: Queue) {
         }
         Err(error) => {
             end_failed(begun, &error);
-            seat.rest().await;
+            lock_client.rest().await;
             return;
         }
     };
     let given = given(&delivery);
     begun.ok(&given, None);
-    let longest_ms = if seat.hand.chance(5) { 500 } else { 30 };
-    seat.hand.think(0..longest_ms).await;
-    match seat.hand.rng.random_range(0..100) {
-        0..80 => acknowledge(seat, &given, delivery).await,
+    let longest_ms = if lock_client.kit.chance(5) { 500 } else { 30 };
+    lock_client.kit.think(0..longest_ms).await;
+    match lock_client.kit.rng.random_range(0..100) {
+        0..80 => acknowledge(lock_client, &given, delivery).await,
         80..88 => {
-            let begun = seat.teller().begin(BACK, &given);
+            let begun = lock_client.recorder().begin(BACK, &given);
             match delivery.give_back().await {
                 Ok(()) => begun.ok(&Value::Null, None),
                 Err(error) => end_failed(begun, &error),
             }
         }
         88..95 => {
-            let begun = seat.teller().begin(BACK, &given);
+            let begun = lock_client.recorder().begin(BACK, &given);
             drop(delivery);
             begun.info("dropped");
         }
         _ => {
             // With its session.
-            seat.close().await;
+            lock_client.close().await;
             drop(delivery);
         }
     }
 }
 
-async fn acknowledge(seat: &Seat, given: &Given, delivery: Delivery) {
-    let begun = seat.teller().begin(ACK, given);
+async fn acknowledge(lock_client: &LockClient, given: &Taken, delivery: Delivery) {
+    let begun = lock_client.recorder().begin(ACK, given);
     match delivery.ack().await {
         Ok(()) => begun.ok(&Value::Null, None),
         Err(error) => end_failed(begun, &error),

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use lockkeeper_client::api::Code;
 
-use super::{Answer, Asked, Call, ROOT, path};
+use super::{ROOT, RegisterCall, RegisterReply, RegisterRequest, path};
 use crate::check::Check;
-use crate::check::model::{self, Reply, What};
+use crate::check::model::{self, NodeOp, Reply};
 use crate::check::wgl::{self, Operation, OperationOf, RegisterAnswer, RegisterAsk};
-use crate::history::{Ended, Op};
+use crate::history::{Completion, Op};
 use crate::workload::Recorded;
 
 pub(super) fn all(run: &Recorded) -> Vec<Check> {
@@ -22,14 +22,14 @@ fn linearizable(ops: &[Op]) -> Check {
     const NAME: &str = "linearizable registers";
     let mut values = Values::default();
     let mut operations = Vec::new();
-    for op in ops.iter().filter(|op| op.asked::<Asked>().is_ok()) {
+    for op in ops.iter().filter(|op| op.asked::<RegisterRequest>().is_ok()) {
         match operation(op, &mut values) {
             Ok(Some(operation)) => operations.push(operation),
             Ok(None) => {}
             Err(error) => return Check::unknown(NAME, "P7", format!("an answer cannot be read: {error}")),
         }
     }
-    let model = wgl::Register { init: None, upsert: false };
+    let model = wgl::RegisterModel { init: None, upsert: false };
     wgl::judge(NAME, "P4 P7 P9 P10", &model, operations, wgl::Budget::default())
 }
 
@@ -44,33 +44,35 @@ impl Values {
     }
 }
 
-type Keyed = (String, OperationOf<wgl::Register>);
+type Keyed = (String, OperationOf<wgl::RegisterModel>);
 
 /// The operation as the model knows it; none if it certainly did not take place.
 fn operation(op: &Op, values: &mut Values) -> Result<Option<Keyed>, serde_json::Error> {
-    let asked: Asked = op.asked()?;
+    let asked: RegisterRequest = op.asked()?;
     let input = match &asked.call {
-        Call::Read => RegisterAsk::Read,
-        Call::Write { value } => RegisterAsk::Write(values.number(value)),
-        Call::CompareAndSet { version, value } => RegisterAsk::Cas { version: *version, to: values.number(value) },
-        Call::Create { value } => RegisterAsk::Create(values.number(value)),
-        Call::Delete { version } => RegisterAsk::Delete(*version),
+        RegisterCall::Read => RegisterAsk::Read,
+        RegisterCall::Write { value } => RegisterAsk::Write(values.number(value)),
+        RegisterCall::CompareAndSet { version, value } => {
+            RegisterAsk::Cas { version: *version, to: values.number(value) }
+        }
+        RegisterCall::Create { value } => RegisterAsk::Create(values.number(value)),
+        RegisterCall::Delete { version } => RegisterAsk::Delete(*version),
     };
-    let output = op.answer::<Answer>()?.map(|answer| understood(answer, &asked.call, values));
+    let output = op.answer::<RegisterReply>()?.map(|answer| understood(answer, &asked.call, values));
     Ok(Operation::of(op, input, output).map(|operation| (asked.key, operation)))
 }
 
-fn understood(answer: Answer, call: &Call, values: &mut Values) -> RegisterAnswer {
+fn understood(answer: RegisterReply, call: &RegisterCall, values: &mut Values) -> RegisterAnswer {
     match answer {
-        Answer::Value { value, version } => RegisterAnswer::Value(Some((values.number(&value), version))),
-        Answer::Done { version: None } => RegisterAnswer::Deleted,
-        Answer::Done { version } => RegisterAnswer::Written { version },
-        Answer::Refused { code: Code::NodeExists } => RegisterAnswer::Exists,
-        Answer::Refused { code: Code::BadVersion } => RegisterAnswer::OtherVersion,
-        Answer::Refused { .. } if *call == Call::Read => RegisterAnswer::Value(None),
-        Answer::Refused { .. } => RegisterAnswer::Missing,
+        RegisterReply::Value { value, version } => RegisterAnswer::Value(Some((values.number(&value), version))),
+        RegisterReply::Done { version: None } => RegisterAnswer::Deleted,
+        RegisterReply::Done { version } => RegisterAnswer::Written { version },
+        RegisterReply::Refused { code: Code::NodeExists } => RegisterAnswer::Exists,
+        RegisterReply::Refused { code: Code::BadVersion } => RegisterAnswer::OtherVersion,
+        RegisterReply::Refused { .. } if *call == RegisterCall::Read => RegisterAnswer::Value(None),
+        RegisterReply::Refused { .. } => RegisterAnswer::Missing,
         // That it is torn is for another check to tell; the first answer goes here.
-        Answer::Torn { first, .. } => understood(*first, call, values),
+        RegisterReply::Torn { first, .. } => understood(*first, call, values),
     }
 }
 
@@ -79,8 +81,8 @@ fn replayed(run: &Recorded, ops: &[Op]) -> Check {
     const NAME: &str = "registers replayed from the log";
     let mut replies = Vec::new();
     for op in ops {
-        let Ok(asked) = op.asked::<Asked>() else { continue };
-        match op.answer::<Answer>() {
+        let Ok(asked) = op.asked::<RegisterRequest>() else { continue };
+        match op.answer::<RegisterReply>() {
             Ok(answer) => {
                 replies.extend(what(asked.call, answer).and_then(|what| Reply::of(op, path(&asked.key), what)))
             }
@@ -91,23 +93,23 @@ fn replayed(run: &Recorded, ops: &[Op]) -> Check {
 }
 
 /// What the tree has to show of it; none of a read that was not answered, or of what was refused.
-fn what(call: Call, answer: Option<Answer>) -> Option<What> {
+fn what(call: RegisterCall, answer: Option<RegisterReply>) -> Option<NodeOp> {
     let version = match answer {
-        Some(Answer::Done { version }) => version,
-        Some(Answer::Value { value, version }) => return Some(What::Found { value, version: Some(version) }),
-        Some(Answer::Refused { .. }) => return None,
+        Some(RegisterReply::Done { version }) => version,
+        Some(RegisterReply::Value { value, version }) => return Some(NodeOp::Found { value, version: Some(version) }),
+        Some(RegisterReply::Refused { .. }) => return None,
         // That it is torn is for another check to tell; the first answer goes here.
-        Some(Answer::Torn { first, .. }) => return what(call, Some(*first)),
+        Some(RegisterReply::Torn { first, .. }) => return what(call, Some(*first)),
         None => None,
     };
     match call {
-        Call::Read => None,
-        Call::Write { value } => Some(What::Set { expected: None, value: Some(value), version }),
-        Call::CompareAndSet { version: expected, value } => {
-            Some(What::Set { expected: Some(expected), value: Some(value), version })
+        RegisterCall::Read => None,
+        RegisterCall::Write { value } => Some(NodeOp::Set { expected: None, value: Some(value), version }),
+        RegisterCall::CompareAndSet { version: expected, value } => {
+            Some(NodeOp::Set { expected: Some(expected), value: Some(value), version })
         }
-        Call::Create { value } => Some(What::Created(Some(value))),
-        Call::Delete { version } => Some(What::Deleted { expected: version }),
+        RegisterCall::Create { value } => Some(NodeOp::Created(Some(value))),
+        RegisterCall::Delete { version } => Some(NodeOp::Deleted { expected: version }),
     }
 }
 
@@ -115,9 +117,9 @@ fn what(call: Call, answer: Option<Answer>) -> Option<What> {
 fn answered_alike(ops: &[Op]) -> Check {
     const NAME: &str = "one answer for one request id";
     let mut changes = 0;
-    for op in ops.iter().filter(|op| op.ended == Ended::Ok && op.what != "read") {
-        match op.answer::<Answer>() {
-            Ok(Some(Answer::Torn { first, second })) => {
+    for op in ops.iter().filter(|op| op.ended == Completion::Ok && op.what != "read") {
+        match op.answer::<RegisterReply>() {
+            Ok(Some(RegisterReply::Torn { first, second })) => {
                 let line = format!("client {} op {}: {:?} gave {first:?} and {second:?}", op.client, op.op, op.input);
                 let mut check = Check::invalid(NAME, "P9", "one request id got two answers", vec![line]);
                 check.at_us = op.completed_us;
@@ -141,45 +143,45 @@ mod tests {
     use super::*;
     use crate::check::Verdict;
 
-    fn op(from: u64, to: u64, call: Call, answer: Option<Answer>) -> Op {
+    fn op(from: u64, to: u64, call: RegisterCall, answer: Option<RegisterReply>) -> Op {
         Op {
             client: 1,
             op: from,
             what: name(&call).into(),
             invoked_us: from,
             completed_us: Some(to),
-            ended: if answer.is_some() { Ended::Ok } else { Ended::Info },
-            input: to_value(Asked { key: "k".into(), call }).unwrap(),
+            ended: if answer.is_some() { Completion::Ok } else { Completion::Info },
+            input: to_value(RegisterRequest { key: "k".into(), call }).unwrap(),
             output: to_value(answer).unwrap(),
             zxid: None,
         }
     }
 
-    fn create(value: &str) -> Call {
-        Call::Create { value: value.into() }
+    fn create(value: &str) -> RegisterCall {
+        RegisterCall::Create { value: value.into() }
     }
 
-    fn is(value: &str, version: i32) -> Option<Answer> {
-        Some(Answer::Value { value: value.into(), version })
+    fn is(value: &str, version: i32) -> Option<RegisterReply> {
+        Some(RegisterReply::Value { value: value.into(), version })
     }
 
-    fn done(version: i32) -> Option<Answer> {
-        Some(Answer::Done { version: Some(version) })
+    fn done(version: i32) -> Option<RegisterReply> {
+        Some(RegisterReply::Done { version: Some(version) })
     }
 
     #[test]
     fn a_register_may_do_what_registers_do() {
-        let swap = Call::CompareAndSet { version: 0, value: "b".into() };
+        let swap = RegisterCall::CompareAndSet { version: 0, value: "b".into() };
         let good = [
-            op(1, 2, Call::Read, Some(Answer::Refused { code: Code::NoNode })),
+            op(1, 2, RegisterCall::Read, Some(RegisterReply::Refused { code: Code::NoNode })),
             op(3, 9, create("a"), done(0)),
-            op(4, 5, Call::Read, is("a", 0)),
+            op(4, 5, RegisterCall::Read, is("a", 0)),
             op(6, 8, swap.clone(), done(1)),
-            op(7, 10, swap, Some(Answer::Refused { code: Code::BadVersion })),
-            op(11, 12, Call::Write { value: "c".into() }, None),
-            op(13, 14, Call::Read, is("b", 1)),
-            op(15, 16, Call::Read, is("c", 2)),
-            op(17, 18, Call::Delete { version: Some(2) }, Some(Answer::Done { version: None })),
+            op(7, 10, swap, Some(RegisterReply::Refused { code: Code::BadVersion })),
+            op(11, 12, RegisterCall::Write { value: "c".into() }, None),
+            op(13, 14, RegisterCall::Read, is("b", 1)),
+            op(15, 16, RegisterCall::Read, is("c", 2)),
+            op(17, 18, RegisterCall::Delete { version: Some(2) }, Some(RegisterReply::Done { version: None })),
         ];
         let check = linearizable(&good);
         assert_eq!(check.verdict, Verdict::Valid, "{check:?}");
@@ -188,22 +190,27 @@ mod tests {
 
     #[test]
     fn stale_reads_lost_writes_and_doubled_writes_are_caught() {
-        let stale =
-            [op(1, 2, create("a"), done(0)), op(3, 4, Call::Read, Some(Answer::Refused { code: Code::NoNode }))];
+        let stale = [
+            op(1, 2, create("a"), done(0)),
+            op(3, 4, RegisterCall::Read, Some(RegisterReply::Refused { code: Code::NoNode })),
+        ];
         assert_eq!(linearizable(&stale).verdict, Verdict::Invalid);
-        let write = Call::Write { value: "b".into() };
-        let doubled =
-            [op(1, 2, create("a"), done(0)), op(3, 4, write.clone(), done(1)), op(5, 6, Call::Read, is("b", 2))];
+        let write = RegisterCall::Write { value: "b".into() };
+        let doubled = [
+            op(1, 2, create("a"), done(0)),
+            op(3, 4, write.clone(), done(1)),
+            op(5, 6, RegisterCall::Read, is("b", 2)),
+        ];
         assert_eq!(linearizable(&doubled).verdict, Verdict::Invalid);
-        let lost = [op(1, 2, create("a"), done(0)), op(3, 4, write, done(1)), op(5, 6, Call::Read, is("a", 0))];
+        let lost = [op(1, 2, create("a"), done(0)), op(3, 4, write, done(1)), op(5, 6, RegisterCall::Read, is("a", 0))];
         assert_eq!(linearizable(&lost).verdict, Verdict::Invalid);
     }
 
     #[test]
     fn two_answers_to_one_request_and_silence_are_caught() {
         let (first, second) =
-            (Box::new(Answer::Done { version: Some(1) }), Box::new(Answer::Done { version: Some(2) }));
-        let torn = op(1, 2, Call::Write { value: "b".into() }, Some(Answer::Torn { first, second }));
+            (Box::new(RegisterReply::Done { version: Some(1) }), Box::new(RegisterReply::Done { version: Some(2) }));
+        let torn = op(1, 2, RegisterCall::Write { value: "b".into() }, Some(RegisterReply::Torn { first, second }));
         assert_eq!(answered_alike(&[torn]).verdict, Verdict::Invalid);
         assert_eq!(answered_alike(&[]).verdict, Verdict::Unknown);
         assert_eq!(linearizable(&[]).verdict, Verdict::Unknown);

@@ -19,10 +19,10 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::hand::{ATTEMPT, Hand, Sure, sure, sure_once, sure_read};
-use super::{Begun, ClientContext, Recorded, Workload};
+use super::client_kit::{ATTEMPT, Certainty, ClientKit, sure, sure_once, sure_read};
+use super::{ClientContext, OpenOp, Recorded, Workload};
 use crate::check::Check;
-use crate::http::{Called, Change};
+use crate::http::{Called, RepeatableChange};
 use crate::record::boot_us;
 
 const ROOT: &str = "/registers";
@@ -32,18 +32,18 @@ const KEYS: u64 = 3;
 
 /// What is asked of a register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Asked {
+pub(super) struct RegisterRequest {
     /// Which.
     key: String,
     /// What of it.
     #[serde(flatten)]
-    call: Call,
+    call: RegisterCall,
 }
 
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case")]
-pub(super) enum Call {
+pub(super) enum RegisterCall {
     /// Its value.
     Read,
     /// To have this value, whatever it has.
@@ -73,7 +73,7 @@ pub(super) enum Call {
 /// What was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub(super) enum Answer {
+pub(super) enum RegisterReply {
     /// It has this value.
     Value {
         /// The value.
@@ -94,18 +94,18 @@ pub(super) enum Answer {
     /// It was asked for twice under one request id, and the two answers differ.
     Torn {
         /// One of them.
-        first: Box<Answer>,
+        first: Box<RegisterReply>,
         /// The other.
-        second: Box<Answer>,
+        second: Box<RegisterReply>,
     },
 }
 
 /// The workload.
 #[derive(Debug)]
-pub(super) struct Register;
+pub(super) struct RegisterWorkload;
 
 #[async_trait]
-impl Workload for Register {
+impl Workload for RegisterWorkload {
     fn name(&self) -> &'static str {
         "register"
     }
@@ -119,21 +119,25 @@ impl Workload for Register {
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
-        let Some((mut hand, mut session)) = Hand::open(context, &[ROOT]).await? else { return Ok(()) };
+        let Some((mut kit, mut session)) = ClientKit::open(context, &[ROOT]).await? else { return Ok(()) };
         let mut versions = BTreeMap::new();
-        while hand.think(10..50).await {
-            let asked = choose(&mut hand, &mut versions);
-            let begun = hand.context.teller.begin(name(&asked.call), &asked);
-            let answer = match hand.rng.random_range(0..3) {
+        while kit.think(10..50).await {
+            let asked = choose(&mut kit, &mut versions);
+            let begun = kit.context.recorder.begin(name(&asked.call), &asked);
+            let answer = match kit.rng.random_range(0..3) {
                 0 => through_library(session.client(), &asked).await,
-                1 => twice(&mut hand, &session, &asked).await,
-                _ => through_one_node(&mut hand, &asked).await,
+                1 => twice(&mut kit, &session, &asked).await,
+                _ => through_one_node(&mut kit, &asked).await,
             };
-            if let Told::Ok(Answer::Value { version, .. } | Answer::Done { version: Some(version) }, _) = &answer {
+            if let RegisterOutcome::Ok(
+                RegisterReply::Value { version, .. } | RegisterReply::Done { version: Some(version) },
+                _,
+            ) = &answer
+            {
                 versions.insert(asked.key.clone(), *version);
             }
             answer.tell(begun);
-            session = match hand.renewed(session).await {
+            session = match kit.renewed(session).await {
                 Some(session) => session,
                 None => return Ok(()),
             };
@@ -143,11 +147,11 @@ impl Workload for Register {
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        let hand = Hand::new(context)?;
-        for name in hand.client.children(ROOT).await.map_err(|error| error.to_string())? {
-            let asked = Asked { key: name, call: Call::Read };
-            let begun = hand.context.teller.begin("read", &asked);
-            through_library(&hand.client, &asked).await.tell(begun);
+        let kit = ClientKit::new(context)?;
+        for name in kit.client.children(ROOT).await.map_err(|error| error.to_string())? {
+            let asked = RegisterRequest { key: name, call: RegisterCall::Read };
+            let begun = kit.context.recorder.begin("read", &asked);
+            through_library(&kit.client, &asked).await.tell(begun);
         }
         Ok(())
     }
@@ -157,39 +161,39 @@ impl Workload for Register {
     }
 }
 
-fn name(call: &Call) -> &'static str {
+fn name(call: &RegisterCall) -> &'static str {
     match call {
-        Call::Read => "read",
-        Call::Write { .. } => "write",
-        Call::CompareAndSet { .. } => "compare_and_set",
-        Call::Create { .. } => "create",
-        Call::Delete { .. } => "delete",
+        RegisterCall::Read => "read",
+        RegisterCall::Write { .. } => "write",
+        RegisterCall::CompareAndSet { .. } => "compare_and_set",
+        RegisterCall::Create { .. } => "create",
+        RegisterCall::Delete { .. } => "delete",
     }
 }
 
-fn choose(hand: &mut Hand, versions: &mut BTreeMap<String, i32>) -> Asked {
-    let key = format!("{}-{}", boot_us() / WINDOW_US, hand.rng.random_range(0..KEYS));
-    let value = format!("{}.{}", hand.context.client, hand.rng.random_range(0..u32::MAX));
+fn choose(kit: &mut ClientKit, versions: &mut BTreeMap<String, i32>) -> RegisterRequest {
+    let key = format!("{}-{}", boot_us() / WINDOW_US, kit.rng.random_range(0..KEYS));
+    let value = format!("{}.{}", kit.context.client, kit.rng.random_range(0..u32::MAX));
     let known = versions.get(&key).copied();
-    let call = match (hand.rng.random_range(0..100), known) {
-        (0..35, _) => Call::Read,
-        (35..60, Some(version)) => Call::CompareAndSet { version, value },
-        (60..75, _) => Call::Create { value },
-        (75..85, version) => Call::Delete { version },
-        _ => Call::Write { value },
+    let call = match (kit.rng.random_range(0..100), known) {
+        (0..35, _) => RegisterCall::Read,
+        (35..60, Some(version)) => RegisterCall::CompareAndSet { version, value },
+        (60..75, _) => RegisterCall::Create { value },
+        (75..85, version) => RegisterCall::Delete { version },
+        _ => RegisterCall::Write { value },
     };
-    Asked { key, call }
+    RegisterRequest { key, call }
 }
 
 /// How an operation ended, not yet told.
-enum Told {
-    Ok(Answer, Option<u64>),
+enum RegisterOutcome {
+    Ok(RegisterReply, Option<u64>),
     Fail(String),
     Info(String),
 }
 
-impl Told {
-    fn tell(self, begun: Begun) {
+impl RegisterOutcome {
+    fn tell(self, begun: OpenOp) {
         match self {
             Self::Ok(answer, zxid) => begun.ok(&answer, zxid),
             Self::Fail(why) => begun.fail(&why),
@@ -197,22 +201,22 @@ impl Told {
         }
     }
 
-    fn of(certain: Sure, why: String) -> Self {
+    fn of(certain: Certainty, why: String) -> Self {
         match certain {
-            Sure::Refused(code) if of_the_register(code) => Self::Ok(Answer::Refused { code }, None),
-            Sure::Refused(_) | Sure::NotDone => Self::Fail(why),
-            Sure::Unknown => Self::Info(why),
+            Certainty::Refused(code) if of_the_register(code) => Self::Ok(RegisterReply::Refused { code }, None),
+            Certainty::Refused(_) | Certainty::NotDone => Self::Fail(why),
+            Certainty::Unknown => Self::Info(why),
         }
     }
 
-    fn of_library(came: Result<(Answer, u64), Error>, sure: fn(&Error) -> Sure) -> Self {
+    fn of_library(came: Result<(RegisterReply, u64), Error>, sure: fn(&Error) -> Certainty) -> Self {
         match came {
             Ok((answer, zxid)) => Self::Ok(answer, Some(zxid)),
             Err(error) => Self::of(sure(&error), error.to_string()),
         }
     }
 
-    fn of_one<T>(came: Called<T>, answer: impl FnOnce(T) -> (Answer, u64)) -> Self {
+    fn of_one<T>(came: Called<T>, answer: impl FnOnce(T) -> (RegisterReply, u64)) -> Self {
         match came {
             Ok(told) => {
                 let (answer, zxid) = answer(told.value);
@@ -227,7 +231,7 @@ impl Told {
         match (self, other) {
             (Self::Ok(first, zxid), Self::Ok(second, _)) if first == second => Self::Ok(first, zxid),
             (Self::Ok(first, zxid), Self::Ok(second, _)) => {
-                Self::Ok(Answer::Torn { first: Box::new(first), second: Box::new(second) }, zxid)
+                Self::Ok(RegisterReply::Torn { first: Box::new(first), second: Box::new(second) }, zxid)
             }
             (Self::Ok(answer, zxid), _) | (_, Self::Ok(answer, zxid)) => Self::Ok(answer, zxid),
             (Self::Info(why), _) | (_, Self::Info(why)) => Self::Info(why),
@@ -241,8 +245,8 @@ fn of_the_register(code: Code) -> bool {
     matches!(code, Code::NoNode | Code::NodeExists | Code::BadVersion)
 }
 
-fn value_of(node: &Node) -> Answer {
-    Answer::Value { value: node.data.as_text().unwrap_or_default().to_owned(), version: node.stat.version }
+fn value_of(node: &Node) -> RegisterReply {
+    RegisterReply::Value { value: node.data.as_text().unwrap_or_default().to_owned(), version: node.stat.version }
 }
 
 fn data(value: &str) -> Data {
@@ -253,81 +257,85 @@ fn path(key: &str) -> String {
     format!("{ROOT}/{key}")
 }
 
-async fn through_library(client: &Client, asked: &Asked) -> Told {
+async fn through_library(client: &Client, asked: &RegisterRequest) -> RegisterOutcome {
     let path = path(&asked.key);
-    let changed = |changed: Changed| (Answer::Done { version: Some(changed.stat.version) }, changed.zxid);
+    let changed = |changed: Changed| (RegisterReply::Done { version: Some(changed.stat.version) }, changed.zxid);
     let came = match &asked.call {
-        Call::Read => {
+        RegisterCall::Read => {
             let node = client.node(&path, &Reading::default()).await;
-            return Told::of_library(node.map(|node| (value_of(&node), node.zxid)), sure_read);
+            return RegisterOutcome::of_library(node.map(|node| (value_of(&node), node.zxid)), sure_read);
         }
-        Call::Write { value } => client.set(&path, &SetData { data: data(value) }, None).await.map(changed),
-        Call::CompareAndSet { version, value } => {
+        RegisterCall::Write { value } => client.set(&path, &SetData { data: data(value) }, None).await.map(changed),
+        RegisterCall::CompareAndSet { version, value } => {
             client.set(&path, &SetData { data: data(value) }, Some(*version)).await.map(changed)
         }
-        Call::Create { value } => {
+        RegisterCall::Create { value } => {
             client.create(&path, &Create { data: data(value), ..Create::default() }).await.map(changed)
         }
-        Call::Delete { version } => {
-            client.delete(&path, *version).await.map(|gone| (Answer::Done { version: None }, gone.zxid))
+        RegisterCall::Delete { version } => {
+            client.delete(&path, *version).await.map(|gone| (RegisterReply::Done { version: None }, gone.zxid))
         }
     };
-    Told::of_library(came, sure)
+    RegisterOutcome::of_library(came, sure)
 }
 
 /// One attempt at one node, without a session.
-async fn through_one_node(hand: &mut Hand, asked: &Asked) -> Told {
-    let node = hand.any();
+async fn through_one_node(kit: &mut ClientKit, asked: &RegisterRequest) -> RegisterOutcome {
+    let node = kit.any();
     match change(asked, None) {
-        None => Told::of_one(node.get(&path(&asked.key), ATTEMPT).await, |node| (value_of(&node), node.zxid)),
+        None => {
+            RegisterOutcome::of_one(node.get(&path(&asked.key), ATTEMPT).await, |node| (value_of(&node), node.zxid))
+        }
         Some(change) => attempt(&node, &change).await,
     }
 }
 
 /// The same change under one request id at two nodes: at once, or the second some time after the first.
-async fn twice(hand: &mut Hand, session: &Session, asked: &Asked) -> Told {
+async fn twice(kit: &mut ClientKit, session: &Session, asked: &RegisterRequest) -> RegisterOutcome {
     let Some(change) = change(asked, Some((session.credential().to_string(), Uuid::new_v4()))) else {
-        return through_one_node(hand, asked).await;
+        return through_one_node(kit, asked).await;
     };
-    let (one, other) = (hand.any(), hand.any());
-    if hand.chance(50) {
+    let (one, other) = (kit.any(), kit.any());
+    if kit.chance(50) {
         let (first, second) = join(attempt(&one, &change), attempt(&other, &change)).await;
         return first.and(second);
     }
     let first = attempt(&one, &change).await;
-    hand.think(0..300).await;
+    kit.think(0..300).await;
     first.and(attempt(&other, &change).await)
 }
 
 /// The change as it is sent; none for what only reads.
-fn change(asked: &Asked, as_session: Option<(String, Uuid)>) -> Option<Change<serde_json::Value>> {
+fn change(asked: &RegisterRequest, as_session: Option<(String, Uuid)>) -> Option<RepeatableChange<serde_json::Value>> {
     let at = format!("/v1/nodes{}", path(&asked.key));
     let (method, target, body) = match &asked.call {
-        Call::Read => return None,
-        Call::Write { value } => (Method::PUT, at, Some(set(value))),
-        Call::CompareAndSet { version, value } => (Method::PUT, format!("{at}?version={version}"), Some(set(value))),
-        Call::Create { value } => {
+        RegisterCall::Read => return None,
+        RegisterCall::Write { value } => (Method::PUT, at, Some(set(value))),
+        RegisterCall::CompareAndSet { version, value } => {
+            (Method::PUT, format!("{at}?version={version}"), Some(set(value)))
+        }
+        RegisterCall::Create { value } => {
             let create = Create { data: data(value), ..Create::default() };
             (Method::POST, at, serde_json::to_value(create).ok())
         }
-        Call::Delete { version: None } => (Method::DELETE, at, None),
-        Call::Delete { version: Some(version) } => (Method::DELETE, format!("{at}?version={version}"), None),
+        RegisterCall::Delete { version: None } => (Method::DELETE, at, None),
+        RegisterCall::Delete { version: Some(version) } => (Method::DELETE, format!("{at}?version={version}"), None),
     };
     let (credential, request_id) = as_session.unzip();
-    Some(Change { method, target, credential, request_id, within: ATTEMPT, body })
+    Some(RepeatableChange { method, target, credential, request_id, within: ATTEMPT, body })
 }
 
 fn set(value: &str) -> serde_json::Value {
     serde_json::json!({ "data": data(value) })
 }
 
-async fn attempt(node: &crate::http::Api, change: &Change<serde_json::Value>) -> Told {
+async fn attempt(node: &crate::http::Api, change: &RepeatableChange<serde_json::Value>) -> RegisterOutcome {
     if change.method == Method::DELETE {
         let came: Called<Deleted> = node.change(change).await;
-        return Told::of_one(came, |gone| (Answer::Done { version: None }, gone.zxid));
+        return RegisterOutcome::of_one(came, |gone| (RegisterReply::Done { version: None }, gone.zxid));
     }
     let came: Called<Changed> = node.change(change).await;
-    Told::of_one(came, |changed| (Answer::Done { version: Some(changed.stat.version) }, changed.zxid))
+    RegisterOutcome::of_one(came, |changed| (RegisterReply::Done { version: Some(changed.stat.version) }, changed.zxid))
 }
 
 #[cfg(test)]
@@ -336,12 +344,21 @@ mod tests {
 
     #[test]
     fn of_two_ways_the_certain_one_counts() {
-        let ok = |version| Told::Ok(Answer::Done { version: Some(version) }, Some(7));
-        assert!(matches!(ok(1).and(Told::Info("late".into())), Told::Ok(Answer::Done { version: Some(1) }, Some(7))));
-        assert!(matches!(Told::Fail("no".into()).and(ok(1)), Told::Ok(..)));
-        assert!(matches!(ok(1).and(ok(1)), Told::Ok(Answer::Done { .. }, _)));
-        assert!(matches!(ok(1).and(ok(2)), Told::Ok(Answer::Torn { .. }, _)));
-        assert!(matches!(Told::Fail("no".into()).and(Told::Info("late".into())), Told::Info(_)));
-        assert!(matches!(Told::Fail("no".into()).and(Told::Fail("no".into())), Told::Fail(_)));
+        let ok = |version| RegisterOutcome::Ok(RegisterReply::Done { version: Some(version) }, Some(7));
+        assert!(matches!(
+            ok(1).and(RegisterOutcome::Info("late".into())),
+            RegisterOutcome::Ok(RegisterReply::Done { version: Some(1) }, Some(7))
+        ));
+        assert!(matches!(RegisterOutcome::Fail("no".into()).and(ok(1)), RegisterOutcome::Ok(..)));
+        assert!(matches!(ok(1).and(ok(1)), RegisterOutcome::Ok(RegisterReply::Done { .. }, _)));
+        assert!(matches!(ok(1).and(ok(2)), RegisterOutcome::Ok(RegisterReply::Torn { .. }, _)));
+        assert!(matches!(
+            RegisterOutcome::Fail("no".into()).and(RegisterOutcome::Info("late".into())),
+            RegisterOutcome::Info(_)
+        ));
+        assert!(matches!(
+            RegisterOutcome::Fail("no".into()).and(RegisterOutcome::Fail("no".into())),
+            RegisterOutcome::Fail(_)
+        ));
     }
 }

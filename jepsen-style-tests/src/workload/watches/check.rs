@@ -7,21 +7,22 @@ use std::ops::Bound::{Excluded, Included};
 use lockkeeper_checkers::lives;
 
 use super::{
-    BEGUN, BOOKMARK, Begins, CHANGE, COMPACTED, ENDED, Effect, Ends, Kind, Marks, RESUMED, ROOT, Resumes, SEEN, Sees,
+    BEGUN, BOOKMARK, Begins, CHANGE, COMPACTED, ENDED, Ends, Marks, NodeChange, RESUMED, ROOT, Resumes, SEEN, Sees,
+    WatchedChange,
 };
 use crate::check::Check;
-use crate::history::{Ended, Event};
+use crate::history::{Completion, Event};
 use crate::ledger::DataSet;
 use crate::workload::Recorded;
 
 /// One watch and those that took it up.
 #[derive(Debug)]
-struct Given {
+struct WatchRecord {
     client: u32,
     path: String,
     from: u64,
     /// What it gave, with when it was told.
-    seen: Vec<(u64, Effect, u64)>,
+    seen: Vec<(u64, NodeChange, u64)>,
     /// Up to here it has given all it has to give.
     upto: u64,
     resumed: usize,
@@ -32,7 +33,7 @@ struct Given {
     arrived: bool,
 }
 
-impl Given {
+impl WatchRecord {
     fn name(&self) -> String {
         format!("client {}'s watch of {} from zxid {}", self.client, self.path, self.from)
     }
@@ -135,14 +136,14 @@ pub(super) fn all(run: &Recorded) -> Vec<Check> {
     vec![ordered, complete(run, &watches), caught_up(&watches)]
 }
 
-fn gather(run: &Recorded) -> Result<Vec<Given>, Wrong> {
-    let mut watches: Vec<Given> = Vec::new();
+fn gather(run: &Recorded) -> Result<Vec<WatchRecord>, Wrong> {
+    let mut watches: Vec<WatchRecord> = Vec::new();
     let mut places: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for event in run.history.told() {
+    for event in run.history.notes() {
         if event.what == BEGUN {
             let Begins { watch, path, from } = read(event)?;
             places.insert((event.client, watch), watches.len());
-            watches.push(Given {
+            watches.push(WatchRecord {
                 client: event.client,
                 path,
                 from,
@@ -164,22 +165,22 @@ fn gather(run: &Recorded) -> Result<Vec<Given>, Wrong> {
 }
 
 /// All changes that are known of, by zxid, and how.
-fn known(run: &Recorded, watches: &[Given]) -> Result<BTreeMap<u64, BTreeMap<Effect, String>>, String> {
-    let mut known: BTreeMap<u64, BTreeMap<Effect, String>> = BTreeMap::new();
-    let mut add = |zxid: u64, effect: Effect, how: String| {
+fn known(run: &Recorded, watches: &[WatchRecord]) -> Result<BTreeMap<u64, BTreeMap<NodeChange, String>>, String> {
+    let mut known: BTreeMap<u64, BTreeMap<NodeChange, String>> = BTreeMap::new();
+    let mut add = |zxid: u64, effect: NodeChange, how: String| {
         if effect.path.starts_with(ROOT) {
             known.entry(zxid).or_default().entry(effect).or_insert(how);
         }
     };
     for event in &run.log {
-        let kind = if event.created { Kind::Created } else { Kind::Deleted };
-        add(event.zxid, Effect { kind, path: event.path.clone() }, "the log has it".into());
+        let kind = if event.created { WatchedChange::Created } else { WatchedChange::Deleted };
+        add(event.zxid, NodeChange { kind, path: event.path.clone() }, "the log has it".into());
     }
     for set in &run.data {
-        add(set.zxid, Effect { kind: Kind::DataChanged, path: set.path.clone() }, "the log has it".into());
+        add(set.zxid, NodeChange { kind: WatchedChange::DataChanged, path: set.path.clone() }, "the log has it".into());
     }
-    for op in run.history.ops().iter().filter(|op| op.what == CHANGE && op.ended == Ended::Ok) {
-        let effects: Vec<Effect> = op.asked().map_err(|error| error.to_string())?;
+    for op in run.history.ops().iter().filter(|op| op.what == CHANGE && op.ended == Completion::Ok) {
+        let effects: Vec<NodeChange> = op.asked().map_err(|error| error.to_string())?;
         let zxid = op.zxid.ok_or("a change was acknowledged without its zxid")?;
         for effect in effects {
             add(zxid, effect, format!("client {} was told that it had done it (op {})", op.client, op.op));
@@ -194,7 +195,7 @@ fn known(run: &Recorded, watches: &[Given]) -> Result<BTreeMap<u64, BTreeMap<Eff
 }
 
 /// Each watch gave all that is known of its part.
-fn complete(run: &Recorded, watches: &[Given]) -> Check {
+fn complete(run: &Recorded, watches: &[WatchRecord]) -> Check {
     const NAME: &str = "watches miss nothing and make nothing up";
     let known = match known(run, watches) {
         Ok(known) => known,
@@ -202,7 +203,7 @@ fn complete(run: &Recorded, watches: &[Given]) -> Check {
     };
     let mut compared = 0;
     for watch in watches {
-        let given: BTreeSet<(u64, &Effect)> = watch.seen.iter().map(|(zxid, effect, _)| (*zxid, effect)).collect();
+        let given: BTreeSet<(u64, &NodeChange)> = watch.seen.iter().map(|(zxid, effect, _)| (*zxid, effect)).collect();
         for (zxid, effects) in known.range((Excluded(watch.from), Included(watch.upto.max(watch.from)))) {
             for (effect, how) in effects.iter().filter(|(effect, _)| watch.covers(*zxid, &effect.path)) {
                 if !given.contains(&(*zxid, effect)) {
@@ -227,16 +228,16 @@ fn complete(run: &Recorded, watches: &[Given]) -> Check {
 }
 
 /// What the log has not.
-fn made_up(run: &Recorded, watches: &[Given], name: &str) -> Option<Check> {
+fn made_up(run: &Recorded, watches: &[WatchRecord], name: &str) -> Option<Check> {
     let (first, last) = (run.log.first()?.zxid, run.log.last()?.zxid);
     for watch in watches {
         for (zxid, effect, at_us) in &watch.seen {
             let (zxid, path) = (*zxid, effect.path.clone());
             let is_logged = match effect.kind {
-                Kind::Created => run.log.contains(&lives::Event { zxid, created: true, path }),
-                Kind::Deleted => run.log.contains(&lives::Event { zxid, created: false, path }),
-                Kind::DataChanged => run.data.contains(&DataSet { zxid, path }),
-                Kind::ChildrenChanged => continue,
+                WatchedChange::Created => run.log.contains(&lives::NodeEvent { zxid, created: true, path }),
+                WatchedChange::Deleted => run.log.contains(&lives::NodeEvent { zxid, created: false, path }),
+                WatchedChange::DataChanged => run.data.contains(&DataSet { zxid, path }),
+                WatchedChange::ChildrenChanged => continue,
             };
             if zxid >= first && zxid <= last && !is_logged {
                 let lines = vec![format!("{effect:?} at zxid {zxid} is not in the log")];
@@ -249,7 +250,7 @@ fn made_up(run: &Recorded, watches: &[Given], name: &str) -> Option<Check> {
 }
 
 /// Once all is healed, every watch comes to the end of the log.
-fn caught_up(watches: &[Given]) -> Check {
+fn caught_up(watches: &[WatchRecord]) -> Check {
     const NAME: &str = "watches come to the end of the log";
     if let Some((watch, (goal, at_us))) = watches.iter().find_map(|watch| Some((watch, watch.missed?))) {
         let lines = vec![format!("a read said that the log had come to {goal}; the watch had come to {}", watch.upto)];
@@ -264,12 +265,12 @@ fn caught_up(watches: &[Given]) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event as Logged;
+    use lockkeeper_checkers::lives::NodeEvent;
     use serde_json::{Value, json};
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{History, Kind as Said};
+    use crate::history::{EventKind, History};
 
     const TOLD: [(&str, &str, u64); 4] = [
         ("created", "/watched/p0/a", 11),
@@ -279,7 +280,7 @@ mod tests {
     ];
 
     fn told(what: &str, value: Value, zxid: Option<u64>) -> Event {
-        Event { at_us: 0, client: 1, op: 0, kind: Said::Told, what: what.into(), value, zxid }
+        Event { at_us: 0, client: 1, op: 0, kind: EventKind::Note, what: what.into(), value, zxid }
     }
 
     fn seen(watch: u32, (kind, path, zxid): (&str, &str, u64)) -> Event {
@@ -314,7 +315,7 @@ mod tests {
             if kind == "data_changed" {
                 run.data.insert(DataSet { zxid, path: path.into() });
             } else {
-                run.log.insert(Logged { zxid, created: kind == "created", path: path.into() });
+                run.log.insert(NodeEvent { zxid, created: kind == "created", path: path.into() });
             }
         }
         let checks = all(&run);

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{BEGUN, BOOKMARK, Begins, COMPACTED, ENDED, Ends, Marks, PARTS, RESUMED, ROOT, Resumes, SEEN, Sees, part};
-use crate::workload::hand::Hand;
-use crate::workload::{ClientContext, Teller};
+use crate::workload::client_kit::ClientKit;
+use crate::workload::{ClientContext, Recorder};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
@@ -19,21 +19,21 @@ const FOR_GOOD: Duration = Duration::from_secs(100_000);
 
 /// Follows the tree until the client has written all it writes, and then to what was the end of the log.
 pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {
-    let mut hand = Hand::new(context)?;
-    let over_stream = hand.context.client.is_multiple_of(2);
+    let mut kit = ClientKit::new(context)?;
+    let over_stream = kit.context.client.is_multiple_of(2);
     let mut session: Option<Session> = None;
     let mut number = 0;
     while !written.is_cancelled() {
         if over_stream && session.as_ref().is_none_or(|session| session.left().is_zero()) {
-            session = hand.session().await;
+            session = kit.session().await;
         }
-        let client = session.as_ref().map_or(&hand.client, Session::client).clone();
+        let client = session.as_ref().map_or(&kit.client, Session::client).clone();
         number += 1;
-        let path = match hand.rng.random_range(0..PARTS + 2) {
+        let path = match kit.rng.random_range(0..PARTS + 2) {
             of if of < PARTS => part(of),
             _ => ROOT.to_owned(),
         };
-        one(&mut hand, &client, number, path, &written).await;
+        one(&mut kit, &client, number, path, &written).await;
     }
     match session {
         Some(session) => session.close().await.map_err(|error| error.to_string()).or(Ok(())),
@@ -42,19 +42,19 @@ pub(super) async fn follow(context: ClientContext, written: CancellationToken) -
 }
 
 /// One watch and those that take it up, until its client leaves it, it has come to the end, or history was compacted away.
-async fn one(hand: &mut Hand, client: &Client, watch: u32, path: String, written: &CancellationToken) {
+async fn one(kit: &mut ClientKit, client: &Client, watch: u32, path: String, written: &CancellationToken) {
     // A watch begins where something was read.
-    let Ok(node) = hand.client.node(&path, &Reading::default()).await else {
-        hand.think(50..100).await;
+    let Ok(node) = kit.client.node(&path, &Reading::default()).await else {
+        kit.think(50..100).await;
         return;
     };
-    let teller = hand.context.teller.clone();
-    teller.told(BEGUN, &Begins { watch, path: path.clone(), from: node.zxid }, None);
+    let recorder = kit.context.recorder.clone();
+    recorder.note(BEGUN, &Begins { watch, path: path.clone(), from: node.zxid }, None);
     // Some are never taken up anew by their client: over broken connections and changed leaders the library alone carries them.
-    let steadfast = hand.chance(40);
+    let steadfast = kit.chance(40);
     let leave_at = match steadfast {
         true => Instant::now() + FOR_GOOD,
-        false => Instant::now() + Duration::from_millis(hand.rng.random_range(4_000..12_000)),
+        false => Instant::now() + Duration::from_millis(kit.rng.random_range(4_000..12_000)),
     };
     let mut position = node.zxid;
     loop {
@@ -62,23 +62,23 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: String, written
         (options.recursive, options.from) = (true, Some(position));
         // Some lose patience with a quiet connection sooner than it gives a sign of life: one more way to be taken up again. But not
         // before its next bookmark (every 5 s): it would never hear that nothing more had happened.
-        options.silence = Duration::from_millis(if steadfast || hand.chance(50) { 40_000 } else { 7_000 });
+        options.silence = Duration::from_millis(if steadfast || kit.chance(50) { 40_000 } else { 7_000 });
         let mut following = client.watch(options);
-        let pause_at = Instant::now() + Duration::from_millis(hand.rng.random_range(300..3_000));
+        let pause_at = Instant::now() + Duration::from_millis(kit.rng.random_range(300..3_000));
         let until = if steadfast { leave_at } else { pause_at.min(leave_at) };
-        match hear(&teller, watch, &mut following, until, written).await {
-            Heard::Compacted => return teller.told(COMPACTED, &Marks { watch }, None),
+        match hear(&recorder, watch, &mut following, until, written).await {
+            Heard::Compacted => return recorder.note(COMPACTED, &Marks { watch }, None),
             Heard::Broken => {}
             Heard::Paused if Instant::now() >= leave_at => return,
             Heard::Paused => {}
             Heard::Written => {
-                return catch_up(hand, &teller, watch, following).await;
+                return catch_up(kit, &recorder, watch, following).await;
             }
         }
         position = following.position().unwrap_or(position);
         drop(following);
-        hand.think(1..200).await;
-        teller.told(RESUMED, &Resumes { watch, from: position }, None);
+        kit.think(1..200).await;
+        recorder.note(RESUMED, &Resumes { watch, from: position }, None);
     }
 }
 
@@ -92,7 +92,7 @@ enum Heard {
 }
 
 async fn hear(
-    teller: &Teller,
+    recorder: &Recorder,
     watch: u32,
     following: &mut Watch,
     until: Instant,
@@ -107,7 +107,7 @@ async fn hear(
         };
         match item {
             Some(Ok(item)) => {
-                tell(teller, watch, &item);
+                tell(recorder, watch, &item);
             }
             Some(Err(error)) if error.code() == Some(Code::Compacted) => return Heard::Compacted,
             Some(Err(_)) | None => return Heard::Broken,
@@ -116,25 +116,25 @@ async fn hear(
 }
 
 /// Tells an item, and gives its zxid.
-fn tell(teller: &Teller, watch: u32, item: &WatchItem) -> u64 {
+fn tell(recorder: &Recorder, watch: u32, item: &WatchItem) -> u64 {
     match item {
         WatchItem::Change(change) => {
-            let effect = super::Effect { kind: change.kind.into(), path: change.path.clone() };
-            teller.told(SEEN, &Sees { watch, effect }, Some(change.zxid));
+            let effect = super::NodeChange { kind: change.kind.into(), path: change.path.clone() };
+            recorder.note(SEEN, &Sees { watch, effect }, Some(change.zxid));
             change.zxid
         }
         WatchItem::Bookmark(zxid) => {
-            teller.told(BOOKMARK, &Marks { watch }, Some(*zxid));
+            recorder.note(BOOKMARK, &Marks { watch }, Some(*zxid));
             *zxid
         }
     }
 }
 
 /// Goes on to what is now the end of the log.
-async fn catch_up(hand: &mut Hand, teller: &Teller, watch: u32, mut following: Watch) {
+async fn catch_up(kit: &mut ClientKit, recorder: &Recorder, watch: u32, mut following: Watch) {
     let until = Instant::now() + CATCH_UP;
     let goal = loop {
-        match hand.client.node(ROOT, &Reading::default()).await {
+        match kit.client.node(ROOT, &Reading::default()).await {
             Ok(node) => break Some(node.zxid),
             Err(_) if Instant::now() < until => tokio::time::sleep(Duration::from_millis(100)).await,
             Err(_) => break None,
@@ -145,12 +145,12 @@ async fn catch_up(hand: &mut Hand, teller: &Teller, watch: u32, mut following: W
     let mut caught_up = following.position().is_some_and(|position| position >= goal);
     while !caught_up {
         match tokio::time::timeout_at(until, following.next()).await {
-            Ok(Some(Ok(item))) => caught_up = tell(teller, watch, &item) >= goal,
+            Ok(Some(Ok(item))) => caught_up = tell(recorder, watch, &item) >= goal,
             Ok(Some(Err(error))) if error.code() == Some(Code::Compacted) => {
-                return teller.told(COMPACTED, &Marks { watch }, None);
+                return recorder.note(COMPACTED, &Marks { watch }, None);
             }
             Ok(Some(Err(_)) | None) | Err(_) => break,
         }
     }
-    teller.told(ENDED, &Ends { watch, caught_up, goal }, None);
+    recorder.note(ENDED, &Ends { watch, caught_up, goal }, None);
 }

@@ -18,7 +18,7 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::hand::{Hand, end, sure};
+use super::client_kit::{ClientKit, end, sure};
 use super::{ClientContext, Recorded, Workload};
 use crate::check::Check;
 
@@ -39,22 +39,22 @@ const ENDED: &str = "ended";
 
 /// One change of one node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-struct Effect {
-    kind: Kind,
+struct NodeChange {
+    kind: WatchedChange,
     path: String,
 }
 
 /// What a watch says of a node: [`ChangeKind`], ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum WatchedChange {
     Created,
     Deleted,
     DataChanged,
     ChildrenChanged,
 }
 
-impl From<ChangeKind> for Kind {
+impl From<ChangeKind> for WatchedChange {
     fn from(kind: ChangeKind) -> Self {
         match kind {
             ChangeKind::Created => Self::Created,
@@ -78,7 +78,7 @@ struct Begins {
 struct Sees {
     watch: u32,
     #[serde(flatten)]
-    effect: Effect,
+    effect: NodeChange,
 }
 
 /// Told as `resumed`: it was dropped, and a new one was begun where it said that it could be taken up.
@@ -105,30 +105,30 @@ struct Ends {
 
 /// The workload.
 #[derive(Debug)]
-pub(super) struct Watches;
+pub(super) struct WatchesWorkload;
 
 /// A client in whose sight the tree is there; none if there is no time left.
-async fn prepared(context: ClientContext) -> Result<Option<Hand>, String> {
-    let mut hand = Hand::new(context)?;
+async fn prepared(context: ClientContext) -> Result<Option<ClientKit>, String> {
+    let mut kit = ClientKit::new(context)?;
     let parts: Vec<String> = (0..PARTS).map(part).collect();
     let mut paths = vec![ROOT];
     paths.extend(parts.iter().map(String::as_str));
-    Ok(hand.prepare(&paths).await.then_some(hand))
+    Ok(kit.prepare(&paths).await.then_some(kit))
 }
 
 /// Changes the tree, and follows what becomes of it.
-async fn change_and_follow(mut hand: Hand) -> Result<(), String> {
+async fn change_and_follow(mut kit: ClientKit) -> Result<(), String> {
     let written = CancellationToken::new();
-    let following = tokio::spawn(follow::follow(hand.context.clone(), written.clone()));
-    while hand.think(60..240).await {
-        change(&mut hand).await;
+    let following = tokio::spawn(follow::follow(kit.context.clone(), written.clone()));
+    while kit.think(60..240).await {
+        change(&mut kit).await;
     }
     written.cancel();
     following.await.map_err(|error| error.to_string())?
 }
 
 #[async_trait]
-impl Workload for Watches {
+impl Workload for WatchesWorkload {
     fn name(&self) -> &'static str {
         "watches"
     }
@@ -143,7 +143,7 @@ impl Workload for Watches {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         match prepared(context).await? {
-            Some(hand) => change_and_follow(hand).await,
+            Some(kit) => change_and_follow(kit).await,
             None => Ok(()),
         }
     }
@@ -158,44 +158,46 @@ fn part(number: u32) -> String {
 }
 
 /// Changes a node, or several in one transaction.
-async fn change(hand: &mut Hand) {
-    let effects = some_effects(hand);
-    let begun = hand.context.teller.begin(CHANGE, &effects);
-    let came = carry_out(&hand.client, &effects).await;
+async fn change(kit: &mut ClientKit) {
+    let effects = some_effects(kit);
+    let begun = kit.context.recorder.begin(CHANGE, &effects);
+    let came = carry_out(&kit.client, &effects).await;
     end(begun, came.map(|zxid| ((), Some(zxid))), sure);
 }
 
 /// What is to be done to a node, or to several.
-fn some_effects(hand: &mut Hand) -> Vec<Effect> {
-    let several = hand.chance(30);
-    let mut effects: Vec<Effect> = Vec::new();
-    for _ in 0..if several { hand.rng.random_range(2..5) } else { 1 } {
-        let (of, node) = (hand.rng.random_range(0..PARTS), hand.rng.random_range(0..NODES));
+fn some_effects(kit: &mut ClientKit) -> Vec<NodeChange> {
+    let several = kit.chance(30);
+    let mut effects: Vec<NodeChange> = Vec::new();
+    for _ in 0..if several { kit.rng.random_range(2..5) } else { 1 } {
+        let (of, node) = (kit.rng.random_range(0..PARTS), kit.rng.random_range(0..NODES));
         let path = format!("{}/n{node}", part(of));
-        let kind = match hand.rng.random_range(0..3) {
-            0 => Kind::Created,
-            1 => Kind::Deleted,
-            _ => Kind::DataChanged,
+        let kind = match kit.rng.random_range(0..3) {
+            0 => WatchedChange::Created,
+            1 => WatchedChange::Deleted,
+            _ => WatchedChange::DataChanged,
         };
         // Each node once: then what a transaction does to it can be told from the request.
         if effects.iter().all(|effect| effect.path != path) {
-            effects.push(Effect { kind, path });
+            effects.push(NodeChange { kind, path });
         }
     }
     effects
 }
 
-async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, Error> {
+async fn carry_out(client: &Client, effects: &[NodeChange]) -> Result<u64, Error> {
     let data = || Data::from_bytes(uuid::Uuid::new_v4().to_string().as_bytes());
-    if let [Effect { kind, path }] = effects {
+    if let [NodeChange { kind, path }] = effects {
         return Ok(match kind {
-            Kind::Created => client.create(path, &Create::default()).await?.zxid,
-            Kind::Deleted => client.delete(path, None).await?.zxid,
-            Kind::DataChanged | Kind::ChildrenChanged => client.set(path, &SetData { data: data() }, None).await?.zxid,
+            WatchedChange::Created => client.create(path, &Create::default()).await?.zxid,
+            WatchedChange::Deleted => client.delete(path, None).await?.zxid,
+            WatchedChange::DataChanged | WatchedChange::ChildrenChanged => {
+                client.set(path, &SetData { data: data() }, None).await?.zxid
+            }
         });
     }
-    let operations = effects.iter().map(|Effect { kind, path }| match kind {
-        Kind::Created => TxnOp::Create {
+    let operations = effects.iter().map(|NodeChange { kind, path }| match kind {
+        WatchedChange::Created => TxnOp::Create {
             path: path.clone(),
             data: data(),
             kind: lockkeeper_client::api::nodes::Kind::Persistent,
@@ -203,8 +205,10 @@ async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, Error> {
             sequential: false,
             acl: None,
         },
-        Kind::Deleted => TxnOp::Delete { path: path.clone(), version: None },
-        Kind::DataChanged | Kind::ChildrenChanged => TxnOp::Set { path: path.clone(), data: data(), version: None },
+        WatchedChange::Deleted => TxnOp::Delete { path: path.clone(), version: None },
+        WatchedChange::DataChanged | WatchedChange::ChildrenChanged => {
+            TxnOp::Set { path: path.clone(), data: data(), version: None }
+        }
     });
     Ok(client.txn(&Txn { operations: operations.collect() }).await?.zxid)
 }

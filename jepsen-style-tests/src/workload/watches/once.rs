@@ -17,9 +17,9 @@ use zookeeper_client::{Client, Error, EventType, OneshotWatcher};
 use super::zookeeper::renewed;
 use super::{NODES, PARTS, part};
 use crate::check::Check;
-use crate::workload::hand::Hand;
+use crate::workload::client_kit::ClientKit;
 use crate::workload::zookeeper::visit::zxid;
-use crate::workload::{ClientContext, Recorded, Teller};
+use crate::workload::{ClientContext, Recorded, Recorder};
 
 /// Told: [`Revealed`].
 pub(super) const REVEALED: &str = "revealed";
@@ -73,7 +73,7 @@ pub(super) struct Looks {
 pub(super) struct Fires {
     watched: Watched,
     /// What it said.
-    said: Said,
+    said: WatchEventType,
     /// Of which zxid; none where it was found out after a reconnection.
     zxid: Option<u64>,
 }
@@ -81,7 +81,7 @@ pub(super) struct Fires {
 /// What an event says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Said {
+pub(super) enum WatchEventType {
     Created,
     Deleted,
     Changed,
@@ -93,17 +93,17 @@ const AT_A_TIME: u64 = 8;
 
 /// Watches one node after the other until nobody writes any more, and looks once more.
 pub(super) async fn follow(context: ClientContext, written: CancellationToken) -> Result<(), String> {
-    let mut hand = Hand::new(context)?;
+    let mut kit = ClientKit::new(context)?;
     let mut visit = None;
     while !written.is_cancelled() {
-        let Some(here) = renewed(&mut hand, visit.take()).await else { break };
-        let teller = &hand.context.teller;
-        let watching = (0..AT_A_TIME).map(|_| StdRng::seed_from_u64(hand.rng.random())).collect::<Vec<_>>();
+        let Some(here) = renewed(&mut kit, visit.take()).await else { break };
+        let recorder = &kit.context.recorder;
+        let watching = (0..AT_A_TIME).map(|_| StdRng::seed_from_u64(kit.rng.random())).collect::<Vec<_>>();
         let watching = watching.into_iter().map(|mut rng| {
             let (here, written) = (&here, &written);
             async move {
                 while !written.is_cancelled() && !here.is_over() {
-                    one(teller, &mut rng, &here.client, written).await;
+                    one(recorder, &mut rng, &here.client, written).await;
                 }
             }
         });
@@ -116,7 +116,7 @@ pub(super) async fn follow(context: ClientContext, written: CancellationToken) -
     Ok(())
 }
 
-async fn one(teller: &Teller, rng: &mut StdRng, client: &Client, written: &CancellationToken) {
+async fn one(recorder: &Recorder, rng: &mut StdRng, client: &Client, written: &CancellationToken) {
     let (of, in_part) = (rng.random_range(0..3), part(rng.random_range(0..PARTS)));
     let node = format!("{in_part}/n{}", rng.random_range(0..NODES));
     let set = match of {
@@ -138,15 +138,15 @@ async fn one(teller: &Teller, rng: &mut StdRng, client: &Client, written: &Cance
             () = written.cancelled() => None,
         };
         if let Some(event) = heard {
-            return fired(teller, watched, event.event_type, event.zxid);
+            return fired(recorder, watched, event.event_type, event.zxid);
         }
         let Some(now) = look(client, &watched).await else { continue };
         // The answer is there, so what came before it is as well.
         let heard = changed.as_mut().now_or_never();
         let looks = Looks { watched: watched.clone(), now, heard: heard.is_some() };
-        teller.told(LOOKED, &looks, None);
+        recorder.note(LOOKED, &looks, None);
         if let Some(event) = heard {
-            return fired(teller, watched, event.event_type, event.zxid);
+            return fired(recorder, watched, event.event_type, event.zxid);
         }
         if written.is_cancelled() {
             return;
@@ -154,16 +154,16 @@ async fn one(teller: &Teller, rng: &mut StdRng, client: &Client, written: &Cance
     }
 }
 
-fn fired(teller: &Teller, watched: Watched, event: EventType, at: i64) {
+fn fired(recorder: &Recorder, watched: Watched, event: EventType, at: i64) {
     let said = match event {
-        EventType::NodeCreated => Said::Created,
-        EventType::NodeDeleted => Said::Deleted,
-        EventType::NodeDataChanged => Said::Changed,
-        EventType::NodeChildrenChanged => Said::ChildrenChanged,
+        EventType::NodeCreated => WatchEventType::Created,
+        EventType::NodeDeleted => WatchEventType::Deleted,
+        EventType::NodeDataChanged => WatchEventType::Changed,
+        EventType::NodeChildrenChanged => WatchEventType::ChildrenChanged,
         // The session is over, and the watch with it.
         EventType::Session => return,
     };
-    teller.told(FIRED, &Fires { watched, said, zxid: u64::try_from(at).ok() }, None);
+    recorder.note(FIRED, &Fires { watched, said, zxid: u64::try_from(at).ok() }, None);
 }
 
 async fn set(client: &Client, of: Of, path: String) -> Option<(Watched, OneshotWatcher)> {
@@ -206,7 +206,7 @@ fn told_first(run: &Recorded) -> Check {
     const NAME: &str = "a watch tells before a read shows it";
     const PROMISES: &str = "P8";
     let (mut looks, mut changed, mut writes) = (0, 0, 0);
-    for event in run.history.told() {
+    for event in run.history.notes() {
         let broken = match event.what.as_str() {
             LOOKED => {
                 let Ok(Looks { watched, now, heard }) = serde_json::from_value(event.value.clone()) else {
@@ -243,19 +243,19 @@ fn told_first(run: &Recorded) -> Check {
 }
 
 /// What happened at one path, by zxid.
-type Changes<'a> = BTreeMap<&'a str, Vec<(u64, Said)>>;
+type Changes<'a> = BTreeMap<&'a str, Vec<(u64, WatchEventType)>>;
 
 fn changes(run: &Recorded) -> Changes<'_> {
     let mut changes = Changes::new();
     for event in &run.log {
-        let said = if event.created { Said::Created } else { Said::Deleted };
+        let said = if event.created { WatchEventType::Created } else { WatchEventType::Deleted };
         changes.entry(&event.path).or_default().push((event.zxid, said));
         if let Some((parent, _)) = event.path.rsplit_once('/') {
-            changes.entry(parent).or_default().push((event.zxid, Said::ChildrenChanged));
+            changes.entry(parent).or_default().push((event.zxid, WatchEventType::ChildrenChanged));
         }
     }
     for set in &run.data {
-        changes.entry(&set.path).or_default().push((set.zxid, Said::Changed));
+        changes.entry(&set.path).or_default().push((set.zxid, WatchEventType::Changed));
     }
     for of_path in changes.values_mut() {
         of_path.sort_by_key(|(zxid, _)| *zxid);
@@ -264,10 +264,10 @@ fn changes(run: &Recorded) -> Changes<'_> {
 }
 
 impl Of {
-    fn hears(self, said: Said) -> bool {
+    fn hears(self, said: WatchEventType) -> bool {
         match self {
-            Self::Data | Self::Existence => said != Said::ChildrenChanged,
-            Self::Children => matches!(said, Said::ChildrenChanged | Said::Deleted),
+            Self::Data | Self::Existence => said != WatchEventType::ChildrenChanged,
+            Self::Children => matches!(said, WatchEventType::ChildrenChanged | WatchEventType::Deleted),
         }
     }
 }
@@ -278,7 +278,7 @@ fn told_truly(run: &Recorded) -> Check {
     const PROMISES: &str = "P8";
     let changes = changes(run);
     let (mut live, mut caught_up) = (0, 0);
-    for event in run.history.told().filter(|event| event.what == FIRED) {
+    for event in run.history.notes().filter(|event| event.what == FIRED) {
         let Ok(Fires { watched, said, zxid }) = serde_json::from_value(event.value.clone()) else {
             return Check::unknown(NAME, PROMISES, "what was told cannot be read");
         };
@@ -293,7 +293,8 @@ fn told_truly(run: &Recorded) -> Check {
             // From when on there was nothing is not known.
             (Some(zxid), None) => after.any(|(at, what)| *at == zxid && *what == said),
             // What went and came again meanwhile reads as changed.
-            (None, _) => after.any(|(_, what)| *what == said || said == Said::Changed && *what == Said::Created),
+            (None, _) => after
+                .any(|(_, what)| *what == said || said == WatchEventType::Changed && *what == WatchEventType::Created),
         };
         if !is_so {
             let lines = vec![

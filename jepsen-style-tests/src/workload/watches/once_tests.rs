@@ -1,15 +1,15 @@
 //! Histories that must pass, and such that must not.
 
-use lockkeeper_checkers::lives::Event as Logged;
+use lockkeeper_checkers::lives::NodeEvent;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::check::Verdict;
-use crate::history::{Event, History, Kind};
+use crate::history::{Event, EventKind, History};
 use crate::ledger::DataSet;
 
 fn told(what: &str, value: Value) -> Event {
-    Event { at_us: 5, client: 1, op: 0, kind: Kind::Told, what: what.into(), value, zxid: None }
+    Event { at_us: 5, client: 1, op: 0, kind: EventKind::Note, what: what.into(), value, zxid: None }
 }
 
 fn looked(at: Option<u64>, now: Option<u64>, heard: bool) -> Event {
@@ -26,7 +26,7 @@ fn fires(of: &str, path: &str, at: Option<u64>, said: &str, zxid: Option<u64>) -
 
 /// `/w/a` is created at 10, set at 12 and 14, removed at 16.
 fn judged(events: Vec<Event>) -> (Verdict, Verdict) {
-    let logged = |zxid, created| Logged { zxid, created, path: "/w/a".into() };
+    let logged = |zxid, created| NodeEvent { zxid, created, path: "/w/a".into() };
     let set = |zxid| DataSet { zxid, path: "/w/a".into() };
     let (log, data) = ([logged(10, true), logged(16, false)].into(), [set(12), set(14)].into());
     let run = Recorded { history: History::new(events), log, data, ..Recorded::default() };

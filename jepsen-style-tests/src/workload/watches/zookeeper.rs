@@ -13,21 +13,23 @@ use zookeeper_client::{
     AddWatchMode, Client, Error, EventType, MultiWriteError, MultiWriteResult, PersistentWatcher, WatchedEvent,
 };
 
-use super::{BEGUN, Begins, CHANGE, ENDED, Effect, Ends, Kind, PARTS, ROOT, SEEN, Sees, check, once, part};
+use super::{
+    BEGUN, Begins, CHANGE, ENDED, Ends, NodeChange, PARTS, ROOT, SEEN, Sees, WatchedChange, check, once, part,
+};
 use crate::check::Check;
-use crate::workload::hand::{Hand, end};
+use crate::workload::client_kit::{ClientKit, end};
 use crate::workload::zookeeper::visit::{Leave, PERSISTENT, Visit, sure_multi, zxid};
-use crate::workload::{ClientContext, Recorded, Teller, Workload};
+use crate::workload::{ClientContext, Recorded, Recorder, Workload};
 
 /// How long a watch may take to come to the end of the log once nobody writes and all is healed.
 const CATCH_UP: Duration = Duration::from_secs(20);
 
 /// The workload.
 #[derive(Debug)]
-pub(in crate::workload) struct Watches;
+pub(in crate::workload) struct ZooKeeperWatchesWorkload;
 
 #[async_trait]
-impl Workload for Watches {
+impl Workload for ZooKeeperWatchesWorkload {
     fn name(&self) -> &'static str {
         "zk-watches"
     }
@@ -42,17 +44,17 @@ impl Workload for Watches {
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {
         let native = context.client % 4 == 3;
-        let Some(mut hand) = super::prepared(context).await? else { return Ok(()) };
+        let Some(mut kit) = super::prepared(context).await? else { return Ok(()) };
         if native {
-            return super::change_and_follow(hand).await;
+            return super::change_and_follow(kit).await;
         }
         let written = CancellationToken::new();
-        let (context, told) = (hand.context.clone(), written.clone());
+        let (context, told) = (kit.context.clone(), written.clone());
         let recursive = tokio::spawn(watch_all(context.clone(), told.clone()));
         let single = tokio::spawn(once::follow(context, told));
         let mut visit = None;
-        while hand.think(60..240).await {
-            visit = change(&mut hand, visit.take()).await;
+        while kit.think(60..240).await {
+            visit = change(&mut kit, visit.take()).await;
         }
         written.cancel();
         if let Some(visit) = visit {
@@ -72,48 +74,50 @@ impl Workload for Watches {
 }
 
 /// A session to begin with, or the same while it lives.
-pub(super) async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
+pub(super) async fn renewed(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
     match visit.filter(|visit| !visit.is_over()) {
         Some(visit) => Some(visit),
         None => {
-            let nodes = hand.context.zookeepers.clone();
-            Visit::begin(hand, &nodes, Leave::Closes).await
+            let nodes = kit.context.zookeepers.clone();
+            Visit::begin(kit, &nodes, Leave::Closes).await
         }
     }
 }
 
 /// Makes a node that is this client's alone, for writes that say at which zxid they were.
-async fn own(hand: &mut Hand, client: &Client, path: &str) -> Option<()> {
+async fn own(kit: &mut ClientKit, client: &Client, path: &str) -> Option<()> {
     loop {
         match client.create(path, b"", &PERSISTENT).await {
             Ok(_) | Err(Error::NodeExists) => return Some(()),
-            Err(_) if client.state().is_terminated() || !hand.think(20..50).await => return None,
+            Err(_) if client.state().is_terminated() || !kit.think(20..50).await => return None,
             Err(_) => {}
         }
     }
 }
 
 /// Changes one or several nodes, and one of its own with them, which tells the zxid.
-async fn change(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
-    let visit = renewed(hand, visit).await?;
-    let mark = format!("{ROOT}/c{}", hand.context.client);
-    own(hand, &visit.client, &mark).await?;
-    let mut effects = super::some_effects(hand);
-    effects.push(Effect { kind: Kind::DataChanged, path: mark });
-    let begun = hand.context.teller.begin(CHANGE, &effects);
+async fn change(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
+    let visit = renewed(kit, visit).await?;
+    let mark = format!("{ROOT}/c{}", kit.context.client);
+    own(kit, &visit.client, &mark).await?;
+    let mut effects = super::some_effects(kit);
+    effects.push(NodeChange { kind: WatchedChange::DataChanged, path: mark });
+    let begun = kit.context.recorder.begin(CHANGE, &effects);
     let came = carry_out(&visit.client, &effects).await;
     end(begun, came.map(|zxid| ((), Some(zxid))), sure_multi);
     Some(visit)
 }
 
-async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, MultiWriteError> {
+async fn carry_out(client: &Client, effects: &[NodeChange]) -> Result<u64, MultiWriteError> {
     let mut all = client.new_multi_writer();
-    for Effect { kind, path } in effects {
+    for NodeChange { kind, path } in effects {
         let data = uuid::Uuid::new_v4();
         match kind {
-            Kind::Created => all.add_create(path, data.as_bytes(), &PERSISTENT)?,
-            Kind::Deleted => all.add_delete(path, None)?,
-            Kind::DataChanged | Kind::ChildrenChanged => all.add_set_data(path, data.as_bytes(), None)?,
+            WatchedChange::Created => all.add_create(path, data.as_bytes(), &PERSISTENT)?,
+            WatchedChange::Deleted => all.add_delete(path, None)?,
+            WatchedChange::DataChanged | WatchedChange::ChildrenChanged => {
+                all.add_set_data(path, data.as_bytes(), None)?
+            }
         }
     }
     match all.commit().await?.pop() {
@@ -127,9 +131,9 @@ async fn carry_out(client: &Client, effects: &[Effect]) -> Result<u64, MultiWrit
 
 /// Follows the tree, or a part of it, by one recursive watch after the other.
 async fn watch_all(context: ClientContext, written: CancellationToken) -> Result<(), String> {
-    let mut hand = Hand::new(context)?;
+    let mut kit = ClientKit::new(context)?;
     // The last watch is followed to the end, although the client is to end.
-    let mut lasting = Hand::new(ClientContext { stop: CancellationToken::new(), ..hand.context.clone() })?;
+    let mut lasting = ClientKit::new(ClientContext { stop: CancellationToken::new(), ..kit.context.clone() })?;
     let (mut visit, mut number) = (None, 0);
     let mut until: Option<Instant> = None;
     loop {
@@ -140,11 +144,11 @@ async fn watch_all(context: ClientContext, written: CancellationToken) -> Result
         let begun = tokio::time::timeout(CATCH_UP, renewed(&mut lasting, visit.take())).await;
         let Ok(Some(here)) = begun else { continue };
         number += 1;
-        let path = match hand.rng.random_range(0..PARTS + 2) {
+        let path = match kit.rng.random_range(0..PARTS + 2) {
             of if of < PARTS => part(of),
             _ => ROOT.to_owned(),
         };
-        let arrived = one(&mut hand, &here.client, number, &path, &written).await;
+        let arrived = one(&mut kit, &here.client, number, &path, &written).await;
         visit = Some(here);
         if arrived == Left::AtTheEnd {
             break;
@@ -166,9 +170,9 @@ enum Left {
 }
 
 /// One recursive watch.
-async fn one(hand: &mut Hand, client: &Client, watch: u32, path: &str, written: &CancellationToken) -> Left {
+async fn one(kit: &mut ClientKit, client: &Client, watch: u32, path: &str, written: &CancellationToken) -> Left {
     let Ok(mut watcher) = client.watch(path, AddWatchMode::PersistentRecursive).await else { return Left::Early };
-    let mark = format!("{path}/f{}", hand.context.client);
+    let mark = format!("{path}/f{}", kit.context.client);
     // It begins at a write: everything from there on must be given, and that too, before the write is answered.
     let first = loop {
         match client.set_data(&mark, b"", None).await {
@@ -177,15 +181,15 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: &str, written: 
             Err(_) => return Left::Early,
         }
     };
-    let mut telling = Telling { teller: hand.context.teller.clone(), watch, from: first, last: 0 };
+    let mut telling = Telling { recorder: kit.context.recorder.clone(), watch, from: first, last: 0 };
     let begins = Begins { watch, path: path.to_owned(), from: first - 1 };
-    telling.teller.told(BEGUN, &begins, None);
+    telling.recorder.note(BEGUN, &begins, None);
     if !telling.has_told(&mut watcher, first) {
         return Left::Early;
     }
-    let leave_at = Instant::now() + Duration::from_millis(hand.rng.random_range(3_000..12_000));
+    let leave_at = Instant::now() + Duration::from_millis(kit.rng.random_range(3_000..12_000));
     loop {
-        let pause = Duration::from_millis(hand.rng.random_range(100..1_000));
+        let pause = Duration::from_millis(kit.rng.random_range(100..1_000));
         let heard = tokio::select! {
             event = watcher.changed() => Some(event),
             () = tokio::time::sleep(pause) => None,
@@ -204,7 +208,7 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: &str, written: 
         }
         if ends {
             let ends = Ends { watch, caught_up: telling.last >= goal, goal };
-            telling.teller.told(ENDED, &ends, None);
+            telling.recorder.note(ENDED, &ends, None);
             return Left::AtTheEnd;
         }
         if Instant::now() > leave_at {
@@ -215,7 +219,7 @@ async fn one(hand: &mut Hand, client: &Client, watch: u32, path: &str, written: 
 
 /// Tells what a watch gives.
 struct Telling {
-    teller: Teller,
+    recorder: Recorder,
     watch: u32,
     /// What comes before this may be given in part.
     from: u64,
@@ -226,16 +230,16 @@ impl Telling {
     /// Tells an event; false if the connection, and with it what the watch promises, has ended.
     fn tell(&mut self, event: &WatchedEvent) -> bool {
         let kind = match event.event_type {
-            EventType::NodeCreated => Kind::Created,
-            EventType::NodeDeleted => Kind::Deleted,
-            EventType::NodeDataChanged => Kind::DataChanged,
-            EventType::NodeChildrenChanged => Kind::ChildrenChanged,
+            EventType::NodeCreated => WatchedChange::Created,
+            EventType::NodeDeleted => WatchedChange::Deleted,
+            EventType::NodeDataChanged => WatchedChange::DataChanged,
+            EventType::NodeChildrenChanged => WatchedChange::ChildrenChanged,
             EventType::Session => return false,
         };
         let at = zxid(event.zxid);
         if at >= self.from {
-            let effect = Effect { kind, path: event.path.clone() };
-            self.teller.told(SEEN, &Sees { watch: self.watch, effect }, Some(at));
+            let effect = NodeChange { kind, path: event.path.clone() };
+            self.recorder.note(SEEN, &Sees { watch: self.watch, effect }, Some(at));
             self.last = self.last.max(at);
         }
         true
@@ -250,7 +254,7 @@ impl Telling {
             }
         }
         let revealed = once::Revealed { watch: self.watch, zxid, heard: self.last >= zxid };
-        self.teller.told(once::REVEALED, &revealed, None);
+        self.recorder.note(once::REVEALED, &revealed, None);
         true
     }
 }

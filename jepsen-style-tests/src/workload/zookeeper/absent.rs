@@ -23,7 +23,7 @@ pub(super) fn check(run: &Recorded) -> Option<Check> {
     const NAME: &str = "what was lost with a connection does not come later";
     const PROMISES: &str = "P2 P9";
     let mut looked = 0;
-    for event in run.history.told().filter(|event| event.what == ABSENT) {
+    for event in run.history.notes().filter(|event| event.what == ABSENT) {
         let Ok(Absent { prefix }) = serde_json::from_value(event.value.clone()) else {
             return Some(Check::unknown(NAME, PROMISES, "what was told cannot be read"));
         };
@@ -43,11 +43,11 @@ pub(super) fn check(run: &Recorded) -> Option<Check> {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_checkers::lives::Event as Logged;
+    use lockkeeper_checkers::lives::NodeEvent;
 
     use super::*;
     use crate::check::Verdict;
-    use crate::history::{Event, History, Kind};
+    use crate::history::{Event, EventKind, History};
 
     #[test]
     fn what_comes_after_it_was_not_there_is_found() {
@@ -55,14 +55,14 @@ mod tests {
             at_us: 5,
             client: 1,
             op: 0,
-            kind: Kind::Told,
+            kind: EventKind::Note,
             what: ABSENT.into(),
             value: serde_json::json!({ "prefix": prefix }),
             zxid: Some(9),
         };
         let judged = |prefixes: &[&str]| {
             let history = History::new(prefixes.iter().map(|prefix| told(prefix)).collect());
-            let log = [Logged { zxid: 12, created: true, path: "/locks/l/_c_7-lock-0000000003".into() }].into();
+            let log = [NodeEvent { zxid: 12, created: true, path: "/locks/l/_c_7-lock-0000000003".into() }].into();
             check(&Recorded { history, log, ..Recorded::default() }).map(|check| check.verdict)
         };
         assert_eq!(judged(&[]), None);

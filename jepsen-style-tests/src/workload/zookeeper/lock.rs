@@ -11,24 +11,24 @@ use serde_json::Value;
 use zookeeper_client::{Error, MultiWriteError, MultiWriteResult};
 
 use super::absent;
-use super::recipe::{self, Place, Removed, Requested, Waited};
+use super::recipe::{self, Removed, RequestNode, Requested, Waited};
 use super::visit::{EPHEMERAL, Leave, PERSISTENT, Visit, sure, zxid};
 use crate::check::{Check, locks};
+use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::record::boot_us;
-use crate::workload::hand::{Hand, Sure};
+use crate::workload::client_kit::{Certainty, ClientKit};
 use crate::workload::lock::{contend, one_of, patience_ms};
-use crate::workload::seat::{self, EMPTY_WITHIN, LEAVE_PERCENT};
-use crate::workload::tells::{self, Asks, Granted, Under};
-use crate::workload::{Begun, ClientContext, Recorded, Workload};
+use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
+use crate::workload::{ClientContext, OpenOp, Recorded, Workload};
 
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
 const LOCKS: [&str; 4] = ["jepsen/zk-lock-a", "jepsen/zk-lock-b", "jepsen/zk-lock-c", "jepsen/zk-lock-seldom"];
 
 /// The workload.
-pub(in crate::workload) struct Locks;
+pub(in crate::workload) struct ZooKeeperLockWorkload;
 
 #[async_trait]
-impl Workload for Locks {
+impl Workload for ZooKeeperLockWorkload {
     fn name(&self) -> &'static str {
         "zk-lock"
     }
@@ -46,26 +46,26 @@ impl Workload for Locks {
             let plain = context.client % 8 == 3;
             return contend(context, &LOCKS, plain).await;
         }
-        let mut hand = Hand::new(context)?;
+        let mut kit = ClientKit::new(context)?;
         let mut visit = None;
-        while let Some(here) = renewed(&mut hand, visit.take()).await {
-            let lock = one_of(&mut hand, &LOCKS);
-            if hand.chance(1) {
-                force(&hand, &here, lock).await;
+        while let Some(here) = renewed(&mut kit, visit.take()).await {
+            let lock = one_of(&mut kit, &LOCKS);
+            if kit.chance(1) {
+                force(&kit, &here, lock).await;
             }
-            visit = turn(&mut hand, here, lock).await;
-            if hand.chance(1)
+            visit = turn(&mut kit, here, lock).await;
+            if kit.chance(1)
                 && let Some(here) = visit.take()
             {
                 here.end().await;
             }
-            hand.think(0..25).await;
+            kit.think(0..25).await;
         }
         Ok(())
     }
 
     async fn conclude(&self, context: ClientContext) -> Result<(), String> {
-        seat::conclude(context, &LOCKS, EMPTY_WITHIN).await
+        lock_client::conclude(context, &LOCKS, EMPTY_WITHIN).await
     }
 
     fn check(&self, run: &Recorded) -> Vec<Check> {
@@ -76,9 +76,9 @@ impl Workload for Locks {
 }
 
 /// The same session while it lives, or another; none, and the session ended, if the client is to end.
-async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
+async fn renewed(kit: &mut ClientKit, visit: Option<Visit>) -> Option<Visit> {
     let going_on = visit.filter(|visit| !visit.is_over());
-    if hand.context.stop.is_cancelled() {
+    if kit.context.stop.is_cancelled() {
         if let Some(visit) = going_on {
             visit.end().await;
         }
@@ -87,11 +87,11 @@ async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
     if going_on.is_some() {
         return going_on;
     }
-    let leave = if hand.chance(20) { Leave::Dies } else { Leave::Closes };
-    let nodes = hand.context.zookeepers.clone();
-    let visit = Visit::begin(hand, &nodes, leave).await?;
+    let leave = if kit.chance(20) { Leave::Dies } else { Leave::Closes };
+    let nodes = kit.context.zookeepers.clone();
+    let visit = Visit::begin(kit, &nodes, leave).await?;
     // So that the log shows when it ended. Without, that is not known.
-    let _ = visit.client.mkdir(tells::SESSIONS, &PERSISTENT).await;
+    let _ = visit.client.mkdir(ops::SESSIONS, &PERSISTENT).await;
     let sent_us = boot_us();
     if visit.client.create(&mark(&visit), b"", &EPHEMERAL).await.is_ok() {
         visit.acknowledged(sent_us);
@@ -101,29 +101,35 @@ async fn renewed(hand: &mut Hand, visit: Option<Visit>) -> Option<Visit> {
 
 /// The node that shows when the session ended.
 fn mark(visit: &Visit) -> String {
-    format!("{}/s{}", tells::SESSIONS, visit.session)
+    format!("{}/s{}", ops::SESSIONS, visit.session)
 }
 
 /// Takes a lock, holds it and lets go of it. None if its session is over or to be so.
-async fn turn(hand: &mut Hand, visit: Visit, lock: &str) -> Option<Visit> {
-    let (wait_ms, session) = (patience_ms(hand), visit.session);
-    let asks =
-        Asks { locks: vec![lock.to_owned()], mode: Mode::Exclusive, wait_ms, session, permits: None, delay_ms: 0 };
-    let Some(place) = acquire(hand, &visit, &asks).await else { return Some(visit) };
-    let under = Under { locks: asks.locks, token: place.token, session };
-    hold(hand, &visit, &under, &place).await;
-    if hand.chance(LEAVE_PERCENT) {
+async fn turn(kit: &mut ClientKit, visit: Visit, lock: &str) -> Option<Visit> {
+    let (wait_ms, session) = (patience_ms(kit), visit.session);
+    let asks = AcquireRequest {
+        locks: vec![lock.to_owned()],
+        mode: Mode::Exclusive,
+        wait_ms,
+        session,
+        permits: None,
+        delay_ms: 0,
+    };
+    let Some(place) = acquire(kit, &visit, &asks).await else { return Some(visit) };
+    let under = TokenRef { locks: asks.locks, token: place.token, session };
+    hold(kit, &visit, &under, &place).await;
+    if kit.chance(LEAVE_PERCENT) {
         visit.end().await;
         return None;
     }
-    release(hand, &visit, &under, &place).await;
+    release(kit, &visit, &under, &place).await;
     Some(visit)
 }
 
-async fn acquire(hand: &Hand, visit: &Visit, asks: &Asks) -> Option<Place> {
-    let teller = &hand.context.teller;
-    let begun = teller.begin(tells::ACQUIRE, asks);
-    let place = match recipe::request(visit, teller, &asks.locks[0]).await {
+async fn acquire(kit: &ClientKit, visit: &Visit, asks: &AcquireRequest) -> Option<RequestNode> {
+    let recorder = &kit.context.recorder;
+    let begun = recorder.begin(ops::ACQUIRE, asks);
+    let place = match recipe::request(visit, recorder, &asks.locks[0]).await {
         Requested::Stands(place) => place,
         Requested::NotDone(why) => {
             begun.fail(&why);
@@ -153,28 +159,28 @@ async fn acquire(hand: &Hand, visit: &Visit, asks: &Asks) -> Option<Place> {
 }
 
 /// What a holder does: has its token verified, looks whether its session may be over, stays a while, looks again.
-async fn hold(hand: &mut Hand, visit: &Visit, under: &Under, place: &Place) {
-    look(hand, visit, under);
+async fn hold(kit: &mut ClientKit, visit: &Visit, under: &TokenRef, place: &RequestNode) {
+    look(kit, visit, under);
     // Who has waited for long is not sure of its session any more.
-    if visit.is_lost() || hand.chance(40) {
-        verify(hand, visit, under, place).await;
-        look(hand, visit, under);
+    if visit.is_lost() || kit.chance(40) {
+        verify(kit, visit, under, place).await;
+        look(kit, visit, under);
     }
-    let longest_ms = if hand.chance(5) { 300 } else { 20 };
-    let stay_ms = hand.rng.random_range(0..longest_ms);
+    let longest_ms = if kit.chance(5) { 300 } else { 20 };
+    let stay_ms = kit.rng.random_range(0..longest_ms);
     tokio::time::sleep(Duration::from_millis(stay_ms)).await;
-    look(hand, visit, under);
+    look(kit, visit, under);
 }
 
-fn look(hand: &Hand, visit: &Visit, under: &Under) {
-    let begun = hand.context.teller.begin(tells::LOOK, under);
+fn look(kit: &ClientKit, visit: &Visit, under: &TokenRef) {
+    let begun = kit.context.recorder.begin(ops::LOOK, under);
     let lost = visit.is_lost();
     begun.ok(&lost, None);
 }
 
 /// Whoever was the first holds for as long as its request is there: a write of it says at which zxid it was.
-async fn verify(hand: &Hand, visit: &Visit, under: &Under, place: &Place) {
-    let begun = hand.context.teller.begin(tells::VERIFY, under);
+async fn verify(kit: &ClientKit, visit: &Visit, under: &TokenRef, place: &RequestNode) {
+    let begun = kit.context.recorder.begin(ops::VERIFY, under);
     let sent_us = boot_us();
     match visit.client.set_data(&place.path(), b"held", None).await {
         Ok(stat) => {
@@ -187,10 +193,10 @@ async fn verify(hand: &Hand, visit: &Visit, under: &Under, place: &Place) {
 }
 
 /// Gives back: by itself, or in one transaction with a write, which tells at which zxid.
-async fn release(hand: &mut Hand, visit: &Visit, under: &Under, place: &Place) {
-    let begun = hand.context.teller.begin(tells::RELEASE, under);
+async fn release(kit: &mut ClientKit, visit: &Visit, under: &TokenRef, place: &RequestNode) {
+    let begun = kit.context.recorder.begin(ops::RELEASE, under);
     let path = place.path();
-    if hand.chance(50) {
+    if kit.chance(50) {
         let sent_us = boot_us();
         match release_with_a_mark(visit, &path).await {
             Ok(at) => {
@@ -227,13 +233,13 @@ async fn release_with_a_mark(visit: &Visit, path: &str) -> Result<u64, MultiWrit
 }
 
 /// Takes the lock from whoever else is the first.
-async fn force(hand: &Hand, visit: &Visit, lock: &str) {
+async fn force(kit: &ClientKit, visit: &Visit, lock: &str) {
     let Some((path, token, owner)) = recipe::first(&visit.client, lock).await else { return };
     if owner == 0 || owner == visit.session {
         return;
     }
-    let under = Under { locks: vec![lock.to_owned()], token, session: owner };
-    let begun = hand.context.teller.begin(tells::FORCE, &under);
+    let under = TokenRef { locks: vec![lock.to_owned()], token, session: owner };
+    let begun = kit.context.recorder.begin(ops::FORCE, &under);
     match recipe::remove(visit, &path).await {
         Removed::Done => begun.ok(&true, None),
         Removed::NotThere => begun.ok(&false, None),
@@ -241,9 +247,9 @@ async fn force(hand: &Hand, visit: &Visit, lock: &str) {
     }
 }
 
-fn not_ok(begun: Begun, sure: Sure, why: &str) {
+fn not_ok(begun: OpenOp, sure: Certainty, why: &str) {
     match sure {
-        Sure::Unknown => begun.info(why),
-        Sure::Refused(_) | Sure::NotDone => begun.fail(why),
+        Certainty::Unknown => begun.info(why),
+        Certainty::Refused(_) | Certainty::NotDone => begun.fail(why),
     }
 }

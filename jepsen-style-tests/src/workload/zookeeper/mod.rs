@@ -9,4 +9,4 @@ mod lock;
 mod recipe;
 pub(super) mod visit;
 
-pub(super) use lock::Locks;
+pub(super) use lock::ZooKeeperLockWorkload;

@@ -13,22 +13,22 @@ use zookeeper_client::{Client, Error};
 use super::absent::{ABSENT, Absent};
 use super::visit::{CONTAINER, SEQUENTIAL, Visit, sure, zxid};
 use crate::record::boot_us;
-use crate::workload::Teller;
-use crate::workload::hand::Sure;
+use crate::workload::Recorder;
+use crate::workload::client_kit::Certainty;
 
 /// After a failure, so that the next does not follow at once.
 const REST: Duration = Duration::from_millis(20);
 
 /// A request in a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RequestNode {
     directory: String,
     name: String,
     /// Its czxid.
     pub(super) token: u64,
 }
 
-impl Place {
+impl RequestNode {
     pub(super) fn path(&self) -> String {
         format!("{}/{}", self.directory, self.name)
     }
@@ -36,14 +36,14 @@ impl Place {
 
 /// What came of asking for a place.
 pub(super) enum Requested {
-    Stands(Place),
+    Stands(RequestNode),
     /// Certainly not.
     NotDone(String),
     Unknown(String),
 }
 
 /// Asks for a place in the queue of a lock.
-pub(super) async fn request(visit: &Visit, teller: &Teller, lock: &str) -> Requested {
+pub(super) async fn request(visit: &Visit, recorder: &Recorder, lock: &str) -> Requested {
     let directory = format!("/locks/{lock}");
     let prefix = format!("{directory}/_c_{}-lock-", Uuid::new_v4());
     loop {
@@ -52,15 +52,15 @@ pub(super) async fn request(visit: &Visit, teller: &Teller, lock: &str) -> Reque
             Ok((stat, sequence)) => {
                 visit.acknowledged(sent_us);
                 let name = format!("{}{sequence}", &prefix[directory.len() + 1..]);
-                return Requested::Stands(Place { directory, name, token: zxid(stat.czxid) });
+                return Requested::Stands(RequestNode { directory, name, token: zxid(stat.czxid) });
             }
             // The directory goes when it is empty.
             Err(Error::NoNode) => match visit.client.mkdir(&directory, &CONTAINER).await {
                 Err(_) if visit.is_over() => return Requested::NotDone("its session ended before it asked".into()),
                 _ => {}
             },
-            Err(error) if sure(&error) == Sure::Unknown => {
-                return find(visit, teller, directory, &prefix, &error).await;
+            Err(error) if sure(&error) == Certainty::Unknown => {
+                return find(visit, recorder, directory, &prefix, &error).await;
             }
             Err(error) => return Requested::NotDone(error.to_string()),
         }
@@ -68,7 +68,7 @@ pub(super) async fn request(visit: &Visit, teller: &Teller, lock: &str) -> Reque
 }
 
 /// Looks for a request whose create was not answered.
-async fn find(visit: &Visit, teller: &Teller, directory: String, prefix: &str, lost: &Error) -> Requested {
+async fn find(visit: &Visit, recorder: &Recorder, directory: String, prefix: &str, lost: &Error) -> Requested {
     loop {
         if visit.is_over() {
             return Requested::Unknown(format!("{lost}, and the session ended"));
@@ -82,11 +82,11 @@ async fn find(visit: &Visit, teller: &Teller, directory: String, prefix: &str, l
             }
         };
         let Some(name) = names.into_iter().find(|name| name.starts_with(&prefix[directory.len() + 1..])) else {
-            teller.told(ABSENT, &Absent { prefix: prefix.to_owned() }, at);
+            recorder.note(ABSENT, &Absent { prefix: prefix.to_owned() }, at);
             return Requested::NotDone(format!("{lost}, and it is not there"));
         };
         match visit.client.check_stat(&format!("{directory}/{name}")).await {
-            Ok(Some(stat)) => return Requested::Stands(Place { directory, name, token: zxid(stat.czxid) }),
+            Ok(Some(stat)) => return Requested::Stands(RequestNode { directory, name, token: zxid(stat.czxid) }),
             Ok(None) => return Requested::Unknown(format!("{lost}, and what was there has gone")),
             Err(_) => tokio::time::sleep(REST).await,
         }
@@ -105,7 +105,7 @@ pub(super) enum Waited {
 }
 
 /// Waits until it is the first, or for so long.
-pub(super) async fn wait(visit: &Visit, place: &Place, patience: Duration) -> Waited {
+pub(super) async fn wait(visit: &Visit, place: &RequestNode, patience: Duration) -> Waited {
     let until = Instant::now() + patience;
     loop {
         let looked = look(&visit.client, place).await;
@@ -140,7 +140,7 @@ enum Looked {
     Gone,
 }
 
-async fn look(client: &Client, place: &Place) -> Result<Looked, Error> {
+async fn look(client: &Client, place: &RequestNode) -> Result<Looked, Error> {
     match client.get_children(&place.directory).await {
         Ok((names, stat)) => Ok(place_among(place, &names, zxid(stat.pzxid))),
         Err(Error::NoNode) => Ok(Looked::Gone),
@@ -148,7 +148,7 @@ async fn look(client: &Client, place: &Place) -> Result<Looked, Error> {
     }
 }
 
-fn place_among(place: &Place, names: &[String], at: u64) -> Looked {
+fn place_among(place: &RequestNode, names: &[String], at: u64) -> Looked {
     let queue = in_order(names);
     match queue.iter().position(|(name, _)| *name == place.name) {
         None => Looked::Gone,
@@ -203,7 +203,7 @@ mod tests {
         let names = ["_c_b-lock-0000000011", "other", "_c_c-lock-0000000009", "_c_a-lock-0000000010"];
         let names: Vec<String> = names.map(str::to_owned).to_vec();
         let at = |name: &str| {
-            let place = Place { directory: "/locks/l".into(), name: name.into(), token: 1 };
+            let place = RequestNode { directory: "/locks/l".into(), name: name.into(), token: 1 };
             place_among(&place, &names, 7)
         };
         assert_eq!(at("_c_c-lock-0000000009"), Looked::First(7));

@@ -9,10 +9,10 @@ use std::time::Duration;
 use lockkeeper_client::safety_margin;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiWriteError, SessionInfo, SessionState};
 
+use crate::history::ops::{self, SessionEnded, SessionRef};
 use crate::record::boot_us;
-use crate::workload::Teller;
-use crate::workload::hand::{Hand, Sure};
-use crate::workload::tells::{self, Ended, OfSession};
+use crate::workload::Recorder;
+use crate::workload::client_kit::{Certainty, ClientKit};
 
 pub(in crate::workload) const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 pub(in crate::workload) const CONTAINER: CreateOptions<'static> = CreateMode::Container.with_acls(Acls::anyone_all());
@@ -36,7 +36,7 @@ pub(in crate::workload) enum Leave {
 
 /// What became of a session that was to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::workload) enum Over {
+pub(in crate::workload) enum SessionOver {
     /// The cluster said that it is closed.
     Closed,
     /// It is over; whether by this is not known.
@@ -51,19 +51,19 @@ pub(in crate::workload) struct Visit {
     pub(in crate::workload) client: Client,
     pub(in crate::workload) session: u64,
     leave: Leave,
-    teller: Teller,
+    recorder: Recorder,
     /// When the last write was sent that has been acknowledged.
     sent_us: AtomicU64,
 }
 
 impl Visit {
     /// A session, as soon as one of these nodes gives one; none if the client is to end before.
-    pub(in crate::workload) async fn begin(hand: &mut Hand, nodes: &[String], leave: Leave) -> Option<Self> {
-        while !hand.context.stop.is_cancelled() {
-            if let Ok(client) = connect(nodes, hand.context.ttl, leave, None).await {
-                return Some(Self::of(client, leave, &hand.context.teller));
+    pub(in crate::workload) async fn begin(kit: &mut ClientKit, nodes: &[String], leave: Leave) -> Option<Self> {
+        while !kit.context.stop.is_cancelled() {
+            if let Ok(client) = connect(nodes, kit.context.ttl, leave, None).await {
+                return Some(Self::of(client, leave, &kit.context.recorder));
             }
-            hand.think(50..100).await;
+            kit.think(50..100).await;
         }
         None
     }
@@ -73,32 +73,32 @@ impl Visit {
     /// # Errors
     /// It is not let in: [`Error::SessionExpired`] where a node says that the session is over.
     pub(in crate::workload) async fn resume(
-        hand: &Hand,
+        kit: &ClientKit,
         nodes: &[String],
         leave: Leave,
         session: SessionInfo,
     ) -> Result<Self, Error> {
-        let client = connect(nodes, hand.context.ttl, leave, Some(session)).await?;
-        Ok(Self::of(client, leave, &hand.context.teller))
+        let client = connect(nodes, kit.context.ttl, leave, Some(session)).await?;
+        Ok(Self::of(client, leave, &kit.context.recorder))
     }
 
-    fn of(client: Client, leave: Leave, teller: &Teller) -> Self {
+    fn of(client: Client, leave: Leave, recorder: &Recorder) -> Self {
         let session = client.session_id().0.cast_unsigned();
-        teller.told(tells::OPENED, &OfSession { session }, None);
-        let (mut states, watching) = (client.state_watcher(), teller.clone());
+        recorder.note(ops::OPENED, &SessionRef { session }, None);
+        let (mut states, watching) = (client.state_watcher(), recorder.clone());
         tokio::spawn(async move {
             loop {
                 match states.changed().await {
                     SessionState::Expired => {
                         let why = "the library says that it expired".to_owned();
-                        return watching.told(tells::SESSION_LOST, &Ended { session, why }, None);
+                        return watching.note(ops::SESSION_LOST, &SessionEnded { session, why }, None);
                     }
                     state if state.is_terminated() => return,
                     _ => {}
                 }
             }
         });
-        Self { client, session, leave, teller: teller.clone(), sent_us: AtomicU64::new(0) }
+        Self { client, session, leave, recorder: recorder.clone(), sent_us: AtomicU64::new(0) }
     }
 
     /// A write that was sent at that moment has been acknowledged.
@@ -106,7 +106,7 @@ impl Visit {
         self.sent_us.fetch_max(sent_us, Ordering::Relaxed);
         let timeout_ms = u64::try_from(self.client.session_timeout().as_millis()).unwrap_or(0);
         let until_ms = sent_us / 1_000 + timeout_ms - timeout_ms / TOO_FAST;
-        self.teller.told(tells::SURE, &tells::Sure { session: self.session, until_ms }, None);
+        self.recorder.note(ops::SURE, &ops::AliveUntil { session: self.session, until_ms }, None);
     }
 
     /// Whether its client must take it for lost: what was acknowledged last was sent too long ago, or the library says so.
@@ -123,39 +123,39 @@ impl Visit {
     }
 
     /// Ends it in the way that was meant when it began. Nobody else may have a part of it.
-    pub(in crate::workload) async fn end(self) -> Over {
-        let of = OfSession { session: self.session };
+    pub(in crate::workload) async fn end(self) -> SessionOver {
+        let of = SessionRef { session: self.session };
         if self.leave == Leave::Dies {
-            self.teller.told(tells::ABANDONED, &of, None);
-            return Over::Unknown;
+            self.recorder.note(ops::ABANDONED, &of, None);
+            return SessionOver::Unknown;
         }
-        self.teller.told(tells::CLOSING, &of, None);
-        let (teller, over) = (self.teller.clone(), self.close().await);
-        if over == Over::Closed {
-            teller.told(tells::CLOSED, &of, None);
+        self.recorder.note(ops::CLOSING, &of, None);
+        let (recorder, over) = (self.recorder.clone(), self.close().await);
+        if over == SessionOver::Closed {
+            recorder.note(ops::CLOSED, &of, None);
         }
         over
     }
 
     /// Lets the library close it, and says nothing.
-    pub(in crate::workload) async fn close(self) -> Over {
+    pub(in crate::workload) async fn close(self) -> SessionOver {
         let mut states = self.client.state_watcher();
         let was = states.state();
         if was.is_terminated() {
-            return Over::Expired;
+            return SessionOver::Expired;
         }
         // The library closes it when the last part of it has gone.
         drop(self);
         let ended = async {
             loop {
                 match states.changed().await {
-                    SessionState::Closed => return Over::Closed,
-                    state if state.is_terminated() => return Over::Expired,
+                    SessionState::Closed => return SessionOver::Closed,
+                    state if state.is_terminated() => return SessionOver::Expired,
                     _ => {}
                 }
             }
         };
-        tokio::time::timeout(END_WITHIN, ended).await.unwrap_or(Over::Unknown)
+        tokio::time::timeout(END_WITHIN, ended).await.unwrap_or(SessionOver::Unknown)
     }
 }
 
@@ -171,7 +171,7 @@ async fn connect(nodes: &[String], ttl: Duration, leave: Leave, session: Option<
 }
 
 /// What an error of that library makes certain. What the session or the connection ended under may have been carried out.
-pub(in crate::workload) fn sure(error: &Error) -> Sure {
+pub(in crate::workload) fn sure(error: &Error) -> Certainty {
     match error {
         Error::NoNode
         | Error::NodeExists
@@ -183,16 +183,16 @@ pub(in crate::workload) fn sure(error: &Error) -> Sure {
         | Error::BadArguments(_)
         | Error::SessionMoved
         | Error::Throttled
-        | Error::Unimplemented => Sure::NotDone,
-        _ => Sure::Unknown,
+        | Error::Unimplemented => Certainty::NotDone,
+        _ => Certainty::Unknown,
     }
 }
 
 /// The same of several changes at once: what one of them was refused for, none was done for.
-pub(in crate::workload) fn sure_multi(error: &MultiWriteError) -> Sure {
+pub(in crate::workload) fn sure_multi(error: &MultiWriteError) -> Certainty {
     match error {
         MultiWriteError::RequestFailed { source } => sure(source),
-        MultiWriteError::OperationFailed { .. } => Sure::NotDone,
+        MultiWriteError::OperationFailed { .. } => Certainty::NotDone,
     }
 }
 
@@ -208,13 +208,13 @@ mod tests {
     #[test]
     fn nothing_is_certain_that_may_have_happened() {
         for open in [Error::ConnectionLoss, Error::SessionExpired, Error::Timeout, Error::ClientClosed] {
-            assert_eq!(sure(&open), Sure::Unknown, "{open}");
-            assert_eq!(sure_multi(&MultiWriteError::RequestFailed { source: open }), Sure::Unknown);
+            assert_eq!(sure(&open), Certainty::Unknown, "{open}");
+            assert_eq!(sure_multi(&MultiWriteError::RequestFailed { source: open }), Certainty::Unknown);
         }
         for refused in [Error::NoNode, Error::NodeExists, Error::SessionMoved, Error::Throttled] {
-            assert_eq!(sure(&refused), Sure::NotDone, "{refused}");
+            assert_eq!(sure(&refused), Certainty::NotDone, "{refused}");
         }
         let second = MultiWriteError::OperationFailed { index: 1, source: Error::NoNode };
-        assert_eq!(sure_multi(&second), Sure::NotDone);
+        assert_eq!(sure_multi(&second), Certainty::NotDone);
     }
 }

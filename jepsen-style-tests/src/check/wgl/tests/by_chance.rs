@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::super::lock::Ended;
+use super::super::lock::EndedOwners;
 use super::*;
 
 /// What chance says of one operation.
@@ -33,11 +33,11 @@ trait Runs: Model {
 }
 
 /// A client whose session is over has a new one.
-fn owner(draw: &Draw, ended: &Ended) -> u64 {
+fn owner(draw: &Draw, ended: &EndedOwners) -> u64 {
     (0..).map(|number| u64::from(draw.client) + 4 * number).find(|owner| !ended.contains(*owner)).expect("endless")
 }
 
-impl Runs for Register {
+impl Runs for RegisterModel {
     fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(RegisterAsk, RegisterAnswer)> {
         let version = state.map_or(0, |(_, version)| version);
         let ask = match draw.what {
@@ -47,7 +47,7 @@ impl Runs for Register {
             6 => RegisterAsk::Cas { version: version - 1, to: draw.value },
             _ => RegisterAsk::Delete(None),
         };
-        Some((ask, Register::run(self, *state, ask).0))
+        Some((ask, RegisterModel::run(self, *state, ask).0))
     }
 }
 
@@ -102,23 +102,23 @@ impl Runs for RwLock {
     }
 }
 
-impl Runs for Gate {
+impl Runs for GateModel {
     fn run(&self, state: &Self::State, draw: &Draw, point: u64) -> Option<(GateAsk, GateAnswer)> {
-        use super::super::gate::Stands;
+        use super::super::gate::GatePhase;
         let begin = GateAsk::Begin { owner: u64::from(draw.client) };
         Some(match (draw.what, state.stands) {
-            (0..=3, Stands::Open) => (begin, GateAnswer::Proceed { token: point + 1 }),
-            (0..=3, Stands::Pending { token, .. }) => (begin, GateAnswer::InProgress { token: token? }),
-            (_, Stands::Finished(token)) => (begin, GateAnswer::Finished { token }),
-            (4, Stands::Pending { token, .. }) => (GateAsk::Finish { token: token? }, GateAnswer::Settled),
-            (5, Stands::Pending { token, .. }) => (GateAsk::Fail { token: token? }, GateAnswer::Settled),
-            (6, Stands::Pending { owner, .. }) => (GateAsk::SessionEnds { owner }, GateAnswer::Settled),
+            (0..=3, GatePhase::Open) => (begin, GateAnswer::Proceed { token: point + 1 }),
+            (0..=3, GatePhase::Pending { token, .. }) => (begin, GateAnswer::InProgress { token: token? }),
+            (_, GatePhase::Finished(token)) => (begin, GateAnswer::Finished { token }),
+            (4, GatePhase::Pending { token, .. }) => (GateAsk::Finish { token: token? }, GateAnswer::Settled),
+            (5, GatePhase::Pending { token, .. }) => (GateAsk::Fail { token: token? }, GateAnswer::Settled),
+            (6, GatePhase::Pending { owner, .. }) => (GateAsk::SessionEnds { owner }, GateAnswer::Settled),
             _ => return None,
         })
     }
 }
 
-impl Runs for Item {
+impl Runs for ItemModel {
     fn run(&self, state: &Self::State, draw: &Draw, _: u64) -> Option<(ItemAsk, ItemDone)> {
         use super::super::item::ItemState;
         let ask = match (draw.what, *state) {
@@ -158,9 +158,9 @@ fn concurrent<M: Runs>(model: &M, draws: &[Draw]) -> Vec<OperationOf<M>> {
         }
         let over = point + draw.after;
         let (end, output) = match draw.fate {
-            0 => (End::Until(over), None),
-            1 | 2 => (End::Open, None),
-            _ => (End::Done(over), Some(output)),
+            0 => (LatestEffect::Until(over), None),
+            1 | 2 => (LatestEffect::Open, None),
+            _ => (LatestEffect::Done(over), Some(output)),
         };
         let invoked_us = point - draw.before;
         all.push(Operation { client: draw.client, op: at as u64, input, output, invoked_us, end });
@@ -192,9 +192,9 @@ fn agree<M: Runs>(model: &M, draws: &[Draw], swap: (usize, usize), moved: (usize
         let late = &mut operations[moved.0 % count];
         late.invoked_us += moved.1;
         late.end = match late.end {
-            End::Done(at) => End::Done(at + moved.1),
-            End::Until(at) => End::Until(at + moved.1),
-            End::Open => End::Open,
+            LatestEffect::Done(at) => LatestEffect::Done(at + moved.1),
+            LatestEffect::Until(at) => LatestEffect::Until(at + moved.1),
+            LatestEffect::Open => LatestEffect::Open,
         };
     }
     let found = matches!(search(model, &operations, Budget::default()), Finding::Linearizable { .. });
@@ -211,12 +211,12 @@ proptest! {
 
     #[test]
     fn what_happened_is_accepted(draws in draws(0..60, 40)) {
-        accepted(&Register::default(), &draws)?;
+        accepted(&RegisterModel::default(), &draws)?;
         accepted(&Mutex::default(), &draws)?;
         accepted(&Semaphore::of(2), &draws)?;
         accepted(&RwLock::default(), &draws)?;
-        accepted(&Gate, &draws)?;
-        accepted(&Item, &draws)?;
+        accepted(&GateModel, &draws)?;
+        accepted(&ItemModel, &draws)?;
         accepted(&AppendList::default(), &draws)?;
     }
 }
@@ -229,12 +229,12 @@ proptest! {
     fn the_naive_search_says_the_same(
         draws in draws(0..8, 10), swap in (0usize..8, 0usize..8), moved in (0usize..8, 0u64..150),
     ) {
-        agree(&Register::default(), &draws, swap, moved)?;
+        agree(&RegisterModel::default(), &draws, swap, moved)?;
         agree(&Mutex::default(), &draws, swap, moved)?;
         agree(&Semaphore::of(2), &draws, swap, moved)?;
         agree(&RwLock::default(), &draws, swap, moved)?;
-        agree(&Gate, &draws, swap, moved)?;
-        agree(&Item, &draws, swap, moved)?;
+        agree(&GateModel, &draws, swap, moved)?;
+        agree(&ItemModel, &draws, swap, moved)?;
         agree(&AppendList::default(), &draws, swap, moved)?;
     }
 }

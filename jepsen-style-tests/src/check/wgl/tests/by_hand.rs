@@ -4,22 +4,22 @@ use super::*;
 use crate::check::Verdict;
 use LockAnswer::{Busy, Done, Granted, NotHeld};
 
-fn read(op: u64, value: Option<(u64, i32)>, from: u64, to: u64) -> OperationOf<Register> {
+fn read(op: u64, value: Option<(u64, i32)>, from: u64, to: u64) -> OperationOf<RegisterModel> {
     done(op, RegisterAsk::Read, RegisterAnswer::Value(value), from, to)
 }
 
-fn write(op: u64, value: u64, from: u64, to: u64) -> OperationOf<Register> {
+fn write(op: u64, value: u64, from: u64, to: u64) -> OperationOf<RegisterModel> {
     done(op, RegisterAsk::Write(value), RegisterAnswer::Written { version: None }, from, to)
 }
 
 #[test]
 fn nothing_is_linearizable() {
-    assert!(is_good(&Register::default(), &[]));
+    assert!(is_good(&RegisterModel::default(), &[]));
 }
 
 #[test]
 fn reads_during_a_write_see_old_then_new_and_never_back() {
-    let register = Register::default();
+    let register = RegisterModel::default();
     let old_then_new = [write(1, 5, 0, 100), read(2, None, 10, 20), read(3, Some((5, 0)), 30, 40)];
     assert!(is_good(&register, &old_then_new));
     let back = [write(1, 5, 0, 100), read(2, Some((5, 0)), 10, 20), read(3, None, 30, 40)];
@@ -30,7 +30,7 @@ fn reads_during_a_write_see_old_then_new_and_never_back() {
 
 #[test]
 fn a_write_of_unknown_outcome_may_take_effect_late_or_never_but_not_twice() {
-    let register = Register::default();
+    let register = RegisterModel::default();
     let late = [open(1, RegisterAsk::Write(5), 0), read(2, None, 10, 20), read(3, Some((5, 0)), 30, 40)];
     assert!(is_good(&register, &late));
     assert!(is_good(&register, &late[..2]), "never");
@@ -50,7 +50,7 @@ fn a_write_of_unknown_outcome_may_take_effect_late_or_never_but_not_twice() {
 
 #[test]
 fn compare_and_set_succeeds_once_a_version() {
-    let register = Register { init: Some((0, 0)), upsert: false };
+    let register = RegisterModel { init: Some((0, 0)), upsert: false };
     let cas = |op, version, to, answer, from, until| done(op, RegisterAsk::Cas { version, to }, answer, from, until);
     let written = |version| RegisterAnswer::Written { version: Some(version) };
     let refused = RegisterAnswer::OtherVersion;
@@ -175,7 +175,7 @@ fn a_gate_lets_one_in_at_a_time_and_none_after_a_result() {
     let busy = |token| GateAnswer::InProgress { token };
     let finished = |token| GateAnswer::Finished { token };
     let finish = |op, token, from, to| done(op, GateAsk::Finish { token }, GateAnswer::Settled, from, to);
-    let good = |operations: &[OperationOf<Gate>]| is_good(&Gate, operations);
+    let good = |operations: &[OperationOf<GateModel>]| is_good(&GateModel, operations);
     let one = begin(1, 1, proceed(5), 0, 10);
     let turn = [one.clone(), begin(2, 2, busy(5), 5, 15), finish(3, 5, 20, 30), begin(4, 2, finished(5), 25, 40)];
     assert!(good(&turn));
@@ -204,7 +204,7 @@ fn an_item_is_in_one_pair_of_hands_and_done_once() {
     let take = |op, owner, attempt, from, to| done(op, ItemAsk::Take { owner, attempt }, ItemDone, from, to);
     let ack = |op, attempt, from, to| done(op, ItemAsk::Acknowledge { attempt }, ItemDone, from, to);
     let back = |op, attempt, from, to| done(op, ItemAsk::GiveBack { attempt }, ItemDone, from, to);
-    let good = |then: &[OperationOf<Item>]| is_good(&Item, &[std::slice::from_ref(&put), then].concat());
+    let good = |then: &[OperationOf<ItemModel>]| is_good(&ItemModel, &[std::slice::from_ref(&put), then].concat());
     let first = take(2, 1, 1, 5, 20);
     assert!(good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 2, 35, 50), ack(5, 2, 60, 70)]));
     assert!(good(&[first.clone(), back(3, 1, 30, 40), take(4, 2, 3, 35, 50)]), "the second was told nobody");
@@ -217,9 +217,9 @@ fn an_item_is_in_one_pair_of_hands_and_done_once() {
     let ends = |from, to| done(6, ItemAsk::SessionEnds { owner: 1 }, ItemDone, from, to);
     assert!(good(&[first.clone(), ends(20, 40), take(4, 2, 2, 45, 50)]));
     assert!(!good(&[first, ends(60, 70), take(4, 2, 2, 45, 50)]), "before its session could end");
-    assert!(!is_good(&Item, &[take(2, 1, 1, 5, 20)]), "out of nothing");
+    assert!(!is_good(&ItemModel, &[take(2, 1, 1, 5, 20)]), "out of nothing");
     let late_put = done(1, ItemAsk::Put, ItemDone, 30, 40);
-    assert!(!is_good(&Item, &[late_put, take(2, 1, 1, 5, 20)]), "before it was put");
+    assert!(!is_good(&ItemModel, &[late_put, take(2, 1, 1, 5, 20)]), "before it was put");
 }
 
 #[test]
@@ -241,12 +241,12 @@ fn the_budget_is_kept_and_unknown_is_no_pass() {
     let mut operations: Vec<_> = (0..40).map(|op| write(op, op + 1, 0, 100)).collect();
     operations.push(read(50, Some((1000, 39)), 101, 102));
     for budget in [Budget { steps: 5_000, bytes: 1 << 30 }, Budget { steps: u64::MAX, bytes: 1 << 16 }] {
-        assert!(matches!(search(&Register::default(), &operations, budget), Finding::Unknown { .. }));
+        assert!(matches!(search(&RegisterModel::default(), &operations, budget), Finding::Unknown { .. }));
         let keyed = operations.iter().cloned().map(|operation| ("k", operation));
-        assert_eq!(judge("r", "P7", &Register::default(), keyed, budget).verdict, Verdict::Unknown);
+        assert_eq!(judge("r", "P7", &RegisterModel::default(), keyed, budget).verdict, Verdict::Unknown);
     }
-    let nothing: [(&str, OperationOf<Register>); 0] = [];
-    assert_eq!(judge("r", "P7", &Register::default(), nothing, Budget::default()).verdict, Verdict::Unknown);
+    let nothing: [(&str, OperationOf<RegisterModel>); 0] = [];
+    assert_eq!(judge("r", "P7", &RegisterModel::default(), nothing, Budget::default()).verdict, Verdict::Unknown);
 }
 
 #[test]
@@ -258,14 +258,14 @@ fn a_long_history_with_open_operations_is_fast() {
             operations.push(open(3 * at + 1, RegisterAsk::Cas { version: i32::MAX, to: 1 }, 100 * at));
         }
     }
-    assert!(is_good(&Register::default(), &operations));
+    assert!(is_good(&RegisterModel::default(), &operations));
 }
 
 #[test]
 fn a_counterexample_is_small_and_says_what_has_no_place() {
     let mut operations: Vec<_> = (0..200).map(|at| ("a", write(2 * at, at, 100 * at, 100 * at + 50))).collect();
     operations.extend((0..200).map(|at| ("a", read(2 * at + 1, Some((at, at as i32)), 100 * at + 60, 100 * at + 70))));
-    let register = Register::default();
+    let register = RegisterModel::default();
     let good = judge("r", "P7", &register, operations.clone(), Budget::default());
     assert_eq!(good.verdict, Verdict::Valid, "{}", good.detail);
     // A stale read in the middle.

@@ -7,12 +7,12 @@ use super::*;
 
 /// An operation that is done.
 fn done<I, O>(op: u64, input: I, output: O, from: u64, to: u64) -> Operation<I, O> {
-    Operation { client: 1, op, input, output: Some(output), invoked_us: from, end: End::Done(to) }
+    Operation { client: 1, op, input, output: Some(output), invoked_us: from, end: LatestEffect::Done(to) }
 }
 
 /// One of which nobody knows.
 fn open<I, O>(op: u64, input: I, from: u64) -> Operation<I, O> {
-    Operation { client: 2, op, input, output: None, invoked_us: from, end: End::Open }
+    Operation { client: 2, op, input, output: None, invoked_us: from, end: LatestEffect::Open }
 }
 
 fn is_good<M: Model>(model: &M, operations: &[OperationOf<M>]) -> bool {

@@ -12,40 +12,40 @@ use lockkeeper_client::locks::Guard;
 use lockkeeper_client::{Client, Error, Session, SessionState, safety_margin};
 use serde_json::Value;
 
-use super::hand::{self, Hand};
-use super::tells::{self, Asks, Ended, Granted, OfSession, Sure, Under, View};
-use super::{Begun, ClientContext, Teller};
+use super::client_kit::{self, ClientKit};
+use super::{ClientContext, OpenOp, Recorder};
+use crate::history::ops::{self, AcquireRequest, AliveUntil, Granted, QueueView, SessionEnded, SessionRef, TokenRef};
 use crate::record::boot_us;
 
-pub(super) struct Seat {
-    pub(super) hand: Hand,
+pub(super) struct LockClient {
+    pub(super) kit: ClientKit,
     session: Option<Session>,
 }
 
-impl Seat {
+impl LockClient {
     pub(super) fn new(context: ClientContext) -> Result<Self, String> {
-        Ok(Self { hand: Hand::new(context)?, session: None })
+        Ok(Self { kit: ClientKit::new(context)?, session: None })
     }
 
-    pub(super) fn teller(&self) -> &Teller {
-        &self.hand.context.teller
+    pub(super) fn recorder(&self) -> &Recorder {
+        &self.kit.context.recorder
     }
 
     /// The session, or another if that one is over; none if the client is to end.
     pub(super) async fn session(&mut self) -> Option<Session> {
-        if self.hand.context.stop.is_cancelled() {
+        if self.kit.context.stop.is_cancelled() {
             return None;
         }
         if self.session.as_ref().is_none_or(|session| session.left().is_zero()) {
             self.session = None;
-            if !self.hand.prepare(&[tells::SESSIONS]).await {
+            if !self.kit.prepare(&[ops::SESSIONS]).await {
                 return None;
             }
-            let session = self.hand.session().await?;
-            follow(&session, self.teller());
+            let session = self.kit.session().await?;
+            follow(&session, self.recorder());
             // So that the log shows when it ended. Without, that is not known.
             let node = Create { kind: Kind::Ephemeral, ..Create::default() };
-            let _ = session.client().create(&format!("{}/s{}", tells::SESSIONS, session.id()), &node).await;
+            let _ = session.client().create(&format!("{}/s{}", ops::SESSIONS, session.id()), &node).await;
             self.session = Some(session);
         }
         self.session.clone()
@@ -54,11 +54,11 @@ impl Seat {
     /// Ends the session, with all that may still be open in it. Whether the cluster said that it is over.
     pub(super) async fn close(&mut self) -> bool {
         let Some(session) = self.session.take() else { return false };
-        self.teller().told(tells::CLOSING, &OfSession { session: session.id() }, None);
+        self.recorder().note(ops::CLOSING, &SessionRef { session: session.id() }, None);
         // If it fails, the session expires by itself: nothing renews it any more.
         let closed = session.close().await.is_ok();
         if closed {
-            self.teller().told(tells::CLOSED, &OfSession { session: session.id() }, None);
+            self.recorder().note(ops::CLOSED, &SessionRef { session: session.id() }, None);
         }
         closed
     }
@@ -66,17 +66,17 @@ impl Seat {
     /// Stops renewing the session and does nothing else, as a process that dies. Nobody may have a clone of it by then.
     pub(super) fn abandon(&mut self) {
         if let Some(session) = self.session.take() {
-            self.teller().told(tells::ABANDONED, &OfSession { session: session.id() }, None);
+            self.recorder().note(ops::ABANDONED, &SessionRef { session: session.id() }, None);
         }
     }
 
     /// Asks, for as long as `wait` takes, and tells what came of it.
     pub(super) async fn acquire<K>(
         &self,
-        asks: &Asks,
+        asks: &AcquireRequest,
         wait: impl Future<Output = Result<Option<Guard<K>>, Error>>,
     ) -> Option<Guard<K>> {
-        let begun = self.teller().begin(tells::ACQUIRE, asks);
+        let begun = self.recorder().begin(ops::ACQUIRE, asks);
         match wait.await {
             Ok(Some(guard)) => {
                 begun.ok(&Granted { token: guard.token() }, Some(guard.zxid()));
@@ -92,8 +92,8 @@ impl Seat {
     }
 
     /// Gives back, and tells what came of it.
-    pub(super) async fn release<K>(&self, under: &Under, guard: Guard<K>) {
-        let begun = self.teller().begin(tells::RELEASE, under);
+    pub(super) async fn release<K>(&self, under: &TokenRef, guard: Guard<K>) {
+        let begun = self.recorder().begin(ops::RELEASE, under);
         match guard.release().await {
             Ok(()) => begun.ok(&Value::Null, None),
             // A guard goes on giving back what no node took: it may still be done.
@@ -104,32 +104,32 @@ impl Seat {
 
     /// Closes the session with all that is held under a guard, which goes with it. Where it could not be closed, what is held is given back in
     /// the background, as the guard is dropped.
-    pub(super) async fn leave<H>(&mut self, under: &Under, held: H) {
+    pub(super) async fn leave<H>(&mut self, under: &TokenRef, held: H) {
         if !self.close().await {
-            let begun = self.teller().begin(tells::RELEASE, under);
+            let begun = self.recorder().begin(ops::RELEASE, under);
             drop(held);
             begun.info("dropped, as its session could not be closed");
         }
     }
 
     /// Asks the guard whether it is lost.
-    pub(super) fn look<K>(&self, under: &Under, guard: &Guard<K>) -> bool {
+    pub(super) fn look<K>(&self, under: &TokenRef, guard: &Guard<K>) -> bool {
         self.looked(under, || guard.is_lost())
     }
 
     /// Asks somebody else whether it is lost.
-    pub(super) fn looked(&self, under: &Under, is_lost: impl FnOnce() -> bool) -> bool {
-        let begun = self.teller().begin(tells::LOOK, under);
+    pub(super) fn looked(&self, under: &TokenRef, is_lost: impl FnOnce() -> bool) -> bool {
+        let begun = self.recorder().begin(ops::LOOK, under);
         let lost = is_lost();
         begun.ok(&lost, None);
         lost
     }
 
     /// Asks the cluster whether a token holds.
-    pub(super) async fn verify(&self, under: &Under) {
+    pub(super) async fn verify(&self, under: &TokenRef) {
         let Some(lock) = under.locks.first() else { return };
-        let begun = self.teller().begin(tells::VERIFY, under);
-        match self.hand.client.verify(lock, under.token).await {
+        let begun = self.recorder().begin(ops::VERIFY, under);
+        match self.kit.client.verify(lock, under.token).await {
             Ok(Verified { held, zxid, .. }) => begun.ok(&held, Some(zxid)),
             Err(error) => end_read(begun, &error),
         }
@@ -138,17 +138,17 @@ impl Seat {
     /// Tries to give back what another session holds, if one does.
     pub(super) async fn steal(&self, session: &Session, lock: &str) {
         let Some((_, token)) = holder(session, lock).await else { return };
-        let under = Under { locks: vec![lock.to_owned()], token, session: session.id() };
-        let begun = self.teller().begin(tells::STEAL, &under);
+        let under = TokenRef { locks: vec![lock.to_owned()], token, session: session.id() };
+        let begun = self.recorder().begin(ops::STEAL, &under);
         took(begun, session.client().release(lock, token).await);
     }
 
     /// Takes the lock from whoever else holds it, by force.
     pub(super) async fn force(&self, session: &Session, lock: &str) {
         let Some((owner, token)) = holder(session, lock).await else { return };
-        let under = Under { locks: vec![lock.to_owned()], token, session: owner };
-        let begun = self.teller().begin(tells::FORCE, &under);
-        took(begun, self.hand.client.force_release(lock, token).await);
+        let under = TokenRef { locks: vec![lock.to_owned()], token, session: owner };
+        let begun = self.recorder().begin(ops::FORCE, &under);
+        took(begun, self.kit.client.force_release(lock, token).await);
     }
 
     /// After a failure, so that the next does not follow at once.
@@ -158,18 +158,18 @@ impl Seat {
 }
 
 /// Ends an operation that failed in the way that is certain.
-pub(super) fn end_failed(begun: Begun, error: &Error) {
-    match hand::sure(error) {
-        hand::Sure::Unknown => begun.info(&error.to_string()),
-        hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
+pub(super) fn end_failed(begun: OpenOp, error: &Error) {
+    match client_kit::sure(error) {
+        client_kit::Certainty::Unknown => begun.info(&error.to_string()),
+        client_kit::Certainty::Refused(_) | client_kit::Certainty::NotDone => begun.fail(&error.to_string()),
     }
 }
 
 /// Ends a look that failed in the way that is certain.
-fn end_read(begun: Begun, error: &Error) {
-    match hand::sure_read(error) {
-        hand::Sure::Unknown => begun.info(&error.to_string()),
-        hand::Sure::Refused(_) | hand::Sure::NotDone => begun.fail(&error.to_string()),
+fn end_read(begun: OpenOp, error: &Error) {
+    match client_kit::sure_read(error) {
+        client_kit::Certainty::Unknown => begun.info(&error.to_string()),
+        client_kit::Certainty::Refused(_) | client_kit::Certainty::NotDone => begun.fail(&error.to_string()),
     }
 }
 
@@ -181,7 +181,7 @@ async fn holder(session: &Session, lock: &str) -> Option<(u64, u64)> {
 }
 
 /// Ends an operation that tried to end another's grant: whether it did.
-fn took(begun: Begun, answer: Result<Released, Error>) {
+fn took(begun: OpenOp, answer: Result<Released, Error>) {
     match answer {
         Ok(released) => begun.ok(&true, Some(released.zxid)),
         Err(error) if error.code() == Some(Code::NotHeld) => begun.ok(&false, None),
@@ -191,16 +191,16 @@ fn took(begun: Begun, answer: Result<Released, Error>) {
 
 /// Tells with each acknowledged keepalive until when the session is sure to live, and that it is lost. Has no part of the session, and
 /// so does not keep it alive.
-pub(super) fn follow(session: &Session, teller: &Teller) {
-    let (id, margin, teller) = (session.id(), safety_margin(session.timeout()), teller.clone());
+pub(super) fn follow(session: &Session, recorder: &Recorder) {
+    let (id, margin, recorder) = (session.id(), safety_margin(session.timeout()), recorder.clone());
     let (mut renewals, mut state) = (session.renewals(), session.state());
     let until_ms = session.expires_at().as_millis();
-    teller.told(tells::SURE, &Sure { session: id, until_ms }, None);
+    recorder.note(ops::SURE, &AliveUntil { session: id, until_ms }, None);
     tokio::spawn(async move {
         loop {
             if let SessionState::Lost { because } = &*state.borrow_and_update() {
-                let ended = Ended { session: id, why: because.clone() };
-                return teller.told(tells::SESSION_LOST, &ended, None);
+                let ended = SessionEnded { session: id, why: because.clone() };
+                return recorder.note(ops::SESSION_LOST, &ended, None);
             }
             tokio::select! {
                 changed = state.changed() => if changed.is_err() { return },
@@ -210,7 +210,7 @@ pub(super) fn follow(session: &Session, teller: &Teller) {
                     }
                     let lost_at = *renewals.borrow_and_update();
                     let until_ms = (lost_at + margin).as_millis();
-                    teller.told(tells::SURE, &Sure { session: id, until_ms }, None);
+                    recorder.note(ops::SURE, &AliveUntil { session: id, until_ms }, None);
                 }
             }
         }
@@ -225,28 +225,28 @@ pub(super) const EMPTY_WITHIN: Duration = Duration::from_secs(15);
 
 /// The end of a workload that is about locks alone: how their queues stand.
 pub(super) async fn conclude(context: ClientContext, locks: &[&str], within: Duration) -> Result<(), String> {
-    let seat = Seat::new(context)?;
+    let lock_client = LockClient::new(context)?;
     let locks: Vec<String> = locks.iter().map(|lock| (*lock).to_owned()).collect();
-    view_all(&seat.hand.client, seat.teller(), &locks, within).await
+    view_all(&lock_client.kit.client, lock_client.recorder(), &locks, within).await
 }
 
 /// Tells how the queues of these locks stand once nobody is left in them; or how they stand when it has waited long enough.
 pub(super) async fn view_all(
     client: &Client,
-    teller: &Teller,
+    recorder: &Recorder,
     locks: &[String],
     within: Duration,
 ) -> Result<(), String> {
     let until_us = boot_us() + u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
     for lock in locks {
         loop {
-            let begun = teller.begin(tells::VIEW, lock);
+            let begun = recorder.begin(ops::VIEW, lock);
             let in_time = boot_us() < until_us;
             match client.lock(lock).await {
                 Ok(view) => {
                     let holders: Vec<u64> = view.holders.iter().map(|holder| holder.token).collect();
                     let empty = holders.is_empty() && view.waiting == 0;
-                    begun.ok(&View { holders, waiting: view.waiting }, Some(view.zxid));
+                    begun.ok(&QueueView { holders, waiting: view.waiting }, Some(view.zxid));
                     if empty || !in_time {
                         break;
                     }
@@ -265,11 +265,11 @@ pub(super) async fn view_all(
 }
 
 /// What is asked of one lock.
-pub(super) fn asks(lock: &str, mode: Mode, wait_ms: u64, session: &Session) -> Asks {
-    Asks { locks: vec![lock.to_owned()], mode, wait_ms, session: session.id(), permits: None, delay_ms: 0 }
+pub(super) fn asks(lock: &str, mode: Mode, wait_ms: u64, session: &Session) -> AcquireRequest {
+    AcquireRequest { locks: vec![lock.to_owned()], mode, wait_ms, session: session.id(), permits: None, delay_ms: 0 }
 }
 
 /// What is done under a grant.
-pub(super) fn under(asks: &Asks, token: u64) -> Under {
-    Under { locks: asks.locks.clone(), token, session: asks.session }
+pub(super) fn under(asks: &AcquireRequest, token: u64) -> TokenRef {
+    TokenRef { locks: asks.locks.clone(), token, session: asks.session }
 }

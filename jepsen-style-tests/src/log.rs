@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// The teller.
-pub struct Story {
+/// The recorder.
+pub struct RunLog {
     begun: Instant,
     file: Mutex<File>,
 }
 
-impl Story {
+impl RunLog {
     /// Begins `dir/story.log`.
     ///
     /// # Errors

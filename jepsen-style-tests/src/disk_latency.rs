@@ -14,7 +14,7 @@ const EVERY: Duration = Duration::from_millis(50);
 
 /// Syncs a small file now and then, until it is ended or dropped.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct DiskLatency {
     /// Nothing is ever sent: the thread ends when this is gone.
     wanted: Sender<()>,
     thread: JoinHandle<io::Result<Syncs>>,
@@ -24,7 +24,7 @@ pub struct Pulse {
 #[derive(Debug)]
 pub struct Syncs(Vec<(u64, u64)>);
 
-impl Pulse {
+impl DiskLatency {
     /// Begins, on the disk that has this directory.
     ///
     /// # Errors
@@ -85,10 +85,10 @@ mod tests {
     fn a_sync_takes_some_time() {
         let dir = tempfile::tempdir().unwrap();
         let from = boot_us();
-        let syncs = Pulse::begin(dir.path()).unwrap().end().unwrap();
+        let syncs = DiskLatency::begin(dir.path()).unwrap().end().unwrap();
         let took = syncs.within(from, boot_us());
         assert!(!syncs.0.is_empty() && took >= syncs.median());
-        assert!(Pulse::begin(&dir.path().join("nowhere")).is_err());
+        assert!(DiskLatency::begin(&dir.path().join("nowhere")).is_err());
     }
 
     #[test]

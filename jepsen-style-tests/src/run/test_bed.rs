@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cluster::{Cluster, Options};
-use crate::nemesis::{Moments, Nemesis, Stage};
+use crate::nemesis::{Moments, Nemesis, TestBed};
 use crate::net::FaultNet;
 use crate::net::netns::NetnsNet;
-use crate::net::proxy::ProxyNet;
+use crate::net::proxy_net::ProxyNet;
 use crate::verdict::Failed;
 use crate::workers::Worker;
 
@@ -132,7 +132,7 @@ pub async fn set(
     nemeses: &[Box<dyn Nemesis>],
     programs: &Programs,
     places: &Places,
-) -> Result<(Stage, Recruits), Failed> {
+) -> Result<(TestBed, Recruits), Failed> {
     let net = network(settings).await?;
     let mut options = Options { nodes: settings.nodes, net: Some(Arc::clone(&net)), ..Options::default() };
     for nemesis in nemeses {
@@ -149,7 +149,7 @@ pub async fn set(
     };
     let shares = recruits.shares();
     let (again, mut turn) = (recruits.clone(), 0);
-    let stage = Stage {
+    let test_bed = TestBed {
         cluster,
         net,
         workers: Vec::new(),
@@ -163,16 +163,16 @@ pub async fn set(
         server,
         clocks_obey,
     };
-    Ok((stage, recruits))
+    Ok((test_bed, recruits))
 }
 
 /// Starts the clients.
 ///
 /// # Errors
 /// A process cannot be started.
-pub fn people(stage: &mut Stage, recruits: &Recruits) -> Result<(), Failed> {
+pub fn people(test_bed: &mut TestBed, recruits: &Recruits) -> Result<(), Failed> {
     for here in recruits.shares() {
-        stage.workers.push(recruits.worker(here)?);
+        test_bed.workers.push(recruits.worker(here)?);
     }
     Ok(())
 }

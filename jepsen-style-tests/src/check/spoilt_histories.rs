@@ -8,12 +8,13 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{Check, Verdict, order};
-use crate::history::{Event, History, Kind};
+use crate::history::ops;
+use crate::history::{Event, EventKind, History};
 use crate::run::archive;
-use crate::workload::{self, Recorded, tells};
+use crate::workload::{self, Recorded};
 
 /// A run that can be spoilt.
-struct Run {
+struct SpoiltRun {
     name: &'static str,
     events: Vec<Event>,
     run: Recorded,
@@ -21,12 +22,12 @@ struct Run {
 
 /// An operation: where its invocation and its completion stand among the events.
 #[derive(Clone, Copy)]
-struct Answered {
+struct CompletedOp {
     asked: usize,
     ok: usize,
 }
 
-impl Run {
+impl SpoiltRun {
     fn load_named(name: &str) -> Recorded {
         archive::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded").join(name)).unwrap()
     }
@@ -46,30 +47,31 @@ impl Run {
     }
 
     /// What was carried out under this name, by time.
-    fn answered(&self, what: &str) -> Vec<Answered> {
+    fn answered(&self, what: &str) -> Vec<CompletedOp> {
         let mut all = Vec::new();
         for (ok, event) in self.events.iter().enumerate() {
-            if event.kind == Kind::Ok && event.what == what {
-                let is_of =
-                    |other: &Event| other.kind == Kind::Invoke && (other.client, other.op) == (event.client, event.op);
-                all.push(Answered { asked: self.events.iter().position(is_of).unwrap(), ok });
+            if event.kind == EventKind::Ok && event.what == what {
+                let is_of = |other: &Event| {
+                    other.kind == EventKind::Invoke && (other.client, other.op) == (event.client, event.op)
+                };
+                all.push(CompletedOp { asked: self.events.iter().position(is_of).unwrap(), ok });
             }
         }
         all
     }
 
-    fn lock_of(&self, op: Answered) -> &Value {
+    fn lock_of(&self, op: CompletedOp) -> &Value {
         &self.events[op.asked].value["locks"]
     }
 
-    fn answer(&mut self, op: Answered) -> &mut Value {
+    fn answer(&mut self, op: CompletedOp) -> &mut Value {
         &mut self.events[op.ok].value
     }
 
     /// Two grants of one lock to two clients, one right after the other.
-    fn grants(&self) -> (Answered, Answered) {
-        let all = self.answered(tells::ACQUIRE);
-        let next = |one: &Answered| {
+    fn grants(&self) -> (CompletedOp, CompletedOp) {
+        let all = self.answered(ops::ACQUIRE);
+        let next = |one: &CompletedOp| {
             let of_lock = all.iter().filter(|other| self.lock_of(**other) == self.lock_of(*one) && other.ok > one.ok);
             let next = of_lock.min_by_key(|other| other.ok).copied()?;
             (self.events[next.ok].client != self.events[one.ok].client).then_some((*one, next))
@@ -79,19 +81,20 @@ impl Run {
 
     /// Events told under this name.
     fn told(&self, what: &str) -> Vec<usize> {
-        let told = self.events.iter().enumerate().filter(|(_, event)| event.kind == Kind::Told && event.what == what);
+        let told =
+            self.events.iter().enumerate().filter(|(_, event)| event.kind == EventKind::Note && event.what == what);
         told.map(|(at, _)| at).collect()
     }
 }
 
-type Spoil = fn(&mut Run);
+type Spoil = fn(&mut SpoiltRun);
 
 /// What a workload's checks speak of is what it says that it can falsify.
 fn promised(name: &str) {
     let all = workload::all();
     let workload = all.iter().find(|workload| workload.name() == name).unwrap();
     let can: Vec<&str> = workload.promises().split(' ').collect();
-    for check in workload.check(&Run::load_named(name)) {
+    for check in workload.check(&SpoiltRun::load_named(name)) {
         let beyond: Vec<&str> = check.promises.split_whitespace().filter(|promise| !can.contains(promise)).collect();
         assert!(beyond.is_empty(), "{name}: {} speaks of {beyond:?}", check.name);
     }
@@ -99,13 +102,13 @@ fn promised(name: &str) {
 
 /// Each must be refused, and by what is wrong with it: the good history is not.
 fn refuses(name: &'static str, spoils: &[(&str, Spoil)]) {
-    let good = Run::load(name).checks();
+    let good = SpoiltRun::load(name).checks();
     let wrong: Vec<&Check> = good.iter().filter(|check| check.verdict == Verdict::Invalid).collect();
     assert!(wrong.is_empty(), "the good history is refused: {wrong:#?}");
     promised(name);
     let unknown = |checks: &[Check]| checks.iter().filter(|check| check.verdict == Verdict::Unknown).count();
     for (how, spoil) in spoils {
-        let mut run = Run::load(name);
+        let mut run = SpoiltRun::load(name);
         spoil(&mut run);
         let checks = run.checks();
         for check in checks.iter().filter(|check| check.verdict == Verdict::Invalid) {
@@ -163,12 +166,12 @@ fn spoilt_locks() {
                 run.run.log.retain(|event| event.path != path);
             }),
             ("said not to hold while it held", |run| {
-                let verified = run.answered(tells::VERIFY);
+                let verified = run.answered(ops::VERIFY);
                 let held = verified.into_iter().find(|op| run.events[op.ok].value == json!(true)).unwrap();
                 *run.answer(held) = json!(false);
             }),
             ("a release that went back in the order", |run| {
-                let released = *run.answered(tells::RELEASE).last().unwrap();
+                let released = *run.answered(ops::RELEASE).last().unwrap();
                 run.events[released.ok].zxid = Some(1);
             }),
         ],
@@ -178,12 +181,12 @@ fn spoilt_locks() {
 #[test]
 fn spoilt_registers() {
     /// The reads of values, with their keys, by time.
-    fn reads(run: &Run) -> Vec<(Answered, String)> {
+    fn reads(run: &SpoiltRun) -> Vec<(CompletedOp, String)> {
         let reads = run.answered("read").into_iter().filter(|op| run.events[op.ok].value["is"] == "value");
         reads.map(|op| (op, run.events[op.asked].value["key"].to_string())).collect()
     }
     /// A read, and a later one of the same key that found something else.
-    fn changed(run: &Run) -> (Answered, Answered) {
+    fn changed(run: &SpoiltRun) -> (CompletedOp, CompletedOp) {
         let reads = reads(run);
         let pairs = reads.iter().flat_map(|one| reads.iter().map(move |other| (one, other)));
         let mut pairs = pairs.filter(|(one, other)| {
@@ -192,7 +195,7 @@ fn spoilt_registers() {
         });
         pairs.next().map(|(one, other)| (one.0, other.0)).expect("a register changes between two reads")
     }
-    fn change(run: &Run) -> Answered {
+    fn change(run: &SpoiltRun) -> CompletedOp {
         let writes = ["write", "compare_and_set"].into_iter().flat_map(|what| run.answered(what));
         let mut done = writes.filter(|op| run.events[op.ok].value["is"] == "done");
         done.next().expect("a write is acknowledged")
@@ -224,7 +227,7 @@ fn spoilt_registers() {
             }),
             ("a write that was refused and seen", |run| {
                 let op = change(run);
-                (run.events[op.ok].kind, run.events[op.ok].zxid) = (Kind::Fail, None);
+                (run.events[op.ok].kind, run.events[op.ok].zxid) = (EventKind::Fail, None);
             }),
             ("a write at another's point", |run| {
                 let op = change(run);
@@ -240,9 +243,9 @@ fn spoilt_registers() {
 
 #[test]
 fn spoilt_lists() {
-    fn with(run: &mut Run, what: &str, change: impl FnOnce(&mut Vec<Value>)) {
+    fn with(run: &mut SpoiltRun, what: &str, change: impl FnOnce(&mut Vec<Value>)) {
         let reads = run.answered(what).into_iter().rev();
-        let long = |op: &Answered| run.events[op.ok].value["elements"].as_array().is_some_and(|all| all.len() > 2);
+        let long = |op: &CompletedOp| run.events[op.ok].value["elements"].as_array().is_some_and(|all| all.len() > 2);
         let op = reads.into_iter().find(long).expect("a list of three");
         change(run.answer(op)["elements"].as_array_mut().unwrap());
     }
@@ -322,7 +325,7 @@ fn spoilt_watches() {
 #[test]
 fn spoilt_ephemerals() {
     /// Two nodes of a session that went in one transaction.
-    fn went_together(run: &Run) -> (u64, String) {
+    fn went_together(run: &SpoiltRun) -> (u64, String) {
         let gone = |zxid: u64| run.run.log.iter().filter(move |event| event.zxid == zxid && !event.created);
         let mut several =
             run.run.log.iter().filter(|event| {
@@ -353,7 +356,7 @@ fn spoilt_ephemerals() {
             ("a listing without one", |run| {
                 let lists = run.answered("list");
                 let full =
-                    |op: &Answered| run.events[op.ok].value["names"].as_array().is_some_and(|all| !all.is_empty());
+                    |op: &CompletedOp| run.events[op.ok].value["names"].as_array().is_some_and(|all| !all.is_empty());
                 let op = lists.into_iter().find(full).unwrap();
                 run.answer(op)["names"].as_array_mut().unwrap().pop();
             }),
@@ -368,7 +371,7 @@ fn spoilt_ephemerals() {
 #[test]
 fn spoilt_gates() {
     /// Answers of that kind to those who began a gate.
-    fn told(run: &Run, is: &str) -> Vec<Answered> {
+    fn told(run: &SpoiltRun, is: &str) -> Vec<CompletedOp> {
         let all = ["begin", "once"].into_iter().flat_map(|what| run.answered(what));
         all.filter(|op| run.events[op.ok].value["is"] == is).collect()
     }
@@ -389,10 +392,10 @@ fn spoilt_gates() {
                 *run.answer(op) = json!({ "is": "done", "token": token, "result": format!("result of {token}") });
             }),
             ("a result before it was made", |run| {
-                let finishing = |run: &Run, op: &Answered| {
+                let finishing = |run: &SpoiltRun, op: &CompletedOp| {
                     let is_of = |event: &&Event| {
                         event.what == "finish"
-                            && event.kind == Kind::Invoke
+                            && event.kind == EventKind::Invoke
                             && event.value["token"] == run.events[op.ok].value["token"]
                     };
                     run.events.iter().find(is_of).is_some_and(|finish| finish.at_us > run.events[op.ok].at_us)
@@ -420,7 +423,7 @@ fn spoilt_queues() {
             }),
             ("an acknowledgement that was refused", |run| {
                 let ack = run.answered("ack")[0];
-                run.events[ack.ok].kind = Kind::Fail;
+                run.events[ack.ok].kind = EventKind::Fail;
             }),
             ("acknowledged twice", |run| {
                 let acks = run.answered("ack");

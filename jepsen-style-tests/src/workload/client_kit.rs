@@ -14,7 +14,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Begun, ClientContext};
+use super::{ClientContext, OpenOp};
 use crate::http::{Api, Failure, new_client};
 
 /// How long one node is given for an answer. Shorter than a session lives, so that a frozen node does not cost one.
@@ -22,7 +22,7 @@ pub(super) const ATTEMPT: Duration = Duration::from_secs(1);
 /// How long the library goes on over all endpoints.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-pub(super) struct Hand {
+pub(super) struct ClientKit {
     pub(super) context: ClientContext,
     pub(super) rng: StdRng,
     pub(super) client: Client,
@@ -32,7 +32,7 @@ pub(super) struct Hand {
 
 /// What a failure makes certain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sure {
+pub(super) enum Certainty {
     /// An answer: this is why not.
     Refused(Code),
     /// It did not take place and will not.
@@ -41,7 +41,7 @@ pub(super) enum Sure {
     Unknown,
 }
 
-impl Hand {
+impl ClientKit {
     pub(super) fn new(context: ClientContext) -> Result<Self, String> {
         let options = Options {
             connect_timeout: ATTEMPT / 2,
@@ -83,7 +83,7 @@ impl Hand {
         };
         while !self.context.stop.is_cancelled() {
             if let Ok(session) = Session::open(&self.client, &options).await {
-                self.context.teller.told("opened", &json!({ "session": session.id() }), None);
+                self.context.recorder.note("opened", &json!({ "session": session.id() }), None);
                 return Some(session);
             }
             self.think(50..100).await;
@@ -96,11 +96,11 @@ impl Hand {
     /// # Errors
     /// As [`new`](Self::new).
     pub(super) async fn open(context: ClientContext, paths: &[&str]) -> Result<Option<(Self, Session)>, String> {
-        let mut hand = Self::new(context)?;
-        if !hand.prepare(paths).await {
+        let mut kit = Self::new(context)?;
+        if !kit.prepare(paths).await {
             return Ok(None);
         }
-        Ok(hand.session().await.map(|session| (hand, session)))
+        Ok(kit.session().await.map(|session| (kit, session)))
     }
 
     /// The same session while it lives, or another.
@@ -126,56 +126,56 @@ impl Hand {
 
 /// What an error of the library makes certain. A session that is over may have been so only when an unanswered first try had been
 /// carried out.
-pub(super) fn sure(error: &Error) -> Sure {
+pub(super) fn sure(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),
-        Error::Unreachable { .. } => Sure::NotDone,
-        _ => Sure::Unknown,
+        Error::Unreachable { .. } => Certainty::NotDone,
+        _ => Certainty::Unknown,
     }
 }
 
 /// The same of a call that only looked. It changes nothing, so nobody keeps account of whether it came through: where no node refused it,
 /// nobody knows.
-pub(super) fn sure_read(error: &Error) -> Sure {
+pub(super) fn sure_read(error: &Error) -> Certainty {
     match error {
         Error::Refused(problem) => of_code(problem.code),
-        _ => Sure::Unknown,
+        _ => Certainty::Unknown,
     }
 }
 
 /// The same of one attempt at one node, which was the only one.
-pub(super) fn sure_once(failure: &Failure) -> Sure {
+pub(super) fn sure_once(failure: &Failure) -> Certainty {
     match failure {
         Failure::Refused(problem) => of_code(problem.code),
-        Failure::NotDone(_) => Sure::NotDone,
-        Failure::Unknown(_) => Sure::Unknown,
+        Failure::NotDone(_) => Certainty::NotDone,
+        Failure::Unknown(_) => Certainty::Unknown,
     }
 }
 
 /// The same of a recipe, which may have done several things: only its own words are certain.
-pub(super) fn sure_recipe(error: &RecipeError) -> Sure {
+pub(super) fn sure_recipe(error: &RecipeError) -> Certainty {
     match error {
         RecipeError::Client(error) => match sure(error) {
-            Sure::NotDone | Sure::Refused(_) => Sure::NotDone,
-            Sure::Unknown => Sure::Unknown,
+            Certainty::NotDone | Certainty::Refused(_) => Certainty::NotDone,
+            Certainty::Unknown => Certainty::Unknown,
         },
-        _ => Sure::NotDone,
+        _ => Certainty::NotDone,
     }
 }
 
-fn of_code(code: Code) -> Sure {
+fn of_code(code: Code) -> Certainty {
     match code {
-        Code::UnknownOutcome | Code::Internal => Sure::Unknown,
-        code if code.is_transient() => Sure::NotDone,
-        code => Sure::Refused(code),
+        Code::UnknownOutcome | Code::Internal => Certainty::Unknown,
+        code if code.is_transient() => Certainty::NotDone,
+        code => Certainty::Refused(code),
     }
 }
 
 /// Ends an operation in the way that is certain.
 pub(super) fn end<T, E: std::fmt::Display>(
-    begun: Begun,
+    begun: OpenOp,
     came: Result<(T, Option<u64>), E>,
-    sure: impl FnOnce(&E) -> Sure,
+    sure: impl FnOnce(&E) -> Certainty,
 ) -> Option<T>
 where
     T: Serialize,
@@ -187,8 +187,8 @@ where
         }
         Err(error) => {
             match sure(&error) {
-                Sure::Unknown => begun.info(&error.to_string()),
-                Sure::Refused(_) | Sure::NotDone => begun.fail(&error.to_string()),
+                Certainty::Unknown => begun.info(&error.to_string()),
+                Certainty::Refused(_) | Certainty::NotDone => begun.fail(&error.to_string()),
             }
             None
         }
@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn nothing_is_certain_that_may_have_happened() {
-        assert_eq!(sure(&refused(Code::BadVersion)), Sure::Refused(Code::BadVersion));
-        assert_eq!(sure(&refused(Code::NoLeader)), Sure::NotDone);
-        assert_eq!(sure(&Error::Unreachable { tried: Vec::new() }), Sure::NotDone);
+        assert_eq!(sure(&refused(Code::BadVersion)), Certainty::Refused(Code::BadVersion));
+        assert_eq!(sure(&refused(Code::NoLeader)), Certainty::NotDone);
+        assert_eq!(sure(&Error::Unreachable { tried: Vec::new() }), Certainty::NotDone);
         for open in [
             refused(Code::UnknownOutcome),
             refused(Code::Internal),
@@ -217,14 +217,14 @@ mod tests {
             Error::Lost("expired".into()),
             Error::NotLockkeeper { endpoint: "x".into(), why: "y".into() },
         ] {
-            assert_eq!(sure(&open), Sure::Unknown, "{open}");
+            assert_eq!(sure(&open), Certainty::Unknown, "{open}");
         }
-        assert_eq!(sure_read(&refused(Code::NoNode)), Sure::Refused(Code::NoNode));
-        assert_eq!(sure_read(&refused(Code::NoLeader)), Sure::NotDone);
+        assert_eq!(sure_read(&refused(Code::NoNode)), Certainty::Refused(Code::NoNode));
+        assert_eq!(sure_read(&refused(Code::NoLeader)), Certainty::NotDone);
         let unanswered = Error::Unreachable { tried: Vec::new() };
-        assert_eq!(sure_read(&unanswered), Sure::Unknown, "it may have been read, and the answer be late");
-        assert_eq!(sure_once(&Failure::Unknown("timeout".into())), Sure::Unknown);
-        assert_eq!(sure_once(&Failure::NotDone("no connection".into())), Sure::NotDone);
-        assert_eq!(sure_recipe(&RecipeError::Client(Error::Lost("gone".into()))), Sure::Unknown);
+        assert_eq!(sure_read(&unanswered), Certainty::Unknown, "it may have been read, and the answer be late");
+        assert_eq!(sure_once(&Failure::Unknown("timeout".into())), Certainty::Unknown);
+        assert_eq!(sure_once(&Failure::NotDone("no connection".into())), Certainty::NotDone);
+        assert_eq!(sure_recipe(&RecipeError::Client(Error::Lost("gone".into()))), Certainty::Unknown);
     }
 }

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use lockkeeper_client::api::locks::Mode;
 use serde_json::{Error, from_value};
 
-use crate::history::{Ended, History, Op};
-use crate::workload::tells::{self, Asks, Granted, Kept, Marked, OfSession, Sure, Under};
+use crate::history::ops::{self, AcquireRequest, AliveUntil, ClockReading, Granted, KeptPlace, SessionRef, TokenRef};
+use crate::history::{Completion, History, Op};
 
 /// One way of ending a grant, or of changing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct GrantChange {
     /// When its client was about to ask for it.
     pub asked_us: u64,
     /// How the call ended.
-    pub ended: Ended,
+    pub ended: Completion,
     /// Its point in the order, where the answer tells.
     pub zxid: Option<u64>,
 }
@@ -25,7 +25,7 @@ pub struct Hold {
     /// Who.
     pub client: u32,
     /// What it asked for.
-    pub asks: Asks,
+    pub asks: AcquireRequest,
     /// Under which token.
     pub token: u64,
     /// The point of the order at which it was known to hold.
@@ -35,9 +35,9 @@ pub struct Hold {
     /// When its client was told.
     pub granted_us: u64,
     /// The first time it was to be given back.
-    pub released: Option<Change>,
+    pub released: Option<GrantChange>,
     /// When a writer was to become a reader.
-    pub downgraded: Option<Change>,
+    pub downgraded: Option<GrantChange>,
 }
 
 impl Hold {
@@ -87,15 +87,15 @@ impl SessionLife {
 
 /// Something that was asked about a token, and the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answered {
+pub struct TokenAnswer {
     /// Who asked.
     pub client: u32,
     /// About what.
-    pub under: Under,
+    pub under: TokenRef,
     /// When it was about to ask.
     pub asked_us: u64,
     /// How it ended.
-    pub ended: Ended,
+    pub ended: Completion,
     /// Yes or no, if that was the answer.
     pub yes: Option<bool>,
     /// Its point in the order, where the answer tells.
@@ -104,34 +104,34 @@ pub struct Answered {
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct LockHistory {
     /// By the time at which their clients were told.
     pub holds: Vec<Hold>,
     /// By number.
     pub sessions: BTreeMap<u64, SessionLife>,
     /// The guard was asked whether it is lost.
-    pub looks: Vec<Answered>,
+    pub looks: Vec<TokenAnswer>,
     /// The cluster was asked whether a token holds.
-    pub verifies: Vec<Answered>,
+    pub verifies: Vec<TokenAnswer>,
     /// The cluster was asked to give back what is another's.
-    pub steals: Vec<Answered>,
+    pub steals: Vec<TokenAnswer>,
     /// The cluster was asked to take a lock from its holder by force.
-    pub forced: Vec<Answered>,
+    pub forced: Vec<TokenAnswer>,
     /// What the replicated clock showed under a token, at which zxid.
-    pub marks: Vec<(Under, Marked, u64)>,
+    pub marks: Vec<(TokenRef, ClockReading, u64)>,
     /// Places of dead holders that were seen to be kept.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<KeptPlace>,
     /// Requests that got nothing, for certain.
     pub fruitless: usize,
     /// Requests of unknown outcome.
     pub unknown: usize,
 }
 
-impl Told {
+impl LockHistory {
     /// Sorts what was told.
     ///
     /// # Errors
-    /// Something has another form than [`tells`] says: a defect of the suite.
+    /// Something has another form than [`ops`] says: a defect of the suite.
     pub fn of(history: &History) -> Result<Self, String> {
         Self::parsed(history).map_err(|error| format!("the history cannot be read: {error}"))
     }
@@ -142,53 +142,53 @@ impl Told {
         let mut by_token: BTreeMap<(u32, u64), usize> = BTreeMap::new();
         for op in history.ops() {
             match op.what.as_str() {
-                tells::ACQUIRE => match op.answer::<Granted>()? {
+                ops::ACQUIRE => match op.answer::<Granted>()? {
                     Some(Granted { token }) => {
                         by_token.insert((op.client, token), told.holds.len());
                         told.holds.push(hold(&op, token)?);
                     }
-                    None if op.ended == Ended::Fail => told.fruitless += 1,
+                    None if op.ended == Completion::Fail => told.fruitless += 1,
                     None => told.unknown += 1,
                 },
-                tells::RELEASE | tells::DOWNGRADE => {
-                    let under: Under = op.asked()?;
+                ops::RELEASE | ops::DOWNGRADE => {
+                    let under: TokenRef = op.asked()?;
                     let Some(at) = by_token.get(&(op.client, under.token)) else { continue };
-                    let change = Change { asked_us: op.invoked_us, ended: op.ended, zxid: op.zxid };
+                    let change = GrantChange { asked_us: op.invoked_us, ended: op.ended, zxid: op.zxid };
                     let hold = &mut told.holds[*at];
-                    let slot = if op.what == tells::RELEASE { &mut hold.released } else { &mut hold.downgraded };
+                    let slot = if op.what == ops::RELEASE { &mut hold.released } else { &mut hold.downgraded };
                     slot.get_or_insert(change);
                 }
-                tells::LOOK => told.looks.push(answered(&op)?),
-                tells::VERIFY => told.verifies.push(answered(&op)?),
-                tells::FORCE => told.forced.push(answered(&op)?),
-                tells::STEAL => told.steals.push(answered(&op)?),
-                tells::MARK => {
-                    if let (Some(marked), Some(zxid)) = (op.answer::<Marked>()?, op.zxid) {
+                ops::LOOK => told.looks.push(answered(&op)?),
+                ops::VERIFY => told.verifies.push(answered(&op)?),
+                ops::FORCE => told.forced.push(answered(&op)?),
+                ops::STEAL => told.steals.push(answered(&op)?),
+                ops::MARK => {
+                    if let (Some(marked), Some(zxid)) = (op.answer::<ClockReading>()?, op.zxid) {
                         told.marks.push((op.asked()?, marked, zxid));
                     }
                 }
                 _ => {}
             }
         }
-        for event in history.told() {
+        for event in history.notes() {
             let value = event.value.clone();
             match event.what.as_str() {
-                tells::SURE => {
-                    let sure: Sure = from_value(value)?;
+                ops::SURE => {
+                    let sure: AliveUntil = from_value(value)?;
                     let life = told.sessions.entry(sure.session).or_default();
                     life.until_us = life.until_us.max(sure.until_ms.saturating_mul(1_000));
                 }
-                tells::SESSION_LOST => {
-                    let session = from_value::<OfSession>(value)?.session;
+                ops::SESSION_LOST => {
+                    let session = from_value::<SessionRef>(value)?.session;
                     told.sessions.entry(session).or_default().lost_us.get_or_insert(event.at_us);
                 }
-                tells::CLOSING => {
-                    let session = from_value::<OfSession>(value)?.session;
+                ops::CLOSING => {
+                    let session = from_value::<SessionRef>(value)?.session;
                     told.sessions.entry(session).or_default().closing_us.get_or_insert(event.at_us);
                 }
-                tells::KEPT => told.kept.push(from_value(value)?),
-                tells::ABANDONED => {
-                    let session = from_value::<OfSession>(value)?.session;
+                ops::KEPT => told.kept.push(from_value(value)?),
+                ops::ABANDONED => {
+                    let session = from_value::<SessionRef>(value)?.session;
                     told.sessions.entry(session).or_default().abandoned_us.get_or_insert(event.at_us);
                 }
                 _ => {}
@@ -200,7 +200,7 @@ impl Told {
 
     /// From when on a grant may have been ended by force.
     pub fn forced_us(&self, token: u64) -> Option<u64> {
-        let may_have = self.forced.iter().filter(|force| force.under.token == token && force.ended != Ended::Fail);
+        let may_have = self.forced.iter().filter(|force| force.under.token == token && force.ended != Completion::Fail);
         may_have.filter(|force| force.yes != Some(false)).map(|force| force.asked_us).min()
     }
 
@@ -223,13 +223,13 @@ fn hold(op: &Op, token: u64) -> Result<Hold, Error> {
     })
 }
 
-fn answered(op: &Op) -> Result<Answered, Error> {
-    Ok(Answered {
+fn answered(op: &Op) -> Result<TokenAnswer, Error> {
+    Ok(TokenAnswer {
         client: op.client,
         under: op.asked()?,
         asked_us: op.invoked_us,
         ended: op.ended,
-        yes: if op.ended == Ended::Ok { op.output.as_bool() } else { None },
+        yes: if op.ended == Completion::Ok { op.output.as_bool() } else { None },
         zxid: op.zxid,
     })
 }
@@ -239,47 +239,54 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::history::{Event, Kind};
+    use crate::history::{Event, EventKind};
 
     #[test]
     fn events_become_grants_and_sessions() {
         let event = |at_us, op, kind, what: &str, value: Value| {
-            let zxid = (kind == Kind::Ok).then_some(at_us);
+            let zxid = (kind == EventKind::Ok).then_some(at_us);
             Event { at_us, client: 3, op, kind, what: what.into(), value, zxid }
         };
         let locks = vec!["l".to_owned()];
-        let asks = Asks { locks: locks.clone(), mode: Mode::Write, wait_ms: 5, session: 7, permits: None, delay_ms: 0 };
-        let under = Under { locks, token: 4, session: 7 };
-        let told = |at_us, what: &str, value| event(at_us, 0, Kind::Told, what, value);
+        let asks = AcquireRequest {
+            locks: locks.clone(),
+            mode: Mode::Write,
+            wait_ms: 5,
+            session: 7,
+            permits: None,
+            delay_ms: 0,
+        };
+        let under = TokenRef { locks, token: 4, session: 7 };
+        let told = |at_us, what: &str, value| event(at_us, 0, EventKind::Note, what, value);
         let history = History::new(vec![
-            told(1, tells::SURE, json!(Sure { session: 7, until_ms: 2 })),
-            event(2, 1, Kind::Invoke, tells::ACQUIRE, json!(asks)),
-            event(5, 1, Kind::Ok, tells::ACQUIRE, json!(Granted { token: 4 })),
-            event(6, 2, Kind::Invoke, tells::LOOK, json!(under)),
-            event(7, 2, Kind::Ok, tells::LOOK, json!(false)),
-            told(8, tells::SURE, json!(Sure { session: 7, until_ms: 3 })),
-            event(9, 3, Kind::Invoke, tells::DOWNGRADE, json!(under)),
-            event(10, 3, Kind::Ok, tells::DOWNGRADE, json!(null)),
-            event(11, 4, Kind::Invoke, tells::RELEASE, json!(under)),
-            event(12, 4, Kind::Info, tells::RELEASE, json!("lost")),
-            event(13, 5, Kind::Invoke, tells::ACQUIRE, json!(asks)),
-            event(14, 5, Kind::Fail, tells::ACQUIRE, json!("busy")),
-            event(15, 6, Kind::Invoke, tells::ACQUIRE, json!(asks)),
-            told(16, tells::SESSION_LOST, json!({ "session": 7, "why": "late" })),
+            told(1, ops::SURE, json!(AliveUntil { session: 7, until_ms: 2 })),
+            event(2, 1, EventKind::Invoke, ops::ACQUIRE, json!(asks)),
+            event(5, 1, EventKind::Ok, ops::ACQUIRE, json!(Granted { token: 4 })),
+            event(6, 2, EventKind::Invoke, ops::LOOK, json!(under)),
+            event(7, 2, EventKind::Ok, ops::LOOK, json!(false)),
+            told(8, ops::SURE, json!(AliveUntil { session: 7, until_ms: 3 })),
+            event(9, 3, EventKind::Invoke, ops::DOWNGRADE, json!(under)),
+            event(10, 3, EventKind::Ok, ops::DOWNGRADE, json!(null)),
+            event(11, 4, EventKind::Invoke, ops::RELEASE, json!(under)),
+            event(12, 4, EventKind::Info, ops::RELEASE, json!("lost")),
+            event(13, 5, EventKind::Invoke, ops::ACQUIRE, json!(asks)),
+            event(14, 5, EventKind::Fail, ops::ACQUIRE, json!("busy")),
+            event(15, 6, EventKind::Invoke, ops::ACQUIRE, json!(asks)),
+            told(16, ops::SESSION_LOST, json!({ "session": 7, "why": "late" })),
         ]);
-        let told = Told::of(&history).unwrap();
+        let told = LockHistory::of(&history).unwrap();
         let hold = &told.holds[0];
         assert_eq!((told.holds.len(), hold.token, hold.zxid, hold.asked_us, hold.granted_us), (1, 4, Some(5), 2, 5));
-        assert_eq!(hold.released, Some(Change { asked_us: 11, ended: Ended::Info, zxid: None }));
-        assert_eq!(hold.downgraded.map(|change| change.ended), Some(Ended::Ok));
+        assert_eq!(hold.released, Some(GrantChange { asked_us: 11, ended: Completion::Info, zxid: None }));
+        assert_eq!(hold.downgraded.map(|change| change.ended), Some(Completion::Ok));
         assert_eq!((told.looks.len(), told.looks[0].yes, told.looks[0].asked_us), (1, Some(false), 6));
         assert_eq!((told.fruitless, told.unknown), (1, 1));
         let session = told.session_of(hold);
         assert_eq!((session.until_us, session.lost_us, session.closing_us), (3_000, Some(16), None));
         let broken = History::new(vec![
-            event(1, 1, Kind::Invoke, tells::ACQUIRE, json!("x")),
-            event(2, 1, Kind::Ok, tells::ACQUIRE, json!(1)),
+            event(1, 1, EventKind::Invoke, ops::ACQUIRE, json!("x")),
+            event(2, 1, EventKind::Ok, ops::ACQUIRE, json!(1)),
         ]);
-        assert!(Told::of(&broken).is_err());
+        assert!(LockHistory::of(&broken).is_err());
     }
 }

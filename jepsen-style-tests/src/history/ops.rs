@@ -3,20 +3,20 @@
 //!
 //! | operation | asked with | answer |
 //! |---|---|---|
-//! | `acquire` | [`Asks`] | [`Granted`]; `fail` where the wait was over or the cluster refused |
-//! | `release` | [`Under`] | nothing; with the zxid of the release where the call tells it |
-//! | `downgrade` | [`Under`] | nothing |
-//! | `verify` | [`Under`] | whether it holds |
-//! | `steal` | [`Under`], with another's token | whether it was given back, which must not be |
-//! | `force` | [`Under`], with the holder's token and session | whether it was taken from it |
-//! | `look` | [`Under`] | whether the guard says that it is lost. The invocation is stamped before it is asked |
-//! | `view` | a lock's name | [`View`] |
+//! | `acquire` | [`AcquireRequest`] | [`Granted`]; `fail` where the wait was over or the cluster refused |
+//! | `release` | [`TokenRef`] | nothing; with the zxid of the release where the call tells it |
+//! | `downgrade` | [`TokenRef`] | nothing |
+//! | `verify` | [`TokenRef`] | whether it holds |
+//! | `steal` | [`TokenRef`], with another's token | whether it was given back, which must not be |
+//! | `force` | [`TokenRef`], with the holder's token and session | whether it was taken from it |
+//! | `look` | [`TokenRef`] | whether the guard says that it is lost. The invocation is stamped before it is asked |
+//! | `view` | a lock's name | [`QueueView`] |
 //!
-//! | `mark` | [`Under`] | [`Marked`]: the replicated clock at a moment at which it held |
-//! | `read`, `write` | [`Under`], [`Added`] | the number; whether the store took it, where `fail` is that it refused |
-//! | `taken` | a lock's name | [`Taken`]: the store's own list |
+//! | `mark` | [`TokenRef`] | [`ClockReading`]: the replicated clock at a moment at which it held |
+//! | `read`, `write` | [`TokenRef`], [`NumberWrite`] | the number; whether the store took it, where `fail` is that it refused |
+//! | `taken` | a lock's name | [`StoreContents`]: the store's own list |
 //!
-//! Told beside: `opened`, `closing`, `abandoned` ([`OfSession`]), `closed`, `sure` ([`Sure`]), `session_lost` ([`Ended`]), `kept` ([`Kept`]).
+//! Told beside: `opened`, `closing`, `abandoned` ([`SessionRef`]), `closed`, `sure` ([`AliveUntil`]), `session_lost` ([`SessionEnded`]), `kept` ([`KeptPlace`]).
 
 use lockkeeper_client::api::locks::Mode;
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ pub const SESSION_LOST: &str = "session_lost";
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asks {
+pub struct AcquireRequest {
     /// The lock; several are to be held together.
     pub locks: Vec<String>,
     /// How.
@@ -78,7 +78,7 @@ pub struct Granted {
 
 /// A token that something is done with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Under {
+pub struct TokenRef {
     /// The locks.
     pub locks: Vec<String>,
     /// The token.
@@ -89,14 +89,14 @@ pub struct Under {
 
 /// Which session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OfSession {
+pub struct SessionRef {
     /// Its number.
     pub session: u64,
 }
 
 /// How long a session is sure to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sure {
+pub struct AliveUntil {
     /// Its number.
     pub session: u64,
     /// The cluster does not end it before this, in milliseconds of the boot clock.
@@ -105,7 +105,7 @@ pub struct Sure {
 
 /// How a session ended, in its keeper's words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct SessionEnded {
     /// Its number.
     pub session: u64,
     /// Why.
@@ -114,7 +114,7 @@ pub struct Ended {
 
 /// How a queue stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct View {
+pub struct QueueView {
     /// Who holds: tokens.
     pub holders: Vec<u64>,
     /// How many wait.
@@ -123,16 +123,16 @@ pub struct View {
 
 /// Reads the number under a token.
 pub const READ: &str = "read";
-/// Writes it: [`Added`].
+/// Writes it: [`NumberWrite`].
 pub const WRITE: &str = "write";
-/// Asks the store for all that it took: [`Taken`].
+/// Asks the store for all that it took: [`StoreContents`].
 pub const TAKEN: &str = "taken";
 /// Told: the store could not be reached.
 pub const STORE_FAILED: &str = "store_failed";
 
 /// A number is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Added {
+pub struct NumberWrite {
     /// The lock of the number.
     pub lock: String,
     /// Under which token.
@@ -145,7 +145,7 @@ pub struct Added {
 
 /// What a store says that it took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct StoreContents {
     /// Which kind of store.
     pub store: String,
     /// Value and token of each write, in the store's own order.
@@ -161,14 +161,14 @@ pub const SESSIONS: &str = "/jepsen-sessions";
 
 /// What the replicated clock showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Marked {
+pub struct ClockReading {
     /// In milliseconds since 1970.
     pub clock_ms: u64,
 }
 
 /// A dead holder's place, as the lock's view shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct KeptPlace {
     /// The lock.
     pub lock: String,
     /// The dead holder's token.

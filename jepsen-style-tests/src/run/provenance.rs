@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::report::Made;
+use crate::report::Provenance;
 
 use super::programs::checkout;
 
 /// Asks git, the server that was on trial and the kernel. What does not answer is said to be unknown.
-pub fn made(server: &Path) -> Made {
+pub fn provenance(server: &Path) -> Provenance {
     let server = server.display().to_string();
-    Made {
+    Provenance {
         commit: commit(),
         versions: vec![
             asked(&server, &["--version"]),

@@ -1,7 +1,7 @@
 //! One direction between two places: the fault that lies on it, and what passed. All connections between the two share it, whoever
 //! opened them.
 //!
-//! A fault is exact: bytes are handed on under the lock that guards it, so when [`Way::set`] has returned, not one more gets past.
+//! A fault is exact: bytes are handed on under the lock that guards it, so when [`Direction::set`] has returned, not one more gets past.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,24 +16,24 @@ use tokio::time::Instant;
 use super::{LinkFault, Passed};
 
 /// One direction.
-pub(super) struct Way {
-    state: Mutex<State>,
+pub(super) struct Direction {
+    state: Mutex<DirectionState>,
     changed: watch::Sender<LinkFault>,
     bytes: AtomicU64,
     held: AtomicU64,
     reset: AtomicU64,
 }
 
-struct State {
+struct DirectionState {
     fault: LinkFault,
     /// When the last byte that was admitted has left a line of bounded bandwidth.
     line_free: Instant,
 }
 
-impl Default for Way {
+impl Default for Direction {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State { fault: LinkFault::None, line_free: Instant::now() }),
+            state: Mutex::new(DirectionState { fault: LinkFault::None, line_free: Instant::now() }),
             changed: watch::Sender::new(LinkFault::None),
             bytes: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -47,8 +47,8 @@ fn passable(fault: LinkFault) -> bool {
     matches!(fault, LinkFault::None | LinkFault::Slow { .. })
 }
 
-impl Way {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl Direction {
+    fn state(&self) -> MutexGuard<'_, DirectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -5,15 +5,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-const A: Place = Place::Node(1);
-const B: Place = Place::Node(2);
+const A: Endpoint = Endpoint::Node(1);
+const B: Endpoint = Endpoint::Node(2);
 /// Silence cannot be waited for; a short look is all that can be had.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A node: whoever connects to its door for peers is handed over.
 fn node(net: &ProxyNet, id: u64) -> mpsc::Receiver<TcpStream> {
     let (sender, arrived) = mpsc::channel(16);
-    let address = net.listens(id, Door::Peer);
+    let address = net.listens(id, Listener::Peer);
     let listener = std::net::TcpListener::bind(address).unwrap();
     listener.set_nonblocking(true).unwrap();
     let listener = TcpListener::from_std(listener).unwrap();
@@ -37,8 +37,8 @@ struct Pairs {
 async fn pairs() -> Pairs {
     let net = ProxyNet::start(2).await.unwrap();
     let (mut at_a, mut at_b) = (node(&net, 1), node(&net, 2));
-    let a_opens = TcpStream::connect(net.address(A, 2, Door::Peer)).await.unwrap();
-    let b_opens = TcpStream::connect(net.address(B, 1, Door::Peer)).await.unwrap();
+    let a_opens = TcpStream::connect(net.address(A, 2, Listener::Peer)).await.unwrap();
+    let b_opens = TcpStream::connect(net.address(B, 1, Listener::Peer)).await.unwrap();
     let (b_took, a_took) = (at_b.recv().await.unwrap(), at_a.recv().await.unwrap());
     Pairs { net, by_a: (a_opens, b_took), by_b: (b_opens, a_took), at_b }
 }
@@ -85,10 +85,10 @@ async fn no_connection_comes_about_across_a_cut_and_one_given_up_never_does() {
     let Pairs { net, mut at_b, .. } = pairs().await;
     // A greeting of node 1 would be answered, but node 2's answers do not get there.
     net.set(B, 1, LinkFault::Cut).await.unwrap();
-    let mut given_up = TcpStream::connect(net.address(A, 2, Door::Peer)).await.unwrap();
+    let mut given_up = TcpStream::connect(net.address(A, 2, Listener::Peer)).await.unwrap();
     given_up.write_all(b"gone").await.unwrap();
     drop(given_up);
-    let mut patient = TcpStream::connect(net.address(A, 2, Door::Peer)).await.unwrap();
+    let mut patient = TcpStream::connect(net.address(A, 2, Listener::Peer)).await.unwrap();
     patient.write_all(b"ping").await.unwrap();
     assert!(tokio::time::timeout(LOOK, at_b.recv()).await.is_err());
     assert!(net.passed(B, 1).await.held > 0);
@@ -122,11 +122,11 @@ async fn resets_both_ends_and_heals() {
     for end in [&mut a, &mut b] {
         assert_eq!(end.read(&mut [0; 1]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     }
-    let mut again = TcpStream::connect(net.address(A, 2, Door::Peer)).await.unwrap();
+    let mut again = TcpStream::connect(net.address(A, 2, Listener::Peer)).await.unwrap();
     assert_eq!(again.read(&mut [0; 1]).await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(net.passed(A, 2).await.reset, 3, "two connections and an attempt");
     net.heal().await.unwrap();
-    let mut healed = TcpStream::connect(net.address(A, 2, Door::Peer)).await.unwrap();
+    let mut healed = TcpStream::connect(net.address(A, 2, Listener::Peer)).await.unwrap();
     passes(&mut healed, &mut at_b.recv().await.unwrap()).await.unwrap();
 }
 
@@ -185,8 +185,8 @@ async fn one_that_joined_later_is_reached_by_name_and_cut_off_by_name() {
     let net = ProxyNet::start(2).await.unwrap();
     net.add_node(3, None).await.unwrap();
     let mut at_c = node(&net, 3);
-    let address = net.address(A, 3, Door::Peer);
-    assert_eq!(address, net.address(B, 3, Door::Peer));
+    let address = net.address(A, 3, Listener::Peer);
+    assert_eq!(address, net.address(B, 3, Listener::Peer));
     net.set(A, 3, LinkFault::Cut).await.unwrap();
     let hello = |from: u64| format!("POST /peer/v1/append HTTP/1.1\r\nLockkeeper-From: {from}\r\n\r\n");
     let mut open = Vec::new();
@@ -206,31 +206,34 @@ async fn one_that_joined_later_is_reached_by_name_and_cut_off_by_name() {
 #[tokio::test]
 async fn one_in_the_place_of_another_is_reached_where_that_was() {
     let net = ProxyNet::start(2).await.unwrap();
-    let of = |node| Door::FOR_CLIENTS.map(|door| (net.address(Place::Clients, node, door), net.listens(node, door)));
+    let of = |node| {
+        Listener::FOR_CLIENTS
+            .map(|listener| (net.address(Endpoint::Clients, node, listener), net.listens(node, listener)))
+    };
     let before = of(1);
     net.add_node(3, Some(1)).await.unwrap();
     assert_eq!(of(3), before);
-    net.set(Place::Clients, 3, LinkFault::Reset).await.unwrap();
+    net.set(Endpoint::Clients, 3, LinkFault::Reset).await.unwrap();
     for (address, _) in before {
         let mut refused = TcpStream::connect(address).await.unwrap();
         assert!(refused.read(&mut [0; 1]).await.is_err());
     }
-    assert_eq!(net.passed(Place::Clients, 3).await.reset, 2);
+    assert_eq!(net.passed(Endpoint::Clients, 3).await.reset, 2);
 }
 
 #[tokio::test]
 async fn each_door_leads_to_its_own_and_a_fault_is_on_all_of_them() {
     let net = ProxyNet::start(1).await.unwrap();
     let mut known = std::collections::BTreeSet::new();
-    for door in Door::FOR_CLIENTS {
-        let listener = TcpListener::bind(net.listens(1, door)).await.unwrap();
-        let address = net.address(Place::Clients, 1, door);
-        assert_eq!(net.address(Place::Node(1), 1, door), address, "what a node is told of it is for clients");
-        assert!(known.insert(address) && known.insert(net.listens(1, door)));
+    for kind in Listener::FOR_CLIENTS {
+        let listener = TcpListener::bind(net.listens(1, kind)).await.unwrap();
+        let address = net.address(Endpoint::Clients, 1, kind);
+        assert_eq!(net.address(Endpoint::Node(1), 1, kind), address, "what a node is told of it is for clients");
+        assert!(known.insert(address) && known.insert(net.listens(1, kind)));
         let mut near = TcpStream::connect(address).await.unwrap();
         let mut far = listener.accept().await.unwrap().0;
         passes(&mut near, &mut far).await.unwrap();
-        net.set(Place::Clients, 1, LinkFault::Cut).await.unwrap();
+        net.set(Endpoint::Clients, 1, LinkFault::Cut).await.unwrap();
         near.write_all(b"ping").await.unwrap();
         assert!(is_silent(&mut far).await);
         net.heal().await.unwrap();
