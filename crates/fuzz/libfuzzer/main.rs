@@ -1,4 +1,4 @@
-//! One target, guided by which branches of the code an input reaches. `run` builds and runs it.
+//! Fuzzes one target with libFuzzer, guided by coverage. `run` builds and runs it.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use lockkeeper_fuzz::{Target, all};
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let name = std::env::var("LOCKKEEPER_FUZZ_TARGET").unwrap_or_default();
-    // Not unwound: libFuzzer has put a hook in place that ends the process at any panic, and sled panics at some damage.
+    // libFuzzer's panic hook ends the process at any panic, but sled panics at some damage and the store catches it.
     if name == "log-open" {
         drop(std::panic::take_hook());
     }

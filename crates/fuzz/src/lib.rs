@@ -1,8 +1,8 @@
-//! What a node reads from others or from its disk, under bytes that nobody meant to write.
+//! Fuzzing of everything that a node reads from others or from its disk.
 //!
-//! A [`Target`] is a function of any bytes, which panics where something does not hold, and true inputs to begin with. Two things drive it:
-//! the runner here (`scripts/fuzz`: mutations of the true inputs from a seed, on stable Rust and without a build of its own), and
-//! libFuzzer, which is guided by the branches that an input reaches (`crates/fuzz/libfuzzer/run`).
+//! A [`Target`] is a function that panics if a property does not hold for some bytes, and a list of valid inputs
+//! (seeds). Two drivers run it: the runner here (`scripts/fuzz`), which tries mutations of the seeds that depend only
+//! on a number, without a build of its own; and libFuzzer (`crates/fuzz/libfuzzer/run`), which is guided by coverage.
 
 pub mod runner;
 mod targets;

@@ -1,4 +1,4 @@
-//! `lockkeeper-fuzz`: tries the targets on stable Rust; `scripts/fuzz` builds and runs it.
+//! `lockkeeper-fuzz`: fuzzes the targets on stable Rust; `scripts/fuzz` builds and runs it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,36 +9,36 @@ use clap::Parser;
 use lockkeeper_fuzz::runner::{self, Found};
 use lockkeeper_fuzz::{Target, all};
 
-/// Tries what reads the bytes of others under mutations of true inputs.
+/// Fuzzes everything that reads untrusted bytes with mutations of valid inputs.
 #[derive(Parser)]
 struct Arguments {
-    /// The targets; all of them if none is named. --list explains them.
+    /// Targets to fuzz [default: all]; --list describes them.
     targets: Vec<String>,
-    /// For how long each target is tried.
+    /// How long to fuzz each target, in seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Most inputs for each target.
+    /// Most inputs per target.
     #[arg(long, default_value_t = u64::MAX)]
     inputs: u64,
-    /// Input N of a seed is the same at every run.
+    /// Seed of the mutations. Input N of a seed is the same in every run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The first input to try; to see one again, together with --inputs 1.
+    /// Number of the first input. Use with --inputs 1 to repeat one.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Targets tried at the same time.
+    /// Targets to fuzz at the same time.
     #[arg(long, default_value_t = 2)]
     jobs: usize,
-    /// Where inputs are kept that break something.
+    /// Directory for failing inputs.
     #[arg(long, default_value = "target/fuzz")]
     out: PathBuf,
-    /// Tries the inputs in these files instead, with the one target that is named.
+    /// Try only the inputs in these files, with a single named target.
     #[arg(long)]
     input: Vec<PathBuf>,
-    /// Writes the true inputs of the one target that is named into this directory and ends.
+    /// Write the seeds of the named target into this directory and exit.
     #[arg(long)]
     seeds: Option<PathBuf>,
-    /// Explains the targets and ends.
+    /// Describe the targets and exit.
     #[arg(long)]
     list: bool,
 }
@@ -54,18 +54,18 @@ fn main() -> ExitCode {
     let chosen: Vec<Target> = match choose(&arguments.targets) {
         Ok(chosen) => chosen,
         Err(unknown) => {
-            eprintln!("there is no target {unknown:?}; --list names them");
+            eprintln!("unknown target {unknown:?}; --list shows the targets");
             return ExitCode::from(2);
         }
     };
     if !arguments.input.is_empty() {
-        return again(&chosen, &arguments.input);
+        return try_files(&chosen, &arguments.input);
     }
     if let Some(directory) = &arguments.seeds {
         return write_seeds(&chosen, directory);
     }
     runner::silence_panics();
-    let (left, sound) = (Mutex::new(chosen), Mutex::new(true));
+    let (left, passed) = (Mutex::new(chosen), Mutex::new(true));
     let locked = || left.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     locked().reverse();
     std::thread::scope(|scope| {
@@ -74,15 +74,15 @@ fn main() -> ExitCode {
                 loop {
                     let Some(target) = locked().pop() else { break };
                     if !attempt(&target, &arguments) {
-                        *sound.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
+                        *passed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = false;
                     }
                 }
             });
         }
     });
-    let sound = sound.into_inner().unwrap_or(false);
-    println!("{}", if sound { "every target held" } else { "something does not hold" });
-    ExitCode::from(u8::from(!sound))
+    let passed = passed.into_inner().unwrap_or(false);
+    println!("{}", if passed { "every target passed" } else { "a target failed" });
+    ExitCode::from(u8::from(!passed))
 }
 
 fn choose(names: &[String]) -> Result<Vec<Target>, String> {
@@ -95,31 +95,31 @@ fn choose(names: &[String]) -> Result<Vec<Target>, String> {
 
 fn attempt(target: &Target, arguments: &Arguments) -> bool {
     let (name, seed) = (target.name, arguments.seed);
-    let tell = |found: &Found| {
+    let report_failure = |found: &Found| {
         let file = arguments.out.join(format!("{name}-{seed}-{}", found.number));
         let kept = std::fs::create_dir_all(&arguments.out).and_then(|()| std::fs::write(&file, &found.input));
         let kept = kept.map_or_else(|error| format!("not kept: {error}"), |()| format!("kept as {}", file.display()));
         println!(
-            "{name}: input {} does not hold ({kept}): {}\n  again: scripts/fuzz {name} --seed {seed} --from {} --inputs 1",
+            "{name}: input {} failed ({kept}): {}\n  repeat: scripts/fuzz {name} --seed {seed} --from {} --inputs 1",
             found.number, found.what, found.number
         );
     };
     let stuck = |found| {
-        tell(&found);
+        report_failure(&found);
         std::process::exit(1);
     };
     let time = Duration::from_secs(arguments.seconds);
     let report = runner::run(target, seed, arguments.from, arguments.inputs, time, stuck);
     let per_second = report.inputs as f64 / report.took.as_secs_f64().max(0.001);
     println!("{name}: {} inputs in {:.1} s, {per_second:.0} a second", report.inputs, report.took.as_secs_f64());
-    report.found.iter().for_each(tell);
+    report.found.iter().for_each(report_failure);
     report.found.is_none()
 }
 
-/// Panics as it panics: that is what one wants to see.
-fn again(targets: &[Target], files: &[PathBuf]) -> ExitCode {
+/// Tries the inputs in files. A panic is not caught, so that its message shows.
+fn try_files(targets: &[Target], files: &[PathBuf]) -> ExitCode {
     let [target] = targets else {
-        eprintln!("--input goes with one target");
+        eprintln!("--input needs exactly one target");
         return ExitCode::from(2);
     };
     for file in files {
@@ -130,7 +130,7 @@ fn again(targets: &[Target], files: &[PathBuf]) -> ExitCode {
                 return ExitCode::from(2);
             }
         }
-        println!("{} holds", file.display());
+        println!("{} passed", file.display());
     }
     ExitCode::SUCCESS
 }

@@ -1,7 +1,8 @@
-//! Mutations of true inputs, the same for the same seed.
+//! Runs a target on mutations of its seeds, the same for the same seed number.
 //!
-//! Input `n` of a seed depends on nothing but the seed and `n`, so that what was found can be made again without its file. Nothing is learnt
-//! on the way: the inputs reach what a few changes to a true one reach. For more, libFuzzer is guided by branches.
+//! Input `n` depends only on the seed number and `n`, so that a failing input can be made again without its file. The
+//! runner learns nothing from coverage: it reaches only code that a few changes to a valid input reach. libFuzzer goes
+//! further.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,39 +13,39 @@ use std::time::{Duration, Instant};
 
 use crate::Target;
 
-/// One input may take no longer than this.
-pub const LONGEST: Duration = Duration::from_secs(20);
+/// Time limit per input.
+pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 /// Longest input.
 const MAX_BYTES: usize = 64 * 1024;
 /// Most changes to one input.
 const MAX_CHANGES: u64 = 8;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     /// Inputs tried.
     pub inputs: u64,
-    /// How long they took.
+    /// Duration of the run.
     pub took: Duration,
-    /// The first that broke something.
+    /// The first failing input.
     pub found: Option<Found>,
 }
 
-/// An input that broke something.
+/// A failing input.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its number.
     pub number: u64,
     /// The input.
     pub input: Vec<u8>,
-    /// What the target said.
+    /// The panic's message.
     pub what: String,
 }
 
-/// A small generator of its own (SplitMix64): the inputs of a seed must be the same everywhere.
-struct Dice(u64);
+/// A small random number generator: the inputs of a seed must be the same everywhere.
+struct SplitMix64(u64);
 
-impl Dice {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -57,32 +58,32 @@ impl Dice {
     }
 }
 
-/// Input `number` of a seed; the first ones are the true inputs themselves.
+/// Input `number` of a seed number. The first ones are the seeds themselves.
 pub fn input(seeds: &[Vec<u8>], seed: u64, number: u64) -> Vec<u8> {
     let whole = usize::try_from(number).ok().and_then(|number| seeds.get(number));
     if let Some(whole) = whole {
         return whole.clone();
     }
-    let mut dice = Dice(seed ^ number.wrapping_mul(0xD134_2543_DE82_EF95));
-    let mut bytes = seeds.get(dice.below(seeds.len())).cloned().unwrap_or_default();
-    for _ in 0..=dice.next() % MAX_CHANGES {
-        change(&mut dice, &mut bytes, seeds);
+    let mut random = SplitMix64(seed ^ number.wrapping_mul(0xD134_2543_DE82_EF95));
+    let mut bytes = seeds.get(random.below(seeds.len())).cloned().unwrap_or_default();
+    for _ in 0..=random.next() % MAX_CHANGES {
+        change(&mut random, &mut bytes, seeds);
     }
     bytes.truncate(MAX_BYTES);
     bytes
 }
 
-fn change(dice: &mut Dice, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
-    /// Lengths, counts and versions at their edges.
-    const TELLING: [u64; 12] =
+fn change(random: &mut SplitMix64, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
+    /// Boundary values of lengths, counts and versions.
+    const BOUNDARIES: [u64; 12] =
         [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, i64::MAX as u64, u64::MAX];
-    let at = dice.below(bytes.len() + 1);
-    let end = (at + dice.below(16)).min(bytes.len());
-    let telling = TELLING[dice.below(TELLING.len())];
-    match dice.below(10) {
-        0 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << dice.below(8)),
-        1 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = dice.next() as u8),
-        2 => bytes.insert(at, telling as u8),
+    let at = random.below(bytes.len() + 1);
+    let end = (at + random.below(16)).min(bytes.len());
+    let boundary = BOUNDARIES[random.below(BOUNDARIES.len())];
+    match random.below(10) {
+        0 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= 1 << random.below(8)),
+        1 => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte = random.next() as u8),
+        2 => bytes.insert(at, boundary as u8),
         3 => drop(bytes.drain(at..end)),
         4 => bytes.truncate(at),
         5 => {
@@ -90,14 +91,14 @@ fn change(dice: &mut Dice, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             drop(bytes.splice(at..at, part));
         }
         6 => {
-            let other = seeds.get(dice.below(seeds.len())).map_or(&[][..], |other| &other[..]);
-            let from = dice.below(other.len() + 1);
-            let part = other[from..(from + dice.below(64)).min(other.len())].to_vec();
+            let other = seeds.get(random.below(seeds.len())).map_or(&[][..], |other| &other[..]);
+            let from = random.below(other.len() + 1);
+            let part = other[from..(from + random.below(64)).min(other.len())].to_vec();
             drop(bytes.splice(at..end, part));
         }
-        7 => overwrite(bytes, at, &telling.to_be_bytes()[8 - (1 << dice.below(4))..]),
-        8 => overwrite(bytes, at, &telling.to_le_bytes()[..1 << dice.below(4)]),
-        _ => drop(bytes.splice(at..at, varint(telling))),
+        7 => overwrite(bytes, at, &boundary.to_be_bytes()[8 - (1 << random.below(4))..]),
+        8 => overwrite(bytes, at, &boundary.to_le_bytes()[..1 << random.below(4)]),
+        _ => drop(bytes.splice(at..at, varint(boundary))),
     }
 }
 
@@ -107,7 +108,7 @@ fn overwrite(bytes: &mut [u8], at: usize, with: &[u8]) {
     }
 }
 
-/// As postcard writes numbers.
+/// A number as postcard encodes it.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
@@ -119,11 +120,11 @@ fn varint(mut number: u64) -> Vec<u8> {
 }
 
 thread_local! {
-    /// What the last panic of this thread said, and where.
+    /// Message and place of this thread's last panic.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Keeps what panics say instead of printing it: a target may meet thousands that the code under it handles.
+/// Keeps panic messages instead of printing them: the code under a target may catch thousands of panics.
 pub fn silence_panics() {
     std::panic::set_hook(Box::new(|panic| PANIC.set(panic.to_string())));
 }
@@ -135,8 +136,8 @@ fn message(panic: &(dyn Any + Send)) -> String {
     if kept.is_empty() { text.unwrap_or_default() } else { kept }
 }
 
-/// Examines one input and ends the process if it does not hold: for a driver that takes any panic for a find, where the code under a target
-/// handles some.
+/// Examines one input and aborts the process if it fails. For libFuzzer, which would take any panic for a failure, even
+/// one that the code under the target catches.
 pub fn examine_or_abort(target: &Target, input: &[u8]) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.examine)(input))) {
         eprintln!("{}: {}", target.name, message(&*panic));
@@ -144,8 +145,8 @@ pub fn examine_or_abort(target: &Target, input: &[u8]) {
     }
 }
 
-/// Tries inputs `from`.. of a seed until the time or `most` is over or something is found. An input that takes longer than [`LONGEST`] is
-/// given to `stuck`, which should end the process.
+/// Tries inputs `from`.. of a seed number until the time is over, `most` inputs were tried or one fails. An input that
+/// takes longer than [`TIME_LIMIT`] is passed to `stuck`, which should end the process.
 pub fn run(
     target: &Target,
     seed: u64,
@@ -163,8 +164,8 @@ pub fn run(
             while !done.load(Ordering::Relaxed) {
                 std::thread::park_timeout(Duration::from_millis(100));
                 let (number, since) = at(&current);
-                if since.elapsed() > LONGEST {
-                    let what = format!("it takes longer than {LONGEST:?}");
+                if since.elapsed() > TIME_LIMIT {
+                    let what = format!("it takes longer than {TIME_LIMIT:?}");
                     stuck(Found { number, input: input(&seeds, seed, number), what });
                 }
             }
@@ -194,22 +195,22 @@ mod tests {
     use super::*;
 
     fn picky(input: &[u8]) {
-        assert!(!input.windows(2).any(|pair| pair == [0xff, 0xff]), "two of them");
+        assert!(!input.windows(2).any(|pair| pair == [0xff, 0xff]), "two 0xff in a row");
     }
 
     #[test]
-    fn what_breaks_a_target_is_found_and_can_be_made_again() {
+    fn a_failing_input_is_found_and_can_be_repeated() {
         let seeds = || vec![b"harmless".to_vec(), b"\xffharmless".to_vec()];
         let target = Target { name: "picky", about: "", examine: picky, seeds };
         let run = |from| run(&target, 1, from, 1_000_000, Duration::from_secs(60), |_| panic!("stuck"));
-        let found = run(0).found.expect("it is near");
+        let found = run(0).found.expect("a few mutations reach it");
         assert_eq!(found.input, input(&seeds(), 1, found.number));
         let again = run(found.number);
         assert_eq!((again.inputs, again.found.map(|again| again.input)), (1, Some(found.input)));
     }
 
     #[test]
-    fn the_first_inputs_are_the_true_ones_and_the_rest_differ() {
+    fn the_first_inputs_are_the_seeds_and_the_rest_differ() {
         let seeds = vec![[b'1'; 64].to_vec(), [b'2'; 64].to_vec()];
         assert_eq!((input(&seeds, 7, 0), input(&seeds, 7, 1)), (seeds[0].clone(), seeds[1].clone()));
         let made: std::collections::BTreeSet<_> = (2..1_000).map(|number| input(&seeds, 7, number)).collect();

@@ -1,21 +1,26 @@
-//! The targets: what each reads, and what must hold.
+//! The targets: what each reads, and the properties that it checks.
+
+use std::path::Path;
+
+use tempfile::TempDir;
 
 mod batch;
-mod jute;
+#[path = "../../zookeeper/tests/golden/mod.rs"]
+#[allow(dead_code, reason = "the crate's own tests use the rest")]
+mod golden;
 mod log_open;
 mod snapshot_open;
-mod stream_message;
 
-/// Something that reads bytes.
+/// Code that reads untrusted bytes.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// As it is chosen on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it tries, in a line.
+    /// One line for `--list`.
     pub about: &'static str,
-    /// Panics where something does not hold for the bytes.
+    /// Panics if a property does not hold for these bytes.
     pub examine: fn(&[u8]),
-    /// Inputs as they are meant to be.
+    /// Valid inputs, which are mutated.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -24,39 +29,68 @@ pub fn all() -> [Target; 6] {
     [
         Target {
             name: "peer-message",
-            about: "any message of a peer: taken or refused, never a panic, and what is taken keeps to its bounds",
+            about: "any peer message: accepted or refused without a panic; an accepted one is within its limits",
             examine: lockkeeper_consensus::fuzzing::decode_any,
             seeds: lockkeeper_consensus::fuzzing::seeds,
         },
         Target {
             name: "stream-message",
-            about: "a message on a session stream: read as the published types read it, and what it asks for is taken or refused",
-            examine: stream_message::examine,
-            seeds: stream_message::seeds,
+            about: "a message on a session stream: decodes as the published types do; its request is accepted or refused",
+            examine: lockkeeper_server::fuzzing::stream_message,
+            seeds: stream_messages,
         },
         Target {
             name: "batch",
-            about: "a log entry's payload: what is read comes back as it was, and applying it leaves a sound state",
+            about: "a log entry's payload: encodes to the same bytes, and applying it leaves a valid state",
             examine: batch::examine,
             seeds: batch::seeds,
         },
         Target {
             name: "log-open",
-            about: "a log directory with one file changed: refused, or opened with every acknowledged record",
+            about: "a log directory with one changed file: refused, or opened with every acknowledged record",
             examine: log_open::examine,
             seeds: log_open::seeds,
         },
         Target {
             name: "snapshot-open",
-            about: "a snapshot, as the state reads it and as a file: refused, or a sound state that is written as it was read",
+            about: "a snapshot, as a stream and as a file: refused, or a valid state that is written as it was read",
             examine: snapshot_open::examine,
             seeds: snapshot_open::seeds,
         },
         Target {
             name: "jute",
-            about: "ZooKeeper's protocol: what is taken encodes to itself, however its bytes arrive",
-            examine: jute::examine,
-            seeds: jute::seeds,
+            about: "ZooKeeper's protocol: an accepted message encodes to itself, however its bytes arrive",
+            examine: golden::properties::examine,
+            seeds: || golden::seeds().into_values().collect(),
         },
     ]
+}
+
+/// Messages on a session stream.
+fn stream_messages() -> Vec<Vec<u8>> {
+    let uuid = "0a0b0c0d-0000-4000-8000-000000000001";
+    [
+        r#"{"request":{"id":1,"method":"POST","path":"/v1/locks/orders%2F42/acquire","request_id":"UUID","acknowledge":["UUID"],"body":{"mode":"shared","wait_ms":1000,"label":"a\"\u00e4","also":["b"],"delay_ms":5}}}"#,
+        r#"{"request":{"id":2,"method":"POST","path":"/v1/locks/a/b/release","request_id":"UUID","body":{"token":7,"also":["x","y"]}}}"#,
+        r#"{"request":{"id":3,"method":"POST","path":"/v1/locks/a/downgrade","body":{"token":18446744073709551615}}}"#,
+        r#"{"request":{"id":4,"method":"PUT","path":"/v1/nodes/a/b?version=3","body":{"data":"YQ==","encoding":"base64"}}}"#,
+        r#"{"request":{"id":5,"method":"GET","path":"/v1/nodes/a%2Fb?children=true&consistency=stale"}}"#,
+        r#"{"request":{"id":6,"method":"POST","path":"/v1/gates/k/begin","body":{"fingerprint":"f","pending_ms":1000}}}"#,
+        r#"{"request":{"id":7,"method":"DELETE","path":"/v1/locks/a/holders/7"}}"#,
+        r#"{"request":{"id":8,"method":"POST","path":"/v1/txn","body":{"operations":[{"create":{"path":"/a"}},{"lock_held":{"lock":"l","token":1}}]}}}"#,
+        r#"{"cancel":1}"#,
+        r#"{"keepalive":18446744073709551615}"#,
+        r#"{"watch":{"id":1,"path":"/a","recursive":true,"from":9}}"#,
+        r#"{"unwatch":1}"#,
+    ]
+    .iter()
+    .map(|text| text.replace("UUID", uuid).into_bytes())
+    .collect()
+}
+
+/// A directory in memory if the system has such a place: the disk itself is not under test.
+fn scratch() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+    made.unwrap_or_else(|error| panic!("cannot create a scratch directory: {error}"))
 }

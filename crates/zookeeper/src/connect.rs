@@ -1,34 +1,34 @@
-//! The first frame in each direction: it opens a session or attaches to one.
+//! The connect request and response, the first frame in each direction: they open a session or attach to one.
 //!
-//! Servers and clients before 3.4 did not know the `readOnly` flag at the end (a request of 44 bytes instead of 45). A
-//! server answers in the form in which it was asked.
+//! Before version 3.4 there was no `readOnly` flag at the end (a request of 44 bytes instead of 45). A server replies
+//! in the form of the request.
 
 use crate::frame::write_frame;
 use crate::jute::{DecodeError, Reader, Wire, Writer};
 use bytes::{Bytes, BytesMut};
 
-/// How long a session's password is. Others are read as they come; a server refuses them.
+/// Length of a session's password. Other lengths decode, but a server refuses them.
 pub const PASSWORD_BYTES: usize = 16;
 
-/// A client's wish for a session.
+/// A client's request for a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// Always 0 so far.
     pub protocol_version: i32,
-    /// The newest zxid that the client knows of: a server that is behind it must not serve the client yet.
+    /// The latest zxid that the client has seen. A server that has not applied it must not serve the client yet.
     pub last_zxid_seen: i64,
-    /// The session timeout that the client would like.
+    /// The session timeout that the client asks for.
     pub timeout_ms: i32,
     /// 0 for a new session.
     pub session_id: i64,
     /// Zeroes for a new session.
     pub password: Bytes,
-    /// Whether a server without a quorum would do; `None` from a client that does not know the question.
+    /// Whether the client accepts a server without a quorum; `None` if the client does not send the flag.
     pub read_only: Option<bool>,
 }
 
 impl ConnectRequest {
-    /// Reads the first frame of a client.
+    /// Decodes a client's first frame.
     pub fn decode(frame: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(frame);
         Ok(Self {
@@ -41,7 +41,7 @@ impl ConnectRequest {
         })
     }
 
-    /// Appends it as a frame.
+    /// Appends a frame.
     pub fn encode(&self, out: &mut BytesMut) {
         write_frame(out, |writer| {
             writer.int(self.protocol_version);
@@ -54,23 +54,23 @@ impl ConnectRequest {
     }
 }
 
-/// A server's answer to a [`ConnectRequest`].
+/// A server's reply to a [`ConnectRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectResponse {
     /// Always 0 so far.
     pub protocol_version: i32,
-    /// The session timeout that was agreed on, 0 for a refusal.
+    /// The negotiated session timeout, 0 for a refusal.
     pub timeout_ms: i32,
     /// The session, 0 for a refusal.
     pub session_id: i64,
-    /// What re-attaches to the session, zeroes for a refusal.
+    /// Authorizes re-attaching to the session; zeroes for a refusal.
     pub password: Bytes,
-    /// Whether this server serves reads only; `None` for a client that did not send the flag.
+    /// Whether this server is read-only; `None` for a client that did not send the flag.
     pub read_only: Option<bool>,
 }
 
 impl ConnectResponse {
-    /// The answer to a session that has expired or a password that is wrong; the connection closes after it.
+    /// The reply for an expired session or a wrong password. The connection is closed after it.
     #[must_use]
     pub fn refused(request: &ConnectRequest) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl ConnectResponse {
         }
     }
 
-    /// Reads the first frame of a server.
+    /// Decodes a server's first frame.
     pub fn decode(frame: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(frame);
         Ok(Self {
@@ -94,7 +94,7 @@ impl ConnectResponse {
         })
     }
 
-    /// Appends it as a frame.
+    /// Appends a frame.
     pub fn encode(&self, out: &mut BytesMut) {
         write_frame(out, |writer| {
             writer.int(self.protocol_version);

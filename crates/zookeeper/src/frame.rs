@@ -1,7 +1,7 @@
-//! Frames: a 32-bit length, then so many bytes.
+//! Frames: a 32-bit length, then that many bytes.
 //!
-//! The decoder takes bytes as they arrive and hands out whole frames. It never reserves memory for a frame because of
-//! its length alone: a thousand connections that each announce a megabyte and send nothing cost nothing.
+//! The decoder takes bytes as they arrive and returns whole frames. It never reserves memory for an announced length
+//! alone: a thousand connections that each announce a megabyte and send nothing cost nothing.
 
 use crate::FourLetterWord;
 use crate::jute::Writer;
@@ -13,17 +13,17 @@ pub const DEFAULT_MAX_FRAME_BYTES: usize = 0xf_ffff;
 
 const LENGTH_BYTES: usize = 4;
 
-/// A length that no frame may have. The connection cannot go on: where the next frame starts is not known.
+/// An invalid frame length. The connection must be closed, because the start of the next frame is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// Below zero.
-    #[error("a frame announces {length} bytes: this is not ZooKeeper's protocol, or the stream is out of step")]
+    #[error("frame length {length} is negative: this is not ZooKeeper's protocol, or the stream is corrupt")]
     Negative {
         /// The announced length.
         length: i32,
     },
     /// Above the limit.
-    #[error("a frame announces {length} bytes and {max} are allowed: send less, or raise the limit on both sides")]
+    #[error("frame length {length} exceeds the limit of {max} bytes: send less, or raise the limit on both sides")]
     TooLong {
         /// The announced length.
         length: usize,
@@ -32,21 +32,21 @@ pub enum FrameError {
     },
 }
 
-/// What arrives on a connection.
+/// A frame or word that arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inbound {
     /// The content of a frame, without its length.
     Frame(Bytes),
-    /// A four-letter word in place of the first frame. Whatever follows it means nothing.
+    /// A four-letter word instead of the first frame. Ignore any bytes after it.
     Word(FourLetterWord),
 }
 
-/// Cuts a stream of bytes into frames.
+/// Splits a stream of bytes into frames.
 #[derive(Debug)]
 pub struct FrameDecoder {
     buffered: BytesMut,
     max_frame_bytes: usize,
-    /// On a server, until the first frame.
+    /// True on a server until the first frame.
     words_allowed: bool,
 }
 
@@ -63,24 +63,24 @@ impl FrameDecoder {
         Self { buffered: BytesMut::new(), max_frame_bytes, words_allowed: false }
     }
 
-    /// Takes bytes that have arrived. Nothing bounds what is fed: call [`Self::next_inbound`] until it yields nothing
-    /// before feeding more, then no more than one frame and one feeding is ever held.
+    /// Takes bytes that have arrived. Before feeding more, call [`Self::next_inbound`] until it returns `None`; then at
+    /// most one frame and one feed are held in memory.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffered.extend_from_slice(bytes);
     }
 
-    /// The buffer behind [`Self::feed`], to read a socket into without a copy. Append only.
+    /// The buffer of [`Self::feed`], to read a socket into without a copy. Only append to it.
     pub fn buffer_mut(&mut self) -> &mut BytesMut {
         &mut self.buffered
     }
 
-    /// How many bytes wait for the rest of their frame.
+    /// Number of bytes of an incomplete frame.
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         self.buffered.len()
     }
 
-    /// The next frame, if all of it has arrived. An error is final: asked again, it is given again.
+    /// The next frame, if all of it has arrived. An error is final: later calls return it again.
     pub fn next_inbound(&mut self) -> Result<Option<Inbound>, FrameError> {
         let Some(&prefix) = self.buffered.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         if self.words_allowed
@@ -108,7 +108,7 @@ impl FrameDecoder {
     }
 }
 
-/// Appends one frame to `out` whose content is what `write` writes.
+/// Appends a frame to `out` with the content that `write` writes.
 ///
 /// # Panics
 /// When the content is longer than 2³¹−1 bytes, which the protocol cannot express.

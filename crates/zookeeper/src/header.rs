@@ -1,13 +1,13 @@
-//! What stands before each request and each reply once a session is open.
+//! The headers of requests and replies in an open session.
 
 use crate::frame::write_frame;
 use crate::jute::{DecodeError, Reader, Wire};
 use crate::{ErrorCode, OpCode};
 use bytes::{Bytes, BytesMut};
 
-/// Numbers that a client may not give to requests of its own choosing: they tell their replies apart from the rest.
+/// Reserved xids, which a client may not choose for other requests.
 pub mod xid {
-    /// A watch event; no request asked for it.
+    /// A watch event.
     pub const NOTIFICATION: i32 = -1;
     /// A ping and its reply.
     pub const PING: i32 = -2;
@@ -18,25 +18,25 @@ pub mod xid {
 }
 
 record! {
-    /// What stands before a request.
+    /// The header of a request.
     #[derive(Copy)]
     RequestHeader {
-        /// Chosen by the client; its reply carries the same.
+        /// Chosen by the client and repeated in the reply.
         xid: i32,
-        /// The number of an [`OpCode`], or one that nobody knows.
+        /// The number of an [`OpCode`], or an unknown number.
         opcode: i32,
     }
 }
 
 impl RequestHeader {
-    /// Takes the header off a frame and leaves the body.
+    /// Splits a frame into header and body.
     pub fn split(frame: Bytes) -> Result<(Self, Bytes), DecodeError> {
         let mut reader = Reader::new(frame);
         let header = Self::read(&mut reader, "RequestHeader")?;
         Ok((header, reader.into_rest()))
     }
 
-    /// The operation, if it is one that this crate knows.
+    /// The operation, if its number is known.
     #[must_use]
     pub fn operation(&self) -> Option<OpCode> {
         OpCode::from_number(self.opcode)
@@ -44,39 +44,39 @@ impl RequestHeader {
 }
 
 record! {
-    /// What stands before a reply or a watch event.
+    /// The header of a reply or a watch event.
     #[derive(Copy)]
     ReplyHeader {
-        /// That of the request, or one of [`xid`].
+        /// The request's xid, or one of [`xid`].
         xid: i32,
-        /// The newest zxid that the server had applied when it answered.
+        /// The latest zxid that the server had applied when it replied.
         zxid: i64,
-        /// The number of an [`ErrorCode`]. A body follows only where this is 0.
+        /// The number of an [`ErrorCode`]. A body follows only if it is 0.
         error: i32,
     }
 }
 
 impl ReplyHeader {
-    /// Of a request that was done.
+    /// The header of a request that succeeded.
     #[must_use]
     pub const fn ok(xid: i32, zxid: i64) -> Self {
         Self { xid, zxid, error: 0 }
     }
 
-    /// Of a request that was not.
+    /// The header of a request that failed.
     #[must_use]
     pub const fn failed(xid: i32, zxid: i64, error: ErrorCode) -> Self {
         Self { xid, zxid, error: error.number() }
     }
 
-    /// Takes the header off a frame and leaves the body.
+    /// Splits a frame into header and body.
     pub fn split(frame: Bytes) -> Result<(Self, Bytes), DecodeError> {
         let mut reader = Reader::new(frame);
         let header = Self::read(&mut reader, "ReplyHeader")?;
         Ok((header, reader.into_rest()))
     }
 
-    /// Appends a frame of this header and nothing else: every error, and every reply without a body.
+    /// Appends a frame with only this header: an error, or a reply without a body.
     pub fn encode(&self, out: &mut BytesMut) {
         write_frame(out, |writer| self.write(writer));
     }
@@ -87,7 +87,7 @@ impl ReplyHeader {
         self.xid == xid::NOTIFICATION
     }
 
-    /// The error by name, if it has one; [`ErrorCode::Ok`] where there is none.
+    /// The error code, if its number is known; [`ErrorCode::Ok`] for success.
     #[must_use]
     pub fn error_code(&self) -> Option<ErrorCode> {
         ErrorCode::from_number(self.error)

@@ -1,23 +1,22 @@
-//! ZooKeeper's client protocol as ZooKeeper 3.9 speaks it: bytes in, values out, and back.
+//! The client protocol of ZooKeeper 3.9: decodes bytes into values and encodes values into bytes.
 //!
-//! The codec works in both directions, so that the server's front door (decode requests, encode replies and events) and
-//! the programs that talk to one (encode requests, decode replies and events) share one description of each message.
+//! The codec works in both directions: the server's frontend (which decodes requests and encodes replies and events)
+//! and the programs that talk to it (which do the opposite) share one description of each message.
 //!
-//! This crate is pure. It must never do IO, read a clock, spawn, or depend on another crate of Lockkeeper; it must never
-//! panic on bytes from outside, nor allocate more than a small multiple of what has arrived. It must never judge what a
-//! well-formed message *means*: create flags, watch modes, versions and paths are handed on as they came, because the
-//! answer to a senseless one is an error code, not a broken connection.
+//! This crate is pure. It must never do IO, read a clock, spawn, or depend on another crate of Lockkeeper. It must
+//! never panic on bytes from outside, nor allocate more than a small multiple of the bytes received. It must never
+//! judge the *meaning* of a well-formed message: create flags, watch modes, versions and paths are passed on unchecked,
+//! because an invalid one is answered with an error code and does not close the connection.
 //!
-//! # The way of a message
-//! A connection feeds a [`FrameDecoder`], which yields whole frames (and, on a server, four-letter words). The first
-//! frame of a client is a [`ConnectRequest`]. From then on
-//! [`RequestHeader::split`] takes the header off a frame, and [`Request::decode`] reads the body. They fail differently:
-//! without a header there is nobody to answer and the connection closes; a body that cannot be read is answered with
-//! [`ErrorCode::MarshallingError`], and an operation that nobody knows is [`Request::Unknown`], answered with
-//! [`ErrorCode::Unimplemented`]; both keep the connection.
+//! # Decoding a message
+//! A connection feeds a [`FrameDecoder`], which returns whole frames (and, on a server, four-letter words). A client's
+//! first frame is a [`ConnectRequest`]. For later frames, [`RequestHeader::split`] separates the header and
+//! [`Request::decode`] decodes the body. Their errors differ: without a header no reply is possible and the connection
+//! must be closed. A malformed body is answered with [`ErrorCode::MarshallingError`] and an unknown operation
+//! ([`Request::Unknown`]) with [`ErrorCode::Unimplemented`]; the connection stays open.
 //!
-//! Whatever is called `encode` appends a whole frame, length included, to a buffer; whatever is called `decode` takes a
-//! frame's content without its length. Bytes behind the last field are ignored, as ZooKeeper ignores them.
+//! Every `encode` appends a whole frame, length included, to a buffer. Every `decode` takes a frame's content without
+//! its length. Bytes after the last field are ignored, as in ZooKeeper.
 //!
 //! ```
 //! use bytes::BytesMut;
@@ -28,7 +27,7 @@
 //!
 //! let mut decoder = FrameDecoder::for_server(lockkeeper_zookeeper::DEFAULT_MAX_FRAME_BYTES);
 //! decoder.feed(&sent);
-//! let Some(Inbound::Frame(frame)) = decoder.next_inbound()? else { panic!("it has arrived as a whole") };
+//! let Some(Inbound::Frame(frame)) = decoder.next_inbound()? else { panic!("the frame is complete") };
 //! let (header, body) = RequestHeader::split(frame)?;
 //! let mut answer = BytesMut::new();
 //! match Request::decode(header.opcode, body) {
@@ -42,35 +41,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Buffers in decoded values share the memory of the frame that they came in: copy what is to be kept.
+//! Buffers in decoded values share memory with their frame: copy them to keep them.
 
 #[macro_use]
-mod macros;
+pub mod jute;
 
+pub mod codes;
 pub mod connect;
-pub mod error_code;
-pub mod four_letter;
 pub mod frame;
 pub mod header;
-pub mod jute;
-pub mod modes;
 pub mod multi;
-pub mod opcode;
 pub mod records;
 pub mod reply;
 pub mod request;
-pub mod watch;
 
+pub use codes::{AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, OpCode, WatcherType};
 pub use connect::{ConnectRequest, ConnectResponse};
-pub use error_code::ErrorCode;
-pub use four_letter::FourLetterWord;
 pub use frame::{DEFAULT_MAX_FRAME_BYTES, FrameDecoder, FrameError, Inbound};
 pub use header::{ReplyHeader, RequestHeader, xid};
 pub use jute::{DecodeError, Reader, UnknownNumber, Wire, Writer};
-pub use modes::{AddWatchMode, CreateMode, WatcherType};
 pub use multi::{MultiOp, MultiReadOp, MultiResult};
-pub use opcode::OpCode;
 pub use records::{Acl, ClientInfo, Id, Permissions, Stat};
-pub use reply::{Reply, decode_reply, encode_reply_with};
+pub use reply::{Reply, WatcherEvent, decode_reply, encode_reply_with};
 pub use request::Request;
-pub use watch::{EventType, KeeperState, WatcherEvent};

@@ -1,8 +1,7 @@
-//! Lists of operations in one request, and of their results: each part stands behind a header with its operation's
-//! number, and a header that says so ends the list.
+//! Lists of operations in one request, and of their results. A header with the operation's number precedes each part,
+//! and a header with `done` ends the list.
 //!
-//! A multi that fails is a success to its reply header; the failure stands among the results
-//! ([`MultiResult::of_failure`]).
+//! The reply header of a failed multi reports success; the failure is among the results ([`MultiResult::of_failure`]).
 
 use crate::jute::{DecodeError, Reader, Wire, Writer};
 use crate::records::Stat;
@@ -11,29 +10,29 @@ use crate::{ErrorCode, OpCode};
 use bytes::Bytes;
 
 record! {
-    /// What stands before each part.
+    /// The header of a part.
     #[derive(Copy)]
     MultiHeader {
         /// The number of the part's operation.
         opcode: i32,
-        /// Whether this is the end of the list.
+        /// Ends the list.
         done: bool,
-        /// Of a result its error, otherwise −1.
+        /// The error of a result; −1 for an operation.
         error: i32,
     }
 }
 
-/// What may stand in a list.
+/// A part of a list.
 pub(crate) trait Part: Sized {
-    /// The number in the header before it.
+    /// The number in its header.
     fn opcode(&self) -> OpCode;
-    /// The error in it.
+    /// The error in its header.
     fn header_error(&self) -> i32;
     fn read(opcode: i32, reader: &mut Reader) -> Result<Self, DecodeError>;
     fn write(&self, writer: &mut Writer<'_>);
 }
 
-/// Each turn takes a header's nine bytes from the message, so the message bounds the list.
+/// The list is bounded by the message, since each part takes at least the nine bytes of its header.
 pub(crate) fn read_parts<P: Part>(reader: &mut Reader) -> Result<Vec<P>, DecodeError> {
     let mut parts = Vec::new();
     loop {
@@ -55,17 +54,17 @@ pub(crate) fn write_parts<P: Part>(parts: &[P], writer: &mut Writer<'_>) {
 
 /// One write of a multi.
 ///
-/// Of the four creates ZooKeeper looks at the flags and not at the number: flags of a container or with a time to live
-/// make the result a [`MultiResult::Create2`], all others a [`MultiResult::Create`]. A decoded value tells both.
+/// For the four creates ZooKeeper goes by the flags and ignores the opcode: flags of a container or a TTL node give a
+/// [`MultiResult::Create2`], all others a [`MultiResult::Create`]. A decoded value has both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiOp {
     /// A node.
     Create(CreateRequest),
-    /// A node; no client of ZooKeeper's own sends this number in a multi.
+    /// A node; ZooKeeper's own clients never send this opcode in a multi.
     Create2(CreateRequest),
     /// A container.
     CreateContainer(CreateRequest),
-    /// A node with a time to live.
+    /// A TTL node.
     CreateTtl(CreateTtlRequest),
     /// Answered by [`MultiResult::Delete`].
     Delete(PathVersion),
@@ -153,7 +152,7 @@ impl Part for MultiReadOp {
     }
 }
 
-/// What one part of a multi or multiRead came to.
+/// The result of one part of a multi or multiRead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MultiResult {
     /// The path created.
@@ -180,19 +179,19 @@ pub enum MultiResult {
         /// Of the node.
         stat: Stat,
     },
-    /// The number of an [`ErrorCode`]. In a failed multi *every* result is one, and those before the failure are 0.
+    /// The number of an [`ErrorCode`]. In a failed multi *every* result is one; those before the failure are 0.
     Error(i32),
 }
 
 impl MultiResult {
-    /// An error by name.
+    /// An error result.
     #[must_use]
     pub const fn error(code: ErrorCode) -> Self {
         Self::Error(code.number())
     }
 
-    /// The results of a multi of `count` operations of which that at `failed` failed: 0 before it, its code, and
-    /// "not tried" after it.
+    /// The results of a multi of `count` operations whose operation at `failed` failed: 0 before it, then `code`, then
+    /// [`ErrorCode::RuntimeInconsistency`] after it.
     #[must_use]
     pub fn of_failure(count: usize, failed: usize, code: ErrorCode) -> Vec<Self> {
         let result = |index: usize| match index.cmp(&failed) {

@@ -1,4 +1,4 @@
-//! The records that messages are made of: stat, identities, access control lists.
+//! Records shared by messages: stat, identities, access control lists.
 
 use crate::jute::{DecodeError, Reader, Wire, Writer};
 use std::ops::BitOr;
@@ -15,17 +15,17 @@ record! {
         ctime_ms: i64,
         /// When its data last changed, in ms since 1970.
         mtime_ms: i64,
-        /// How often its data changed.
+        /// Number of changes of its data.
         version: i32,
-        /// How often its children changed.
+        /// Number of changes of its children.
         cversion: i32,
-        /// How often its access control list changed.
+        /// Number of changes of its access control list.
         aversion: i32,
-        /// The session that it goes with; 0 for a persistent node, and marks of their own for containers and TTL nodes.
+        /// The owning session; 0 for a persistent node, and special values for containers and TTL nodes.
         ephemeral_owner: i64,
-        /// How many bytes of data it has.
+        /// Length of its data in bytes.
         data_length: i32,
-        /// How many children it has.
+        /// Number of its children.
         num_children: i32,
         /// The transaction that last changed its children.
         pzxid: i64,
@@ -33,29 +33,29 @@ record! {
 }
 
 record! {
-    /// Who somebody is, in the terms of a scheme.
+    /// An identity under a scheme.
     #[derive(Hash, PartialOrd, Ord)]
     Id {
         /// `world`, `auth`, `digest`, `ip`, `x509`, `super`, …
         scheme: String,
-        /// What the scheme says it is: `anyone`, `user:hash`, an address, …
+        /// The identity in the scheme's form: `anyone`, `user:hash`, an address, …
         id: String,
     }
 }
 
 record! {
-    /// One line of an access control list.
+    /// One entry of an access control list.
     #[derive(Hash)]
     Acl {
-        /// What is allowed.
+        /// The permissions granted.
         permissions: Permissions,
-        /// To whom.
+        /// The identity they are granted to.
         id: Id,
     }
 }
 
 impl Acl {
-    /// Everything to everybody: what most clients create nodes with.
+    /// All permissions for everybody, which most clients create nodes with.
     #[must_use]
     pub fn open() -> Self {
         let id = Id { scheme: "world".to_owned(), id: "anyone".to_owned() };
@@ -64,17 +64,17 @@ impl Acl {
 }
 
 record! {
-    /// One identity of a connection, as whoAmI reports it.
+    /// An identity of a connection, as reported by whoAmI.
     #[derive(Hash)]
     ClientInfo {
-        /// The scheme that it was proven by.
+        /// The scheme of its authentication.
         auth_scheme: String,
-        /// The name, without its secret.
+        /// The name without the secret.
         user: String,
     }
 }
 
-/// A set of permissions. Bits that mean nothing are kept as they came.
+/// A set of permissions. Unknown bits are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Permissions(pub i32);
 

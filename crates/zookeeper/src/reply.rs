@@ -1,16 +1,16 @@
-//! What a server answers.
+//! Replies and watch events.
 //!
-//! A reply does not say what it replies to: whoever reads it must know the operation, from the order of the requests.
+//! A reply does not name its operation. The reader must know it from the order of the requests.
 
-use crate::OpCode;
+use crate::codes::{EventType, KeeperState, OpCode};
 use crate::frame::write_frame;
-use crate::header::ReplyHeader;
+use crate::header::{ReplyHeader, xid};
 use crate::jute::{DecodeError, Reader, Wire, Writer};
 use crate::multi::{MultiResult, read_parts, write_parts};
 use crate::records::{Acl, ClientInfo, Stat};
 use bytes::{Bytes, BytesMut};
 
-/// The body of a reply to a request that was done.
+/// The body of a reply to a request that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// To delete, check, ping, auth, setWatches, setWatches2, checkWatches, removeWatches and closeSession.
@@ -28,7 +28,7 @@ pub enum Reply {
     Stat(Stat),
     /// To getData, and to reconfig with the new configuration.
     Data {
-        /// As it was set; null and empty differ.
+        /// Null and empty differ.
         data: Option<Bytes>,
         /// Of the node.
         stat: Stat,
@@ -51,7 +51,7 @@ pub enum Reply {
     },
     /// To multi and multiRead.
     Multi(Vec<MultiResult>),
-    /// To addWatch: an error code in the body, 0. Without it Curator's caches fail.
+    /// To addWatch: an error code in the body, always 0. Without it Curator's caches fail.
     Error(i32),
     /// To getEphemerals.
     Ephemerals(Vec<String>),
@@ -64,7 +64,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// Reads the body of a reply to `operation`. Only a header without an error has one.
+    /// Decodes the body of a reply to `operation`. Only a header without an error has a body.
     pub fn decode(operation: OpCode, body: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(body);
         Ok(match operation {
@@ -76,7 +76,7 @@ impl Reply {
             | OpCode::CheckWatches
             | OpCode::RemoveWatches
             | OpCode::CloseSession => Self::Empty,
-            // ZooKeeper declares a stat for a check outside a multi, but has none to send.
+            // ZooKeeper declares a stat for a check outside a multi but sends none.
             OpCode::Check if reader.left() < Stat::MIN_BYTES => Self::Empty,
             OpCode::Create => Self::Path(Wire::read(reader, "create.path")?),
             OpCode::Sync => Self::Path(Wire::read(reader, "sync.path")?),
@@ -144,7 +144,7 @@ impl Reply {
     }
 }
 
-/// Appends the frame of a reply whose body `write` writes: for bodies that are better not collected into a [`Reply`]
+/// Appends the frame of a reply whose body `write` writes, for bodies that should not be collected into a [`Reply`]
 /// first, such as the names of 100,000 children.
 pub fn encode_reply_with(xid: i32, zxid: i64, out: &mut BytesMut, write: impl FnOnce(&mut Writer<'_>)) {
     write_frame(out, |writer| {
@@ -153,9 +153,46 @@ pub fn encode_reply_with(xid: i32, zxid: i64, out: &mut BytesMut, write: impl Fn
     });
 }
 
-/// Reads a whole reply to `operation`: its header, and its body unless the header has an error.
+/// Decodes a reply to `operation`: its header, and its body unless the header has an error.
 pub fn decode_reply(operation: OpCode, frame: Bytes) -> Result<(ReplyHeader, Option<Reply>), DecodeError> {
     let (header, body) = ReplyHeader::split(frame)?;
     let reply = if header.error == 0 { Some(Reply::decode(operation, body)?) } else { None };
     Ok((header, reply))
+}
+
+record! {
+    /// A watch event.
+    #[derive(Hash)]
+    WatcherEvent {
+        /// What happened.
+        event_type: EventType,
+        /// The session's state.
+        state: KeeperState,
+        /// The node that changed; for a recursive watch this may be below the watched node.
+        path: String,
+    }
+}
+
+impl WatcherEvent {
+    /// The zxid in an event's header if it is not known; always sent by ZooKeeper before 3.9.
+    pub const NO_ZXID: i64 = -1;
+
+    /// An event of a node in a connected session.
+    #[must_use]
+    pub fn of_node(event_type: EventType, path: String) -> Self {
+        Self { event_type, state: KeeperState::SyncConnected, path }
+    }
+
+    /// Decodes the body that follows a header with [`xid::NOTIFICATION`].
+    pub fn decode(body: Bytes) -> Result<Self, DecodeError> {
+        Self::read(&mut Reader::new(body), "WatcherEvent")
+    }
+
+    /// Appends the event as a frame. Since 3.9 `zxid` may be that of the change; [`Self::NO_ZXID`] is always valid.
+    pub fn encode(&self, zxid: i64, out: &mut BytesMut) {
+        write_frame(out, |writer| {
+            ReplyHeader::ok(xid::NOTIFICATION, zxid).write(writer);
+            self.write(writer);
+        });
+    }
 }

@@ -1,17 +1,17 @@
-//! What a client asks for, once its session is open.
+//! Requests in an open session.
 
+use crate::codes::OpCode;
 use crate::frame::write_frame;
 use crate::header::{RequestHeader, xid};
 use crate::jute::{DecodeError, Reader, Wire, Writer};
 use crate::multi::{MultiOp, MultiReadOp, read_parts, write_parts};
-use crate::opcode::OpCode;
 use crate::records::Acl;
 use bytes::{Bytes, BytesMut};
 
 record! {
     /// The body of create, create2 and createContainer.
     CreateRequest {
-        /// With a trailing `-` or whatever the sequence is to be appended to.
+        /// For a sequential node, the prefix that the sequence number is appended to.
         path: String,
         /// Null and empty differ.
         data: Option<Bytes>,
@@ -31,9 +31,9 @@ record! {
         data: Option<Bytes>,
         /// As in [`CreateRequest`].
         acl: Vec<Acl>,
-        /// The number of a [`crate::CreateMode`] with a time to live.
+        /// The number of a [`crate::CreateMode`] with a TTL.
         flags: i32,
-        /// How long the node may lie untouched.
+        /// How long the node may stay unchanged.
         ttl_ms: i64,
     }
 }
@@ -41,9 +41,9 @@ record! {
 record! {
     /// The body of delete and check.
     PathVersion {
-        /// Which node.
+        /// The node.
         path: String,
-        /// The version that it must have, −1 for any.
+        /// The expected version, −1 for any.
         version: i32,
     }
 }
@@ -51,9 +51,9 @@ record! {
 record! {
     /// The body of exists, getData, getChildren and getChildren2.
     PathWatch {
-        /// Which node.
+        /// The node.
         path: String,
-        /// Whether to tell when the answer has changed.
+        /// Whether to set a watch.
         watch: bool,
     }
 }
@@ -61,11 +61,11 @@ record! {
 record! {
     /// The body of setData.
     SetDataRequest {
-        /// Which node.
+        /// The node.
         path: String,
         /// Null and empty differ.
         data: Option<Bytes>,
-        /// The version that it must have, −1 for any.
+        /// The expected version, −1 for any.
         version: i32,
     }
 }
@@ -73,11 +73,11 @@ record! {
 record! {
     /// The body of setACL.
     SetAclRequest {
-        /// Which node.
+        /// The node.
         path: String,
         /// Empty is an error.
         acl: Vec<Acl>,
-        /// The version that the list must have, −1 for any.
+        /// The expected version of the list, −1 for any.
         version: i32,
     }
 }
@@ -85,11 +85,11 @@ record! {
 record! {
     /// The body of auth.
     AuthRequest {
-        /// Always 0; means nothing.
+        /// Always 0 and ignored.
         auth_type: i32,
         /// `digest`, …
         scheme: String,
-        /// What the scheme wants: `user:password`, …
+        /// In the scheme's form: `user:password`, …
         credentials: Bytes,
     }
 }
@@ -97,13 +97,13 @@ record! {
 record! {
     /// The body of setWatches.
     SetWatchesRequest {
-        /// What changed after this has not been seen.
+        /// The client has seen changes up to this zxid.
         relative_zxid: i64,
-        /// Nodes watched for their data.
+        /// Nodes with a watch on their data.
         data_watches: Vec<String>,
-        /// Nodes watched until they exist.
+        /// Absent nodes with a watch on their creation.
         exist_watches: Vec<String>,
-        /// Nodes watched for their children.
+        /// Nodes with a watch on their children.
         child_watches: Vec<String>,
     }
 }
@@ -129,7 +129,7 @@ record! {
 record! {
     /// The body of addWatch.
     AddWatchRequest {
-        /// Which node.
+        /// The node.
         path: String,
         /// The number of a [`crate::AddWatchMode`].
         mode: i32,
@@ -139,7 +139,7 @@ record! {
 record! {
     /// The body of checkWatches and removeWatches.
     WatchesRequest {
-        /// Which node.
+        /// The node.
         path: String,
         /// The number of a [`crate::WatcherType`].
         watcher_type: i32,
@@ -155,7 +155,7 @@ record! {
         leaving_servers: String,
         /// All servers, instead of the two above.
         new_members: String,
-        /// The configuration that it changes, −1 for any.
+        /// The expected id of the present configuration, −1 for any.
         current_config_id: i64,
     }
 }
@@ -177,7 +177,7 @@ pub enum Request {
     SetAcl(SetAclRequest),
     GetChildren(PathWatch),
     GetChildren2(PathWatch),
-    /// A path, which is sent back and means nothing.
+    /// A path, which the reply repeats and which has no other meaning.
     Sync(String),
     Ping,
     Check(PathVersion),
@@ -198,7 +198,7 @@ pub enum Request {
     /// A step's token.
     Sasl(Bytes),
     CloseSession,
-    /// An operation that does not exist, or that servers use among themselves: to be answered with
+    /// An operation that does not exist or is used between servers only. Reply with
     /// [`crate::ErrorCode::Unimplemented`]. Encodes without a body.
     Unknown {
         /// Its number.
@@ -207,7 +207,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Reads the body of the operation with this number.
+    /// Decodes the body of the operation with this number.
     pub fn decode(opcode: i32, body: Bytes) -> Result<Self, DecodeError> {
         let reader = &mut Reader::new(body);
         let Some(operation) = OpCode::from_number(opcode) else { return Ok(Self::Unknown { opcode }) };
@@ -249,7 +249,7 @@ impl Request {
         })
     }
 
-    /// The number for the header.
+    /// The opcode in the request's header.
     #[must_use]
     pub fn opcode(&self) -> i32 {
         let operation = match self {
@@ -287,7 +287,7 @@ impl Request {
         operation.number()
     }
 
-    /// The xid that clients give to requests of this kind, where they may not choose one.
+    /// The reserved xid of this kind of request, if it has one.
     #[must_use]
     pub fn reserved_xid(&self) -> Option<i32> {
         match self {

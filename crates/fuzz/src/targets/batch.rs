@@ -7,8 +7,8 @@ use lockkeeper_core::{
 
 pub(super) fn examine(input: &[u8]) {
     let Ok(batch) = Batch::decode(input) else { return };
-    assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(&batch), "a batch does not come back as it was");
-    // A state that has something of everything, so that what the batch names may be there.
+    assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(&batch), "a batch does not decode to itself");
+    // The state has something of every kind, so that the names in the batch may exist.
     let mut state = State::new();
     for seed in seeds() {
         if let Ok(before) = Batch::decode(&seed) {
@@ -45,7 +45,7 @@ fn create(at: &str, kind: NodeKind, sequential: Sequential) -> Op {
     }
 }
 
-/// A small history: one batch a seed.
+/// A small history, one batch per seed.
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     let request = Some(RequestKey { id: RequestId(9), acknowledged: vec![RequestId(8)] });
     let by = |session: u64, op| Command::Do { actor: Actor::of(SessionId(session)), op };

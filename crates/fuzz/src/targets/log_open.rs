@@ -1,21 +1,21 @@
-//! A log directory in which one file is not as it was left.
+//! A log directory with one damaged file.
 //!
-//! The input is a list of edits to one file: its first byte chooses the directory and the file, each five bytes after that are one edit.
-//! One file only: what the acknowledgement watermark says of the log holds while at most one of the two is damaged (see the store's
-//! `ack_watermark.rs`).
+//! The input is a list of edits to one file: the first byte selects the directory and the file, and each five bytes
+//! after it are one edit. Only one file is edited, because the acknowledgement watermark detects a damaged log while at
+//! most one of the two is damaged (see the store's `ack_watermark.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
+use super::scratch;
 use lockkeeper_store::{Identity, LogPosition, Opened, Options, Record, Store, StoreError};
-use tempfile::TempDir;
 
-/// Most edits of an input that are carried out.
+/// Most edits per input; further ones are ignored.
 const EDITS: usize = 16;
 
-/// The files of a log directory, and what it must give back.
+/// The files of a log directory and the contents that it must open with.
 struct Template {
     files: Vec<(PathBuf, Vec<u8>)>,
     records: Vec<Record>,
@@ -61,7 +61,7 @@ fn edited(content: &[u8], edits: &[u8]) -> Vec<u8> {
 }
 
 pub(super) fn seeds() -> Vec<Vec<u8>> {
-    // Each file of both directories, with an edit of each kind.
+    // One edit of each kind for each file of both directories.
     let files = (0..8).flat_map(|file| [file, file | 0x80]);
     files.flat_map(|file| (0..6).map(move |kind| vec![file, kind, 0, kind * 40, 7, 3])).collect()
 }
@@ -70,7 +70,7 @@ fn identity() -> Identity {
     Identity { cluster: "fuzz".into(), node: 1, directory: 0xD1 }
 }
 
-/// Small segments: sled pads its file to whole ones.
+/// Small segments, because sled pads its file to whole ones.
 fn options() -> Options {
     let fatal = Arc::new(|error| panic!("the store failed: {error}"));
     Options {
@@ -82,7 +82,8 @@ fn options() -> Options {
     }
 }
 
-/// Everything that a log directory can hold: votes, a cut, a purge, a record of several parts, an index of sled's own.
+/// A closed log with every kind of content: votes, a truncation, a purge, a record of several parts, an index of sled's
+/// own.
 fn closed() -> Template {
     let dir = scratch();
     let store = open(dir.path()).0;
@@ -99,7 +100,7 @@ fn closed() -> Template {
     Template::of(dir.path(), records)
 }
 
-/// What kill -9 leaves right after an acknowledgement: nothing was closed, and the page cache lives on.
+/// The files after kill -9 right after an acknowledgement: the log was not closed, and the page cache survives.
 fn killed() -> Template {
     let dir = scratch();
     close(open(dir.path()).0);
@@ -119,7 +120,7 @@ fn killed() -> Template {
 impl Template {
     fn of(dir: &Path, records: Vec<Record>) -> Self {
         let files = files(dir);
-        // What an open of it gives while it is whole.
+        // The contents of the undamaged log.
         let (store, opened) = open(dir);
         assert_eq!(all(&store), records, "the undamaged log is not what was written");
         close(store);
@@ -146,13 +147,6 @@ fn files(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     }
     found.sort();
     found
-}
-
-/// In memory, if the system has such a place: what is tried is not the disk.
-fn scratch() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    made.unwrap_or_else(|error| panic!("no directory to work in: {error}"))
 }
 
 fn make_directory(dir: &Path) {

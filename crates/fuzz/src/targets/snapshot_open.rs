@@ -1,27 +1,26 @@
 //! Snapshots: the stream that the state reads, and the file around it.
 //!
-//! Nearly every mutation would end at a checksum. So the first byte of an input also says whether the checksums are made right first, as
-//! they are in a snapshot that a faulty program wrote.
+//! A checksum would stop nearly every mutation. The first byte of an input therefore also selects whether checksums are
+//! corrected first, as in a snapshot that a faulty program wrote.
 
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use super::scratch;
 use lockkeeper_core::{Batch, State, Term};
 use lockkeeper_store::{Bounds, LogPosition, Options, SnapshotStore};
-use tempfile::TempDir;
 
 /// Length and checksum of a file's payload, then eight bytes that end it.
 const TRAILER_BYTES: usize = 20;
 
 pub(super) fn examine(input: &[u8]) {
     let Some((&choice, body)) = input.split_first() else { return };
-    let (is_file, made_right) = (choice & 1 == 1, choice & 2 == 2);
+    let (is_file, fix_checksums) = (choice & 1 == 1, choice & 2 == 2);
     let mut body = body.to_vec();
-    match (is_file, made_right) {
-        (false, true) => make_stream_right(&mut body),
-        (true, true) => make_file_right(&mut body),
+    match (is_file, fix_checksums) {
+        (false, true) => fix_stream_checksum(&mut body),
+        (true, true) => fix_file_checksum(&mut body),
         _ => {}
     }
     if is_file { file(&body) } else { stream(&body) }
@@ -29,20 +28,21 @@ pub(super) fn examine(input: &[u8]) {
 
 fn stream(bytes: &[u8]) {
     let Ok(state) = State::read_snapshot(bytes) else { return };
-    assert_eq!(state.validate(), Ok(()), "a snapshot gives a state that is not sound");
+    assert_eq!(state.validate(), Ok(()), "a snapshot gives an invalid state");
     let mut again = Vec::new();
-    state.write_snapshot(&mut again).unwrap_or_else(|error| panic!("what was read cannot be written: {error}"));
-    let back = State::read_snapshot(&again[..]).unwrap_or_else(|error| panic!("what was written is refused: {error}"));
-    assert!(back == state, "a state does not come back as it was");
+    state.write_snapshot(&mut again).unwrap_or_else(|error| panic!("a decoded snapshot cannot be written: {error}"));
+    let back =
+        State::read_snapshot(&again[..]).unwrap_or_else(|error| panic!("a written snapshot is refused: {error}"));
+    assert!(back == state, "a state does not decode to itself");
 }
 
-fn make_stream_right(bytes: &mut [u8]) {
+fn fix_stream_checksum(bytes: &mut [u8]) {
     if let Some((body, crc)) = bytes.split_last_chunk_mut::<4>() {
         *crc = crc32c::crc32c(body).to_le_bytes();
     }
 }
 
-fn make_file_right(bytes: &mut [u8]) {
+fn fix_file_checksum(bytes: &mut [u8]) {
     let Some(end) = bytes.len().checked_sub(TRAILER_BYTES).filter(|end| *end >= 28) else { return };
     let meta_bytes = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]) as usize;
     let payload_bytes = (end.saturating_sub(28).saturating_sub(meta_bytes)) as u64;
@@ -51,7 +51,7 @@ fn make_file_right(bytes: &mut [u8]) {
     bytes[end + 8..end + 12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The file of the newest snapshot, which the log needs, under its right name.
+/// The file of the newest snapshot, which the log needs, under its expected name.
 fn file(bytes: &[u8]) {
     let dir = scratch();
     let position = LogPosition { term: 3, index: 7 };
@@ -65,7 +65,7 @@ fn file(bytes: &[u8]) {
     assert_eq!(found.position, position);
     let mut payload = Vec::new();
     let read = found.reader().map(|mut reader| reader.read_to_end(&mut payload));
-    assert!(matches!(read, Ok(Ok(_))), "what was opened cannot be read: {read:?}");
+    assert!(matches!(read, Ok(Ok(_))), "an opened snapshot cannot be read: {read:?}");
     assert_eq!(payload.len() as u64, found.bytes);
     stream(&payload);
 }
@@ -107,10 +107,4 @@ fn file_of(stream: &[u8]) -> Vec<u8> {
 
 fn options() -> Options {
     Options { free_floor_bytes: 0, ..Options::new(Arc::new(|error| panic!("{error}"))) }
-}
-
-fn scratch() -> TempDir {
-    let memory = Path::new("/dev/shm");
-    let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    made.unwrap_or_else(|error| panic!("no directory to work in: {error}"))
 }

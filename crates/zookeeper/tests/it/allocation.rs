@@ -1,7 +1,7 @@
-//! Lengths in a message are claims. Whatever they claim, decoding allocates no more than a small multiple of the bytes
-//! that are really there. It counts by thread, so the tests beside it change nothing.
+//! Decoding allocates at most a small multiple of the bytes received, whatever lengths a message claims. Allocations
+//! are counted per thread, so other tests do not interfere.
 
-#![allow(unsafe_code, reason = "counting what is allocated takes a global allocator, and that trait is unsafe")]
+#![allow(unsafe_code, reason = "counting allocations takes a global allocator, whose trait is unsafe")]
 
 use bytes::Bytes;
 use lockkeeper_zookeeper::{FrameDecoder, OpCode, Reply, Request, WatcherEvent};
@@ -29,14 +29,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Everything allocated in total, freed or not, while `run` ran.
+/// Total bytes allocated by `run`, freed or not.
 fn allocated_by<T>(run: impl FnOnce() -> T) -> usize {
     let before = ALLOCATED.get();
     drop(run());
     ALLOCATED.get() - before
 }
 
-/// In all, with every growth of a list counted: the densest message is a list of nine-byte results of a multi.
+/// Allowed bytes per byte of input, counting every growth of a list. The densest message is a list of nine-byte results
+/// of a multi.
 const FACTOR: usize = 64;
 
 fn check(input: &[u8]) {
@@ -60,7 +61,7 @@ fn counting_counts() {
 fn huge_claims_cost_nothing() {
     for claim in [i32::MAX, 0x0fff_ffff, 1 << 20, 1000, 64] {
         let claim = claim.to_be_bytes();
-        // Wherever a message has its first, second, … length, this input has the claim.
+        // These inputs have the claim where a message has its first, second, … length.
         check(&claim.repeat(8));
         check(&[&[0; 4], &claim[..], &claim, &[0; 64]].concat());
         check(&[&[0; 8], &claim[..], &[0; 64]].concat());
@@ -79,7 +80,7 @@ fn long_messages_cost_a_multiple_of_their_length() {
 }
 
 #[test]
-fn an_announced_frame_costs_nothing_until_it_comes() {
+fn an_announced_frame_allocates_nothing_until_it_arrives() {
     let cost = allocated_by(|| {
         let mut decoder = FrameDecoder::for_server(1 << 20);
         decoder.feed(&(1_i32 << 20).to_be_bytes());

@@ -1,6 +1,6 @@
-//! Cutting a stream into frames.
+//! Splitting a stream into frames.
 
-use crate::bytes_by_hand::bytes;
+use crate::golden::bytes;
 use bytes::BytesMut;
 use lockkeeper_zookeeper::{
     ConnectRequest, DEFAULT_MAX_FRAME_BYTES, FourLetterWord, FrameDecoder, FrameError, Inbound, Request,
@@ -34,7 +34,7 @@ fn frames_come_whole_however_their_bytes_arrive() {
 }
 
 #[test]
-fn a_word_counts_only_in_place_of_the_first_frame_of_a_client() {
+fn a_word_is_recognized_only_as_the_first_frame_of_a_client() {
     for word in FourLetterWord::all() {
         let mut decoder = server();
         decoder.feed(&word.as_str().as_bytes()[..3]);
@@ -56,7 +56,7 @@ fn a_word_counts_only_in_place_of_the_first_frame_of_a_client() {
 }
 
 #[test]
-fn impossible_lengths_are_refused_at_once_and_for_good() {
+fn invalid_lengths_are_refused_at_once_and_for_good() {
     for (notation, expected) in [
         ("ffffffff", FrameError::Negative { length: -1 }),
         ("80000000", FrameError::Negative { length: i32::MIN }),

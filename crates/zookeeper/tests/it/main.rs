@@ -1,15 +1,12 @@
-//! The codec against bytes written down by hand, against itself, and against garbage; and what decoding may allocate.
+//! The codec against golden bytes, against itself and against garbage, and a bound on what decoding allocates.
 
 mod allocation;
-mod bytes_by_hand;
-mod corpus;
 mod frames;
 mod garbage;
-mod golden_replies;
-mod golden_requests;
+mod golden_bytes;
 mod numbers;
 mod round_trip;
 mod strategies;
 
-#[path = "../../fuzz/oracle.rs"]
-mod oracle;
+#[path = "../golden/mod.rs"]
+mod golden;

@@ -1,4 +1,4 @@
-//! The numbers that the protocol is made of, written down a second time.
+//! The protocol's numbers, written down a second time.
 
 use lockkeeper_zookeeper::{
     AddWatchMode, CreateMode, ErrorCode, EventType, FourLetterWord, KeeperState, OpCode, Permissions, WatcherType,
@@ -10,7 +10,7 @@ fn operations() {
     let expected = (0..=9).chain(11..=22).chain(100..=107).chain([-10, -11, -1]).collect::<Vec<_>>();
     assert_eq!(sorted(numbers), sorted(expected));
     assert_eq!(OpCode::try_from(22), Ok(OpCode::MultiRead));
-    assert_eq!(OpCode::try_from(10).unwrap_err().to_string(), "10 is no operation");
+    assert_eq!(OpCode::try_from(10).unwrap_err().to_string(), "10 is not a known operation");
     assert_eq!(OpCode::from_number(-11), Some(OpCode::CloseSession));
     assert_eq!(i32::from(OpCode::Auth), 100);
 }
@@ -62,7 +62,7 @@ fn modes() {
     );
     let types = WatcherType::ALL.iter().map(|watcher| watcher.number()).collect::<Vec<_>>();
     assert_eq!(types, [1, 2, 3, 4, 5]);
-    // Number, ephemeral, sequential, container, with a time to live.
+    // Number, then: ephemeral, sequential, container, TTL.
     for (number, expected) in [
         (0, [false, false, false, false]),
         (1, [true, false, false, false]),

@@ -1,6 +1,6 @@
-//! What is encoded decodes to the same value.
+//! Every encoded value decodes to the same value.
 
-use crate::bytes_by_hand::content;
+use crate::golden::content;
 use crate::strategies;
 use bytes::BytesMut;
 use lockkeeper_zookeeper::{
@@ -45,7 +45,7 @@ proptest! {
         prop_assert_eq!(ConnectResponse::decode(content(&answered)).unwrap(), response);
     }
 
-    /// Many requests behind each other, arriving in pieces.
+    /// Many requests in a row, arriving in pieces.
     #[test]
     fn of_pipelines(requests in proptest::collection::vec(strategies::request(), 1..20), step in 1..200usize) {
         let mut stream = BytesMut::new();

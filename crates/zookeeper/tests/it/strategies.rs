@@ -1,4 +1,4 @@
-//! Any message that can be.
+//! Strategies for every message.
 
 use bytes::Bytes;
 use lockkeeper_zookeeper::request::{

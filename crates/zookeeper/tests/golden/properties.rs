@@ -1,7 +1,7 @@
-//! What must hold for any bytes whatsoever. The fuzz target and the crate's own tests share it.
+//! Properties that must hold for any bytes. The tests and the fuzz target `jute` (crates/fuzz) check them.
 //!
-//! The first byte chooses what the rest is taken for. Nothing may panic; whatever is accepted must encode, into no more
-//! bytes than it came from, and decode to the same value again; a stream must be cut the same way however it arrives.
+//! The first byte selects the kind of the rest. Nothing may panic. A value that was decoded must encode into no more
+//! bytes and decode to the same value again. A stream must be split into the same frames however it arrives.
 
 use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::{
@@ -9,7 +9,7 @@ use lockkeeper_zookeeper::{
     WatcherEvent, decode_reply,
 };
 
-/// What the first byte of an input can choose.
+/// Number of kinds that the first byte can select.
 pub(crate) const KINDS: u8 = 7;
 /// A stream of bytes at a server.
 pub(crate) const SERVER_STREAM: u8 = 0;
@@ -21,22 +21,22 @@ pub(crate) const CONNECT_REQUEST: u8 = 2;
 pub(crate) const CONNECT_RESPONSE: u8 = 3;
 /// The content of a request's frame.
 pub(crate) const REQUEST: u8 = 4;
-/// A byte that chooses an operation, then the content of a reply's frame.
+/// A byte that selects an operation, then the content of a reply's frame.
 pub(crate) const REPLY: u8 = 5;
 /// The content of a watch event's frame.
 pub(crate) const EVENT: u8 = 6;
 
 const MAX_FRAME_BYTES: usize = 0xf_ffff;
 
-/// Takes one input apart; panics where something does not hold.
+/// Checks one input. Panics if a property does not hold.
 pub(crate) fn examine(input: &[u8]) {
     let Some((&kind, rest)) = input.split_first() else { return };
     let content = Bytes::copy_from_slice(rest);
     match kind % KINDS {
         SERVER_STREAM => stream(rest, || FrameDecoder::for_server(MAX_FRAME_BYTES)),
         CLIENT_STREAM => stream(rest, || FrameDecoder::for_client(MAX_FRAME_BYTES)),
-        CONNECT_REQUEST => again(&content, ConnectRequest::decode, ConnectRequest::encode),
-        CONNECT_RESPONSE => again(&content, ConnectResponse::decode, ConnectResponse::encode),
+        CONNECT_REQUEST => round_trip(&content, ConnectRequest::decode, ConnectRequest::encode),
+        CONNECT_RESPONSE => round_trip(&content, ConnectResponse::decode, ConnectResponse::encode),
         REQUEST => request(&content),
         REPLY => reply(rest),
         _ => event(&content),
@@ -44,7 +44,7 @@ pub(crate) fn examine(input: &[u8]) {
 }
 
 /// Decodes, and if that succeeds encodes and decodes again.
-fn again<T: PartialEq + std::fmt::Debug, E: std::error::Error>(
+fn round_trip<T: PartialEq + std::fmt::Debug, E: std::error::Error>(
     content: &Bytes,
     decode: impl Fn(Bytes) -> Result<T, E>,
     encode: impl Fn(&T, &mut BytesMut),
@@ -59,7 +59,7 @@ fn again<T: PartialEq + std::fmt::Debug, E: std::error::Error>(
             let Ok(Some(Inbound::Frame(second))) = decoder.next_inbound() else { panic!("no frame in {framed:?}") };
             assert_eq!(decoder.buffered_bytes(), 0, "more than one frame in {framed:?}");
             assert!(second.len() <= content.len(), "{second:?} is longer than {content:?}");
-            assert_eq!(decode(second).expect("what we encode we decode"), value);
+            assert_eq!(decode(second).expect("what was encoded decodes"), value);
         }
     }
 }
@@ -69,14 +69,14 @@ fn request(content: &Bytes) {
         let (header, body) = RequestHeader::split(frame)?;
         Request::decode(header.opcode, body).map(|request| (header, request))
     };
-    again(content, decode, |(header, request), out| request.encode(header.xid, out));
+    round_trip(content, decode, |(header, request), out| request.encode(header.xid, out));
 }
 
 fn reply(rest: &[u8]) {
     let Some((&choice, content)) = rest.split_first() else { return };
     let operation = OpCode::ALL[usize::from(choice) % OpCode::ALL.len()];
     let decode = |frame| decode_reply(operation, frame);
-    again(&Bytes::copy_from_slice(content), decode, |(header, reply), out| match reply {
+    round_trip(&Bytes::copy_from_slice(content), decode, |(header, reply), out| match reply {
         Some(reply) => reply.encode(header.xid, header.zxid, out),
         None => header.encode(out),
     });
@@ -87,13 +87,13 @@ fn event(content: &Bytes) {
         let (header, body) = ReplyHeader::split(frame)?;
         WatcherEvent::decode(body).map(|event| (header.zxid, event))
     };
-    again(content, decode, |(zxid, event), out| event.encode(*zxid, out));
+    round_trip(content, decode, |(zxid, event), out| event.encode(*zxid, out));
 }
 
 fn stream(bytes: &[u8], decoder: impl Fn() -> FrameDecoder) {
-    let at_once = cut(bytes, bytes.len().max(1), decoder());
+    let at_once = split(bytes, bytes.len().max(1), decoder());
     for step in [1, 5] {
-        assert_eq!(at_once, cut(bytes, step, decoder()), "in steps of {step}");
+        assert_eq!(at_once, split(bytes, step, decoder()), "in steps of {step}");
     }
     for inbound in at_once.0 {
         if let Inbound::Frame(frame) = inbound {
@@ -102,8 +102,8 @@ fn stream(bytes: &[u8], decoder: impl Fn() -> FrameDecoder) {
     }
 }
 
-/// Everything until the first word or error: a connection goes no further.
-fn cut(bytes: &[u8], step: usize, mut decoder: FrameDecoder) -> (Vec<Inbound>, Option<FrameError>) {
+/// Everything until the first word or error, after which a connection reads no more.
+fn split(bytes: &[u8], step: usize, mut decoder: FrameDecoder) -> (Vec<Inbound>, Option<FrameError>) {
     let mut seen = Vec::new();
     for chunk in bytes.chunks(step) {
         decoder.feed(chunk);

@@ -1,14 +1,14 @@
-//! Every request, byte by byte.
+//! Every request with its bytes.
 
-use crate::bytes_by_hand::{DONE, OPEN, bytes, content};
-use bytes::{Bytes, BytesMut};
+use super::{DONE, OPEN};
+use bytes::Bytes;
 use lockkeeper_zookeeper::request::{
     AddWatchRequest, AuthRequest, CreateRequest, CreateTtlRequest, PathVersion, PathWatch, ReconfigRequest,
     SetAclRequest, SetDataRequest, SetWatches2Request, SetWatchesRequest, WatchesRequest,
 };
-use lockkeeper_zookeeper::{Acl, ConnectRequest, DecodeError, MultiOp, MultiReadOp, Request, RequestHeader};
+use lockkeeper_zookeeper::{Acl, MultiOp, MultiReadOp, Request};
 
-/// A name, the xid, the request, and the content of its frame.
+/// Name, xid, request, and the content of its frame.
 pub(crate) type Case = (&'static str, i32, Request, String);
 
 fn create(flags: i32) -> CreateRequest {
@@ -182,97 +182,6 @@ fn of_connections() -> Vec<Case> {
     ]
 }
 
-/// All of them.
 pub(crate) fn cases() -> Vec<Case> {
     [of_nodes(), of_several(), of_watches(), of_connections()].concat()
-}
-
-#[test]
-fn every_request_has_exactly_these_bytes() {
-    for (name, xid, request, notation) in cases() {
-        let mut out = BytesMut::new();
-        request.encode(xid, &mut out);
-        assert_eq!(content(&out), bytes(&notation), "{name}");
-
-        let (header, body) = RequestHeader::split(bytes(&notation)).unwrap();
-        assert_eq!(header, RequestHeader { xid, opcode: request.opcode() }, "{name}");
-        assert_eq!(Request::decode(header.opcode, body).unwrap(), request, "{name}");
-        if let Some(reserved) = request.reserved_xid() {
-            assert_eq!(reserved, xid, "{name}");
-        }
-    }
-}
-
-#[test]
-fn the_table_names_every_operation_of_the_protocol() {
-    let named: std::collections::BTreeSet<i32> = cases().iter().map(|(_, _, request, _)| request.opcode()).collect();
-    for number in (1..=9).chain(11..=19).chain([21, 22]).chain(100..=107).chain([-11]) {
-        assert!(named.contains(&number), "operation {number} has no case");
-    }
-}
-
-#[test]
-fn a_cut_body_is_an_error_and_keeps_its_header() {
-    for (name, xid, request, notation) in cases() {
-        let whole = bytes(&notation);
-        for length in 8..whole.len() {
-            let (header, body) = RequestHeader::split(whole.slice(..length)).unwrap();
-            assert_eq!(header.xid, xid, "{name}");
-            assert!(Request::decode(header.opcode, body).is_err(), "{name} cut to {length} bytes");
-        }
-        assert!(RequestHeader::split(whole.slice(..7)).is_err());
-        let (header, body) = RequestHeader::split([&whole[..], b"more"].concat().into()).unwrap();
-        assert_eq!(Request::decode(header.opcode, body).unwrap(), request, "{name} with more behind it");
-    }
-}
-
-#[test]
-fn null_strings_and_vectors_read_as_empty_ones_and_null_data_does_not() {
-    let (_, body) = RequestHeader::split(bytes("00000001 00000001 ffffffff ffffffff ffffffff 00000000")).unwrap();
-    let expected = CreateRequest { path: String::new(), data: None, acl: Vec::new(), flags: 0 };
-    assert_eq!(Request::decode(1, body).unwrap(), Request::Create(expected));
-}
-
-#[test]
-fn lengths_that_cannot_be_are_refused_by_name() {
-    let decode = |opcode, notation| Request::decode(opcode, bytes(notation)).unwrap_err();
-    let field = "PathWatch.path";
-    assert_eq!(decode(4, "fffffffe 00"), DecodeError::NegativeLength { field, length: -2 });
-    assert_eq!(decode(4, "7fffffff 00"), DecodeError::Truncated { field, needed: 0x7fff_ffff, left: 1 });
-    assert_eq!(decode(4, "00000002 c328 00"), DecodeError::NotUtf8 { field, valid_up_to: 0 });
-    let field = "CreateRequest.acl";
-    let error = decode(1, "00000000 00000000 20000000 00000000 00000000 00000000");
-    assert_eq!(error, DecodeError::Truncated { field, needed: 0x2000_0000 * 12, left: 12 });
-    assert!(error.to_string().starts_with("CreateRequest.acl needs"), "{error}");
-    let error = decode(14, "00000004 00 ffffffff 00000000 00");
-    assert_eq!(error, DecodeError::Misplaced { field: "Multi.op", opcode: 4 });
-    let error = decode(22, "00000002 00 ffffffff 00000000 00000000");
-    assert_eq!(error, DecodeError::Misplaced { field: "MultiRead.op", opcode: 2 });
-}
-
-/// The three forms: 45 bytes, 44 bytes, and one with more at its end than we know.
-#[test]
-fn connect_requests_have_exactly_these_bytes() {
-    let fields = "00000000 0000000000000005 00007530 0000000000000007 00000010 0102030405060708090a0b0c0d0e0f10";
-    let request = |read_only| ConnectRequest {
-        protocol_version: 0,
-        last_zxid_seen: 5,
-        timeout_ms: 30_000,
-        session_id: 7,
-        password: (1..=16).collect::<Vec<u8>>().into(),
-        read_only,
-    };
-    for (read_only, notation, length) in [
-        (Some(true), format!("{fields} 01"), 45),
-        (Some(false), format!("{fields} 00"), 45),
-        (None, fields.to_owned(), 44),
-    ] {
-        let mut out = BytesMut::new();
-        request(read_only).encode(&mut out);
-        assert_eq!(content(&out), bytes(&notation));
-        assert_eq!(content(&out).len(), length);
-        assert_eq!(ConnectRequest::decode(bytes(&notation)).unwrap(), request(read_only));
-    }
-    assert_eq!(ConnectRequest::decode(bytes(&format!("{fields} 00 '-and-more'"))).unwrap(), request(Some(false)));
-    assert!(ConnectRequest::decode(bytes(fields).slice(..43)).is_err());
 }
