@@ -1,4 +1,4 @@
-//! One kept-open HTTP/1.1 connection with the session that speaks over it. No pool, no retry, no allocation that is not needed.
+//! One open HTTP/1.1 connection with a session. No pool, no retry, no unnecessary allocation.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -15,12 +15,12 @@ use tokio::task::JoinHandle;
 
 use crate::BenchError;
 
-/// A waiter may stand behind every other client.
+/// A waiter may queue behind all other clients.
 pub(crate) const WAIT_MS: u64 = 60_000;
-/// Long enough to outlive a measurement's warm-up without a request; every request renews it.
+/// Longer than a warm-up without a request; every request renews the session.
 const SESSION_TIMEOUT_MS: u32 = 60_000;
 
-/// A connection to an endpoint, and its host as requests name it.
+/// Connects to an endpoint. Returns its host, as requests name it, and the stream.
 pub(crate) async fn connect(endpoint: &str) -> Result<(String, TcpStream), String> {
     let uri: Uri = endpoint.parse().map_err(|e| format!("not a URL: {e}"))?;
     let host = uri.authority().map(|authority| authority.as_str().to_owned());
@@ -55,7 +55,7 @@ impl Connection {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|e| failed(e.to_string()))?;
         let driver = tokio::spawn(async move {
-            // Its end is seen by whoever sends next.
+            // The next request notices its end.
             let _ = connection.await;
         });
         let mut opened = Self { endpoint: endpoint.to_owned(), host, sender, driver, credential: None, session_id: 0 };
@@ -74,19 +74,19 @@ impl Connection {
         self.credential.as_deref().unwrap_or_default()
     }
 
-    /// Acquires the lock whose routes these are, and gives the token.
+    /// Acquires a lock by its route and returns the token.
     pub(crate) async fn acquire(&mut self, target: &str) -> Result<u64, String> {
         let ask = Acquire { wait_ms: WAIT_MS, ..Acquire::default() };
         let acquired: Acquired = self.send(Method::POST, target, Some(&ask)).await?;
         Ok(acquired.token)
     }
 
-    /// Releases it.
+    /// Releases a lock by its route.
     pub(crate) async fn release(&mut self, target: &str, token: u64) -> Result<(), String> {
         self.send::<serde::de::IgnoredAny>(Method::POST, target, Some(&Token { token })).await.map(|_| ())
     }
 
-    /// Ends the session.
+    /// Closes the session.
     pub(crate) async fn close(mut self) -> Result<(), BenchError> {
         let target = format!("/v1/sessions/{}", self.session_id);
         let closed = self.send::<serde::de::IgnoredAny>(Method::DELETE, &target, None::<&()>).await;

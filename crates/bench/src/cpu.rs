@@ -1,25 +1,25 @@
-//! Processor time of processes, from Linux's `/proc/<pid>/stat`.
+//! CPU time of processes, from `/proc/<pid>/stat`.
 
 use crate::BenchError;
 
-/// `/proc` counts in ticks of 10 ms on every Linux that is in use (`USER_HZ` is part of its interface).
+/// `/proc` counts in ticks of 10 ms (`USER_HZ` is part of Linux's ABI).
 const MICROSECONDS_PER_TICK: u64 = 10_000;
 
-/// Time spent so far by these processes together, all threads, in user and system mode, in microseconds.
+/// Total CPU time of these processes so far, user and system, over all threads, in microseconds.
 ///
 /// # Errors
-/// One of them does not run, or cannot be seen.
+/// A process does not exist or its file cannot be read.
 pub fn spent_us(pids: &[u32]) -> Result<u64, BenchError> {
     let mut ticks = 0;
     for &pid in pids {
         let failed = |why: String| BenchError::Process { pid, why };
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|e| failed(e.to_string()))?;
-        ticks += ticks_of(&stat).ok_or_else(|| failed("its stat file is not as expected".into()))?;
+        ticks += ticks_of(&stat).ok_or_else(|| failed("unexpected format of its stat file".into()))?;
     }
     Ok(ticks * MICROSECONDS_PER_TICK)
 }
 
-/// User and system time: the 14th and 15th field. The second, the name, may have blanks and parentheses in it.
+/// User and system time, the 14th and 15th field. The second field, the name, may contain blanks and parentheses.
 fn ticks_of(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;

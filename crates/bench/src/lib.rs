@@ -1,12 +1,12 @@
-//! The load generator: clients that acquire and release in a closed loop, over HTTP or the session stream, and what that cost.
+//! The load generator: clients that acquire and release locks in a closed loop, over HTTP, the session stream or the
+//! client library.
 //!
-//! It shares the machine with the servers that it measures, so it is lean: one connection for each client, kept open, and no
-//! retries. Whatever goes wrong is counted and shown, never repeated in silence. It must never write to a lock whose name does
-//! not begin with [`LOCK_PREFIX`].
+//! It shares the machine with the servers that it measures, so it is lean: one open connection per client, and no
+//! retries. Every error is counted and reported, never retried silently. It must never touch a lock whose name does not
+//! start with [`LOCK_PREFIX`].
 
 mod connection;
 mod cpu;
-mod library;
 mod plot;
 mod run;
 mod stream;
@@ -20,67 +20,67 @@ pub use cpu::spent_us;
 pub use plot::{PlotError, svg};
 pub use run::run;
 
-/// Locks of the load generator begin so.
+/// Prefix of the load generator's locks.
 pub const LOCK_PREFIX: &str = "lockkeeper-bench";
 
-/// Which locks the clients take.
+/// The locks that clients acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Locks {
-    /// Each its own: what the cluster can do when nobody waits.
+    /// A separate lock per client: throughput without waiting.
     Own,
-    /// All the same: hand-over from holder to waiter.
+    /// One lock for all clients: hand-over from holder to waiter.
     One,
 }
 
-/// How the clients talk to the cluster.
+/// The transport that clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// One request after the other on a kept-open HTTP connection.
+    /// One request at a time on an open HTTP connection.
     Http,
-    /// The session's stream. A release goes out together with the next acquire, as a guard's drop does it in the client library: it
-    /// is posted, and nobody waits for its answer before going on. One stream for each client.
+    /// The session stream, one per client. A release is sent together with the next acquire, like the release of a
+    /// dropped guard in the client library, without waiting for its answer.
     Stream,
-    /// The client library, as a program uses it: the clients are tasks that share one session, and with it one stream, for each
-    /// endpoint. Each waits for the answer to its release.
+    /// The client library. Clients are tasks that share one session, and so one stream, per endpoint. Each waits for
+    /// the answer to its release.
     Library,
 }
 
-/// One measurement.
+/// Parameters of one measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Base URLs; clients are spread over them.
     pub endpoints: Vec<String>,
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// Which locks.
+    /// Locks to acquire.
     pub locks: Locks,
-    /// How they talk.
+    /// Transport to use.
     pub transport: Transport,
-    /// Before anything is counted.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// While it is.
+    /// Duration of the measurement.
     pub measure: Duration,
-    /// Processes of this machine whose processor time is counted.
+    /// Processes on this machine whose CPU time is counted.
     pub server_pids: Vec<u32>,
 }
 
 /// A distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// Half were as fast or faster.
+    /// Median.
     pub p50_us: u64,
-    /// All but one in 100.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// All but one in 1,000.
+    /// 99.9th percentile.
     pub p99_9_us: u64,
-    /// The slowest.
+    /// Maximum.
     pub max_us: u64,
 }
 
 impl Latency {
-    /// What a histogram of microseconds shows.
+    /// Summarizes a histogram of microseconds.
     pub fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             p50_us: histogram.value_at_quantile(0.5),
@@ -91,37 +91,37 @@ impl Latency {
     }
 }
 
-/// What one measurement found.
+/// Result of one measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Clients at a time.
+    /// Number of concurrent clients.
     pub clients: u32,
-    /// Which locks.
+    /// Locks acquired.
     pub locks: Locks,
-    /// How they talked.
+    /// Transport used.
     pub transport: Transport,
-    /// How long it was measured.
+    /// Duration of the measurement.
     pub seconds: f64,
-    /// Acquire and release, completed.
+    /// Completed cycles of acquire and release.
     pub cycles: u64,
-    /// Per second.
+    /// Completed cycles per second.
     pub cycles_per_second: f64,
-    /// From sending the acquire to the answer of the release.
+    /// Latency from sending the acquire to the answer to the release.
     pub cycle: Latency,
-    /// From sending the acquire to its answer.
+    /// Latency from sending the acquire to its answer.
     pub acquire: Latency,
     /// Cycles that failed.
     pub errors: u64,
-    /// The first failure in words.
+    /// Message of the first failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_error: Option<String>,
-    /// Processor time of all server processes together, per cycle.
+    /// CPU time of all server processes per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_us_per_cycle: Option<f64>,
-    /// Processor time of this process, per cycle.
+    /// CPU time of this process per cycle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_cpu_us_per_cycle: Option<f64>,
-    /// Grants whose token was not above the one before it on the same lock, as each client saw them. Must be 0.
+    /// Grants whose token was not larger than the client's previous token of the same lock. Must be 0.
     pub tokens_not_rising: u64,
 }
 
@@ -131,17 +131,17 @@ pub enum BenchError {
     /// An endpoint could not be used.
     #[error("{endpoint}: {why}")]
     Endpoint {
-        /// Which.
+        /// The endpoint.
         endpoint: String,
-        /// What happened.
+        /// The error.
         why: String,
     },
-    /// A server's processor time cannot be read.
-    #[error("processor time of process {pid} cannot be read: {why}; check --server-pids")]
+    /// A server's CPU time cannot be read.
+    #[error("cannot read the CPU time of process {pid}: {why}; check --server-pids")]
     Process {
-        /// Which.
+        /// The process.
         pid: u32,
-        /// What happened.
+        /// The error.
         why: String,
     },
     /// Every cycle failed.

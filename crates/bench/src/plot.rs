@@ -1,5 +1,5 @@
-//! A drawing of measurements as SVG: throughput and latency over the number of clients, a row for own locks and one for
-//! one lock, a line for each transport.
+//! Plots measurements as SVG: throughput and latency over the number of clients, a row per kind of locks, a line per
+//! transport.
 
 use std::ops::Range;
 
@@ -12,15 +12,15 @@ const WIDTH: u32 = 900;
 const ROW_HEIGHT: u32 = 300;
 const FONT: &str = "sans-serif";
 
-/// Why a drawing could not be made.
+/// Why a plot could not be drawn.
 #[derive(Debug, thiserror::Error)]
-#[error("the plot cannot be drawn: {0}")]
+#[error("cannot draw the plot: {0}")]
 pub struct PlotError(String);
 
-/// Draws measurements as an SVG document. Both axes of each chart are logarithmic.
+/// Plots measurements as an SVG document. All axes are logarithmic.
 ///
 /// # Errors
-/// There is no measurement, or plotters refuses to draw it.
+/// There is no measurement, or plotters fails.
 pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
     let rows: Vec<Locks> =
         [Locks::Own, Locks::One].into_iter().filter(|&locks| results.iter().any(|m| m.locks == locks)).collect();
@@ -31,7 +31,7 @@ pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
     {
         let height = ROW_HEIGHT * u32::try_from(rows.len()).unwrap_or(1);
         let area = SVGBackend::with_string(&mut document, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE).map_err(refused)?;
+        area.fill(&WHITE).map_err(failed)?;
         for (part, locks) in area.split_evenly((rows.len(), 1)).iter().zip(rows) {
             let of_row: Vec<&Measured> = results.iter().filter(|measured| measured.locks == locks).collect();
             let title = match locks {
@@ -44,7 +44,7 @@ pub fn svg(results: &[Measured]) -> Result<String, PlotError> {
                 measured.acquire.p50_us as f64 / 1e3
             })?;
         }
-        area.present().map_err(refused)?;
+        area.present().map_err(failed)?;
     }
     Ok(document)
 }
@@ -63,7 +63,7 @@ fn chart(
         .x_label_area_size(36)
         .y_label_area_size(52)
         .build_cartesian_2d(clients.log_scale(), values.log_scale())
-        .map_err(refused)?;
+        .map_err(failed)?;
     chart
         .configure_mesh()
         .light_line_style(TRANSPARENT)
@@ -72,7 +72,7 @@ fn chart(
         .x_label_formatter(&|clients| format!("{clients:.0}"))
         .y_label_formatter(&label)
         .draw()
-        .map_err(refused)?;
+        .map_err(failed)?;
     for (transport, name, color) in [
         (Transport::Http, "HTTP", RGBColor(0x36, 0x55, 0x7a)),
         (Transport::Stream, "stream", RGBColor(0x2c, 0x7a, 0x3f)),
@@ -89,7 +89,7 @@ fn chart(
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))
-            .map_err(refused)?
+            .map_err(failed)?
             .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], color.stroke_width(2)));
     }
@@ -99,10 +99,10 @@ fn chart(
         .background_style(WHITE.mix(0.8))
         .label_font((FONT, 12))
         .draw()
-        .map_err(refused)
+        .map_err(failed)
 }
 
-/// From the smallest to the largest value with some room around them. Logarithms need values above 0.
+/// The range of the values with a margin. Logarithmic axes need values above 0.
 fn range(values: impl Iterator<Item = f64> + Clone) -> Range<f64> {
     let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-3);
     let most = values.fold(least, f64::max);
@@ -113,7 +113,7 @@ fn label(value: &f64) -> String {
     if *value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-fn refused(error: impl std::fmt::Display) -> PlotError {
+fn failed(error: impl std::fmt::Display) -> PlotError {
     PlotError(error.to_string())
 }
 

@@ -7,30 +7,30 @@ use hdrhistogram::Histogram;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use lockkeeper_client::Session;
+use lockkeeper_client::{Client, Options, Session, SessionOptions};
 
 use crate::connection::Connection;
 use crate::stream::Stream;
-use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu, library};
+use crate::{BenchError, LOCK_PREFIX, Latency, Locks, Measured, Plan, Transport, cpu};
 
-/// A client that sees nothing but failures does not hammer the cluster with more.
+/// Pause of a client after a failed cycle.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-/// How long all clients together may take to connect and open their sessions.
-const LONGEST_OPENING: Duration = Duration::from_secs(30);
-/// How long after the measured time the last cycles may end.
-const LONGEST_END: Duration = Duration::from_secs(15);
-/// Longest latency that is told apart.
+/// Time limit for all clients to connect and open their sessions.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for the last cycles after the measurement.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
+/// Largest latency that the histogram distinguishes.
 const HIGHEST_US: u64 = 120_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     WarmUp,
     Measure,
-    Over,
+    Done,
 }
 
-/// What one client saw.
-struct Seen {
+/// Result of one client.
+struct ClientResult {
     cycle: Histogram<u64>,
     acquire: Histogram<u64>,
     errors: u64,
@@ -38,9 +38,9 @@ struct Seen {
     tokens_not_rising: u64,
 }
 
-impl Seen {
+impl ClientResult {
     fn new() -> Self {
-        // Three digits; the bounds are constants, so this cannot fail.
+        // The bounds are constants, so this cannot fail.
         let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
         Self { cycle: empty(), acquire: empty(), errors: 0, first_error: None, tokens_not_rising: 0 }
     }
@@ -50,16 +50,16 @@ impl Seen {
         self.first_error.get_or_insert(why);
     }
 
-    /// A cycle counts where it began and ended in the measured time.
-    fn cycle_done(&mut self, begun_in: Phase, phase: &watch::Receiver<Phase>, cycle: Duration, acquire: Duration) {
-        if begun_in == Phase::Measure && *phase.borrow() == Phase::Measure {
+    /// Records a cycle if it started and ended during the measurement.
+    fn cycle_done(&mut self, started_in: Phase, phase: &watch::Receiver<Phase>, cycle: Duration, acquire: Duration) {
+        if started_in == Phase::Measure && *phase.borrow() == Phase::Measure {
             self.cycle.saturating_record(micros(cycle));
             self.acquire.saturating_record(micros(acquire));
         }
     }
 
     fn add(&mut self, other: Self) {
-        // The same bounds: nothing is lost.
+        // The bounds are the same, so this cannot fail.
         let _ = self.cycle.add(&other.cycle);
         let _ = self.acquire.add(&other.acquire);
         self.errors += other.errors;
@@ -68,26 +68,26 @@ impl Seen {
     }
 }
 
-/// Makes one measurement.
+/// Runs one measurement.
 ///
 /// # Errors
-/// An endpoint cannot be used, a server's processor time cannot be read, or no cycle succeeded at all.
+/// An endpoint cannot be used, a server's CPU time cannot be read, or no cycle succeeded.
 pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     cpu::spent_us(&plan.server_pids)?;
-    let opened = timeout(LONGEST_OPENING, open_all(plan)).await;
-    let links = opened.map_err(|_| BenchError::Endpoint {
+    let opened = timeout(OPEN_TIMEOUT, open_all(plan)).await;
+    let connections = opened.map_err(|_| BenchError::Endpoint {
         endpoint: plan.endpoints.join(","),
-        why: format!("{} sessions could not be opened within {} s", plan.clients, LONGEST_OPENING.as_secs()),
+        why: format!("cannot open {} sessions within {} s", plan.clients, OPEN_TIMEOUT.as_secs()),
     })??;
     let (phases, phase) = watch::channel(Phase::WarmUp);
     let clients: Vec<_> = (0..)
-        .zip(links)
-        .map(|(at, link): (u32, _)| {
+        .zip(connections)
+        .map(|(at, connection): (u32, _)| {
             let lock = match plan.locks {
                 Locks::Own => format!("{LOCK_PREFIX}/own-{at}"),
                 Locks::One => format!("{LOCK_PREFIX}/one"),
             };
-            tokio::spawn(client(link, lock, phase.clone()))
+            tokio::spawn(client(connection, lock, phase.clone()))
         })
         .collect();
     drop(phase);
@@ -96,43 +96,45 @@ pub async fn run(plan: &Plan) -> Result<Measured, BenchError> {
     let servers_before = cpu::spent_us(&plan.server_pids)?;
     let own_before = cpu::spent_us(&[std::process::id()]).ok();
     let began = Instant::now();
-    // Clients that have ended already have told why.
+    // Sending fails only if all clients have ended; their results have the reason.
     let _ = phases.send(Phase::Measure);
     sleep(plan.measure).await;
     let seconds = began.elapsed().as_secs_f64();
-    let _ = phases.send(Phase::Over);
+    let _ = phases.send(Phase::Done);
     let servers = cpu::spent_us(&plan.server_pids)?.saturating_sub(servers_before);
     let own = own_before.and_then(|before| Some(cpu::spent_us(&[std::process::id()]).ok()?.saturating_sub(before)));
 
-    let mut total = Seen::new();
-    let mut links = Vec::new();
-    let give_up_at = Instant::now() + LONGEST_END;
+    let mut total = ClientResult::new();
+    let mut connections = Vec::new();
+    let give_up_at = Instant::now() + END_TIMEOUT;
     for mut client in clients {
         match timeout_at(give_up_at, &mut client).await {
-            Ok(Ok((seen, link))) => {
-                total.add(seen);
-                links.push(link);
+            Ok(Ok((result, connection))) => {
+                total.add(result);
+                connections.push(connection);
             }
-            Ok(Err(error)) => total.failed(format!("a client broke off: {error}")),
+            Ok(Err(error)) => total.failed(format!("a client failed: {error}")),
             Err(_) => {
                 client.abort();
-                total.failed(format!("no answer within {} s of the end", LONGEST_END.as_secs()));
+                total.failed(format!("no answer within {} s of the end", END_TIMEOUT.as_secs()));
             }
         }
     }
-    // What a failed client still holds goes with its session, and so does what cannot be closed in time.
-    let _ = timeout_at(give_up_at, join_all(links.into_iter().map(Link::close))).await;
+    // Locks of a failed client, or of one that cannot be closed in time, are released when its session expires.
+    let _ = timeout_at(give_up_at, join_all(connections.into_iter().map(ClientConnection::close))).await;
     summarize(plan, total, seconds, servers, own)
 }
 
-async fn open_all(plan: &Plan) -> Result<Vec<Link>, BenchError> {
+async fn open_all(plan: &Plan) -> Result<Vec<ClientConnection>, BenchError> {
     let clients = plan.clients as usize;
     let endpoint_of = |at: usize| &plan.endpoints[at % plan.endpoints.len()];
     let opening = (0..clients).map(|at| async move {
         let (endpoint, label) = (endpoint_of(at), format!("bench client {at}"));
         match plan.transport {
-            Transport::Stream => Stream::open(endpoint, &label).await.map(|stream| Link::Stream(Box::new(stream))),
-            _ => Connection::open(endpoint, &label).await.map(Link::Http),
+            Transport::Stream => {
+                Stream::open(endpoint, &label).await.map(|stream| ClientConnection::Stream(Box::new(stream)))
+            }
+            _ => Connection::open(endpoint, &label).await.map(ClientConnection::Http),
         }
     });
     if plan.transport != Transport::Library {
@@ -140,15 +142,15 @@ async fn open_all(plan: &Plan) -> Result<Vec<Link>, BenchError> {
     }
     let shared = (0..plan.endpoints.len().min(clients)).map(|at| async move {
         let label = format!("bench program {at}");
-        library::open(endpoint_of(at), &label).await
+        open_shared_session(endpoint_of(at), &label).await
     });
     let sessions = try_join_all(shared).await?;
-    Ok((0..clients).map(|at| Link::Library(sessions[at % sessions.len()].clone())).collect())
+    Ok((0..clients).map(|at| ClientConnection::Library(sessions[at % sessions.len()].clone())).collect())
 }
 
 fn summarize(
     plan: &Plan,
-    total: Seen,
+    total: ClientResult,
     seconds: f64,
     servers_us: u64,
     own_us: Option<u64>,
@@ -175,54 +177,58 @@ fn summarize(
     })
 }
 
-/// One client's way to the cluster.
-enum Link {
+/// One client's connection to the cluster.
+enum ClientConnection {
     Http(Connection),
     Stream(Box<Stream>),
     Library(Session),
 }
 
-impl Link {
+impl ClientConnection {
     async fn close(self) -> Result<(), BenchError> {
         match self {
             Self::Http(connection) => connection.close().await,
             Self::Stream(stream) => stream.close().await,
-            Self::Library(session) => library::close(&session).await,
+            Self::Library(session) => close_shared_session(&session).await,
         }
     }
 }
 
-/// One lock: its name, and its routes.
+/// A lock's name and routes.
 struct Routes {
     name: String,
     acquire: String,
     release: String,
 }
 
-async fn client(mut link: Link, lock: String, phase: watch::Receiver<Phase>) -> (Seen, Link) {
+async fn client(
+    mut connection: ClientConnection,
+    lock: String,
+    phase: watch::Receiver<Phase>,
+) -> (ClientResult, ClientConnection) {
     let encoded = lock.replace('/', "%2F");
     let (acquire, release) = (format!("/v1/locks/{encoded}/acquire"), format!("/v1/locks/{encoded}/release"));
     let routes = Routes { name: lock, acquire, release };
-    let mut seen = Seen::new();
-    match &mut link {
-        Link::Http(connection) => over_http(connection, &routes, &phase, &mut seen).await,
-        Link::Stream(stream) => {
-            // A stream that has broken stays so: its client is out, and the measurement says so.
-            if let Err(why) = over_stream(stream, &routes, &phase, &mut seen).await {
-                seen.failed(why);
+    let mut result = ClientResult::new();
+    match &mut connection {
+        ClientConnection::Http(http) => over_http(http, &routes, &phase, &mut result).await,
+        ClientConnection::Stream(stream) => {
+            // A broken stream is not reopened: its client stops, and the result has the error.
+            if let Err(why) = over_stream(stream, &routes, &phase, &mut result).await {
+                result.failed(why);
             }
         }
-        Link::Library(session) => over_library(session, &routes, &phase, &mut seen).await,
+        ClientConnection::Library(session) => over_library(session, &routes, &phase, &mut result).await,
     }
-    (seen, link)
+    (result, connection)
 }
 
-async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receiver<Phase>, seen: &mut Seen) {
+async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receiver<Phase>, result: &mut ClientResult) {
     let lock = session.lock(&routes.name);
     let mut last_token = 0;
     loop {
-        let begun_in = *phase.borrow();
-        if begun_in == Phase::Over {
+        let started_in = *phase.borrow();
+        if started_in == Phase::Done {
             return;
         }
         let began = Instant::now();
@@ -233,96 +239,102 @@ async fn over_library(session: &Session, routes: &Routes, phase: &watch::Receive
         };
         match turn.await {
             Ok((token, acquired)) => {
-                seen.tokens_not_rising += u64::from(token <= last_token);
+                result.tokens_not_rising += u64::from(token <= last_token);
                 last_token = token;
-                seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+                result.cycle_done(started_in, phase, began.elapsed(), acquired);
             }
             Err(error) => {
-                seen.failed(error.to_string());
+                result.failed(error.to_string());
                 sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     }
 }
 
-async fn over_http(connection: &mut Connection, routes: &Routes, phase: &watch::Receiver<Phase>, seen: &mut Seen) {
+async fn over_http(
+    connection: &mut Connection,
+    routes: &Routes,
+    phase: &watch::Receiver<Phase>,
+    result: &mut ClientResult,
+) {
     let mut last_token = 0;
     loop {
-        let begun_in = *phase.borrow();
-        if begun_in == Phase::Over {
+        let started_in = *phase.borrow();
+        if started_in == Phase::Done {
             return;
         }
         let began = Instant::now();
         let token = match connection.acquire(&routes.acquire).await {
             Ok(token) => token,
             Err(why) => {
-                seen.failed(why);
+                result.failed(why);
                 sleep(PAUSE_AFTER_ERROR).await;
                 continue;
             }
         };
         let acquired = began.elapsed();
-        seen.tokens_not_rising += u64::from(token <= last_token);
+        result.tokens_not_rising += u64::from(token <= last_token);
         last_token = token;
         if let Err(why) = connection.release(&routes.release, token).await {
-            seen.failed(why);
+            result.failed(why);
             sleep(PAUSE_AFTER_ERROR).await;
             continue;
         }
-        seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+        result.cycle_done(started_in, phase, began.elapsed(), acquired);
     }
 }
 
 /// A grant that is still held.
 struct Held {
     token: u64,
-    begun_in: Phase,
+    started_in: Phase,
     began: Instant,
     acquired: Duration,
 }
 
-/// The release of one cycle goes out with the acquire of the next; both are answered before the cycle after that begins.
+/// Sends the release of each cycle together with the acquire of the next, and waits for both answers before the cycle
+/// after that.
 async fn over_stream(
     stream: &mut Stream,
     routes: &Routes,
     phase: &watch::Receiver<Phase>,
-    seen: &mut Seen,
+    result: &mut ClientResult,
 ) -> Result<(), String> {
     let mut last_token = 0;
     let mut held: Option<Held> = None;
     loop {
-        let begun_in = *phase.borrow();
+        let started_in = *phase.borrow();
         let mut release = match &held {
-            Some(held) => Some(stream.ask_release(&routes.release, held.token).await?),
-            None if begun_in == Phase::Over => return Ok(()),
+            Some(held) => Some(stream.send_release(&routes.release, held.token).await?),
+            None if started_in == Phase::Done => return Ok(()),
             None => None,
         };
         let began = Instant::now();
-        let mut acquire = match begun_in {
-            Phase::Over => None,
-            _ => Some(stream.ask_acquire(&routes.acquire).await?),
+        let mut acquire = match started_in {
+            Phase::Done => None,
+            _ => Some(stream.send_acquire(&routes.acquire).await?),
         };
         stream.flush().await?;
         let mut next = None;
         let mut failed = false;
         while release.is_some() || acquire.is_some() {
-            let (id, outcome) = stream.answer().await?;
+            let (id, outcome) = stream.next_answer().await?;
             let of_release = release.take_if(|release| *release == id).is_some();
             let of_acquire = acquire.take_if(|acquire| *acquire == id).is_some();
             match outcome {
                 Ok(_) if of_release => {
-                    if let Some(Held { begun_in, began, acquired, .. }) = held.take() {
-                        seen.cycle_done(begun_in, phase, began.elapsed(), acquired);
+                    if let Some(Held { started_in, began, acquired, .. }) = held.take() {
+                        result.cycle_done(started_in, phase, began.elapsed(), acquired);
                     }
                 }
                 Ok(token) if of_acquire => {
-                    seen.tokens_not_rising += u64::from(token <= last_token);
+                    result.tokens_not_rising += u64::from(token <= last_token);
                     last_token = token;
-                    next = Some(Held { token, begun_in, began, acquired: began.elapsed() });
+                    next = Some(Held { token, started_in, began, acquired: began.elapsed() });
                 }
-                Ok(_) => return Err(format!("an answer to {id}, which was not asked")),
+                Ok(_) => return Err(format!("an answer with the unknown id {id}")),
                 Err(why) => {
-                    seen.failed(why);
+                    result.failed(why);
                     failed = true;
                 }
             }
@@ -336,4 +348,22 @@ async fn over_stream(
 
 fn micros(elapsed: Duration) -> u64 {
     u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Opens a session of the client library, which tasks share.
+async fn open_shared_session(endpoint: &str, label: &str) -> Result<Session, BenchError> {
+    let failed = |why: String| BenchError::Endpoint { endpoint: endpoint.to_owned(), why };
+    let client = Client::new([endpoint], Options::default()).map_err(|e| failed(e.to_string()))?;
+    let options = SessionOptions {
+        label: label.to_owned(),
+        transport: lockkeeper_client::Transport::Stream,
+        ..SessionOptions::default()
+    };
+    Session::open(&client, &options).await.map_err(|e| failed(e.to_string()))
+}
+
+/// Closes a shared session. It is not an error if another task has closed it already.
+async fn close_shared_session(session: &Session) -> Result<(), BenchError> {
+    let closed = session.close().await;
+    closed.map_err(|e| BenchError::Endpoint { endpoint: session.client().preferred().to_string(), why: e.to_string() })
 }

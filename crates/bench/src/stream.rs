@@ -1,4 +1,4 @@
-//! One session stream with nothing around it: no retries, no keepalives (every request is a sign of life), texts put together by hand.
+//! One bare session stream: no retries, no keepalives (every request renews the session), messages formatted by hand.
 
 use futures::{SinkExt, StreamExt};
 use lockkeeper_api::{Problem, SESSION_HEADER};
@@ -14,20 +14,20 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use crate::BenchError;
 use crate::connection::{Connection, WAIT_MS, connect};
 
-/// One buffer for each client; its messages are short.
+/// Messages are short.
 const READ_BUFFER_BYTES: usize = 4 << 10;
 
 /// See the module's text.
 pub(crate) struct Stream {
-    /// Opened the session, and closes it.
+    /// Opens and closes the session.
     session: Connection,
     socket: WebSocketStream<TcpStream>,
     last_id: u64,
 }
 
-/// What a client hears, as far as it matters here.
+/// The parts of a server message that matter here.
 #[derive(Deserialize)]
-struct Heard<'a> {
+struct Received<'a> {
     #[serde(borrow)]
     answer: Option<Answer<'a>>,
     goodbye: Option<Problem>,
@@ -62,8 +62,8 @@ impl Stream {
         Ok(Self { session, socket, last_id: 0 })
     }
 
-    /// Writes a request to the buffer; its id.
-    async fn ask(&mut self, target: &str, body: &str) -> Result<u64, String> {
+    /// Buffers a request and returns its id.
+    async fn send(&mut self, target: &str, body: &str) -> Result<u64, String> {
         self.last_id += 1;
         let id = self.last_id;
         let text = format!("{{\"request\":{{\"id\":{id},\"method\":\"POST\",\"path\":\"{target}\",\"body\":{body}}}}}");
@@ -71,31 +71,31 @@ impl Stream {
         Ok(id)
     }
 
-    /// Writes an acquire to the buffer.
-    pub(crate) async fn ask_acquire(&mut self, target: &str) -> Result<u64, String> {
-        self.ask(target, &format!("{{\"wait_ms\":{WAIT_MS}}}")).await
+    /// Buffers an acquire.
+    pub(crate) async fn send_acquire(&mut self, target: &str) -> Result<u64, String> {
+        self.send(target, &format!("{{\"wait_ms\":{WAIT_MS}}}")).await
     }
 
-    /// Writes a release to the buffer.
-    pub(crate) async fn ask_release(&mut self, target: &str, token: u64) -> Result<u64, String> {
-        self.ask(target, &format!("{{\"token\":{token}}}")).await
+    /// Buffers a release.
+    pub(crate) async fn send_release(&mut self, target: &str, token: u64) -> Result<u64, String> {
+        self.send(target, &format!("{{\"token\":{token}}}")).await
     }
 
-    /// Sends what is in the buffer.
+    /// Sends all buffered requests.
     pub(crate) async fn flush(&mut self) -> Result<(), String> {
         self.socket.flush().await.map_err(lost)
     }
 
-    /// The next answer: its id, and the token that it names or why it was refused.
-    pub(crate) async fn answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
+    /// The next answer: its id, and the token or the error.
+    pub(crate) async fn next_answer(&mut self) -> Result<(u64, Result<u64, String>), String> {
         loop {
             let message = self.socket.next().await.ok_or("connection lost")?.map_err(lost)?;
             let Message::Text(text) = message else { continue };
-            let heard: Heard = serde_json::from_str(text.as_str()).map_err(|e| e.to_string())?;
-            if let Some(problem) = heard.goodbye {
+            let received: Received = serde_json::from_str(text.as_str()).map_err(|e| e.to_string())?;
+            if let Some(problem) = received.goodbye {
                 return Err(problem.to_string());
             }
-            let Some(Answer { id, status, body }) = heard.answer else { continue };
+            let Some(Answer { id, status, body }) = received.answer else { continue };
             let outcome = match status {
                 ..400 => {
                     serde_json::from_str::<Granted>(body.get()).map(|granted| granted.token).map_err(|e| e.to_string())
@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// Ends the session.
+    /// Closes the session.
     pub(crate) async fn close(self) -> Result<(), BenchError> {
         self.session.close().await
     }
@@ -122,13 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_matter_is_skipped() {
-        let heard = |text| serde_json::from_str::<Heard>(text).unwrap();
+    fn unused_fields_are_skipped() {
+        let received = |text| serde_json::from_str::<Received>(text).unwrap();
         let answer =
-            heard(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"lock":"a","token":7}}}"#).answer.unwrap();
+            received(r#"{"answer":{"id":3,"status":200,"zxid":9,"body":{"lock":"a","token":7}}}"#).answer.unwrap();
         assert_eq!((answer.id, answer.status), (3, 200));
         assert_eq!(serde_json::from_str::<Granted>(answer.body.get()).unwrap().token, 7);
-        let hello = heard(r#"{"hello":{"timeout_ms":1,"zxid":2,"held":[]}}"#);
+        let hello = received(r#"{"hello":{"timeout_ms":1,"zxid":2,"held":[]}}"#);
         assert!(hello.answer.is_none() && hello.goodbye.is_none());
     }
 }

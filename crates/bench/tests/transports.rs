@@ -1,4 +1,4 @@
-//! Short measurements against a real node: that nothing fails, over each transport and with either kind of locks.
+//! Short measurements against a real node succeed over each transport and with each kind of locks.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -28,5 +28,5 @@ async fn every_cycle_succeeds_over_each_transport() {
     }
     let client = lockkeeper_client::Client::connect(cluster.endpoints()).await.unwrap();
     let left = client.locks(Some(lockkeeper_bench::LOCK_PREFIX), &lockkeeper_client::Paging::default()).await.unwrap();
-    assert!(left.locks.is_empty(), "nothing is left behind: {left:?}");
+    assert!(left.locks.is_empty(), "locks are left behind: {left:?}");
 }

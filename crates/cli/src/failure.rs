@@ -1,33 +1,33 @@
-//! How a command fails: one line that says what happened, why and what to do, and an exit code that scripts can tell apart.
+//! Failures of commands: one line with the error, its cause and the remedy, and an exit code for scripts.
 
 use lockkeeper_api::text::printable;
 use lockkeeper_client::{EndpointError, Error};
 
-/// It did what was asked.
+/// Success.
 pub(crate) const EXIT_OK: u8 = 0;
-/// The cluster refused, or something failed that no other code names.
+/// The cluster refused, or a failure without a code of its own.
 pub(crate) const EXIT_FAILED: u8 = 1;
 /// Wrong arguments or configuration.
 pub(crate) const EXIT_USAGE: u8 = 2;
-/// `gate`: CMD printed more than can be stored.
+/// `gate`: CMD's output is too large to be stored.
 pub(crate) const EXIT_RESULT_TOO_LARGE: u8 = 117;
 /// `gate`: the key is used for another operation.
 pub(crate) const EXIT_GATE_MISMATCH: u8 = 118;
-/// `gate`: another runs it.
+/// `gate`: another caller is running it.
 pub(crate) const EXIT_IN_PROGRESS: u8 = 119;
-/// `lock` and its like: the wait is over and another still holds it.
+/// Commands that run CMD: the wait timed out.
 pub(crate) const EXIT_WAIT_TIMED_OUT: u8 = 120;
-/// `lock` and its like: what was held was lost while CMD ran.
+/// Commands that run CMD: the lock was lost while CMD ran.
 pub(crate) const EXIT_LOCK_LOST: u8 = 121;
 /// No endpoint could serve.
 pub(crate) const EXIT_UNREACHABLE: u8 = 122;
-/// It may or may not have taken place.
+/// The change may or may not have taken place.
 pub(crate) const EXIT_UNKNOWN_OUTCOME: u8 = 123;
-/// `lock` and its like: wrong arguments, or a failure of its own.
+/// Commands that run CMD: wrong arguments, or a failure of lockkeeper.
 pub(crate) const EXIT_INTERNAL: u8 = 125;
-/// `lock` and its like: CMD cannot be executed.
+/// Commands that run CMD: CMD cannot be executed.
 pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// `lock` and its like: there is no such CMD.
+/// Commands that run CMD: CMD was not found.
 pub(crate) const EXIT_NOT_FOUND: u8 = 127;
 
 /// Why a command failed.
@@ -55,24 +55,24 @@ impl Failure {
         Self { code, ..self }
     }
 
-    /// A failure that needs no words: whoever read the output has gone, or the words have been said.
+    /// A failure without a message: the reader closed the pipe, or the message was printed already.
     pub(crate) fn silent(code: u8) -> Self {
         Self::new(code, "")
     }
 
-    /// One line on standard error.
-    pub(crate) fn tell(&self, command: &str) {
+    /// Prints the failure as one line on standard error.
+    pub(crate) fn print(&self, command: &str) {
         if !self.message.is_empty() {
-            say(&format!("lockkeeper {command}: {}", self.message));
+            print_error(&format!("lockkeeper {command}: {}", self.message));
         }
     }
 }
 
-/// A line on standard error, whatever became of it: a failing message must not become a panic.
-pub(crate) fn say(line: &str) {
+/// Prints a line on standard error. Ignores a failed write, which must not become a panic.
+pub(crate) fn print_error(line: &str) {
     use std::io::Write;
     let line = line.replace(['\n', '\r'], " ");
-    // It may repeat a stranger's words, an error's of a server for instance.
+    // The line may contain untrusted text, such as a server's error.
     let _ = writeln!(std::io::stderr(), "{}", printable(&line));
 }
 
@@ -81,9 +81,10 @@ impl From<Error> for Failure {
         let (code, remedy) = match &error {
             Error::Unreachable { .. } => (
                 EXIT_UNREACHABLE,
-                "; check that the cluster runs and has a majority, or name it with --endpoints or LOCKKEEPER_ENDPOINTS (`lockkeeper dev` starts one to try)",
+                "; check that the cluster runs and has a majority, or set --endpoints or LOCKKEEPER_ENDPOINTS \
+                 (`lockkeeper dev` starts a cluster to try)",
             ),
-            Error::UnknownOutcome(_) => (EXIT_UNKNOWN_OUTCOME, "; look whether it did before you repeat it"),
+            Error::UnknownOutcome(_) => (EXIT_UNKNOWN_OUTCOME, "; check whether it took place before you repeat it"),
             Error::NotLockkeeper { .. } => (EXIT_FAILED, "; check --endpoints"),
             _ => (EXIT_FAILED, ""),
         };
@@ -99,7 +100,7 @@ impl From<EndpointError> for Failure {
 
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
-        // `lockkeeper ls / | head -1`: the reader has what it wanted.
+        // As in `lockkeeper ls / | head -1`.
         if error.kind() == std::io::ErrorKind::BrokenPipe {
             return Self::silent(EXIT_OK);
         }

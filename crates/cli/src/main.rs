@@ -1,20 +1,25 @@
-//! `lockkeeper`: the one binary. It serves a node, runs commands under locks, and shows and changes what a cluster holds.
+//! `lockkeeper`: the only binary. It serves a node, runs commands under locks, and reads and changes a cluster's
+//! contents.
 //!
-//! It must never hold state of its own that matters, never print a secret, and never leave a process running that it
-//! started to hold a lock.
+//! It must never keep durable state of its own, never print a secret, and never leave a process running that it started
+//! under a lock.
 
 mod args;
 mod commands;
 mod failure;
 mod hold;
 mod output;
-mod program;
 mod supervise;
 
 use std::process::ExitCode;
 
-/// A node allocates for each message of each peer and client; a fifth of its processor time went into the system's
-/// allocator.
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use args::{Args, Command};
+use failure::{EXIT_INTERNAL, EXIT_OK, EXIT_USAGE, Failure};
+
+/// A node allocates for each message. With the system's allocator this took a fifth of its CPU time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -22,7 +27,75 @@ fn main() -> ExitCode {
     #[cfg(mutants)]
     if let Err(unknown) = lockkeeper_mutants::start("lockkeeper") {
         eprintln!("lockkeeper: {unknown}");
-        return ExitCode::from(failure::EXIT_USAGE);
+        return ExitCode::from(EXIT_USAGE);
     }
-    program::run()
+    run()
+}
+
+fn run() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let prefix = args.command.name().to_owned();
+    match command(args) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print(&prefix);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Prints help or a usage error and returns the exit code. For the commands that run CMD a usage error is 125, because
+/// 2 may be CMD's own.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let runs_cmd =
+        typed_command().is_some_and(|typed| matches!(typed.as_str(), "lock" | "semaphore" | "elect" | "gate"));
+    ExitCode::from(match (is_help, runs_cmd) {
+        (true, _) => EXIT_OK,
+        (false, true) => EXIT_INTERNAL,
+        (false, false) => EXIT_USAGE,
+    })
+}
+
+/// The command of a command line that could not be parsed: the first word that is neither an option nor an option's
+/// value.
+fn typed_command() -> Option<String> {
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    loop {
+        match words.next()? {
+            option if matches!(option.as_str(), "--endpoints" | "--patience") => drop(words.next()),
+            option if option.starts_with('-') => {}
+            command => return Some(command),
+        }
+    }
+}
+
+fn command(args: Args) -> Result<u8, Failure> {
+    let Args { common, command } = args;
+    match command {
+        Command::Serve(serve) => commands::serve::run(&serve),
+        Command::Dev(dev) => commands::dev::run(&common, &dev),
+        Command::Lock(lock) => commands::lock::run(&common, &lock),
+        Command::Semaphore(semaphore) => commands::lock::run_semaphore(&common, &semaphore),
+        Command::Elect(elect) => commands::elect::run(&common, &elect),
+        Command::Gate(gate) => commands::gate::run(&common, &gate),
+        Command::Locks(locks) => commands::on_runtime(commands::locks::run(&common, &locks)),
+        Command::Sessions => commands::on_runtime(commands::sessions::run(&common)),
+        Command::Ls(ls) => commands::on_runtime(commands::nodes::ls(&common, &ls)),
+        Command::Get(get) => commands::on_runtime(commands::nodes::get(&common, &get)),
+        Command::Set(set) => commands::on_runtime(commands::nodes::set(&common, &set)),
+        Command::Create(create) => commands::on_runtime(commands::nodes::create(&common, &create)),
+        Command::Delete(delete) => commands::on_runtime(commands::nodes::delete(&common, &delete)),
+        Command::Watch(watch) => commands::on_runtime(commands::watch::run(&common, &watch)),
+        Command::Status(status) => commands::on_runtime(commands::status::run(&common, &status)),
+        Command::Unlock(unlock) => commands::on_runtime(commands::locks::unlock(&common, &unlock)),
+        Command::Bench(bench) => commands::bench::run(&common, &bench),
+        Command::Completions { shell } => commands::completions(shell),
+        Command::Exec(exec) => Err(supervise::helpers::exec(&exec)),
+        Command::Guard { group } => supervise::helpers::guard(group),
+    }
 }

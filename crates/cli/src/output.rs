@@ -1,4 +1,4 @@
-//! Printing: tables for people, JSON for programs; a reader that has gone ends the command and is no error.
+//! Prints tables for people and JSON for programs. A closed pipe ends the command without an error.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -9,33 +9,33 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// A table without lines or colour, as `ls -l` prints: it reads well in a pipe, too.
+/// A table without borders and colours, as in `ls -l`, which also suits a pipe.
 pub(crate) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(headings.iter().map(|h| h.to_uppercase()));
     table
 }
 
-/// A number, to the right.
+/// A right-aligned number.
 pub(crate) fn number(value: impl ToString) -> Cell {
     Cell::new(value).set_alignment(CellAlignment::Right)
 }
 
 /// Prints a table.
 pub(crate) fn print_table(table: &Table) -> Result<(), Failure> {
-    // Without the blanks that pad the last column and the margin before the first.
+    // Strip the margin before the first column and the padding of the last.
     let text = table.to_string();
     let lines: Vec<&str> = text.lines().map(|line| line.strip_prefix(' ').unwrap_or(line).trim_end()).collect();
     print_line(&lines.join("\n"))
 }
 
-/// Prints a value as JSON: indented, one document.
+/// Prints a value as indented JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Failure::failed(format!("cannot print: {e}")))?;
     print_line(&text)
 }
 
-/// Prints a value as JSON in one line, for streams of values.
+/// Prints a value as JSON on one line, for streams of values.
 pub(crate) fn print_json_line(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value).map_err(|e| Failure::failed(format!("cannot print: {e}")))?;
     print_line(&text)
@@ -49,7 +49,7 @@ pub(crate) fn print_line(line: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints bytes as they are.
+/// Prints bytes unchanged.
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
@@ -57,12 +57,12 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long ago that was, by this machine's clock.
+/// Time since then, by this machine's clock.
 pub(crate) fn ago(since_ms: u64) -> String {
     rough(now().saturating_sub(Duration::from_millis(since_ms)))
 }
 
-/// How long it is until then, by this machine's clock.
+/// Time until then, by this machine's clock.
 pub(crate) fn until(then_ms: u64) -> String {
     rough(Duration::from_millis(then_ms).saturating_sub(now()))
 }
@@ -78,12 +78,12 @@ fn rough(time: Duration) -> String {
         Duration::from_secs(time.as_secs())
     };
     let text = humantime::format_duration(rounded).to_string();
-    // The two largest units say enough.
+    // Keep the two largest units.
     text.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Text of strangers on a terminal: control characters and those that change its direction are shown, not obeyed.
-pub(crate) fn shown(text: &str) -> String {
+/// Escapes control characters and those that change the text's direction, for untrusted text on a terminal.
+pub(crate) fn escaped(text: &str) -> String {
     printable(text).into_owned()
 }
 
@@ -92,12 +92,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_shown() {
-        assert_eq!(shown("a\x1b[31mü\n\u{202e}"), "a\\u{1b}[31mü\\n\\u{202e}");
+    fn control_characters_are_escaped() {
+        assert_eq!(escaped("a\x1b[31mü\n\u{202e}"), "a\\u{1b}[31mü\\n\\u{202e}");
     }
 
     #[test]
-    fn a_future_time_is_no_time_ago() {
+    fn a_future_time_is_zero_seconds_ago() {
         assert_eq!(ago(u64::MAX), "0s");
         assert_eq!(until(0), "0s");
     }

@@ -1,4 +1,4 @@
-//! The active mutant of a process: the part of this crate that ordinary builds do not have.
+//! The active mutant of a process. Ordinary builds do not contain this module.
 
 use std::{
     fmt,
@@ -26,16 +26,15 @@ pub fn active() -> Option<Mutant> {
     Mutant::ALL.iter().copied().find(|mutant| is_active(*mutant))
 }
 
-/// Activates one mutant in place of the one before, or none. Call it before the work that the mutant shall spoil
-/// begins.
+/// Replaces the active mutant, or deactivates it. Call this before the code under the mutant runs.
 pub fn activate(mutant: Option<Mutant>) {
     ACTIVE.store(mutant.map_or(NONE, |mutant| mutant as u8), Ordering::Relaxed);
 }
 
-/// Activates the mutant that [`ENV`] names; none if the variable is not set or empty.
+/// Activates the mutant named by [`ENV`]; none if the variable is unset or empty.
 ///
 /// # Errors
-/// No mutant has that name.
+/// The name is unknown.
 pub fn from_env() -> Result<(), UnknownMutant> {
     let mutant = match std::env::var_os(ENV) {
         Some(name) if !name.is_empty() => Some(name.to_string_lossy().parse()?),
@@ -45,7 +44,7 @@ pub fn from_env() -> Result<(), UnknownMutant> {
     Ok(())
 }
 
-/// Says on stderr that this is a mutant build, and which mutant is active.
+/// Reports on stderr that this is a mutant build, and the active mutant.
 pub fn announce(program: &str) {
     match active() {
         Some(mutant) => eprintln!("{program}: MUTANT BUILD: {mutant} is active"),
@@ -53,7 +52,7 @@ pub fn announce(program: &str) {
     }
 }
 
-/// What each program does first: [`from_env`], then [`announce`].
+/// Runs [`from_env`] and [`announce`]. Each program calls this first.
 ///
 /// # Errors
 /// As [`from_env`].
@@ -78,7 +77,7 @@ impl std::str::FromStr for Mutant {
 impl fmt::Display for UnknownMutant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
-        write!(f, "MUTANT BUILD: no mutant is called {:?}; there are: {}", self.0, names.join(", "))
+        write!(f, "MUTANT BUILD: unknown mutant {:?}; known mutants: {}", self.0, names.join(", "))
     }
 }
 
@@ -89,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_mutant_at_a_time_by_its_name() {
+    fn one_mutant_is_active_at_a_time() {
         for mutant in Mutant::ALL.iter().copied() {
             assert_eq!(mutant.name().parse(), Ok(mutant));
             activate(Some(mutant));

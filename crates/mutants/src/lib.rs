@@ -1,12 +1,12 @@
-//! Mutation testing: defects on purpose, which the simulation and the fault suite must find. A suite that has never
-//! caught anything proves little. Each mutant is one line at its place in the code: `if mutant!(LoseWakeup) { … }`.
+//! Mutation testing: deliberate defects that the simulation and the fault suite must find. A suite that has never
+//! caught a defect proves little. Each mutant is one line in the code: `if mutant!(LoseWakeup) { … }`.
 //!
 //! This crate must never change what an ordinary build does. Without `--cfg mutants` the macro [`mutant!`] is the
 //! constant `false`: the compiler removes it together with the code behind it, and nothing can activate a mutant. With
 //! it, a process has at most one active mutant, chosen at its start (`start`, by the variable `LOCKKEEPER_MUTANT`) or
 //! by a simulation (`activate`).
 //!
-//! A mutant build has a target directory of its own, and its programs say on stderr and in `--version` what they are:
+//! A mutant build has its own target directory, and its programs report themselves on stderr and in `--version`:
 //! `cargo build --config 'build.rustflags=["--cfg","mutants"]' --target-dir target/mutants`.
 
 #[cfg(mutants)]
@@ -35,7 +35,7 @@ macro_rules! mutant {
     };
 }
 
-/// What `mutant!` is in an ordinary build.
+/// The value of `mutant!` in an ordinary build.
 #[cfg(not(mutants))]
 #[doc(hidden)]
 #[must_use]
@@ -43,7 +43,7 @@ pub const fn never(_: Mutant) -> bool {
     false
 }
 
-/// The version of a program, which says so in a mutant build.
+/// A program's version, which marks a mutant build.
 #[macro_export]
 macro_rules! version {
     () => {

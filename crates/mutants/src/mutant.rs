@@ -1,23 +1,23 @@
-//! The mutants. Each one breaks a promise in a way that somebody has really shipped or could.
+//! The mutants. Each breaks a promise by a defect that has been shipped somewhere or could be.
 
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// One defect on purpose.
+        /// A deliberate defect.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Mutant { $($(#[doc = $doc])+ $variant,)+ }
 
         impl Mutant {
-            /// All of them, in the order of this page.
+            /// All mutants, in the order of their definition.
             pub const ALL: &[Mutant] = &[$(Mutant::$variant),+];
 
-            /// Its name on command lines and in reports.
+            /// Name on command lines and in reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Mutant::$variant => $name),+ }
             }
 
-            /// What it does wrong, in a sentence.
+            /// Description of the defect.
             #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $(Mutant::$variant => concat!($($doc),+)),+ }
@@ -27,77 +27,77 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// The store completes what is queued before the barrier has made it durable.
+    /// The store completes queued writes before the barrier has made them durable.
     AckBeforeBarrier = "ack-before-barrier",
     /// The barrier is sled's own `flush` alone, which does not sync the file on Linux.
     BareFlush = "bare-flush",
-    /// A vote is kept in memory and never written.
+    /// A vote is kept in memory only.
     VoteNotPersisted = "vote-not-persisted",
-    /// A data directory that was put back from an older copy takes part as if nothing were missing.
+    /// A node whose data directory was restored from an older copy takes part as if nothing were missing.
     AcceptRolledBackDirectory = "accept-rolled-back-directory",
-    /// Linearizable reads are answered from the local replica at once.
+    /// Linearizable reads are answered from the local replica without a read index.
     SkipReadIndex = "skip-read-index",
-    /// The leader hands out a read index without asking a quorum whether it still leads.
+    /// The leader gives out a read index without a quorum round that confirms its leadership.
     ReadIndexWithoutQuorum = "read-index-without-quorum",
     /// A keepalive is acknowledged without a quorum round.
     KeepaliveWithoutQuorum = "keepalive-without-quorum",
-    /// A leader that has lost its term goes on expiring sessions by its own record.
+    /// A deposed leader continues to expire sessions.
     ExpireByDeposedLeader = "expire-by-deposed-leader",
-    /// A new leader counts every session as silent from the start of its clock.
+    /// A new leader counts every session as silent since the start of its clock.
     NoGraceForNewLeader = "no-grace-for-new-leader",
-    /// The leader counts a session's time from the arrival of a sign of life, however old it is.
+    /// The leader counts a session's timeout from the arrival of a keepalive, however old the keepalive is.
     CountSignsFromArrival = "count-signs-from-arrival",
-    /// A new leader starts every timer in full, whatever the nodes know.
+    /// A new leader restarts every session timer, ignoring the ages that the nodes report.
     IgnoreReportedAges = "ignore-reported-ages",
-    /// A keepalive is acknowledged before a majority has it in its tables.
+    /// A keepalive is acknowledged before a majority has it in their tables.
     CopyWithoutQuorum = "copy-without-quorum",
-    /// A new leader relies on the tables of nodes that have forgotten what they accepted.
+    /// A new leader relies on the session tables of restarted nodes, which are incomplete.
     CountForgetfulTables = "count-forgetful-tables",
-    /// Restoring a snapshot counts tokens again from what is left in the tree.
+    /// Restoring a snapshot restarts tokens from the nodes left in the tree.
     ResetTokensAtRestore = "reset-tokens-at-restore",
-    /// A snapshot leaves out which requests have been answered.
+    /// A snapshot omits the record of answered requests.
     ForgetRequestsAtSnapshot = "forget-requests-at-snapshot",
-    /// A batch that is sent again is applied again.
+    /// A batch that is sent twice is applied twice.
     ApplyBatchTwice = "apply-batch-twice",
-    /// The ephemerals of an ended session go one after the other, not with it.
+    /// The ephemerals of an ended session are deleted one by one instead of in its transaction.
     EphemeralsOneByOne = "ephemerals-one-by-one",
-    /// Of a session with more than a thousand ephemerals those beyond the first thousand stay when it ends.
+    /// When a session ends, only its first thousand ephemerals are deleted.
     LeaveNodesOfLargeSessions = "leave-nodes-of-large-sessions",
-    /// How many ephemerals a session owns is not looked at.
+    /// The limit on a session's ephemerals is not checked.
     NoEphemeralBound = "no-ephemeral-bound",
-    /// A node says that a session has expired before it has applied that itself.
+    /// A node reports a session as expired before it has applied the expiry.
     ExpiredBeforeApplied = "expired-before-applied",
-    /// A release looks at every waiter instead of the next.
+    /// A release wakes every waiter instead of the next one.
     WakeAllWaiters = "wake-all-waiters",
-    /// An exclusive request overlooks its predecessor and holds beside it.
+    /// An exclusive request ignores its predecessor, so that two hold the lock.
     TwoHolders = "two-holders",
-    /// A newcomer shares the place of the last waiter, and may stand before it.
+    /// A new request gets the sequence of the last waiter and may be granted before it.
     GrantOutOfOrder = "grant-out-of-order",
-    /// A waiter whose patience ended stays in the queue.
+    /// A waiter that timed out stays in the queue.
     LeaveWithdrawnInQueue = "leave-withdrawn-in-queue",
-    /// A caller whose wait is over is told so, and the request stays in the queue.
+    /// A caller gets the timeout error while its request stays in the queue.
     BusyWithoutWithdrawal = "busy-without-withdrawal",
-    /// A request whose caller has gone is not taken back.
+    /// A request whose caller disconnected is not cancelled.
     IgnoreHangUp = "ignore-hang-up",
-    /// A hang-up that is noticed late takes a request away from the caller who has made it theirs meanwhile.
+    /// A disconnect that is noticed late cancels a request that another call has taken over meanwhile.
     AbandonIgnoresVersions = "abandon-ignores-versions",
-    /// Whoever waits for what has gone is not looked at again.
+    /// A waiter is not woken when its blocker is deleted.
     LoseWakeup = "lose-wakeup",
-    /// The lock-delay of a session that died is not observed.
+    /// The lock delay of an expired session is ignored.
     NoLockDelay = "no-lock-delay",
-    /// A gate in progress lets the next one in as well.
+    /// A gate in progress admits the next caller as well.
     GateLetsAllIn = "gate-lets-all-in",
-    /// Anybody may delete the node of another's lock request.
+    /// Any client may delete another session's lock request.
     ForeignDeleteBreaksLock = "foreign-delete-breaks-lock",
-    /// A queue takes names that those who stand in it do not see.
+    /// A queue accepts names that the clients in it do not recognize.
     ForeignNamesAllowed = "foreign-names-allowed",
-    /// Guards of a transaction are not looked at.
+    /// The checks of a transaction are skipped.
     SkipTxnGuards = "skip-txn-guards",
-    /// The client library forgets a watch when its connection is made anew.
+    /// The client library forgets a watch when it reconnects.
     DropWatchAtReconnect = "drop-watch-at-reconnect",
-    /// A replica that installed a snapshot does not look again at its watches.
+    /// A replica does not re-check its watches after installing a snapshot.
     ForgetWatchesAtInstall = "forget-watches-at-install",
-    /// The client library counts a lease from the answer, not from when the keepalive was sent.
+    /// The client library counts a lease from the answer instead of from sending the keepalive.
     LeaseFromAnswer = "lease-from-answer",
     /// The leader stamps entries with its wall clock.
     TrustWallClock = "trust-wall-clock",

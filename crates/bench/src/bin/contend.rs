@@ -1,7 +1,8 @@
-//! `contend`: programs that share a counter in a plain file, with nothing but a Lockkeeper lock between them.
+//! `contend`: clients that share a counter in a plain file, protected only by a Lockkeeper lock.
 //!
-//! Each reads the file, adds one and writes it back, so that two at once would lose an increment. And each shows its fencing token to
-//! the resource before it writes, as every user of a lock service should: a holder that was paused is found out there, not by the lock.
+//! Each reads the file, adds one and writes it back, so that two holders at once would lose an increment. Each passes
+//! its fencing token to the resource before it writes, as every user of a lock service should: the resource, not the
+//! lock, detects a holder that was paused.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,26 +14,26 @@ use lockkeeper_client::api::Code;
 use lockkeeper_client::api::locks::Acquire;
 use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
 
-/// Contenders for one lock, each incrementing a counter in a file while it holds it.
+/// Contends for one lock and increments a counter in a file under it
 #[derive(Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Where the cluster is reached.
+    /// URLs of the cluster's nodes, separated by commas
     #[arg(long, env = "LOCKKEEPER_ENDPOINTS", value_delimiter = ',', required = true)]
     endpoints: Vec<String>,
-    /// How many contend.
+    /// Number of contenders
     #[arg(long, default_value_t = 20)]
     contenders: u64,
-    /// How often each increments.
+    /// Increments per contender
     #[arg(long, default_value_t = 50)]
     times: u64,
-    /// How long each holds the lock on top, in milliseconds.
+    /// Extra time that each increment holds the lock, in milliseconds
     #[arg(long, default_value_t = 10)]
     hold_ms: u64,
-    /// The counter's file; created, and overwritten if it is there.
+    /// The counter's file, which is created or overwritten
     #[arg(long)]
     file: PathBuf,
-    /// The lock.
+    /// The lock
     #[arg(long, default_value = "quickstart/counter")]
     lock: String,
 }
@@ -71,7 +72,7 @@ async fn contend(arguments: &Arc<Arguments>) -> Result<bool, String> {
 
 async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex<Vec<u64>>>) -> Result<(), String> {
     let failed = |error: Error| format!("contender {number}: {error}");
-    // Each starts with another endpoint, so that all nodes serve some.
+    // Each starts at another endpoint, so that all nodes serve some contenders.
     let mut endpoints = arguments.endpoints.clone();
     let count = endpoints.len().max(1);
     endpoints.rotate_left(usize::try_from(number).unwrap_or(0) % count);
@@ -83,12 +84,12 @@ async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex
         let held = session.client().acquire(&arguments.lock, &acquire).await.map_err(failed)?;
         let counter = read(&arguments.file)?;
         tokio::time::sleep(Duration::from_millis(arguments.hold_ms)).await;
-        show_token(&tokens, held.token).map_err(|why| format!("contender {number}: {why}"))?;
+        check_token(&tokens, held.token).map_err(|why| format!("contender {number}: {why}"))?;
         write(&arguments.file, counter + 1)?;
         match session.client().release(&arguments.lock, held.token).await {
             Ok(_) => {}
             Err(error) if error.code() == Some(Code::NotHeld) => {
-                return Err(format!("contender {number}: lost the lock while it held it: {error}"));
+                return Err(format!("contender {number}: lost the lock while using it: {error}"));
             }
             Err(error) => return Err(failed(error)),
         }
@@ -96,8 +97,8 @@ async fn one_contender(arguments: Arc<Arguments>, number: u64, tokens: Arc<Mutex
     session.close().await.map_err(failed)
 }
 
-/// The resource's own check: a token that is not larger than the last one comes from a holder that was overtaken.
-fn show_token(seen: &Mutex<Vec<u64>>, token: u64) -> Result<(), String> {
+/// The resource's check: a token that is not larger than the latest one comes from a former holder.
+fn check_token(seen: &Mutex<Vec<u64>>, token: u64) -> Result<(), String> {
     let mut seen = seen.lock().map_err(|error| error.to_string())?;
     if let Some(last) = seen.last().filter(|last| **last >= token) {
         return Err(format!("the file refuses token {token}: it has seen {last}"));
@@ -111,10 +112,10 @@ fn read(file: &Path) -> Result<u64, String> {
     text.trim().parse().map_err(|_| format!("{} does not hold a number", file.display()))
 }
 
-/// In one step, so that a reader from outside never sees half a number.
+/// Replaces the file atomically, so that readers never see a partial number.
 fn write(file: &Path, counter: u64) -> Result<(), String> {
     let fresh = file.with_extension("new");
-    let told = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
-    std::fs::write(&fresh, format!("{counter}\n")).map_err(told)?;
-    std::fs::rename(&fresh, file).map_err(told)
+    let failed = |error: std::io::Error| format!("cannot write {}: {error}", file.display());
+    std::fs::write(&fresh, format!("{counter}\n")).map_err(failed)?;
+    std::fs::rename(&fresh, file).map_err(failed)
 }

@@ -1,6 +1,6 @@
-//! The command line as clap sees it: every command, option and help text.
+//! Every command, option and help text.
 
-mod holding;
+mod hold;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-pub(crate) use holding::{Elect, Gate, Holding, Lock, Semaphore};
+pub(crate) use hold::{Elect, Gate, HoldArgs, Lock, Semaphore};
 
 const ENDPOINTS: &str = "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003";
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0    done
-  1    refused, or failed for the reason given on standard error
+  0    success
+  1    refused or failed; standard error has the reason
   2    wrong arguments or configuration
   122  cluster unreachable: no endpoint could serve; nothing was done
-  123  outcome unknown: it may or may not have taken place
-Those that run CMD while something is held (lock, semaphore, elect, gate) have their own, see `lockkeeper lock --help`.
+  123  outcome unknown: the change may or may not have taken place
+The commands that run CMD (lock, semaphore, elect, gate) have more; see `lockkeeper lock --help`.
 
-A cluster to try:  lockkeeper dev";
+To try a cluster on this machine:  lockkeeper dev";
 
 /// A replicated lock service: exclusive and shared locks with fencing tokens, sessions, a tree of nodes.
 #[derive(Debug, Parser)]
@@ -37,37 +37,37 @@ pub(crate) struct Args {
 /// Options of every command that talks to a cluster.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Common {
-    /// Where the cluster is reached, separated by commas; the next is tried where one cannot serve
-    #[arg(long, global = true, env = "LOCKKEEPER_ENDPOINTS", value_name = "URL,URL", value_delimiter = ',', default_value = ENDPOINTS)]
+    /// URLs of the cluster's nodes, separated by commas; if one cannot serve, the next is tried
+    #[arg(long, global = true, env = "LOCKKEEPER_ENDPOINTS", value_name = "URL,URL", value_delimiter = ',')]
+    #[arg(default_value = ENDPOINTS)]
     pub(crate) endpoints: Vec<String>,
     /// Print JSON for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// How long to go on trying while no endpoint can serve
+    /// How long to retry while no endpoint can serve
     #[arg(long, global = true, value_name = "TIME", default_value = "3s", value_parser = humantime::parse_duration)]
     pub(crate) patience: Duration,
 }
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run one node of a cluster
     Serve(Serve),
-    /// Run a whole cluster on this machine, to try and to develop against
+    /// Run a whole cluster on this machine, for trying out and development
     Dev(Dev),
-    /// Run a command while holding a lock, or several together
-    #[command(after_long_help = holding::lock_help(), after_help = holding::SEE_HELP)]
+    /// Run a command while holding one lock or several
+    #[command(after_long_help = hold::lock_help(), after_help = hold::SEE_HELP)]
     Lock(Lock),
-    /// Run a command while holding one of N permits
-    #[command(after_long_help = holding::semaphore_help(), after_help = holding::SEE_HELP)]
+    /// Run a command while holding one of N permits of a semaphore
+    #[command(after_long_help = hold::semaphore_help(), after_help = hold::SEE_HELP)]
     Semaphore(Semaphore),
-    /// Stand for election, and run a command while leading
-    #[command(after_long_help = holding::elect_help(), after_help = holding::SEE_HELP)]
+    /// Run a command while elected leader
+    #[command(after_long_help = hold::elect_help(), after_help = hold::SEE_HELP)]
     Elect(Elect),
-    /// Run a command once, whatever number of times it is asked for, and keep what it printed
-    #[command(after_long_help = holding::gate_help(), after_help = holding::SEE_HELP)]
+    /// Run a command at most once per key, and store its output
+    #[command(after_long_help = hold::gate_help(), after_help = hold::SEE_HELP)]
     Gate(Gate),
-    /// Show who holds and who waits: all locks, or one with its queue
+    /// Show holders and waiters of all locks, or one lock with its queue
     Locks(Locks),
     /// List the open sessions
     Sessions,
@@ -81,21 +81,21 @@ pub(crate) enum Command {
     Create(Create),
     /// Delete a node
     Delete(Delete),
-    /// Print what happens at a node, as it happens
+    /// Print changes of a node as they happen
     Watch(Watch),
-    /// Show the cluster as each endpoint sees it
+    /// Show the state of the cluster as reported by each endpoint
     Status(Status),
     /// Take a lock from its holder by force
     Unlock(Unlock),
     /// Measure the cluster: acquire and release in a closed loop
     Bench(Bench),
-    /// Print a script that completes commands and options
+    /// Print a shell completion script
     #[command(after_help = "Example:\n  lockkeeper completions bash > /etc/bash_completion.d/lockkeeper")]
     Completions {
-        /// For this shell
+        /// The shell
         shell: clap_complete::Shell,
     },
-    /// Becomes CMD, in its own process group, that dies with lockkeeper
+    /// Executes CMD in its own process group, which dies with lockkeeper
     #[command(name = "__exec", hide = true)]
     Exec(Exec),
     /// Kills a process group when its lockkeeper is gone or past its deadline
@@ -107,7 +107,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The command as it is typed.
+    /// The command's name on the command line.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Serve(_) => "serve",
@@ -137,23 +137,23 @@ impl Command {
 /// `serve`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-The configuration is TOML; each key can be overridden from the environment as LOCKKEEPER_<SECTION>__<KEY>.
-SIGTERM and SIGINT end the node gracefully: leadership is handed over first.
+The configuration is TOML. An environment variable LOCKKEEPER_<SECTION>__<KEY> overrides a key.
+SIGTERM and SIGINT stop the node gracefully: it hands over leadership first.
 
-Exit codes: 0 ended on request, 1 failed while running, 2 wrong arguments or configuration
+Exit codes: 0 stopped by a signal, 1 failed while running, 2 wrong arguments or configuration
 
 Examples:
   lockkeeper serve --config node-1.toml
   LOCKKEEPER_LOG__FORMAT=json lockkeeper serve --config node-1.toml
   lockkeeper serve --config node-1.toml --check-config")]
 pub(crate) struct Serve {
-    /// The configuration
+    /// The configuration file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Check the configuration and say what is wrong with it; starts nothing
+    /// Check the configuration, report errors and exit
     #[arg(long)]
     pub(crate) check_config: bool,
-    /// End when this process, which must be the parent, ends
+    /// Stop when this process, which must be the parent, ends
     #[arg(long, hide = true, value_name = "PID")]
     pub(crate) end_with: Option<i32>,
 }
@@ -161,16 +161,16 @@ pub(crate) struct Serve {
 /// `dev`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Every node is a process of its own, on free ports of 127.0.0.1. Ctrl-C stops them all.
+Each node is a process on free ports of 127.0.0.1. Ctrl-C stops all of them.
 
 Examples:
   lockkeeper dev
-  lockkeeper dev --nodes 5 --data ./dev-data      # the data stay, and are found again")]
+  lockkeeper dev --nodes 5 --data ./dev-data      # keeps the data for the next run")]
 pub(crate) struct Dev {
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     pub(crate) nodes: u8,
-    /// Where the data lie; without it in a temporary directory that is removed at the end
+    /// Directory for the data [default: a temporary directory, removed at the end]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct Dev {
 pub(crate) struct Locks {
     /// Show this lock with its queue
     pub(crate) name: Option<String>,
-    /// List only locks whose name begins so
+    /// List only locks whose name starts with this
     #[arg(long, conflicts_with = "name")]
     pub(crate) prefix: Option<String>,
 }
@@ -195,7 +195,7 @@ pub(crate) struct Ls {
     /// The node
     #[arg(default_value = "/")]
     pub(crate) path: String,
-    /// With data length, version and owner of each child
+    /// Also print data length, version and owner of each child
     #[arg(short, long)]
     pub(crate) long: bool,
     /// From the endpoint's own replica, which may be old
@@ -206,7 +206,7 @@ pub(crate) struct Ls {
 /// `get`
 #[derive(Debug, ClapArgs)]
 #[command(
-    after_help = "Prints the bytes as they are; --json adds the bookkeeping.\n\nExample:\n  lockkeeper get /config/limits --json"
+    after_help = "Prints the bytes unchanged; --json adds version, zxids and times.\n\nExample:\n  lockkeeper get /config/limits --json"
 )]
 pub(crate) struct Get {
     /// The node
@@ -231,14 +231,14 @@ pub(crate) struct Set {
     pub(crate) version: Option<i32>,
 }
 
-/// What `create` can make; ephemeral nodes need a session that outlives the command.
+/// Kinds of nodes that `create` can create. An ephemeral node needs a session that outlives the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum NodeKind {
-    /// Until it is deleted
+    /// Stays until it is deleted
     Persistent,
-    /// Until it has had children and stays empty
+    /// Deleted after its last child
     Container,
-    /// Until it is without children and unchanged for --ttl
+    /// Deleted when it has had no children and no changes for --ttl
     Ttl,
 }
 
@@ -253,13 +253,13 @@ pub(crate) struct Create {
     /// Its data; '-' reads standard input
     #[arg(default_value = "")]
     pub(crate) data: String,
-    /// How it lives
+    /// Kind of node
     #[arg(long, value_enum, default_value = "persistent")]
     pub(crate) kind: NodeKind,
-    /// For --kind ttl
+    /// Time to live, for --kind ttl
     #[arg(long, value_name = "TIME", value_parser = duration, required_if_eq("kind", "ttl"))]
     pub(crate) ttl: Option<Duration>,
-    /// Append ten digits of the parent's counter
+    /// Append the parent's counter, as ten digits, to the name
     #[arg(long)]
     pub(crate) sequential: bool,
 }
@@ -278,8 +278,8 @@ pub(crate) struct Delete {
 /// `watch`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each line is a change with its zxid. The watch moves to the next endpoint when one fails, and misses nothing; if the cluster
-no longer remembers far enough back, the command ends with an error that says so (compacted).
+Each line is a change with its zxid. If an endpoint fails, the watch continues at the next one and misses nothing. If the
+cluster no longer has the history that it needs, the command fails with the error `compacted`.
 
 Examples:
   lockkeeper watch /config --recursive
@@ -287,22 +287,24 @@ Examples:
 pub(crate) struct Watch {
     /// The node
     pub(crate) path: String,
-    /// With everything below it
+    /// Also watch all nodes below
     #[arg(short, long)]
     pub(crate) recursive: bool,
-    /// Changes after this zxid; from now on where it is left out
+    /// Start after this zxid [default: with the next change]
     #[arg(long, value_name = "ZXID")]
     pub(crate) from: Option<u64>,
-    /// End after so many changes
+    /// Exit after this many changes
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<u64>,
 }
 
 /// `status`
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Exit code 0 if every endpoint is ready, 1 if one is not, 122 if none can be reached.")]
+#[command(
+    after_help = "Exit codes: 0 every endpoint is ready, 1 some endpoint is not, 122 no endpoint can be reached."
+)]
 pub(crate) struct Status {
-    /// With the checksum of each replica's state; equal zxids must have equal checksums
+    /// Also print the checksum of each replica's state; equal zxids must have equal checksums
     #[arg(long)]
     pub(crate) checksum: bool,
 }
@@ -310,56 +312,56 @@ pub(crate) struct Status {
 /// `unlock`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-The holder is not asked and may be at work: make sure that it is dead, or that the resource checks tokens. The token, which
-`lockkeeper locks NAME` shows, makes sure that nobody else's grant is broken by mistake. The server logs who did it.
-With the token of a place that is kept free (lock --delay) it ends that delay. A lock that is held together with others is broken
-alone; its holder is told that it has lost them all.
+The holder is not asked and may still be working: make sure that it is dead, or that the resource checks tokens. The token,
+shown by `lockkeeper locks NAME`, prevents breaking another holder's grant by mistake. The server logs the caller.
+The token of a delayed lock (lock --delay) ends the delay. Of several locks held together, only the named one is released,
+but its holder loses all of them.
 
 Example:
   lockkeeper unlock orders/42 --force --token 1234")]
 pub(crate) struct Unlock {
     /// The lock
     pub(crate) name: String,
-    /// Yes, take it from a holder that may be at work
+    /// Confirm that the holder may still be working
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) force: bool,
-    /// The token of the grant to be broken
+    /// The token of the grant to break
     #[arg(long)]
     pub(crate) token: u64,
 }
 
-/// Which locks the clients of `bench` take.
+/// The locks that `bench` acquires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BenchLocks {
-    /// Each its own
+    /// A separate lock per client
     Own,
-    /// All the same
+    /// One lock for all clients
     One,
-    /// First the one, then the other
+    /// Both, one after the other
     Both,
 }
 
-/// Over what `bench` talks
+/// The transport that `bench` uses
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum BenchTransport {
-    /// HTTP, one request after the other
+    /// HTTP, one request at a time
     Http,
-    /// The session's stream; each release goes out together with the next acquire
+    /// The session stream; each release is sent together with the next acquire
     Stream,
-    /// The client library: the clients are tasks that share a session and its stream for each endpoint
+    /// The client library; clients are tasks that share one session and stream per endpoint
     Library,
-    /// One after the other, and their ratios to HTTP
+    /// All of these, with ratios to HTTP
     All,
 }
 
 /// `bench`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each client has one session and one connection, and acquires and releases as fast as it gets answers. `acquire` is the time
-of the acquire alone, `cycle` of both. Clients are spread over the endpoints.
+Each client has one session and one connection, and acquires and releases in a loop without pauses. `acquire` is the time
+of the acquire alone, `cycle` that of acquire and release. Clients are spread over the endpoints.
 
-Over the stream a client sends its release together with its next acquire, and takes the answers as they come: so does the client
-library, where dropping a guard posts the release without waiting for it. Over HTTP each request waits for the answer before it.
+Over the stream, a client sends its release together with its next acquire. The client library does the same: dropping a
+guard sends the release without waiting. Over HTTP, each request waits for the previous reply.
 
 Examples:
   lockkeeper bench
@@ -367,25 +369,26 @@ Examples:
   lockkeeper bench --transport all --plot bench.svg
   lockkeeper bench --clients 64 --locks own --seconds 10 --server-pids $(pgrep -d, -f 'lockkeeper serve') --json")]
 pub(crate) struct Bench {
-    /// How many clients at a time, one measurement each
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16,64,256", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Numbers of concurrent clients, one measurement each
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,16,64,256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) clients: Vec<u32>,
-    /// Which locks
+    /// Locks to acquire
     #[arg(long, value_enum, default_value = "both")]
     pub(crate) locks: BenchLocks,
-    /// Over what to talk
+    /// Transport
     #[arg(long, value_enum, default_value = "http")]
     pub(crate) transport: BenchTransport,
-    /// How long each measurement takes
+    /// Duration of each measurement in seconds
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
-    /// How long each is warmed up before
+    /// Warm-up before each measurement in seconds
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=600))]
     pub(crate) warm_up: u32,
-    /// Processes of this machine whose processor time is told per cycle
+    /// Processes on this machine whose CPU time per cycle is reported
     #[arg(long, value_name = "PID,PID", value_delimiter = ',')]
     pub(crate) server_pids: Vec<u32>,
-    /// Also draw the measurements into this file, as SVG
+    /// Also plot the measurements into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
 }
@@ -393,16 +396,16 @@ pub(crate) struct Bench {
 /// `__exec`
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Exec {
-    /// The command that runs it, for messages
+    /// The lockkeeper command, for messages
     #[arg(long)]
     pub(crate) of: String,
-    /// Who must still be the parent
+    /// Pid that must still be the parent
     #[arg(long)]
     pub(crate) parent: i32,
     /// Take the terminal's foreground
     #[arg(long)]
     pub(crate) foreground: bool,
-    /// What to become
+    /// Program and arguments to execute
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -418,7 +421,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_valid() {
         Args::command().debug_assert();
     }
 

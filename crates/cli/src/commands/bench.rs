@@ -9,10 +9,10 @@ use lockkeeper_bench::{BenchError, Locks, Measured, Plan, Transport, run as meas
 
 use super::client;
 use crate::args::{Bench, BenchLocks, BenchTransport, Common};
-use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, say};
+use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_UNREACHABLE, EXIT_USAGE, Failure, print_error};
 use crate::output::{number, print_json, print_line, print_table, table};
 
-/// Makes each measurement and prints them together.
+/// Runs all measurements and prints the results.
 pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
     let endpoints: Vec<String> = client(common)?.endpoints().iter().map(ToString::to_string).collect();
     let kinds: &[Locks] = match args.locks {
@@ -26,9 +26,9 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
         BenchTransport::Library => &[Transport::Library],
         BenchTransport::All => &[Transport::Http, Transport::Stream, Transport::Library],
     };
-    // Before minutes of measuring: the file may be refused.
+    // Fail before minutes of measuring if the file cannot be created.
     let plot = match args.plot.as_deref() {
-        Some(path) => Some((path, File::create(path).map_err(|e| not_written(path, &e))?)),
+        Some(path) => Some((path, File::create(path).map_err(|e| plot_failure(path, &e))?)),
         None => None,
     };
     let runtime = super::runtime()?;
@@ -45,21 +45,21 @@ pub(crate) fn run(common: &Common, args: &Bench) -> Result<u8, Failure> {
                     measure: Duration::from_secs(args.seconds.into()),
                     server_pids: args.server_pids.clone(),
                 };
-                say(&format!("{clients} clients, {}, {} …", name(locks), over(transport)));
+                print_error(&format!("{clients} clients, {}, {} …", locks_name(locks), transport_name(transport)));
                 results.push(runtime.block_on(measure(&plan)).map_err(failure)?);
             }
         }
     }
     if let Some((path, mut file)) = plot {
         let document = svg(&results).map_err(|e| Failure::new(EXIT_FAILED, e.to_string()))?;
-        file.write_all(document.as_bytes()).map_err(|e| not_written(path, &e))?;
+        file.write_all(document.as_bytes()).map_err(|e| plot_failure(path, &e))?;
     }
     if common.json {
         print_json(&results)?
     } else {
         print(&results)?
     }
-    Ok(if results.iter().all(is_sound) { EXIT_OK } else { EXIT_FAILED })
+    Ok(if results.iter().all(is_valid) { EXIT_OK } else { EXIT_FAILED })
 }
 
 fn failure(error: BenchError) -> Failure {
@@ -71,21 +71,21 @@ fn failure(error: BenchError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-fn not_written(path: &Path, error: &std::io::Error) -> Failure {
+fn plot_failure(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(EXIT_USAGE, format!("--plot {}: {error}", path.display()))
 }
 
-fn is_sound(measured: &Measured) -> bool {
+fn is_valid(measured: &Measured) -> bool {
     if let Some(error) = &measured.first_error {
-        say(&format!("{} clients: {} cycles failed, the first: {error}", measured.clients, measured.errors));
+        print_error(&format!("{} clients: {} cycles failed; first error: {error}", measured.clients, measured.errors));
     }
     if measured.tokens_not_rising > 0 {
-        say(&format!("{} clients: {} tokens did not rise", measured.clients, measured.tokens_not_rising));
+        print_error(&format!("{} clients: {} tokens did not rise", measured.clients, measured.tokens_not_rising));
     }
     measured.errors == 0 && measured.tokens_not_rising == 0
 }
 
-fn over(transport: Transport) -> &'static str {
+fn transport_name(transport: Transport) -> &'static str {
     match transport {
         Transport::Http => "http",
         Transport::Stream => "stream",
@@ -93,7 +93,7 @@ fn over(transport: Transport) -> &'static str {
     }
 }
 
-fn name(locks: Locks) -> &'static str {
+fn locks_name(locks: Locks) -> &'static str {
     match locks {
         Locks::Own => "own locks",
         Locks::One => "one lock",
@@ -118,8 +118,8 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
     ]);
     for m in results {
         table.add_row(vec![
-            name(m.locks).into(),
-            over(m.transport).into(),
+            locks_name(m.locks).into(),
+            transport_name(m.transport).into(),
             number(m.clients),
             number(format!("{:.0}", m.cycles_per_second)),
             number(millis(m.cycle.p50_us)),
@@ -144,16 +144,16 @@ fn print(results: &[Measured]) -> Result<(), Failure> {
     }
     if results.iter().any(|m| m.transport == Transport::Stream) {
         print_line(
-            "stream: one for each client; a release goes out together with the next acquire, as a dropped guard's does.",
+            "stream: one per client; a release is sent together with the next acquire, as for a dropped guard.",
         )?;
     }
     if results.iter().any(|m| m.transport == Transport::Library) {
-        print_line("library: the clients are tasks that share one session and its stream for each endpoint.")?;
+        print_line("library: the clients are tasks that share one session and stream per endpoint.")?;
     }
     Ok(())
 }
 
-/// How another way stands to HTTP.
+/// Ratios of another transport to HTTP.
 fn ratio(http: &Measured, stream: &Measured) -> String {
     let of = |stream: Option<f64>, http: Option<f64>| match (stream, http) {
         (Some(stream), Some(http)) if http > 0.0 => format!("{:.2}", stream / http),
@@ -162,8 +162,8 @@ fn ratio(http: &Measured, stream: &Measured) -> String {
     format!(
         "{} clients, {}: {} / http = {} cycles/s, {} server CPU per cycle, {} client CPU per cycle",
         stream.clients,
-        name(stream.locks),
-        over(stream.transport),
+        locks_name(stream.locks),
+        transport_name(stream.transport),
         of(Some(stream.cycles_per_second), Some(http.cycles_per_second)),
         of(stream.server_cpu_us_per_cycle, http.server_cpu_us_per_cycle),
         of(stream.client_cpu_us_per_cycle, http.client_cpu_us_per_cycle),

@@ -1,7 +1,6 @@
 //! `lockkeeper dev`: a whole cluster on this machine, each node a process of its own.
 //!
-//! Nothing of it survives this command: the nodes end with it even if it is killed, and data that nobody asked to keep are
-//! removed.
+//! Nothing outlives this command: the nodes end with it even if it is killed, and temporary data are removed.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -20,20 +19,20 @@ use tokio::signal::unix::{Signal as Listener, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use crate::args::{Common, Dev};
-use crate::failure::{EXIT_OK, Failure, say};
+use crate::failure::{EXIT_OK, Failure, print_error};
 use crate::output::{print_json_line, print_line};
 
 const CLUSTER: &str = "dev";
-const UNTIL_READY: Duration = Duration::from_secs(30);
-const UNTIL_STOPPED: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where a node is reached, and what it leaves behind.
+/// A node's addresses and files.
 #[derive(Clone, Debug, Serialize)]
-struct Place {
+struct NodeSpec {
     node_id: u64,
     endpoint: String,
-    /// For ZooKeeper's clients; a cluster that an earlier version made has none.
+    /// Address for ZooKeeper clients; none in a cluster that an earlier version created.
     #[serde(skip_serializing_if = "Option::is_none")]
     zookeeper: Option<String>,
     #[serde(skip)]
@@ -41,32 +40,32 @@ struct Place {
     log: PathBuf,
 }
 
-/// A node at work.
-struct Running {
-    place: Place,
+/// A node's process.
+struct NodeProcess {
+    spec: NodeSpec,
     process: Child,
     ended: Option<ExitStatus>,
 }
 
-/// The nodes; killed if they are dropped while at work.
-struct Cluster(Vec<Running>);
+/// The nodes. Dropping kills those that still run.
+struct Cluster(Vec<NodeProcess>);
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ClusterInfo<'a> {
     endpoints: Vec<&'a str>,
     zookeeper: Vec<&'a str>,
-    nodes: Vec<ToldNode<'a>>,
+    nodes: Vec<NodeInfo<'a>>,
     data: &'a Path,
 }
 
 #[derive(Serialize)]
-struct ToldNode<'a> {
+struct NodeInfo<'a> {
     #[serde(flatten)]
-    place: &'a Place,
+    spec: &'a NodeSpec,
     pid: u32,
 }
 
-/// Runs the cluster until it is told to stop.
+/// Runs the cluster until a signal stops it.
 pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
     let no_directory = |e: std::io::Error| Failure::failed(format!("cannot make the data directory: {e}"));
     let (directory, temporary) = match &args.data {
@@ -79,24 +78,24 @@ pub(crate) fn run(common: &Common, args: &Dev) -> Result<u8, Failure> {
             (made.path().to_path_buf(), Some(made))
         }
     };
-    // Kept up to the end: a node that is started again finds its port free, too.
-    let (places, _reserved) = places(&directory, u64::from(args.nodes))?;
-    let result = super::runtime()?.block_on(serve(common, places, &directory, temporary.is_some()));
+    // Reserved until the end, so that a restarted node finds its ports free too.
+    let (dev_nodes, _reserved) = dev_nodes(&directory, u64::from(args.nodes))?;
+    let result = super::runtime()?.block_on(serve(common, dev_nodes, &directory, temporary.is_some()));
     if let Some(temporary) = temporary {
         temporary.close().map_err(|e| Failure::failed(format!("cannot remove {}: {e}", directory.display())))?;
     }
     result
 }
 
-async fn serve(common: &Common, places: Vec<Place>, directory: &Path, temporary: bool) -> Result<u8, Failure> {
+async fn serve(common: &Common, dev_nodes: Vec<NodeSpec>, directory: &Path, temporary: bool) -> Result<u8, Failure> {
     let no_signals = |e: std::io::Error| Failure::failed(format!("cannot receive signals: {e}"));
     let mut stops = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()]
         .into_iter()
         .map(signal)
         .collect::<Result<Vec<Listener>, _>>()
         .map_err(no_signals)?;
-    // Started from the main thread: with its end, the nodes are told to end.
-    let mut cluster = Cluster::start(places)?;
+    // Started from the main thread: the parent-death signal of the nodes follows this thread.
+    let mut cluster = Cluster::start(dev_nodes)?;
     let mut worked = false;
     let failed = tokio::select! {
         () = any(&mut stops) => None,
@@ -105,8 +104,8 @@ async fn serve(common: &Common, places: Vec<Place>, directory: &Path, temporary:
                 return failure;
             }
             worked = true;
-            // Whoever reads this may have gone again after the first lines.
-            let _ = cluster.tell(common.json, directory, temporary);
+            // The reader may have closed the pipe after the first lines.
+            let _ = cluster.print(common.json, directory, temporary);
             cluster.all_ended().await
         } => Some(failure),
     };
@@ -124,9 +123,10 @@ async fn any(stops: &mut [Listener]) {
     futures::future::select_all(stops.iter_mut().map(|stop| Box::pin(stop.recv()))).await;
 }
 
-/// The nodes of an earlier run in that directory, on their old ports; else new ones on free ones. The ports are reserved for them.
-fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failure> {
-    let place = |node_id: u64, client: &str, zookeeper: Option<&str>| Place {
+/// The nodes of an earlier run in this directory on their old ports, or else new nodes on free ports. Reserves the
+/// ports.
+fn dev_nodes(directory: &Path, nodes: u64) -> Result<(Vec<NodeSpec>, ReservedPorts), Failure> {
+    let node = |node_id: u64, client: &str, zookeeper: Option<&str>| NodeSpec {
         node_id,
         endpoint: format!("http://{client}"),
         zookeeper: zookeeper.map(str::to_owned),
@@ -143,8 +143,8 @@ fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failur
                 directory.display()
             )));
         }
-        let foreign = || Failure::usage(format!("{} is not of `lockkeeper dev`", first.display()));
-        let mut reserved = Reserved::default();
+        let foreign = || Failure::usage(format!("{} was not created by `lockkeeper dev`", first.display()));
+        let mut reserved = ReservedPorts::default();
         let mut found = Vec::new();
         for id in 1..=nodes {
             let peer = config.peers.get(&id.to_string()).ok_or_else(foreign)?;
@@ -152,31 +152,31 @@ fn places(directory: &Path, nodes: u64) -> Result<(Vec<Place>, Reserved), Failur
             for address in [client, &peer.peer].into_iter().chain(&peer.zookeeper) {
                 reserved.take(address.parse().map_err(|_| foreign())?)?;
             }
-            found.push(place(id, client, peer.zookeeper.as_deref()));
+            found.push(node(id, client, peer.zookeeper.as_deref()));
         }
         return Ok((found, reserved));
     }
-    let mut reserved = Reserved::default();
+    let mut reserved = ReservedPorts::default();
     let addresses = (0..nodes).map(|_| Addresses::reserve(&mut reserved)).collect::<Result<Vec<_>, _>>()?;
     let mut made = Vec::new();
     for (node_id, own) in (1..).zip(&addresses) {
-        let place = place(node_id, &own.client, Some(&own.zookeeper));
-        fs::write(&place.config, config_of(node_id, own, &addresses, directory))
-            .map_err(|e| Failure::failed(format!("cannot write {}: {e}", place.config.display())))?;
-        made.push(place);
+        let node = node(node_id, &own.client, Some(&own.zookeeper));
+        fs::write(&node.config, config_of(node_id, own, &addresses, directory))
+            .map_err(|e| Failure::failed(format!("cannot write {}: {e}", node.config.display())))?;
+        made.push(node);
     }
     Ok((made, reserved))
 }
 
-/// Ports of this machine that nobody who asks for any is given while this lives.
+/// Ports that the system gives to no other process while this value lives.
 ///
-/// Its sockets do not listen, so a node, which may use its address again, can. Without it another process may have a port by the time that
-/// the node comes for it.
+/// Its sockets are bound but do not listen, so a node, which sets SO_REUSEADDR, can listen there. Without the
+/// reservation another process might take a port before its node starts.
 #[derive(Default)]
-struct Reserved(Vec<Socket>);
+struct ReservedPorts(Vec<Socket>);
 
-impl Reserved {
-    /// Gives the address, with its port.
+impl ReservedPorts {
+    /// Reserves an address and returns it with its port.
     fn take(&mut self, address: SocketAddr) -> Result<String, Failure> {
         let bind = || {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -185,13 +185,14 @@ impl Reserved {
             let bound = socket.local_addr()?.as_socket().ok_or(std::io::ErrorKind::Unsupported)?;
             Ok::<_, std::io::Error>((socket, bound.to_string()))
         };
-        let (socket, bound) = bind().map_err(|e| Failure::failed(format!("cannot have {address} for a node: {e}")))?;
+        let (socket, bound) =
+            bind().map_err(|e| Failure::failed(format!("cannot reserve {address} for a node: {e}")))?;
         self.0.push(socket);
         Ok(bound)
     }
 }
 
-/// Where a new node listens.
+/// The addresses of a new node.
 struct Addresses {
     client: String,
     peer: String,
@@ -199,7 +200,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn reserve(reserved: &mut Reserved) -> Result<Self, Failure> {
+    fn reserve(reserved: &mut ReservedPorts) -> Result<Self, Failure> {
         let mut take = || reserved.take(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         Ok(Self { client: take()?, peer: take()?, zookeeper: take()? })
     }
@@ -211,7 +212,9 @@ fn config_of(node_id: u64, own: &Addresses, all: &[Addresses], directory: &Path)
     // A JSON string is a TOML string.
     let data = serde_json::Value::from(data.to_string_lossy()).to_string();
     let mut text = format!(
-        "# Made by `lockkeeper dev`.\n[cluster]\nid = \"{CLUSTER}\"\nnode = {node_id}\n[listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n[zookeeper]\nlisten = \"{zookeeper}\"\n[storage]\ndirectory = {data}\n"
+        "# Made by `lockkeeper dev`.\n[cluster]\nid = \"{CLUSTER}\"\nnode = {node_id}\n\
+         [listen]\nclient = \"{client}\"\npeer = \"{peer}\"\n[zookeeper]\nlisten = \"{zookeeper}\"\n\
+         [storage]\ndirectory = {data}\n"
     );
     for (id, Addresses { client, peer, zookeeper }) in (1..).zip(all) {
         text.push_str(&format!(
@@ -222,16 +225,16 @@ fn config_of(node_id: u64, own: &Addresses, all: &[Addresses], directory: &Path)
 }
 
 impl Cluster {
-    fn start(places: Vec<Place>) -> Result<Self, Failure> {
+    fn start(dev_nodes: Vec<NodeSpec>) -> Result<Self, Failure> {
         let itself =
             std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find the lockkeeper binary: {e}")))?;
         let mut cluster = Self(Vec::new());
-        for place in places {
-            let failed = |e: std::io::Error| Failure::failed(format!("cannot start node {}: {e}", place.node_id));
-            let log = File::options().create(true).append(true).open(&place.log).map_err(failed)?;
+        for spec in dev_nodes {
+            let failed = |e: std::io::Error| Failure::failed(format!("cannot start node {}: {e}", spec.node_id));
+            let log = File::options().create(true).append(true).open(&spec.log).map_err(failed)?;
             let mut command = Command::new(&itself);
-            command.args(["serve", "--end-with", &getpid().to_string(), "--config"]).arg(&place.config);
-            // Settings of another node in this environment are not for these.
+            command.args(["serve", "--end-with", &getpid().to_string(), "--config"]).arg(&spec.config);
+            // Settings for another node in this environment do not apply to these.
             for (key, _) in std::env::vars_os() {
                 if key.to_string_lossy().starts_with("LOCKKEEPER_")
                     && key.to_string_lossy().contains("__")
@@ -240,16 +243,16 @@ impl Cluster {
                     command.env_remove(key);
                 }
             }
-            // Ctrl-C is for this process, which then stops the nodes in order.
+            // Ctrl-C goes to this process only, which then stops the nodes.
             command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
             let process = command.spawn().map_err(failed)?;
-            cluster.0.push(Running { place, process, ended: None });
+            cluster.0.push(NodeProcess { spec, process, ended: None });
         }
         Ok(cluster)
     }
 
-    /// Notes which nodes have ended, and gives those that have since it was asked last.
-    fn look(&mut self) -> Vec<&Running> {
+    /// Polls the processes and returns those that have ended since the last call.
+    fn poll_exits(&mut self) -> Vec<&NodeProcess> {
         let mut news = Vec::new();
         for node in &mut self.0 {
             if node.ended.is_none()
@@ -263,15 +266,15 @@ impl Cluster {
     }
 
     async fn until_ready(&mut self) -> Result<(), Failure> {
-        let endpoints: Vec<&str> = self.0.iter().map(|node| node.place.endpoint.as_str()).collect();
+        let endpoints: Vec<&str> = self.0.iter().map(|node| node.spec.endpoint.as_str()).collect();
         let client = Client::new(endpoints, Options::default())?;
-        let give_up_at = Instant::now() + UNTIL_READY;
+        let give_up_at = Instant::now() + READY_TIMEOUT;
         loop {
-            if let Some(node) = self.look().first() {
+            if let Some(node) = self.poll_exits().first() {
                 return Err(Failure::failed(format!(
                     "node {} did not start: {}",
-                    node.place.node_id,
-                    last_words(node)
+                    node.spec.node_id,
+                    exit_summary(node)
                 )));
             }
             let all = client.status_of_all(false, Duration::from_secs(1)).await;
@@ -279,34 +282,34 @@ impl Cluster {
                 return Ok(());
             }
             if Instant::now() >= give_up_at {
-                let logs: Vec<String> = self.0.iter().map(last_words).collect();
+                let logs: Vec<String> = self.0.iter().map(exit_summary).collect();
                 return Err(Failure::failed(format!(
                     "the nodes are not ready after {} s: {}",
-                    UNTIL_READY.as_secs(),
+                    READY_TIMEOUT.as_secs(),
                     logs.join("; ")
                 )));
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Says which nodes end, and returns when none is left.
+    /// Reports each node that ends. Returns when all have ended.
     async fn all_ended(&mut self) -> Failure {
         while self.0.iter().any(|node| node.ended.is_none()) {
-            for node in self.look() {
-                say(&format!("lockkeeper dev: node {} has ended: {}", node.place.node_id, last_words(node)));
+            for node in self.poll_exits() {
+                print_error(&format!("lockkeeper dev: node {} has ended: {}", node.spec.node_id, exit_summary(node)));
             }
-            sleep(LOOK_EVERY * 5).await;
+            sleep(POLL_INTERVAL * 5).await;
         }
         Failure::failed("every node has ended")
     }
 
-    fn tell(&self, json: bool, directory: &Path, temporary: bool) -> Result<(), Failure> {
-        let endpoints: Vec<&str> = self.0.iter().map(|node| node.place.endpoint.as_str()).collect();
-        let zookeeper: Vec<&str> = self.0.iter().filter_map(|node| node.place.zookeeper.as_deref()).collect();
+    fn print(&self, json: bool, directory: &Path, temporary: bool) -> Result<(), Failure> {
+        let endpoints: Vec<&str> = self.0.iter().map(|node| node.spec.endpoint.as_str()).collect();
+        let zookeeper: Vec<&str> = self.0.iter().filter_map(|node| node.spec.zookeeper.as_deref()).collect();
         if json {
-            let nodes = self.0.iter().map(|node| ToldNode { place: &node.place, pid: node.process.id() }).collect();
-            return print_json_line(&Told { endpoints, zookeeper, nodes, data: directory });
+            let nodes = self.0.iter().map(|node| NodeInfo { spec: &node.spec, pid: node.process.id() }).collect();
+            return print_json_line(&ClusterInfo { endpoints, zookeeper, nodes, data: directory });
         }
         let kept = if temporary { "removed at the end" } else { "kept" };
         print_line(&format!(
@@ -315,7 +318,7 @@ impl Cluster {
             directory.display()
         ))?;
         for node in &self.0 {
-            print_line(&format!("  node {}  {}  pid {}", node.place.node_id, node.place.endpoint, node.process.id()))?;
+            print_line(&format!("  node {}  {}  pid {}", node.spec.node_id, node.spec.endpoint, node.process.id()))?;
         }
         print_line("\nTo use them, in another terminal:")?;
         print_line("  lockkeeper status                                    # after the export below")?;
@@ -328,30 +331,30 @@ impl Cluster {
         print_line(&format!("  export LOCKKEEPER_ENDPOINTS={}", endpoints.join(",")))
     }
 
-    /// Asks all to end, and kills what has not within a bounded time.
+    /// Asks all nodes to end, and kills those that still run after [`STOP_TIMEOUT`].
     async fn stop(&mut self) -> Result<(), Failure> {
-        self.look();
+        self.poll_exits();
         self.signal(Signal::SIGTERM);
-        // A node that somebody froze cannot end.
+        // A stopped process cannot handle SIGTERM.
         self.signal(Signal::SIGCONT);
-        let give_up_at = Instant::now() + UNTIL_STOPPED;
+        let give_up_at = Instant::now() + STOP_TIMEOUT;
         while self.0.iter().any(|node| node.ended.is_none()) {
             if Instant::now() >= give_up_at {
                 self.signal(Signal::SIGKILL);
                 return Err(Failure::failed(format!(
                     "some nodes did not end within {} s and were killed",
-                    UNTIL_STOPPED.as_secs()
+                    STOP_TIMEOUT.as_secs()
                 )));
             }
-            sleep(LOOK_EVERY).await;
-            self.look();
+            sleep(POLL_INTERVAL).await;
+            self.poll_exits();
         }
         Ok(())
     }
 
     fn signal(&self, which: Signal) {
         for node in self.0.iter().filter(|node| node.ended.is_none()) {
-            // It may have ended in between, and is not yet waited for: its pid is still its own.
+            // Its pid cannot belong to another process before it has been waited for.
             let _ = kill(Pid::from_raw(i32::try_from(node.process.id()).unwrap_or(i32::MAX)), which);
         }
     }
@@ -366,15 +369,15 @@ impl Drop for Cluster {
     }
 }
 
-/// The log's level and format, and bounds, are the same for all nodes.
+/// Settings that apply to all nodes: logging, timing, limits, administration.
 fn is_shared(key: &str) -> bool {
     ["LOCKKEEPER_LOG__", "LOCKKEEPER_TIMING__", "LOCKKEEPER_LIMITS__", "LOCKKEEPER_ADMIN__"]
         .iter()
         .any(|p| key.starts_with(p))
 }
 
-/// How a node ended, and the last line of its log.
-fn last_words(node: &Running) -> String {
+/// A node's exit status and the last line of its log.
+fn exit_summary(node: &NodeProcess) -> String {
     let how = match node.ended {
         None => "is running".to_owned(),
         Some(status) => match (status.code(), status.signal()) {
@@ -383,10 +386,10 @@ fn last_words(node: &Running) -> String {
             (None, None) => status.to_string(),
         },
     };
-    let log = fs::read(&node.place.log).unwrap_or_default();
+    let log = fs::read(&node.spec.log).unwrap_or_default();
     let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(2_000)..]).into_owned();
     match tail.lines().rev().find(|line| !line.trim().is_empty()) {
-        Some(line) => format!("{how}, its log ends in: {line}"),
+        Some(line) => format!("{how}; last line of its log: {line}"),
         None => how,
     }
 }
@@ -398,8 +401,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_is_its_nodes_and_nobody_elses() {
-        let mut reserved = Reserved::default();
+    fn only_the_node_can_listen_on_a_reserved_port() {
+        let mut reserved = ReservedPorts::default();
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let addresses: Vec<SocketAddr> = (0..20).map(|_| reserved.take(any).unwrap().parse().unwrap()).collect();
         for address in &addresses {
@@ -410,6 +413,6 @@ mod tests {
         }
         let listening = TcpListener::bind(any).unwrap();
         assert!(!addresses.contains(&listening.local_addr().unwrap()));
-        assert!(reserved.take(listening.local_addr().unwrap()).is_err(), "somebody listens there");
+        assert!(reserved.take(listening.local_addr().unwrap()).is_err(), "another socket listens there");
     }
 }

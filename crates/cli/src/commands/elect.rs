@@ -1,4 +1,4 @@
-//! `lockkeeper elect`: stands for election, and runs a command while leading.
+//! `lockkeeper elect`: runs a command while elected leader.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use lockkeeper_client::recipes::{Leadership, RecipeError};
 use lockkeeper_client::{Error, Session};
 
 use crate::args::{Common, Elect};
-use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, say};
+use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error};
 use crate::hold::{self, Ended, Hold, Obtained, queue};
-use crate::output::shown;
+use crate::output::escaped;
 
-/// Before standing again where the cluster could not serve.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause before becoming a candidate again after the cluster could not serve.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Is elected and runs the command.
+/// Runs the command as leader.
 pub(crate) fn run(common: &Common, args: &Elect) -> Result<u8, Failure> {
     hold::run(common, &args.holding, args)
 }
@@ -26,7 +26,7 @@ impl Hold for Elect {
     }
 
     fn name(&self) -> String {
-        format!("the leadership of {}", shown(&self.name))
+        format!("the leadership of {}", escaped(&self.name))
     }
 
     async fn obtain(&self, session: &Session) -> Result<Obtained<Leadership>, Failure> {
@@ -42,7 +42,7 @@ impl Hold for Elect {
         vec![("LOCKKEEPER_ELECTION", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token().to_string())]
     }
 
-    async fn taken(&self, session: &Session, held: &Leadership) -> String {
+    async fn revoked(&self, session: &Session, held: &Leadership) -> String {
         let lock = [held.lock_name()];
         tokio::select! {
             because = held.lost() => because,
@@ -50,25 +50,25 @@ impl Hold for Elect {
         }
     }
 
-    async fn settle(&self, session: &Session, held: Leadership, ended: Ended) -> Result<u8, Failure> {
+    async fn release(&self, session: &Session, held: Leadership, ended: Ended) -> Result<u8, Failure> {
         match held.resign().await {
             Ok(()) => {}
             Err(RecipeError::Client(Error::Lost(_))) => {
-                return Err(hold::lost(self, "it was over before CMD ended"));
+                return Err(hold::lost(self, "it ended before CMD did"));
             }
-            Err(error) => say(&format!(
-                "lockkeeper elect: could not resign from {}, another leads within {} s: {error}",
-                shown(&self.name),
+            Err(error) => print_error(&format!(
+                "lockkeeper elect: cannot resign from {}; the next candidate leads within {} s: {error}",
+                escaped(&self.name),
                 session.timeout().as_secs_f32()
             )),
         }
         Ok(ended.code)
     }
 
-    fn again_after(&self, failure: &Failure) -> Option<Duration> {
+    fn retry_after(&self, failure: &Failure) -> Option<Duration> {
         match failure.code {
             EXIT_LOCK_LOST if self.forever => Some(Duration::ZERO),
-            EXIT_UNREACHABLE | EXIT_UNKNOWN_OUTCOME if self.forever => Some(PAUSE),
+            EXIT_UNREACHABLE | EXIT_UNKNOWN_OUTCOME if self.forever => Some(RETRY_PAUSE),
             _ => None,
         }
     }
@@ -77,7 +77,7 @@ impl Hold for Elect {
 fn refused(error: RecipeError) -> Failure {
     match error {
         RecipeError::Client(error) => hold::before_command(error),
-        // Deposed between being elected and saying so.
+        // The leadership was lost before the data were published.
         error @ RecipeError::Stale { .. } => Failure::new(EXIT_LOCK_LOST, error.to_string()),
         other => Failure::new(EXIT_INTERNAL, other.to_string()),
     }

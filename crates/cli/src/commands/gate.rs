@@ -1,11 +1,11 @@
-//! `lockkeeper gate`: of all who ask for the same operation, one runs the command; the others are given what it printed.
+//! `lockkeeper gate`: of all callers with the same key, one runs the command; the others get its stored output.
 //!
-//! The gate is begun with a session, so that it opens again when this process and its host are gone; and CMD is dead before its
-//! pending time is over, counted from before the gate was begun, so that no two run it.
+//! The gate belongs to a session, so that it opens again when this process or its host fails. CMD is dead before its
+//! pending time is over, counted from before the gate was begun, so that no two callers run it at the same time.
 
 use std::time::Duration;
 
-use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
+use lockkeeper_api::gates::{Begin, Finish, Gate as GateState, GateView};
 use lockkeeper_api::{Code, Data};
 use lockkeeper_client::{Error, Moment, Session, WatchOptions, safety_margin};
 use sha2::{Digest, Sha256};
@@ -13,17 +13,17 @@ use tokio::time::{Instant, timeout};
 
 use crate::args::{Common, Gate};
 use crate::failure::{
-    EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, say,
+    EXIT_GATE_MISMATCH, EXIT_IN_PROGRESS, EXIT_INTERNAL, EXIT_OK, EXIT_UNKNOWN_OUTCOME, Failure, print_error,
 };
 use crate::hold::{self, Ended, Hold, Obtained};
-use crate::output::{ago, print_bytes, shown};
+use crate::output::{ago, escaped, print_bytes};
 
-/// What the server takes.
+/// Largest result that the server accepts.
 const MAX_RESULT_BYTES: usize = 64 << 10;
-/// While waiting, the gate is asked again this often at least: pending time ends without anybody doing anything.
-const ASK_EVERY: Duration = Duration::from_secs(2);
+/// Longest time between reads of the gate while waiting: pending time ends without an event.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Passes the gate and runs the command, or prints what it printed before.
+/// Runs the command, or prints its stored output.
 pub(crate) fn run(common: &Common, args: &Gate) -> Result<u8, Failure> {
     hold::run(common, &args.holding, args)
 }
@@ -31,7 +31,7 @@ pub(crate) fn run(common: &Common, args: &Gate) -> Result<u8, Failure> {
 /// The right to run the operation.
 pub(crate) struct Begun {
     token: u64,
-    /// When CMD has to be dead.
+    /// When CMD must be dead.
     ends_at: Moment,
 }
 
@@ -44,12 +44,12 @@ impl Gate {
         }
     }
 
-    /// Waits until the gate at `view` has changed, as far as is worth waiting without asking again.
+    /// Waits until the gate has changed since `view`, for at most [`POLL_INTERVAL`].
     async fn change(&self, session: &Session, view: &GateView, longest: Duration) {
         let options = WatchOptions { from: Some(view.zxid), ..WatchOptions::new(format!("/gates/{}", self.key)) };
         let mut watch = session.client().watch(options);
-        // Whatever comes of it, the gate itself is asked next.
-        let _ = timeout(longest.min(ASK_EVERY), async {
+        // The caller reads the gate next in any case.
+        let _ = timeout(longest.min(POLL_INTERVAL), async {
             while let Some(Ok(lockkeeper_client::WatchItem::Bookmark(_))) = watch.next().await {}
         })
         .await;
@@ -71,25 +71,25 @@ impl Hold for Gate {
         let begin = self.begin();
         let give_up_at = Instant::now() + self.wait.unwrap_or_default();
         loop {
-            // Counting from before the first try can only make this side more careful than it needs to be.
+            // Counted from before the first attempt, which can only make the deadline earlier than necessary.
             let asked = Moment::now();
             let view = session.client().gate_begin(&self.key, &begin).await.map_err(not_begun)?;
             match &view.gate {
-                Standing::Proceed { token, .. } => {
+                GateState::Proceed { token, .. } => {
                     let ends_at = asked + (self.pending - safety_margin(session.timeout()));
                     return Ok(Obtained::Held(Begun { token: *token, ends_at }));
                 }
-                Standing::Done { result, .. } => {
+                GateState::Done { result, .. } => {
                     let bytes = result.to_bytes().map_err(|why| Failure::new(EXIT_INTERNAL, why))?;
-                    return print_bytes(&bytes).map(|()| Obtained::Instead(EXIT_OK));
+                    return print_bytes(&bytes).map(|()| Obtained::ExitWith(EXIT_OK));
                 }
-                Standing::InProgress { label, since_ms, token, .. } => {
+                GateState::InProgress { label, since_ms, token, .. } => {
                     let left = give_up_at.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         let message = format!(
-                            "{} runs {} since {} (token {token}); wait for it with --wait",
-                            shown(label),
-                            shown(&self.key),
+                            "{} has been running {} for {} (token {token}); wait for the result with --wait",
+                            escaped(label),
+                            escaped(&self.key),
                             ago(*since_ms)
                         );
                         return Err(Failure::new(EXIT_IN_PROGRESS, message));
@@ -104,7 +104,7 @@ impl Hold for Gate {
         vec![("LOCKKEEPER_GATE", self.key.clone()), ("LOCKKEEPER_TOKEN", held.token.to_string())]
     }
 
-    fn keeps_output(&self) -> Option<usize> {
+    fn output_limit(&self) -> Option<usize> {
         Some(MAX_RESULT_BYTES)
     }
 
@@ -112,39 +112,41 @@ impl Hold for Gate {
         Some(held.ends_at)
     }
 
-    /// Nobody can take a gate from its session but by deleting its node; the token tells the resource.
-    async fn taken(&self, _session: &Session, _held: &Begun) -> String {
+    /// Only deleting its node takes a gate from its session; the token protects the resource.
+    async fn revoked(&self, _session: &Session, _held: &Begun) -> String {
         std::future::pending().await
     }
 
-    async fn settle(&self, session: &Session, held: Begun, ended: Ended) -> Result<u8, Failure> {
+    async fn release(&self, session: &Session, held: Begun, ended: Ended) -> Result<u8, Failure> {
         let settled = match ended.code {
             EXIT_OK => {
                 let result = Data::from_bytes(&ended.output);
                 let finish = Finish { token: held.token, result, keep_ms: Some(millis(self.keep)) };
                 session.client().gate_finish(&self.key, &finish).await
             }
-            // Killed by a signal too, though half of the work may be done: the gate cannot stay shut without the session, which
-            // ends with this process. The help says that CMD must be safe to repeat.
+            // Also if a signal killed CMD, although part of the work may be done: the gate cannot stay closed without
+            // the session, which ends with this process. The help says that CMD must be safe to repeat.
             _ => session.client().gate_fail(&self.key, held.token).await,
         };
         match settled {
             Ok(_) => Ok(ended.code),
             Err(error) if matches!(error, Error::Lost(_)) || error.code() == Some(Code::GateNotPending) => {
-                Err(hold::lost(self, "it was open again before CMD ended"))
+                Err(hold::lost(self, "the gate opened again before CMD ended"))
             }
             Err(Error::Refused(problem)) if ended.code == EXIT_OK => {
-                let message =
-                    format!("CMD has ended well, but its result was refused, and the gate is open: {problem}");
+                let message = format!("CMD succeeded, but its result was refused, and the gate is open: {problem}");
                 Err(Failure::new(EXIT_INTERNAL, message))
             }
             Err(error) if ended.code == EXIT_OK => {
-                let message = format!("CMD has ended well, and whether its result is stored is not known: {error}");
+                let message = format!("CMD succeeded, but its result may not be stored: {error}");
                 Err(Failure::new(EXIT_UNKNOWN_OUTCOME, message))
             }
             Err(error) => {
                 let within = session.timeout().as_secs_f32();
-                say(&format!("lockkeeper gate: {} opens by itself within {within} s: {error}", shown(&self.key)));
+                print_error(&format!(
+                    "lockkeeper gate: cannot open {} at once; it opens within {within} s: {error}",
+                    escaped(&self.key)
+                ));
                 Ok(ended.code)
             }
         }
@@ -162,7 +164,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Of the command and its arguments, so that no two have the same.
+/// Hash of the command and its arguments.
 fn fingerprint(command: &[std::ffi::OsString]) -> String {
     use std::os::unix::ffi::OsStrExt;
     let mut hash = Sha256::new();
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprints_tell_commands_apart() {
+    fn fingerprints_of_different_commands_differ() {
         let of = |parts: &[&str]| fingerprint(&parts.iter().map(Into::into).collect::<Vec<_>>());
         assert_eq!(of(&["a", "b"]), of(&["a", "b"]));
         assert_ne!(of(&["a", "b"]), of(&["ab"]));

@@ -1,26 +1,26 @@
-//! `lockkeeper lock`: runs a command while holding a lock, or several together.
+//! `lockkeeper lock` and `lockkeeper semaphore`: run a command while holding locks or a permit.
 
 use lockkeeper_client::Session;
 
-use crate::args::{Common, Lock};
+use crate::args::{Common, Lock, Semaphore};
 use crate::failure::{EXIT_INTERNAL, Failure};
-use crate::hold::queue::{Place, Request, What};
+use crate::hold::queue::{Grant, Request, Target};
 use crate::hold::{self, Ended, Hold, Obtained};
 
-/// What the server takes in one request.
+/// Most locks that the server accepts in one request.
 const MAX_TOGETHER: usize = 32;
 
-/// Holds the locks and runs the command.
+/// Runs the command while holding the locks.
 pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
     let mut names = args.names.clone();
     names.sort_unstable();
     names.dedup();
     if names.len() > MAX_TOGETHER {
-        let message = format!("{} locks named; at most {MAX_TOGETHER} are taken together", names.len());
+        let message = format!("{} locks named; at most {MAX_TOGETHER} can be acquired together", names.len());
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
     if args.shared && names.len() > 1 {
-        let message = "several locks are taken alone, not shared; leave out --shared, or name one lock";
+        let message = "several locks together are exclusive; omit --shared, or name one lock";
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
     hold::run(common, &args.holding, &Locks { args, names })
@@ -28,12 +28,12 @@ pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
 
 struct Locks<'a> {
     args: &'a Lock,
-    /// Sorted, and each once.
+    /// Sorted and without duplicates.
     names: Vec<String>,
 }
 
 impl Hold for Locks<'_> {
-    type Held = Place;
+    type Held = Grant;
 
     fn command(&self) -> &'static str {
         "lock"
@@ -43,30 +43,69 @@ impl Hold for Locks<'_> {
         self.args.names.join(" and ")
     }
 
-    async fn obtain(&self, session: &Session) -> Result<Obtained<Place>, Failure> {
-        let what = match &self.names[..] {
-            [name] if self.args.shared => What::Shared(name.clone()),
-            [name] => What::Lock(name.clone()),
-            several => What::Together(several.to_vec()),
+    async fn obtain(&self, session: &Session) -> Result<Obtained<Grant>, Failure> {
+        let target = match &self.names[..] {
+            [name] if self.args.shared => Target::Shared(name.clone()),
+            [name] => Target::Lock(name.clone()),
+            several => Target::Together(several.to_vec()),
         };
         let request = Request {
-            what,
+            target,
             wait: self.args.queueing.wait,
             delay: self.args.queueing.delay,
             label: hold::label(&self.args.holding),
         };
-        Place::obtain(session, request).await.map(Obtained::Held)
+        Grant::obtain(session, request).await.map(Obtained::Held)
     }
 
-    fn variables(&self, held: &Place) -> Vec<(&'static str, String)> {
+    fn variables(&self, held: &Grant) -> Vec<(&'static str, String)> {
         vec![("LOCKKEEPER_LOCK", self.args.names.join("\n")), ("LOCKKEEPER_TOKEN", held.token().to_string())]
     }
 
-    async fn taken(&self, session: &Session, held: &Place) -> String {
-        held.taken(session).await
+    async fn revoked(&self, session: &Session, held: &Grant) -> String {
+        held.revoked(session).await
     }
 
-    async fn settle(&self, session: &Session, held: Place, ended: Ended) -> Result<u8, Failure> {
-        held.give_back(session, self, ended.code).await
+    async fn release(&self, session: &Session, held: Grant, ended: Ended) -> Result<u8, Failure> {
+        held.release_after(session, self, ended.code).await
+    }
+}
+
+/// Runs the command while holding a permit.
+pub(crate) fn run_semaphore(common: &Common, args: &Semaphore) -> Result<u8, Failure> {
+    hold::run(common, &args.holding, args)
+}
+
+impl Hold for Semaphore {
+    type Held = Grant;
+
+    fn command(&self) -> &'static str {
+        "semaphore"
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    async fn obtain(&self, session: &Session) -> Result<Obtained<Grant>, Failure> {
+        let request = Request {
+            target: Target::Permit(self.name.clone(), self.permits),
+            wait: self.queueing.wait,
+            delay: self.queueing.delay,
+            label: hold::label(&self.holding),
+        };
+        Grant::obtain(session, request).await.map(Obtained::Held)
+    }
+
+    fn variables(&self, held: &Grant) -> Vec<(&'static str, String)> {
+        vec![("LOCKKEEPER_LOCK", self.name.clone()), ("LOCKKEEPER_TOKEN", held.token().to_string())]
+    }
+
+    async fn revoked(&self, session: &Session, held: &Grant) -> String {
+        held.revoked(session).await
+    }
+
+    async fn release(&self, session: &Session, held: Grant, ended: Ended) -> Result<u8, Failure> {
+        held.release_after(session, self, ended.code).await
     }
 }

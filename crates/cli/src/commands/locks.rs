@@ -1,18 +1,18 @@
-//! `lockkeeper locks`: who holds, who waits, since when.
+//! `lockkeeper locks` and `lockkeeper unlock`: show holders and waiters, and release a lock by force.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use comfy_table::Cell;
 use lockkeeper_api::locks::{Lock, LockSummary, Locks as Page, Mode, Request};
-use lockkeeper_client::Paging;
+use lockkeeper_client::{Client, Paging};
 
 use super::client;
-use crate::args::{Common, Locks};
+use crate::args::{Common, Locks, Unlock};
 use crate::failure::Failure;
-use crate::output::{ago, number, print_json, print_line, print_table, shown, table, until};
+use crate::output::{ago, escaped, number, print_json, print_line, print_table, table, until};
 
-/// Prints one lock with its queue, or all of them.
+/// Prints one lock with its queue, or all locks.
 pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
     let client = client(common)?;
     if let Some(name) = &args.name {
@@ -35,11 +35,11 @@ pub(crate) async fn run(common: &Common, args: &Locks) -> Result<(), Failure> {
 
 fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
     if locks.is_empty() {
-        return print_line("nobody holds a lock");
+        return print_line("no locks are held");
     }
     let together = together(locks);
     let mut headings = vec!["lock", "mode", "holding", "waiting", "token", "session", "since", "holder"];
-    // Most locks are held alone: the column is there when it says something.
+    // Show the column only if some locks are held together.
     if !together.is_empty() {
         headings.insert(5, "together with");
     }
@@ -47,18 +47,18 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
     for lock in locks {
         let holder = lock.holder.as_ref();
         let mut row: Vec<Cell> = vec![
-            shown(&lock.lock).into(),
+            escaped(&lock.lock).into(),
             holder.map_or("-".into(), mode).into(),
             number(lock.holding),
             number(lock.waiting),
             number(holder.map_or("-".into(), |h| h.token.to_string())),
             number(holder.map_or("-".into(), session)),
             holder.map_or("-".into(), |h| ago(h.since_ms)).into(),
-            holder.map_or("-".into(), |h| shown(&h.label)).into(),
+            holder.map_or("-".into(), |h| escaped(&h.label)).into(),
         ];
         if !together.is_empty() {
             let others = holder.and_then(|h| together.get(&h.token));
-            let others = others.map(|all| all.iter().filter(|name| **name != lock.lock).map(|name| shown(name)));
+            let others = others.map(|all| all.iter().filter(|name| **name != lock.lock).map(|name| escaped(name)));
             row.insert(5, others.map_or("-".into(), |others| others.collect::<Vec<_>>().join(", ")).into());
         }
         table.add_row(row);
@@ -66,8 +66,7 @@ fn print_locks(locks: &[LockSummary]) -> Result<(), Failure> {
     print_table(&table)
 }
 
-/// The locks that were taken together, by the token that they have in common. Their first holders show it, for such locks are
-/// held alone.
+/// Locks that were acquired together, by their common token. Such locks are exclusive, so the first holder has it.
 fn together(locks: &[LockSummary]) -> BTreeMap<u64, Vec<&str>> {
     let mut names: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
     for lock in locks {
@@ -81,7 +80,7 @@ fn together(locks: &[LockSummary]) -> BTreeMap<u64, Vec<&str>> {
 
 fn print_queue(lock: &Lock) -> Result<(), Failure> {
     if lock.holders.is_empty() && lock.queue.is_empty() {
-        return print_line(&format!("nobody holds {} or waits for it", shown(&lock.lock)));
+        return print_line(&format!("nobody holds {} or waits for it", escaped(&lock.lock)));
     }
     let mut table = table(&["place", "mode", "token", "session", "since", "who"]);
     let holders = lock.holders.iter().map(|request| (held(request), request));
@@ -93,18 +92,18 @@ fn print_queue(lock: &Lock) -> Result<(), Failure> {
             number(request.token),
             number(session(request)),
             ago(request.since_ms).into(),
-            shown(&request.label).into(),
+            escaped(&request.label).into(),
         ]);
     }
     print_table(&table)?;
-    let untold = lock.waiting.saturating_sub(lock.queue.len() as u64);
-    if untold > 0 { print_line(&format!("… and {untold} more wait")) } else { Ok(()) }
+    let hidden = lock.waiting.saturating_sub(lock.queue.len() as u64);
+    if hidden > 0 { print_line(&format!("… and {hidden} more wait")) } else { Ok(()) }
 }
 
-/// A holder, or the place of one that has died, which is kept free for a while.
+/// A holder, or the delay that a dead holder left.
 fn held(request: &Request) -> String {
     match request.delayed_until_ms {
-        Some(until_ms) => format!("kept free for {}", until(until_ms)),
+        Some(until_ms) => format!("closed for another {}", until(until_ms)),
         None => "holds".into(),
     }
 }
@@ -125,6 +124,35 @@ fn mode(request: &Request) -> String {
         0 => mode,
         delay_ms => format!("{mode}, delay {}", humantime::format_duration(Duration::from_millis(delay_ms.into()))),
     }
+}
+
+/// Releases a lock by force, if `--force` is given.
+pub(crate) async fn unlock(common: &Common, args: &Unlock) -> Result<(), Failure> {
+    if !args.force {
+        return Err(Failure::usage(format!(
+            "the holder of {} may still be working, and unless the resource checks tokens, two clients would use it at once. \
+             Make sure that the holder is dead, then repeat with --force",
+            escaped(&args.name)
+        )));
+    }
+    let client = client(common)?;
+    // Only for the message; after the release it cannot be seen any more.
+    let delayed = is_delay(&client, args).await;
+    let released = client.force_release(&args.name, args.token).await?;
+    if common.json {
+        return print_json(&released);
+    }
+    let (name, token, zxid) = (escaped(&args.name), args.token, released.zxid);
+    print_line(&match delayed {
+        true => format!("ended the delay of {name} left by the dead holder of token {token}, at zxid {zxid}"),
+        false => format!("took {name} from the holder of token {token} at zxid {zxid}"),
+    })
+}
+
+/// Whether the token belongs to a delay that a dead holder left.
+async fn is_delay(client: &Client, args: &Unlock) -> bool {
+    let Ok(view) = client.lock(&args.name).await else { return false };
+    view.holders.iter().any(|request| request.token == args.token && request.delayed_until_ms.is_some())
 }
 
 #[cfg(test)]
@@ -149,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_in_common_tells_what_was_taken_together() {
+    fn locks_acquired_together_have_a_common_token() {
         let locks = [summary("a", 1), summary("b", 2), summary("c", 1)];
         assert_eq!(together(&locks), BTreeMap::from([(1, vec!["a", "c"])]));
         assert!(together(&locks[..2]).is_empty());

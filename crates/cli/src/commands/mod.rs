@@ -1,28 +1,27 @@
-//! One module for each command, or for a family of them.
+//! One module per command or family of commands.
 
 pub(crate) mod bench;
-pub(crate) mod completions;
 pub(crate) mod dev;
 pub(crate) mod elect;
 pub(crate) mod gate;
 pub(crate) mod lock;
 pub(crate) mod locks;
 pub(crate) mod nodes;
-pub(crate) mod semaphore;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod status;
-pub(crate) mod unlock;
 pub(crate) mod watch;
 
 use std::time::Duration;
 
+use clap::CommandFactory;
 use lockkeeper_client::{Client, Options};
 
-use crate::args::Common;
+use crate::args::{Args, Common};
 use crate::failure::{EXIT_OK, Failure};
+use crate::output::print_bytes;
 
-/// A client as the common options want it.
+/// A client with the common options.
 pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
     let endpoints = common.endpoints.iter().map(String::as_str).filter(|text| !text.trim().is_empty());
     let options = Options {
@@ -33,7 +32,7 @@ pub(crate) fn client(common: &Common) -> Result<Client, Failure> {
     Ok(Client::new(endpoints, options)?)
 }
 
-/// Runs a command that has nothing else to do. The thread that waits is the only one.
+/// Runs a command on a current-thread runtime.
 pub(crate) fn on_runtime(command: impl Future<Output = Result<(), Failure>>) -> Result<u8, Failure> {
     runtime()?.block_on(command).map(|()| EXIT_OK)
 }
@@ -43,4 +42,12 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|e| Failure::failed(format!("cannot start the runtime: {e}")))
+}
+
+/// `lockkeeper completions`: prints the script.
+pub(crate) fn completions(shell: clap_complete::Shell) -> Result<u8, Failure> {
+    // Into memory first, because the generator panics on a closed pipe.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
+    print_bytes(&script).map(|()| EXIT_OK)
 }

@@ -1,4 +1,4 @@
-//! `lockkeeper ls`, `get`, `set`, `create`, `delete`: the tree of nodes.
+//! `lockkeeper ls`, `get`, `set`, `create`, `delete`: read and change nodes.
 
 use std::io::Read;
 
@@ -10,12 +10,12 @@ use lockkeeper_client::{Client, Error, Reading};
 use super::client;
 use crate::args::{Common, Create, Delete, Get, Ls, NodeKind, Set};
 use crate::failure::Failure;
-use crate::output::{ago, number, print_bytes, print_json, print_line, print_table, shown, table};
+use crate::output::{ago, escaped, number, print_bytes, print_json, print_line, print_table, table};
 
-/// Largest data that are read from standard input; a node takes less.
+/// Most data read from standard input; a node's limit is lower.
 const MAX_INPUT_BYTES: u64 = 8 << 20;
-/// How many children `ls --long` looks at at a time.
-const LOOK_AT_ONCE: usize = 16;
+/// Children that `ls --long` reads concurrently.
+const PARALLEL_READS: usize = 16;
 
 pub(crate) async fn ls(common: &Common, args: &Ls) -> Result<(), Failure> {
     let client = client(common)?;
@@ -30,20 +30,20 @@ pub(crate) async fn ls(common: &Common, args: &Ls) -> Result<(), Failure> {
         }
     }
     if args.long {
-        let children = look_at(&client, args, names).await?;
+        let children = read_children(&client, args, names).await?;
         return if common.json { print_json(&children) } else { print_long(&children) };
     }
     if common.json {
         return print_json(&names);
     }
     for name in names {
-        print_line(&shown(&name))?;
+        print_line(&escaped(&name))?;
     }
     Ok(())
 }
 
-/// Reads each child; one that went away in between is left out.
-async fn look_at(client: &Client, args: &Ls, names: Vec<String>) -> Result<Vec<Node>, Failure> {
+/// Reads all children, without those deleted meanwhile.
+async fn read_children(client: &Client, args: &Ls, names: Vec<String>) -> Result<Vec<Node>, Failure> {
     let parent = args.path.trim_end_matches('/');
     let reading = Reading { stale: args.stale, ..Reading::default() };
     let reads = names.into_iter().map(|name| {
@@ -51,7 +51,7 @@ async fn look_at(client: &Client, args: &Ls, names: Vec<String>) -> Result<Vec<N
         let reading = &reading;
         async move { client.node(&path, reading).await }
     });
-    let answers: Vec<Result<Node, Error>> = futures::stream::iter(reads).buffered(LOOK_AT_ONCE).collect().await;
+    let answers: Vec<Result<Node, Error>> = futures::stream::iter(reads).buffered(PARALLEL_READS).collect().await;
     let mut children = Vec::new();
     for answer in answers {
         match answer {
@@ -67,7 +67,7 @@ fn print_long(children: &[Node]) -> Result<(), Failure> {
     let mut table = table(&["name", "kind", "bytes", "version", "children", "owner", "changed"]);
     for node in children {
         table.add_row(vec![
-            shown(node.path.rsplit('/').next().unwrap_or_default()).into(),
+            escaped(node.path.rsplit('/').next().unwrap_or_default()).into(),
             kind(node.kind).into(),
             number(node.stat.data_length),
             number(node.stat.version),
@@ -96,7 +96,7 @@ pub(crate) async fn get(common: &Common, args: &Get) -> Result<(), Failure> {
     }
     let bytes = node.data.to_bytes().map_err(Failure::failed)?;
     print_bytes(&bytes)?;
-    // A terminal's prompt begins on a line of its own; a pipe gets the bytes and nothing else.
+    // On a terminal, end the line before the prompt; a pipe gets exactly the bytes.
     if std::io::IsTerminal::is_terminal(&std::io::stdout()) && !bytes.is_empty() && !bytes.ends_with(b"\n") {
         print_line("")?;
     }
@@ -109,13 +109,13 @@ pub(crate) async fn set(common: &Common, args: &Set) -> Result<(), Failure> {
     if common.json {
         return print_json(&changed);
     }
-    print_line(&format!("set {} to version {} at zxid {}", shown(&changed.path), changed.stat.version, changed.zxid))
+    print_line(&format!("set {} to version {} at zxid {}", escaped(&changed.path), changed.stat.version, changed.zxid))
 }
 
 pub(crate) async fn create(common: &Common, args: &Create) -> Result<(), Failure> {
     let ttl_ms = args.ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     if ttl_ms.is_some() && args.kind != NodeKind::Ttl {
-        return Err(Failure::usage("--ttl goes with --kind ttl"));
+        return Err(Failure::usage("--ttl needs --kind ttl"));
     }
     let kind = match args.kind {
         NodeKind::Persistent => Kind::Persistent,
@@ -127,7 +127,7 @@ pub(crate) async fn create(common: &Common, args: &Create) -> Result<(), Failure
     if common.json {
         return print_json(&created);
     }
-    print_line(&format!("created {} at zxid {}", shown(&created.path), created.zxid))
+    print_line(&format!("created {} at zxid {}", escaped(&created.path), created.zxid))
 }
 
 pub(crate) async fn delete(common: &Common, args: &Delete) -> Result<(), Failure> {
@@ -135,7 +135,7 @@ pub(crate) async fn delete(common: &Common, args: &Delete) -> Result<(), Failure
     if common.json {
         return print_json(&deleted);
     }
-    print_line(&format!("deleted {} at zxid {}", shown(&deleted.path), deleted.zxid))
+    print_line(&format!("deleted {} at zxid {}", escaped(&deleted.path), deleted.zxid))
 }
 
 fn data(argument: &str) -> Result<Data, Failure> {
@@ -146,7 +146,9 @@ fn data(argument: &str) -> Result<Data, Failure> {
     let read = std::io::stdin().lock().take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|e| Failure::failed(format!("cannot read standard input: {e}")))?;
     if bytes.len() as u64 > MAX_INPUT_BYTES {
-        return Err(Failure::usage(format!("standard input has more than {MAX_INPUT_BYTES} bytes; a node takes less")));
+        return Err(Failure::usage(format!(
+            "standard input has more than {MAX_INPUT_BYTES} bytes, which is more than a node can hold"
+        )));
     }
     Ok(Data::from_bytes(&bytes))
 }

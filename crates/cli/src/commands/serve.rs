@@ -1,4 +1,4 @@
-//! `lockkeeper serve`: one node.
+//! `lockkeeper serve`: runs one node.
 
 use lockkeeper_server::{Config, ServeError, telemetry};
 use nix::sys::prctl::set_pdeathsig;
@@ -11,35 +11,35 @@ use crate::args::Serve;
 use crate::failure::{EXIT_FAILED, EXIT_OK, EXIT_USAGE, Failure};
 use crate::output::print_line;
 
-/// Serves until it is told to stop.
+/// Serves until a signal stops it.
 pub(crate) fn run(args: &Serve) -> Result<u8, Failure> {
     if let Some(parent) = args.end_with {
         set_pdeathsig(Signal::SIGTERM)?;
-        // It may have died before the line above.
+        // The parent may have died before the call above.
         if getppid().as_raw() != parent {
-            return Err(Failure::new(EXIT_FAILED, "the process to end with has ended already"));
+            return Err(Failure::new(EXIT_FAILED, "the process given by --end-with has ended"));
         }
     }
     let (config, _) = Config::load(&args.config).map_err(|e| Failure::new(EXIT_USAGE, e.to_string()))?;
     if args.check_config {
-        return print_line(&format!("{} is a sound configuration", args.config.display())).map(|()| EXIT_OK);
+        return print_line(&format!("{} is valid", args.config.display())).map(|()| EXIT_OK);
     }
-    // What a node stores is nobody else's; sled creates its files as the mask has it.
+    // Files of a node are private; sled creates its files with the umask.
     umask(Mode::from_bits_truncate(0o077));
     telemetry::install_logging(&config.log);
     let served = super::runtime()?.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let told_to_stop = async move {
+        let stop_signal = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
         };
-        let served = lockkeeper_server::run(config, told_to_stop).await;
+        let served = lockkeeper_server::run(config, stop_signal).await;
         if let Err(fatal @ ServeError::Fatal(_)) = &served {
-            // Nothing of this process is to be trusted any more: it does not even wait for its own tasks.
-            Failure::new(fatal.exit_code(), fatal.to_string()).tell("serve");
+            // After a fatal error the process must not even wait for its own tasks.
+            Failure::new(fatal.exit_code(), fatal.to_string()).print("serve");
             std::process::exit(i32::from(fatal.exit_code()));
         }
         Ok::<_, std::io::Error>(served)

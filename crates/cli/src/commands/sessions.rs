@@ -8,9 +8,9 @@ use lockkeeper_client::Paging;
 use super::client;
 use crate::args::Common;
 use crate::failure::Failure;
-use crate::output::{ago, number, print_json, print_line, print_table, shown, table};
+use crate::output::{ago, escaped, number, print_json, print_line, print_table, table};
 
-/// Prints the open sessions.
+/// Prints all open sessions.
 pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
     let client = client(common)?;
     let mut all = Sessions { sessions: Vec::new(), next: None, zxid: 0 };
@@ -28,7 +28,7 @@ pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
         return print_json(&all);
     }
     if all.sessions.is_empty() {
-        return print_line("no session is open");
+        return print_line("no sessions are open");
     }
     let mut table = table(&["session", "timeout", "opened", "ephemerals", "label"]);
     for session in &all.sessions {
@@ -37,7 +37,7 @@ pub(crate) async fn run(common: &Common) -> Result<(), Failure> {
             humantime::format_duration(Duration::from_millis(session.timeout_ms.into())).to_string().into(),
             ago(session.opened_ms).into(),
             number(session.ephemeral_count),
-            shown(&session.label).into(),
+            escaped(&session.label).into(),
         ]);
     }
     print_table(&table)

@@ -1,4 +1,4 @@
-//! `lockkeeper status`: the cluster as each endpoint sees it.
+//! `lockkeeper status`: the state of the cluster as reported by each endpoint.
 
 use lockkeeper_api::cluster::{Member, Role, Status as NodeStatus};
 use lockkeeper_client::{Endpoint, Error};
@@ -12,7 +12,7 @@ use crate::output::{number, print_json, print_table, table};
 /// One endpoint in `--json`.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Line<'a> {
+enum EndpointStatus<'a> {
     Reached {
         endpoint: &'a str,
         #[serde(flatten)]
@@ -24,7 +24,7 @@ enum Line<'a> {
     },
 }
 
-/// Prints a line for each endpoint.
+/// Prints the state of each endpoint.
 pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
     let answers = client(common)?.status_of_all(args.checksum, common.patience).await;
     if common.json {
@@ -35,7 +35,7 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
     let reached = answers.iter().filter_map(|(_, status)| status.as_ref().ok());
     match (reached.clone().count(), reached.filter(|status| status.ready).count()) {
         (0, _) => {
-            Err(Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints, or start the cluster"))
+            Err(Failure::new(EXIT_UNREACHABLE, "no endpoint can be reached; check --endpoints or start the cluster"))
         }
         (_, ready) if ready == answers.len() => Ok(()),
         _ => Err(Failure::silent(EXIT_FAILED)),
@@ -44,8 +44,10 @@ pub(crate) async fn run(common: &Common, args: &Status) -> Result<(), Failure> {
 
 fn print_lines(answers: &[(Endpoint, Result<NodeStatus, Error>)]) -> Result<(), Failure> {
     let line = |(endpoint, answer): &'_ (Endpoint, Result<NodeStatus, Error>)| match answer {
-        Ok(status) => serde_json::to_value(Line::Reached { endpoint: endpoint.as_str(), status }),
-        Err(error) => serde_json::to_value(Line::Unreachable { endpoint: endpoint.as_str(), error: why(error) }),
+        Ok(status) => serde_json::to_value(EndpointStatus::Reached { endpoint: endpoint.as_str(), status }),
+        Err(error) => {
+            serde_json::to_value(EndpointStatus::Unreachable { endpoint: endpoint.as_str(), error: why(error) })
+        }
     };
     let lines: Result<Vec<_>, _> = answers.iter().map(line).collect();
     print_json(&lines.map_err(|e| Failure::failed(e.to_string()))?)
@@ -100,7 +102,7 @@ fn role(status: &NodeStatus) -> String {
     }
 }
 
-/// Whether it is ready, and at the leader who is not in step with it.
+/// Readiness, and at the leader the members that are not synced.
 fn state(status: &NodeStatus) -> String {
     let mut notes = Vec::new();
     if status.role == Some(Role::Learner) {
@@ -125,7 +127,7 @@ fn numbers(status: &NodeStatus, which: impl Fn(&Member) -> bool) -> Vec<String> 
     status.members.iter().filter(|member| which(member)).map(|member| member.node_id.to_string()).collect()
 }
 
-/// Without the endpoint, which the line begins with.
+/// The error without the endpoint, which starts the line.
 fn why(error: &Error) -> String {
     match error {
         Error::Unreachable { tried } => tried.iter().map(|t| t.why.as_str()).collect::<Vec<_>>().join("; "),
@@ -139,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    fn told(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> String {
+    fn state_of(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> String {
         state(&status_of(ready, because, synced))
     }
 
@@ -147,19 +149,20 @@ mod tests {
         let member = |(number, synced): (usize, &Option<bool>)| json!({ "node_id": number + 1, "peer_address": "a:1", "role": "voter", "synced": synced });
         let members: Vec<_> = synced.iter().enumerate().map(member).collect();
         let status = json!({
-            "cluster": "c", "node_id": 1, "version": "0", "term": 1, "leading": true, "ready": ready, "not_ready_because": because,
-            "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0, "members": members,
+            "cluster": "c", "node_id": 1, "version": "0", "term": 1, "leading": true, "ready": ready,
+            "not_ready_because": because, "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0,
+            "watches": 0, "lock_waiters": 0, "members": members,
         });
         serde_json::from_value(status).unwrap()
     }
 
     #[test]
-    fn a_learner_is_shown_as_one() {
+    fn learners_are_marked() {
         let member = |id: u64, role: &str| json!({ "node_id": id, "peer_address": "a:1", "role": role });
         let told = |own: u64, role_of_own: &str| -> NodeStatus {
             let status = json!({
-                "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1, "role": role_of_own,
-                "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0,
+                "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1,
+                "role": role_of_own, "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0,
                 "lock_waiters": 0, "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")],
             });
             serde_json::from_value(status).unwrap()
@@ -171,15 +174,15 @@ mod tests {
     }
 
     #[test]
-    fn the_leader_names_who_is_not_in_step() {
-        assert_eq!(told(true, None, &[Some(true), Some(true), Some(true)]), "ready");
-        assert_eq!(told(true, None, &[Some(true), Some(false), Some(false)]), "ready; not in step: 2, 3");
-        assert_eq!(told(true, None, &[None, None, None]), "ready", "a follower does not know");
-        assert_eq!(told(false, Some("no leader"), &[None]), "not ready: no leader");
+    fn the_leader_lists_members_that_are_not_in_step() {
+        assert_eq!(state_of(true, None, &[Some(true), Some(true), Some(true)]), "ready");
+        assert_eq!(state_of(true, None, &[Some(true), Some(false), Some(false)]), "ready; not in step: 2, 3");
+        assert_eq!(state_of(true, None, &[None, None, None]), "ready", "a follower does not know");
+        assert_eq!(state_of(false, Some("no leader"), &[None]), "not ready: no leader");
     }
 
     #[test]
-    fn whoever_is_turned_away_is_named_with_the_reason() {
+    fn a_rejected_member_is_listed_with_the_reason() {
         let mut status = status_of(true, None, &[Some(true), Some(false)]);
         status.members[1].turned_away = Some("node 2 is turned away: an older copy".into());
         assert_eq!(state(&status), "ready; not in step: 2; node 2 is turned away: an older copy");

@@ -1,4 +1,4 @@
-//! `lockkeeper watch`.
+//! `lockkeeper watch`: prints changes of nodes.
 
 use lockkeeper_api::watch::ChangeKind;
 use lockkeeper_client::{WatchItem, WatchOptions};
@@ -6,14 +6,14 @@ use lockkeeper_client::{WatchItem, WatchOptions};
 use super::client;
 use crate::args::{Common, Watch};
 use crate::failure::Failure;
-use crate::output::{print_json_line, print_line, shown};
+use crate::output::{escaped, print_json_line, print_line};
 
-/// Prints changes until there are enough, or the history is gone.
+/// Prints changes until `--count` is reached or the history is compacted.
 pub(crate) async fn run(common: &Common, args: &Watch) -> Result<(), Failure> {
     let options = WatchOptions {
         recursive: args.recursive,
         from: args.from,
-        // The first connection is as impatient as any command; once it has been made, the watch is there to stay.
+        // `--patience` limits the first connection only. Once connected, the watch retries for ever.
         patience: Some(common.patience),
         ..WatchOptions::new(&args.path)
     };
@@ -37,7 +37,7 @@ pub(crate) async fn run(common: &Common, args: &Watch) -> Result<(), Failure> {
             ChangeKind::DataChanged => "data changed",
             ChangeKind::ChildrenChanged => "children changed",
         };
-        print_line(&format!("{:>10}  {kind:<16}  {}", change.zxid, shown(&change.path)))?;
+        print_line(&format!("{:>10}  {kind:<16}  {}", change.zxid, escaped(&change.path)))?;
     }
     Ok(())
 }

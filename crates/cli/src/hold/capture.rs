@@ -1,7 +1,7 @@
-//! CMD's standard output, passed on as it comes and kept, up to a bound.
+//! Copies CMD's standard output to lockkeeper's own and keeps it, up to a limit.
 //!
-//! Whoever reads lockkeeper's own output may be slow: what is passed on goes through a thread of its own, so that a deadline is
-//! never missed for it. The bound holds for what waits there, too.
+//! The reader of lockkeeper's output may be slow, so a separate thread writes it and no deadline is missed. The limit
+//! also bounds what waits in that thread's queue.
 
 use std::io::Write;
 use std::process::ChildStdout;
@@ -18,43 +18,43 @@ pub(super) struct Capture {
     kept: Vec<u8>,
     limit: usize,
     ended: bool,
-    pass_on: Sender<Vec<u8>>,
+    to_writer: Sender<Vec<u8>>,
     writer: JoinHandle<()>,
 }
 
 impl Capture {
-    /// Passes what comes from `stdout` on to `out`.
+    /// Copies `stdout` to `out`.
     pub(super) fn start(
         stdout: ChildStdout,
         limit: usize,
         mut out: impl Write + Send + 'static,
     ) -> std::io::Result<Self> {
         let pipe = Receiver::from_owned_fd(stdout.into())?;
-        let (pass_on, pieces) = channel::<Vec<u8>>();
+        let (to_writer, pieces) = channel::<Vec<u8>>();
         let writer = std::thread::Builder::new().name("output".into()).spawn(move || {
             for piece in pieces {
-                // A reader that has gone has no part in whether CMD's result is stored.
+                // A closed pipe does not keep CMD's result from being stored.
                 if out.write_all(&piece).and_then(|()| out.flush()).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self { pipe, kept: Vec::new(), limit, ended: false, pass_on, writer })
+        Ok(Self { pipe, kept: Vec::new(), limit, ended: false, to_writer, writer })
     }
 
-    /// Takes what comes; completes when it is more than the bound. May be dropped at any time and asked again.
-    pub(super) async fn too_much(&mut self) {
-        while !self.is_too_much() {
+    /// Reads the output. Completes when it exceeds the limit. Cancel-safe.
+    pub(super) async fn limit_exceeded(&mut self) {
+        while !self.exceeds_limit() {
             if self.ended || self.pipe.readable().await.is_err() {
                 return std::future::pending().await;
             }
-            self.take();
+            self.read_available();
         }
     }
 
-    fn take(&mut self) {
+    fn read_available(&mut self) {
         let mut piece = vec![0; PIECE];
-        while !self.ended && !self.is_too_much() {
+        while !self.ended && !self.exceeds_limit() {
             match self.pipe.try_read(&mut piece) {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.add(&piece[..count]),
@@ -64,16 +64,16 @@ impl Capture {
         }
     }
 
-    /// Takes all that is in the pipe, without waiting for more. Asks the system, not the runtime: that may not have heard yet of what
-    /// was written last, and would say that there is nothing.
-    pub(super) fn take_rest(&mut self) {
+    /// Reads everything in the pipe without waiting for more. Uses a system call, because the runtime may not have
+    /// noticed the latest write and would report an empty pipe.
+    pub(super) fn read_rest(&mut self) {
         let mut piece = vec![0; PIECE];
-        while !self.ended && !self.is_too_much() {
+        while !self.ended && !self.exceeds_limit() {
             match nix::unistd::read(&self.pipe, &mut piece) {
                 Ok(0) => self.ended = true,
                 Ok(count) => self.add(&piece[..count]),
                 Err(nix::errno::Errno::EINTR) => {}
-                // A process that has left the group may have it open still; what it writes is not CMD's.
+                // A process that has left the group may still have the pipe open; its output is not CMD's.
                 Err(_) => return,
             }
         }
@@ -81,11 +81,11 @@ impl Capture {
 
     fn add(&mut self, piece: &[u8]) {
         self.kept.extend_from_slice(piece);
-        // The thread has ended if nobody reads any more.
-        let _ = self.pass_on.send(piece.to_vec());
+        // The thread has ended if the pipe is closed.
+        let _ = self.to_writer.send(piece.to_vec());
     }
 
-    pub(super) fn is_too_much(&self) -> bool {
+    pub(super) fn exceeds_limit(&self) -> bool {
         self.kept.len() > self.limit
     }
 
@@ -97,10 +97,10 @@ impl Capture {
         &self.kept
     }
 
-    /// Returns when all that came has been passed on.
+    /// Waits until all output has been written.
     pub(super) fn finish(self) {
-        drop(self.pass_on);
-        // It does not panic; and if it did, what came was kept all the same.
+        drop(self.to_writer);
+        // The thread does not panic; the output is kept in any case.
         let _ = self.writer.join();
     }
 }
@@ -111,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a command that has ended.
+    /// Captures the output of a command that has ended.
     fn capture(script: &str, limit: usize) -> Capture {
         let mut child = Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
@@ -120,19 +120,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_written_last_is_taken_before_the_runtime_hears_of_it() {
-        // Nothing has been waited for here, so the runtime has not looked at the pipe.
+    async fn the_latest_write_is_read_before_the_runtime_notices_it() {
+        // Nothing was awaited yet, so the runtime has not polled the pipe.
         let mut capture = capture("printf whole", 100);
-        capture.take_rest();
+        capture.read_rest();
         assert_eq!(capture.kept(), b"whole");
-        capture.take_rest();
+        capture.read_rest();
         assert_eq!(capture.kept(), b"whole");
     }
 
     #[tokio::test]
-    async fn no_more_is_kept_than_one_piece_beyond_the_bound() {
+    async fn at_most_one_piece_beyond_the_limit_is_kept() {
         let mut capture = capture("head -c 60000 /dev/zero", 10);
-        capture.too_much().await;
-        assert!(capture.is_too_much() && capture.kept().len() <= 10 + PIECE);
+        capture.limit_exceeded().await;
+        assert!(capture.exceeds_limit() && capture.kept().len() <= 10 + PIECE);
     }
 }

@@ -1,103 +1,101 @@
-//! Runs a command while something is held, and never longer: what `lock` and its siblings have in common.
+//! Runs CMD while a lock, permit, leadership or gate is held, and never longer.
 //!
-//! The order that matters: the group is dead before what is held can be another's. So CMD gets SIGTERM when what is left of the
-//! session is the grace, SIGKILL when the client calls the session lost (which is before it can expire), and what is held is
-//! given back only when nothing of the group is left.
+//! CMD's process group must be dead before the cluster can grant to another. So CMD gets SIGTERM when only the grace
+//! period of the session is left, and SIGKILL when the client considers the session lost, which is before it can
+//! expire. The lock is released only after the whole group has ended.
 
 mod capture;
-mod label;
 pub(crate) mod queue;
-mod signals;
 mod supervision;
 
+use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper_client::{Client, Error, Moment, Session, SessionOptions};
 use nix::sys::signal::Signal;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::args::{Common, Holding};
+use crate::args::{Common, HoldArgs};
 use crate::commands::{client, runtime};
-use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, say};
+use crate::failure::{EXIT_INTERNAL, EXIT_LOCK_LOST, EXIT_UNKNOWN_OUTCOME, EXIT_UNREACHABLE, Failure, print_error};
 use crate::supervise::code_of;
-pub(crate) use label::label;
 use supervision::{End, supervise};
 
 const SHORTEST_TTL: Duration = Duration::from_millis(500);
-/// How long the end of the session may keep the caller waiting.
+/// Longest wait for the session to be closed.
 const LONGEST_CLOSE: Duration = Duration::from_secs(1);
+const MAX_LABEL_CHARS: usize = 100;
 
-/// What may be held while a command runs.
+/// Something that can be held while CMD runs.
 pub(crate) trait Hold {
-    /// What it is once it is held.
+    /// The grant.
     type Held;
 
-    /// The command, as it is typed.
+    /// The lockkeeper command's name.
     fn command(&self) -> &'static str;
 
-    /// What it is called, for people.
+    /// Its name in messages.
     fn name(&self) -> String;
 
-    /// Gets it, or finds out that CMD need not run. Dropping the future gives up.
+    /// Acquires it, or finds that CMD need not run. Dropping the future cancels.
     async fn obtain(&self, session: &Session) -> Result<Obtained<Self::Held>, Failure>;
 
-    /// What CMD finds in its environment.
+    /// CMD's environment variables.
     fn variables(&self, held: &Self::Held) -> Vec<(&'static str, String)>;
 
-    /// How many bytes of CMD's standard output are kept for [`settle`](Self::settle); more end CMD. Without it CMD writes where
-    /// lockkeeper would.
-    fn keeps_output(&self) -> Option<usize> {
+    /// Most bytes of CMD's standard output to keep for [`release`](Self::release); CMD is ended if it prints more.
+    /// `None` if CMD writes to lockkeeper's own standard output.
+    fn output_limit(&self) -> Option<usize> {
         None
     }
 
-    /// When it ends even though the session lives.
+    /// When the grant ends even though the session is alive.
     fn ends_at(&self, _held: &Self::Held) -> Option<Moment> {
         None
     }
 
-    /// Completes when it was taken away although the session lives, with the reason.
-    async fn taken(&self, session: &Session, held: &Self::Held) -> String;
+    /// Completes with the reason when the grant was revoked although the session is alive.
+    async fn revoked(&self, session: &Session, held: &Self::Held) -> String;
 
-    /// CMD has ended, and nothing of its group is left: gives it back.
-    async fn settle(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
+    /// Releases the grant after CMD and its whole group have ended.
+    async fn release(&self, session: &Session, held: Self::Held, ended: Ended) -> Result<u8, Failure>;
 
-    /// Whether to begin anew after that, with another session, and after what pause.
-    fn again_after(&self, _failure: &Failure) -> Option<Duration> {
+    /// The pause before trying again with a new session after this failure; `None` to give up.
+    fn retry_after(&self, _failure: &Failure) -> Option<Duration> {
         None
     }
 }
 
-/// How CMD ended by itself.
+/// How CMD exited.
 pub(crate) struct Ended {
-    /// Its exit code.
     pub(crate) code: u8,
-    /// What it printed, where that is kept.
+    /// Its standard output, if that is kept.
     pub(crate) output: Vec<u8>,
 }
 
-/// What came of trying to get something.
+/// Result of acquiring.
 pub(crate) enum Obtained<T> {
-    /// It is held.
     Held(T),
-    /// CMD is not run, and this is the exit code.
-    Instead(u8),
+    /// CMD is not run; exit with this code.
+    ExitWith(u8),
 }
 
-/// Holds it and runs the command.
-pub(crate) fn run(common: &Common, args: &Holding, hold: &impl Hold) -> Result<u8, Failure> {
+/// Acquires and runs CMD.
+pub(crate) fn run(common: &Common, args: &HoldArgs, hold: &impl Hold) -> Result<u8, Failure> {
     if args.ttl < SHORTEST_TTL {
         let message = format!("--ttl is at least {} ms", SHORTEST_TTL.as_millis());
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
     let client = client(common).map_err(|failure| failure.with_code(EXIT_INTERNAL))?;
-    // The command is started from this very thread, see `Supervised::start`.
+    // CMD must be started from this thread; see `Supervised::start`.
     runtime()?.block_on(async {
-        let mut signals = signals::passed_on()?;
+        let mut signals = forwarded_signals()?;
         loop {
             let result = once(&client, args, hold, &mut signals).await;
             let Err(failure) = &result else { return result };
-            let Some(pause) = hold.again_after(failure) else { return result };
-            failure.tell(hold.command());
+            let Some(pause) = hold.retry_after(failure) else { return result };
+            failure.print(hold.command());
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 Some(signal) = signals.recv() => return Ok(code_of(signal)),
@@ -108,7 +106,7 @@ pub(crate) fn run(common: &Common, args: &Holding, hold: &impl Hold) -> Result<u
 
 async fn once(
     client: &Client,
-    args: &Holding,
+    args: &HoldArgs,
     hold: &impl Hold,
     signals: &mut mpsc::Receiver<Signal>,
 ) -> Result<u8, Failure> {
@@ -120,32 +118,32 @@ async fn once(
     let obtained = tokio::select! {
         obtained = hold.obtain(&session) => obtained,
         because = session.lost() => Err(before_command(Error::Lost(because))),
-        Some(signal) = signals.recv() => Ok(Obtained::Instead(code_of(signal))),
+        Some(signal) = signals.recv() => Ok(Obtained::ExitWith(code_of(signal))),
     };
     let mut capture = None;
     let result = match obtained {
         Ok(Obtained::Held(held)) => match supervise(&session, args, hold, &held, signals, &mut capture).await {
-            Ok(End::Exited(ended)) => hold.settle(&session, held, ended).await,
+            Ok(End::Exited(ended)) => hold.release(&session, held, ended).await,
             Ok(End::Lost(because)) => Err(lost(hold, &because)),
             Err(failure) => Err(failure),
         },
-        Ok(Obtained::Instead(code)) => Ok(code),
+        Ok(Obtained::ExitWith(code)) => Ok(code),
         Err(failure) => Err(failure),
     };
     close(session, hold).await;
-    // Last, for whoever reads it may take their time.
+    // Last, because the reader of the output may be slow.
     if let Some(capture) = capture {
         capture.finish();
     }
     result
 }
 
-/// It was another's, or may have been, before CMD had ended by itself.
+/// The grant was lost before CMD exited.
 pub(crate) fn lost(hold: &impl Hold, because: &str) -> Failure {
     Failure::new(EXIT_LOCK_LOST, format!("lost {} while CMD ran: {because}", hold.name()))
 }
 
-/// Failures before CMD ran: those without a code of their own are this command's.
+/// A failure before CMD ran. Without a code of its own it becomes `EXIT_INTERNAL`.
 pub(crate) fn before_command(error: Error) -> Failure {
     let failure = match error {
         Error::Lost(because) => {
@@ -160,7 +158,7 @@ pub(crate) fn before_command(error: Error) -> Failure {
 }
 
 async fn close(session: Session, hold: &impl Hold) {
-    // Without a cluster there is nobody to tell; the session runs out by itself, and the caller is not kept waiting for it.
+    // The session has run out, so the caller need not wait for it to be closed.
     if session.left().is_zero() {
         return;
     }
@@ -168,6 +166,63 @@ async fn close(session: Session, hold: &impl Hold) {
         && !matches!(error, Error::Unreachable { .. })
     {
         let (command, name) = (hold.command(), hold.name());
-        say(&format!("lockkeeper {command}: the session of {name} could not be closed, it ends by itself: {error}"));
+        print_error(&format!("lockkeeper {command}: cannot close the session of {name}, which will expire: {error}"));
+    }
+}
+
+/// The given label, or user, host, process id and the program's name. Never its arguments: command lines carry
+/// passwords, and labels are replicated and shown to everybody who may read the queue.
+pub(crate) fn label(args: &HoldArgs) -> String {
+    args.label.clone().unwrap_or_else(|| {
+        let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".into());
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let program = args.command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+        format!("{user}@{}, {}, {}", host.trim(), std::process::id(), program.to_string_lossy())
+            .chars()
+            .map(|c| if c.is_control() { ' ' } else { c })
+            .take(MAX_LABEL_CHARS)
+            .collect()
+    })
+}
+
+const FORWARDED: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+
+/// Receives the signals that are forwarded to CMD.
+fn forwarded_signals() -> Result<mpsc::Receiver<Signal>, Failure> {
+    let (sender, receiver) = mpsc::channel(64);
+    for which in FORWARDED {
+        let failed = |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot receive {which}: {e}"));
+        let mut received = signal(SignalKind::from_raw(which as i32)).map_err(failed)?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while received.recv().await.is_some() {
+                if sender.send(which).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    Ok(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn of(label: Option<&str>, command: &[&str]) -> String {
+        let command = command.iter().map(Into::into).collect();
+        super::label(&HoldArgs { ttl: Duration::from_secs(10), grace: None, label: label.map(Into::into), command })
+    }
+
+    #[test]
+    fn the_default_label_names_the_program_and_none_of_its_arguments() {
+        let label = of(None, &["/usr/bin/pg_dump", "--dbname", "postgres://shop:s3cret@db/shop"]);
+        let expected = format!(", {}, pg_dump", std::process::id());
+        assert!(label.contains('@') && label.ends_with(&expected), "{label}");
+        assert!(!label.contains("s3cret") && !label.contains("dbname"), "{label}");
+        assert_eq!(of(Some("backup"), &["pg_dump"]), "backup");
     }
 }

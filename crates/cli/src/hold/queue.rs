@@ -1,4 +1,4 @@
-//! A place in the queue of a lock or semaphore, or in those of several locks together.
+//! Acquires a lock, several locks together, or a permit of a semaphore.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use lockkeeper_client::{Client, Error, Guard, Session};
 use tokio::time::sleep;
 
 use super::{Hold, before_command, lost};
-use crate::failure::{EXIT_WAIT_TIMED_OUT, Failure, say};
-use crate::output::{ago, shown};
+use crate::failure::{EXIT_WAIT_TIMED_OUT, Failure, print_error};
+use crate::output::{ago, escaped};
 
-/// What is asked for.
-pub(crate) enum What {
-    /// Alone.
+/// What to acquire.
+pub(crate) enum Target {
+    /// An exclusive lock.
     Lock(String),
-    /// Together with others that share it.
+    /// A shared lock.
     Shared(String),
-    /// All of them or none.
+    /// Several exclusive locks, all or none.
     Together(Vec<String>),
-    /// One of so many permits.
+    /// One of a semaphore's permits.
     Permit(String, u16),
 }
 
-impl What {
+impl Target {
     fn names(&self) -> &[String] {
         match self {
             Self::Lock(name) | Self::Shared(name) | Self::Permit(name, _) => std::slice::from_ref(name),
@@ -32,33 +32,33 @@ impl What {
     }
 }
 
-/// How it is asked for.
+/// What to acquire, and how.
 pub(crate) struct Request {
-    pub(crate) what: What,
-    /// How long to wait; as long as it takes where it is left out.
+    pub(crate) target: Target,
+    /// How long to wait; `None` waits as long as it takes.
     pub(crate) wait: Option<Duration>,
     pub(crate) delay: Duration,
     pub(crate) label: String,
 }
 
 impl Request {
-    async fn ask(&self, session: &Session) -> Result<Option<Box<dyn Held>>, Error> {
+    async fn acquire(&self, session: &Session) -> Result<Option<Box<dyn Held>>, Error> {
         let (label, delay) = (self.label.clone(), self.delay);
         let wait = self.wait.unwrap_or(Duration::MAX);
-        Ok(match &self.what {
-            What::Lock(name) => boxed(session.lock(name).label(label).delay(delay).lock_timeout(wait).await?),
-            What::Shared(name) => boxed(session.rw_lock(name).label(label).delay(delay).read_timeout(wait).await?),
-            What::Together(names) => {
+        Ok(match &self.target {
+            Target::Lock(name) => boxed(session.lock(name).label(label).delay(delay).lock_timeout(wait).await?),
+            Target::Shared(name) => boxed(session.rw_lock(name).label(label).delay(delay).read_timeout(wait).await?),
+            Target::Together(names) => {
                 boxed(session.multi_lock(names).label(label).delay(delay).lock_timeout(wait).await?)
             }
-            What::Permit(name, permits) => {
+            Target::Permit(name, permits) => {
                 boxed(session.semaphore(name, *permits).label(label).delay(delay).acquire_timeout(wait).await?)
             }
         })
     }
 }
 
-/// A guard of whatever kind.
+/// A guard of any kind.
 trait Held {
     fn token(&self) -> u64;
     fn lost(&self) -> BoxFuture<'static, String>;
@@ -83,18 +83,18 @@ fn boxed<K: 'static>(guard: Option<Guard<K>>) -> Option<Box<dyn Held>> {
     guard.map(|guard| Box::new(guard) as Box<dyn Held>)
 }
 
-/// A grant, and what was asked for.
-pub(crate) struct Place {
+/// A grant and its request.
+pub(crate) struct Grant {
     request: Request,
     guard: Box<dyn Held>,
 }
 
-impl Place {
-    /// Waits for it.
+impl Grant {
+    /// Waits for the grant.
     pub(crate) async fn obtain(session: &Session, request: Request) -> Result<Self, Failure> {
-        match request.ask(session).await.map_err(before_command)? {
+        match request.acquire(session).await.map_err(before_command)? {
             Some(guard) => Ok(Self { request, guard }),
-            None => Err(timed_out(session.client(), request.what.names(), request.wait).await),
+            None => Err(timed_out(session.client(), request.target.names(), request.wait).await),
         }
     }
 
@@ -102,21 +102,21 @@ impl Place {
         self.guard.token()
     }
 
-    /// Completes when it was taken away.
-    pub(crate) async fn taken(&self, session: &Session) -> String {
+    /// Completes with the reason when the grant was revoked.
+    pub(crate) async fn revoked(&self, session: &Session) -> String {
         tokio::select! {
             because = self.guard.lost() => because,
-            because = no_longer_held(session, self.request.what.names(), self.token()) => because,
+            because = no_longer_held(session, self.request.target.names(), self.token()) => because,
         }
     }
 
-    /// Gives it back after CMD has ended with that code.
-    pub(crate) async fn give_back(self, session: &Session, hold: &impl Hold, code: u8) -> Result<u8, Failure> {
+    /// Releases the grant after CMD has exited with this code.
+    pub(crate) async fn release_after(self, session: &Session, hold: &impl Hold, code: u8) -> Result<u8, Failure> {
         match self.guard.release().await {
             Ok(()) => {}
-            Err(Error::Lost(_)) => return Err(lost(hold, "it had been taken away before CMD ended")),
-            Err(error) => say(&format!(
-                "lockkeeper {}: {} could not be released, it is free within {} s: {error}",
+            Err(Error::Lost(_)) => return Err(lost(hold, "it was revoked before CMD ended")),
+            Err(error) => print_error(&format!(
+                "lockkeeper {}: cannot release {}, which becomes free within {} s: {error}",
                 hold.command(),
                 hold.name(),
                 (session.timeout() + self.request.delay).as_secs_f32()
@@ -126,36 +126,37 @@ impl Place {
     }
 }
 
-/// Asks again and again whether the token still holds; completes when it does not. The session's stream tells sooner, where
-/// there is one.
+/// Polls whether the token still holds. Completes when it does not. The session's stream, if there is one, reports it
+/// sooner.
 pub(crate) async fn no_longer_held(session: &Session, locks: &[String], token: u64) -> String {
     let every = session.timeout() / 3;
     loop {
         sleep(every).await;
         for lock in locks {
-            // No answer says nothing about the lock; the session's own clock runs.
+            // A failed call says nothing about the lock; the session's own deadline still counts.
             if let Ok(verified) = session.client().verify(lock, token).await
                 && !verified.held
             {
-                return format!("{} was taken away by force", shown(lock));
+                return format!("{} was released by force", escaped(lock));
             }
         }
     }
 }
 
-/// Says who holds what was waited for in vain.
+/// The failure of a wait that timed out, with the present holder.
 pub(crate) async fn timed_out(client: &Client, locks: &[String], wait: Option<Duration>) -> Failure {
     let mut held_by = String::new();
     let mut name = locks.join(" or ");
     for lock in locks {
         let Ok(view) = client.lock(lock).await else { continue };
         if let Some(holder) = view.holders.first() {
-            held_by = format!(" by {} since {} (token {})", shown(&holder.label), ago(holder.since_ms), holder.token);
+            held_by = format!(" by {} since {} (token {})", escaped(&holder.label), ago(holder.since_ms), holder.token);
             name = lock.clone();
             break;
         }
     }
     let waited = humantime::format_duration(wait.unwrap_or_default());
-    let message = format!("{} is still held{held_by} after a wait of {waited}; wait longer with --wait", shown(&name));
+    let message =
+        format!("{} is still held{held_by} after a wait of {waited}; wait longer with --wait", escaped(&name));
     Failure::new(EXIT_WAIT_TIMED_OUT, message)
 }

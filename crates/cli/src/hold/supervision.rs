@@ -1,4 +1,4 @@
-//! The time between the start of CMD and the end of its whole group.
+//! Supervises CMD from its start until its whole process group has ended.
 
 use std::pin::pin;
 use std::process::Stdio;
@@ -12,22 +12,22 @@ use tokio::time::sleep;
 
 use super::capture::Capture;
 use super::{Ended, Hold};
-use crate::args::Holding;
-use crate::failure::{EXIT_INTERNAL, EXIT_RESULT_TOO_LARGE, Failure, say};
+use crate::args::HoldArgs;
+use crate::failure::{EXIT_INTERNAL, EXIT_RESULT_TOO_LARGE, Failure, print_error};
 use crate::supervise::Supervised;
 
-/// The clock is looked at this often at least: timers do not count the time that a machine sleeps.
-const LONGEST_NAP: Duration = Duration::from_millis(500);
+/// Longest sleep between looks at the clock: timers do not count the time that a machine is suspended.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 
-/// How CMD came to its end.
+/// How CMD ended.
 pub(super) enum End {
-    /// By itself.
+    /// It exited.
     Exited(Ended),
-    /// Because what was held is held no more.
+    /// It was killed because the grant was lost.
     Lost(String),
 }
 
-/// When CMD has to be dead, which moves as the session is renewed.
+/// When CMD must be dead; moves as the session is renewed.
 struct Deadline<'a> {
     session: &'a Session,
     fixed: Option<Moment>,
@@ -45,16 +45,16 @@ impl Deadline<'_> {
 
     fn why(&self) -> String {
         match self.fixed {
-            Some(fixed) if Moment::now().until(fixed).is_zero() => "its time was over".into(),
+            Some(fixed) if Moment::now().until(fixed).is_zero() => "its time limit has passed".into(),
             _ => "the session could not be renewed".into(),
         }
     }
 }
 
-/// Runs CMD; returns when nothing of its group is left. What it prints goes to `capture`, if the holder keeps that.
+/// Runs CMD and returns when its whole group has ended. Its output goes to `capture` if `hold` keeps it.
 pub(super) async fn supervise<H: Hold>(
     session: &Session,
-    args: &Holding,
+    args: &HoldArgs,
     hold: &H,
     held: &H::Held,
     signals: &mut mpsc::Receiver<Signal>,
@@ -65,22 +65,22 @@ pub(super) async fn supervise<H: Hold>(
     let deadline = Deadline { session, fixed: hold.ends_at(held) };
     let mut ended_children = signal(SignalKind::child()).map_err(|e| Failure::new(EXIT_INTERNAL, e.to_string()))?;
     let mut renewals = session.renewals();
-    // The guard is the second to act, and still acts before the session can expire.
+    // The guard acts later than this process, but before the session can expire.
     let guard_slack = safety_margin(ttl) / 2;
     let mut kill_at = deadline.now();
     if deadline.has_passed() {
-        return Ok(End::Lost("it was lost before CMD was started".into()));
+        return Ok(End::Lost("it was lost before CMD started".into()));
     }
-    let stdout = if hold.keeps_output().is_some() { Stdio::piped() } else { Stdio::inherit() };
+    let stdout = if hold.output_limit().is_some() { Stdio::piped() } else { Stdio::inherit() };
     let variables = hold.variables(held);
     let mut command = Supervised::start(hold.command(), &args.command, &variables, kill_at + guard_slack, stdout)?;
-    *capture = start_capture(&mut command, hold.keeps_output())?;
-    let mut taken = pin!(hold.taken(session, held));
+    *capture = start_capture(&mut command, hold.output_limit())?;
+    let mut taken = pin!(hold.revoked(session, held));
     let mut warned = false;
     loop {
         if let Some(code) = command.reap() {
             command.end_rest(grace.min(Moment::now().until(kill_at))).await;
-            // What held the group's end up may have cost the session.
+            // Ending the group may have taken until after the deadline.
             if warned || deadline.has_passed() {
                 return Ok(End::Lost(deadline.why()));
             }
@@ -108,15 +108,15 @@ pub(super) async fn supervise<H: Hold>(
             Ok(()) = renewals.changed() => {
                 renewals.borrow_and_update();
                 kill_at = deadline.now();
-                command.tell_guard(kill_at + guard_slack);
+                command.set_guard_deadline(kill_at + guard_slack);
             }
-            failure = too_much(capture) => {
+            failure = output_too_large(capture) => {
                 command.end_rest(grace.min(Moment::now().until(kill_at))).await;
                 return Err(failure);
             }
-            () = sleep(nap.clamp(Duration::from_millis(1), LONGEST_NAP)) => {}
+            () = sleep(nap.clamp(Duration::from_millis(1), MAX_SLEEP)) => {}
         }
-        // Every turn, whatever woke it: timers may have slept through the deadline.
+        // Check in every round: timers may have missed the deadline while the machine was suspended.
         if deadline.has_passed() {
             command.kill().await;
             return Ok(End::Lost(deadline.why()));
@@ -125,8 +125,8 @@ pub(super) async fn supervise<H: Hold>(
 }
 
 fn warn(hold: &impl Hold, left: Duration) {
-    say(&format!(
-        "lockkeeper {}: {} cannot be kept, CMD is told to end (SIGTERM), and killed in {} ms",
+    print_error(&format!(
+        "lockkeeper {}: {} cannot be kept; CMD got SIGTERM and will be killed in {} ms",
         hold.command(),
         hold.name(),
         left.as_millis()
@@ -139,26 +139,26 @@ fn start_capture(command: &mut Supervised, limit: Option<usize>) -> Result<Optio
     Capture::start(stdout, limit, std::io::stdout()).map(Some).map_err(failed)
 }
 
-async fn too_much(capture: &mut Option<Capture>) -> Failure {
+async fn output_too_large(capture: &mut Option<Capture>) -> Failure {
     match capture {
         Some(capture) => {
-            capture.too_much().await;
-            too_large(capture)
+            capture.limit_exceeded().await;
+            too_large_failure(capture)
         }
         None => std::future::pending().await,
     }
 }
 
-/// What CMD's group, which has ended, has left in the pipe.
+/// CMD's output, including the rest in the pipe, after its group has ended.
 fn rest_of_output(capture: &mut Option<Capture>) -> Result<Vec<u8>, Failure> {
     let Some(capture) = capture else { return Ok(Vec::new()) };
-    capture.take_rest();
-    if capture.is_too_much() { Err(too_large(capture)) } else { Ok(capture.kept().to_vec()) }
+    capture.read_rest();
+    if capture.exceeds_limit() { Err(too_large_failure(capture)) } else { Ok(capture.kept().to_vec()) }
 }
 
-fn too_large(capture: &Capture) -> Failure {
+fn too_large_failure(capture: &Capture) -> Failure {
     let message = format!(
-        "CMD printed more than the {} KiB that can be stored; let it write to a file or a database, and print where",
+        "CMD printed more than {} KiB, the most that can be stored; let it write to a file and print the file's name",
         capture.limit() >> 10
     );
     Failure::new(EXIT_RESULT_TOO_LARGE, message)

@@ -1,10 +1,9 @@
-//! A command in a process group of its own, and the certainty that all of it is dead when it has to be.
+//! Runs a command in a process group of its own and ensures that the whole group is dead by the deadline.
 //!
-//! Three things see to that: this process, which signals the group; the parent-death signal, which takes CMD along when this
-//! process is killed; and a guard process, which kills the whole group when this process is gone, frozen or late.
+//! Three mechanisms ensure it: this process signals the group; the parent-death signal kills CMD when this process is
+//! killed; and a guard process kills the group when this process is gone, frozen or late.
 
-pub(crate) mod exec;
-pub(crate) mod guard;
+pub(crate) mod helpers;
 mod terminal;
 
 use std::ffi::OsString;
@@ -21,28 +20,28 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 use tokio::time::{Instant, sleep};
 
-use crate::failure::{EXIT_INTERNAL, Failure, say};
+use crate::failure::{EXIT_INTERNAL, Failure, print_error};
 use terminal::Terminal;
 
-/// How often to look whether a killed group is gone.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
+/// Interval at which a killed group is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A running command.
 pub(crate) struct Supervised {
-    /// The command of lockkeeper that runs it, for messages.
+    /// The lockkeeper command, for messages.
     of: &'static str,
-    /// The command's process, which leads its group.
+    /// CMD's process, the leader of its group.
     leader: Pid,
     ended: Option<u8>,
-    /// What it prints, where that was asked for.
+    /// Its standard output, if it is piped.
     pub(crate) stdout: Option<ChildStdout>,
     guard: Child,
     terminal: Terminal,
 }
 
 impl Supervised {
-    /// Runs `command` in a group of its own with these variables in its environment. To be called from the thread that
-    /// lives as long as the process: the parent-death signal follows the thread.
+    /// Runs `command` in a group of its own with these environment variables. Call this from a thread that lives as
+    /// long as the process: the parent-death signal follows the thread.
     pub(crate) fn start(
         of: &'static str,
         command: &[OsString],
@@ -54,7 +53,7 @@ impl Supervised {
             let what = what.to_owned();
             move |e: std::io::Error| Failure::new(EXIT_INTERNAL, format!("cannot {what}: {e}"))
         };
-        // Orphans of the group become ours to wait for, so that "all dead" can be known.
+        // Adopt orphans of the group, so that this process can wait for all of them.
         set_child_subreaper(true).map_err(|e| failed("adopt orphans")(e.into()))?;
         let itself = std::env::current_exe().map_err(failed("find the lockkeeper binary"))?;
         let terminal = Terminal::find();
@@ -81,12 +80,12 @@ impl Supervised {
             }
         };
         let mut supervised = Self { of, stdout: child.stdout.take(), leader, ended: None, guard, terminal };
-        supervised.tell_guard(deadline);
+        supervised.set_guard_deadline(deadline);
         Ok(supervised)
     }
 
-    /// Until then the group may run, even if this process says nothing more.
-    pub(crate) fn tell_guard(&mut self, deadline: Moment) {
+    /// Tells the guard until when the group may run without another message.
+    pub(crate) fn set_guard_deadline(&mut self, deadline: Moment) {
         self.write_guard(&deadline.as_millis().to_string());
     }
 
@@ -94,8 +93,8 @@ impl Supervised {
         let written = self.guard.stdin.as_mut().map(|stdin| writeln!(stdin, "{line}"));
         if let Some(Err(_)) = written {
             self.guard.stdin = None;
-            say(&format!(
-                "lockkeeper {}: the guard process is gone; were lockkeeper itself killed now, only CMD would die with it",
+            print_error(&format!(
+                "lockkeeper {}: the guard process is gone; if lockkeeper is killed now, only CMD itself dies with it",
                 self.of
             ));
         }
@@ -103,11 +102,11 @@ impl Supervised {
 
     /// Sends a signal to the whole group.
     pub(crate) fn signal(&self, signal: Signal) {
-        // No such group: it has ended, which is what will be seen next.
+        // ESRCH: the group has ended, which `reap` will notice.
         let _ = killpg(self.leader, signal);
     }
 
-    /// Takes note of children that ended. CMD's exit code once it has.
+    /// Reaps ended children. Returns CMD's exit code once it has ended.
     pub(crate) fn reap(&mut self) -> Option<u8> {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::WUNTRACED)) {
@@ -118,7 +117,10 @@ impl Supervised {
                     self.ended = Some(code_of(signal));
                 }
                 Ok(WaitStatus::Stopped(pid, Signal::SIGTSTP)) if pid == self.leader && self.terminal.is_ours() => {
-                    say(&format!("lockkeeper {}: a suspended command would lose what it holds; it goes on", self.of));
+                    print_error(&format!(
+                        "lockkeeper {}: CMD is continued, because a suspended command would lose its lock",
+                        self.of
+                    ));
                     self.terminal.give_to(self.leader);
                     self.signal(Signal::SIGCONT);
                 }
@@ -129,33 +131,33 @@ impl Supervised {
         }
     }
 
-    /// Whether anything of the group is left.
+    /// Whether any process of the group is left.
     fn group_lives(&mut self) -> bool {
         self.reap();
         !matches!(killpg(self.leader, None), Err(Errno::ESRCH))
     }
 
-    /// Waits until nothing of the group is left; false if something is at `until`.
+    /// Waits until the group has ended; returns false if it has not at `until`.
     async fn gone_by(&mut self, until: Instant) -> bool {
         while self.group_lives() {
             if Instant::now() >= until {
                 return false;
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
         true
     }
 
-    /// Kills what is left of the group and waits until it is gone.
+    /// Kills the group and waits until it has ended.
     pub(crate) async fn kill(&mut self) {
         self.signal(Signal::SIGKILL);
-        // A process in an uninterruptible call dies when the call returns; there is nothing more to be done to it.
+        // A process in an uninterruptible system call dies when the call returns.
         if !self.gone_by(Instant::now() + Duration::from_secs(5)).await {
-            say(&format!("lockkeeper {}: a killed process of CMD's group has not gone yet", self.of));
+            print_error(&format!("lockkeeper {}: a killed process of CMD's group has not ended yet", self.of));
         }
     }
 
-    /// CMD has ended: asks what it left running to end as well, and kills it when `grace` is over.
+    /// Ends the processes that CMD left running: SIGTERM, then SIGKILL after `grace`.
     pub(crate) async fn end_rest(&mut self, grace: Duration) {
         if self.group_lives() {
             self.signal(Signal::SIGTERM);
@@ -175,12 +177,12 @@ impl Drop for Supervised {
         self.write_guard("done");
         self.guard.stdin = None;
         let guard = Pid::from_raw(i32::try_from(self.guard.id()).unwrap_or(i32::MAX));
-        // It ends by itself on "done"; one that was stopped would not.
+        // The guard exits on "done", but a stopped one would not.
         let _ = kill(guard, Signal::SIGCONT);
     }
 }
 
-/// What a shell would report for a process that a signal ended.
+/// The exit code that a shell reports for a process killed by a signal.
 pub(crate) fn code_of(signal: Signal) -> u8 {
     u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)
 }

@@ -1,4 +1,4 @@
-//! The terminal's foreground: a command in a group of its own can read the keyboard only if its group has it.
+//! The terminal's foreground process group: only this group can read the keyboard.
 
 use std::io::IsTerminal;
 use std::os::fd::AsFd;
@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
-/// Standard input, if it is a terminal whose foreground this process has.
+/// Standard input, and whether it is a terminal with this process in the foreground.
 pub(crate) struct Terminal {
     ours: bool,
 }
@@ -32,12 +32,12 @@ impl Terminal {
     }
 }
 
-/// A process in the background that changes the foreground is stopped with SIGTTOU unless it blocks that.
+/// Blocks SIGTTOU, which would otherwise stop a background process that changes the foreground.
 pub(crate) fn set_foreground(group: Pid) {
     let mut stop = SigSet::empty();
     stop.add(Signal::SIGTTOU);
     if stop.thread_block().is_ok() {
-        // A terminal that has gone needs no foreground.
+        // Fails only if the terminal is gone.
         let _ = tcsetpgrp(std::io::stdin().as_fd(), group);
         let _ = stop.thread_unblock();
     }

@@ -89,7 +89,7 @@ fn a_delay_outlives_a_dead_holder_and_not_an_orderly_one(dev: &Dev) {
     kill(dead.pid(), Signal::SIGKILL).unwrap();
     eventually("its place is kept", || view(dev, "slow")["holders"][0]["delayed_until_ms"].is_u64());
     let text = String::from_utf8(dev.run(&["locks", "slow"]).stdout).unwrap();
-    assert!(text.contains("kept free for 4m"), "{text}");
+    assert!(text.contains("closed for another 4m"), "{text}");
     assert_eq!(dev.lock(&["slow", "--wait", "0"], "true").output().unwrap().status.code(), Some(120));
     // Somebody who knows better ends the delay.
     let token = view(dev, "slow")["holders"][0]["token"].to_string();
