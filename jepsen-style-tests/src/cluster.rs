@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_api::cluster::Status;
 use nix::sys::signal::Signal;
 
+use crate::history::WakeUps;
 use crate::http::{Api, metric_sum, new_client};
 use crate::net::direct::Direct;
 use crate::net::{Endpoint, FaultNet, LinkFault, Listener};
@@ -20,6 +21,8 @@ use crate::verdict::{Failed, broken};
 
 /// How long a node, or the cluster, may take to become ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(30);
+/// The nodes' count of waiters for locks that they woke.
+const LOCK_NOTIFICATIONS: &str = "lockkeeper_lock_notifications_total";
 const POLL: Duration = Duration::from_millis(10);
 
 /// How the cluster is set up.
@@ -377,6 +380,15 @@ impl Cluster {
             }
         }
         Ok(sum)
+    }
+
+    /// How many waiters for locks the nodes woke since they were started; none if a node does not answer.
+    pub async fn wake_ups(&self) -> Option<WakeUps> {
+        let counted = self.counter(LOCK_NOTIFICATIONS).await.ok()?;
+        // Read afterwards: a node has woken nobody for a transaction that it had not applied.
+        let states = self.statuses(true).await;
+        let zxids: Option<Vec<u64>> = states.iter().map(|status| Some(status.state.as_ref()?.zxid)).collect();
+        Some(WakeUps { counted: counted as u64, until: zxids?.into_iter().max()? })
     }
 
     /// Puts a fault on every link between `id` and the others, in both directions, or takes it off.

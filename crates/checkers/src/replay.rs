@@ -24,6 +24,9 @@ pub struct Replay {
     pub at_once: usize,
     /// Requests that went without ever having held: each wakes its successor at most.
     pub went_waiting: usize,
+    /// The most wake-ups that the queue accounts for: one for each request whose blocker went, and one for each that came to
+    /// a permit. A server that counts more wakes waiters in vain.
+    pub wake_ups: usize,
     /// The most that held at a time.
     pub most: usize,
     /// Those that are in the queue at the end.
@@ -46,6 +49,7 @@ pub fn replay(requests: &[Life]) -> Replay {
     let mut queue: Queue<()> = Queue::default();
     for (zxid, (came, went)) in by_zxid {
         let mut tokens: Vec<(&str, u64)> = Vec::new();
+        replay.wake_ups += went.iter().map(|(life, name)| queue.waiting_for(&life.name, name).len()).sum::<usize>();
         for (life, name) in &went {
             let Some(entry) = queue.remove(&life.name, name) else { continue };
             tokens.push((&life.name, entry.token));
@@ -60,6 +64,7 @@ pub fn replay(requests: &[Life]) -> Replay {
             if entry.token == zxid {
                 replay.at_once += 1;
             } else {
+                replay.wake_ups += usize::from(entry.name.mode.permits().is_some());
                 replay.promotions.push(Promotion { zxid, token: entry.token });
             }
         }

@@ -103,6 +103,15 @@ impl Op {
     }
 }
 
+/// How many waiters for locks the servers woke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeUps {
+    /// By their own count.
+    pub counted: u64,
+    /// The count contains nothing that came of a later transaction than this.
+    pub until: u64,
+}
+
 /// All that the clients told, by time.
 #[derive(Clone, Debug, Default)]
 pub struct History {

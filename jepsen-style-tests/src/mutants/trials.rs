@@ -79,7 +79,15 @@ pub(super) fn of(mutant: Mutant) -> &'static [MutantTrial] {
         Mutant::EphemeralsOneByOne => {
             const { &[run(&["--workload", "ephemerals", "--nemesis", "client-kill", "--time", "20"])] }
         }
-        Mutant::WakeAllWaiters => const { &[prove(&["crowd", "--seconds", "20"]), prove(&["herd"])] },
+        Mutant::WakeAllWaiters => {
+            const {
+                &[
+                    run(&["--workload", "lock", "--nemesis", "none", "--time", "15"]),
+                    prove(&["crowd", "--seconds", "20"]),
+                    prove(&["herd"]),
+                ]
+            }
+        }
         Mutant::TwoHolders | Mutant::GrantOutOfOrder => &[LOCK],
         Mutant::LeaveWithdrawnInQueue => {
             const { &[LOCK, run(&["--workload", "lock", "--nemesis", "client-pause", "--time", "20"])] }
@@ -154,7 +162,7 @@ fn finds(mutant: Mutant) -> &'static [&'static str] {
         }
         Mutant::ApplyBatchTwice => &["creates were acknowledged"],
         Mutant::EphemeralsOneByOne => &["what a session owned goes at one zxid", "locks go with their session"],
-        Mutant::WakeAllWaiters => &["notifications"],
+        Mutant::WakeAllWaiters => &["wakes its successor alone", "notifications"],
         Mutant::TwoHolders | Mutant::GrantOutOfOrder | Mutant::LeaveWithdrawnInQueue => QUEUE,
         Mutant::NoLockDelay => &["before the delay", "dead holder's place"],
         Mutant::GateLetsAllIn => &["one run at a time"],

@@ -25,8 +25,7 @@ impl Which {
     /// Why it is not there in this cluster.
     pub(super) fn lacks(self, test_bed: &TestBed) -> Option<String> {
         let minority = minority(test_bed.cluster.ids().len());
-        (matches!(self, Self::Minority) && minority < 2)
-            .then(|| "of fewer than five nodes no more than one can be missed".into())
+        (matches!(self, Self::Minority) && minority < 2).then(|| super::NEEDS_FIVE_NODES.into())
     }
 
     /// The nodes meant.

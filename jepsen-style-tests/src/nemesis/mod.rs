@@ -29,6 +29,11 @@ use crate::record::boot_us;
 use crate::verdict::Failed;
 use crate::workers::Worker;
 
+/// Nemeses that a cluster of three nodes cannot have.
+pub const NEED_FIVE_NODES: [&str; 2] = ["kill-minority", "pause-minority"];
+/// Why those are skipped there.
+pub const NEEDS_FIVE_NODES: &str = "of fewer than five nodes no more than one can be missed";
+
 /// What a nemesis may lay hands on.
 pub struct TestBed {
     /// The nodes.

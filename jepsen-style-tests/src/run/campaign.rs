@@ -7,6 +7,7 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
+use crate::history::WakeUps;
 use crate::nemesis::{FaultRecord, Moments, Nemesis, TestBed};
 use crate::record::boot_us;
 use crate::verdict::Failed;
@@ -37,6 +38,8 @@ pub struct Campaign {
     pub checks: Vec<Check>,
     /// The stretches.
     pub phases: Vec<Phase>,
+    /// What the servers woke before the first fault.
+    pub wake_ups: Option<WakeUps>,
 }
 
 /// What a campaign is fought with.
@@ -83,7 +86,11 @@ impl Campaign {
             let turn = means.deck.deal();
             if turn.is_empty() {
                 campaign.calm(means.screen, "no faults", until.saturating_sub(begun.elapsed())).await;
+                campaign.wake_ups = means.test_bed.cluster.wake_ups().await;
                 break;
+            }
+            if campaign.phases.len() == 1 {
+                campaign.wake_ups = means.test_bed.cluster.wake_ups().await;
             }
             campaign.turn(&mut means, &turn, &mut rng).await;
             if begun.elapsed() + means.pace.calm + means.pace.hold > until && means.deck.dealt_once() {

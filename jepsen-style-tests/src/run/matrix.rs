@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Options;
+use crate::nemesis;
 use crate::report::matrix::{Cell, CellResult, Matrix, Ran};
 use crate::report::{self, Outcome};
 use crate::verdict::Failed;
@@ -35,6 +36,8 @@ pub struct MatrixPlan {
     pub nemeses: Vec<String>,
     /// Only so many cells that each workload and each nemesis is there.
     pub slice: bool,
+    /// How many nemeses the slice does without, because a cluster of this size cannot have them.
+    pub left_out: usize,
     /// After this no cell is begun.
     pub within: Duration,
     /// What does it again.
@@ -57,20 +60,27 @@ fn pinned(plan: &MatrixPlan) -> Vec<(usize, usize)> {
     PINNED.into_iter().filter_map(places).collect()
 }
 
-/// The cells in their order, by workload and nemesis.
-fn order(workloads: usize, nemeses: usize, slice: bool) -> Vec<(usize, usize)> {
-    let longer = workloads.max(nemeses);
+/// The cells in their order, by workload and nemesis. The first of them, as many as the longer side has, are a slice.
+fn order(workloads: usize, nemeses: usize) -> Vec<(usize, usize)> {
     if workloads == 0 || nemeses == 0 {
         return Vec::new();
     }
-    let mut order: Vec<(usize, usize)> = (0..longer).map(|at| (at % workloads, at % nemeses)).collect();
-    if !slice {
-        let mut seen: std::collections::BTreeSet<_> = order.iter().copied().collect();
-        let rest = (0..longer).flat_map(|shift| (0..longer).map(move |at| (at % workloads, (at + shift) % nemeses)));
-        let every = (0..workloads).flat_map(|workload| (0..nemeses).map(move |nemesis| (workload, nemesis)));
-        order.extend(rest.chain(every).filter(|cell| seen.insert(*cell)));
+    let longer = workloads.max(nemeses);
+    let mut seen = std::collections::BTreeSet::new();
+    let turns = (0..longer).flat_map(|shift| (0..longer).map(move |at| (at % workloads, (at + shift) % nemeses)));
+    let every = (0..workloads).flat_map(|workload| (0..nemeses).map(move |nemesis| (workload, nemesis)));
+    turns.chain(every).filter(|cell| seen.insert(*cell)).collect()
+}
+
+/// The cells to run. A slice has as many as if no nemesis were left out of it, so that others take the place of those.
+fn cells(plan: &MatrixPlan) -> Vec<(usize, usize)> {
+    let mut cells = order(plan.workloads.len(), plan.nemeses.len());
+    if plan.slice {
+        cells.truncate(plan.workloads.len().max(plan.nemeses.len() + plan.left_out));
+        let missing: Vec<_> = pinned(plan).into_iter().filter(|cell| !cells.contains(cell)).collect();
+        cells.extend(missing);
     }
-    order
+    cells
 }
 
 /// Runs the cells; after each the table is written anew.
@@ -85,9 +95,7 @@ pub async fn run(plan: &MatrixPlan, programs: &Programs, dir: &Path, screen: &Sc
     // A build takes minutes, which are not the cells'.
     test_bed::server(&options, programs)?;
     let begun = Instant::now();
-    let mut cells = order(plan.workloads.len(), plan.nemeses.len(), plan.slice);
-    let missing: Vec<_> = pinned(plan).into_iter().filter(|cell| !cells.contains(cell)).collect();
-    cells.extend(missing);
+    let cells = cells(plan);
     let mut matrix = Matrix {
         made: provenance::provenance(&programs.server),
         command: plan.command.clone(),
@@ -154,12 +162,13 @@ async fn one(settings: &Settings, programs: &Programs, dir: &Path, screen: &Scre
     }
 }
 
-/// Whether every cell came out as it must. One that was not reached did not.
+/// Whether every cell came out as it must. One that was not reached did not, nor did one for which this machine lacks something.
 pub fn passes(matrix: &Matrix) -> bool {
     matrix.cells.iter().all(|cell| match &cell.fate {
         CellResult::Ran(ran) => Outcome::passes(ran.outcome),
         CellResult::CouldNotRun(_) | CellResult::NotReached => false,
-        CellResult::Skipped(_) => true,
+        // A cluster of three has no minority of two. Anything else is something that this machine lacks.
+        CellResult::Skipped(why) => why == nemesis::NEEDS_FIVE_NODES,
     })
 }
 
@@ -171,15 +180,13 @@ mod tests {
     #[test]
     fn every_cell_once_and_early_turns_for_all() {
         for (workloads, nemeses) in [(13, 24), (3, 2), (1, 5), (4, 4), (6, 4)] {
-            let all = order(workloads, nemeses, false);
+            let all = order(workloads, nemeses);
             let different: BTreeSet<_> = all.iter().collect();
             assert_eq!((all.len(), different.len()), (workloads * nemeses, workloads * nemeses));
-            let slice = order(workloads, nemeses, true);
-            assert_eq!(slice.len(), workloads.max(nemeses));
-            assert_eq!(all[..slice.len()], slice);
+            let slice = &all[..workloads.max(nemeses)];
             assert_eq!(slice.iter().map(|cell| cell.0).collect::<BTreeSet<_>>().len(), workloads);
             assert_eq!(slice.iter().map(|cell| cell.1).collect::<BTreeSet<_>>().len(), nemeses);
         }
-        assert!(order(0, 3, false).is_empty());
+        assert!(order(0, 3).is_empty());
     }
 }

@@ -189,6 +189,7 @@ async fn end(
         Err(failed) => said(AGREE, "P4 P7", &failed),
     });
     recorded.faults.clone_from(&fought.campaign.faults);
+    recorded.wake_ups = fought.campaign.wake_ups;
     FinishedRun { campaign: fought.campaign, healed_us: fought.healed_us, recorded, checks }
 }
 

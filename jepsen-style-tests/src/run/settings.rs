@@ -193,6 +193,11 @@ impl Arguments {
         if given(&self.nemesis, "all").iter().any(|name| name == "all" || name == "none") {
             nemeses.insert(0, "none".into());
         }
+        let every = nemeses.len();
+        if self.slice && self.nodes < 5 && given(&self.nemesis, "all").iter().any(|name| name == "all") {
+            nemeses.retain(|name| !nemesis::NEED_FIVE_NODES.contains(&name.as_str()));
+        }
+        let left_out = every - nemeses.len();
         let minutes = self.minutes.unwrap_or(if self.slice { 10 } else { 120 });
         let kind = if self.slice { "--slice" } else { "--matrix" };
         let command =
@@ -202,6 +207,7 @@ impl Arguments {
             workloads,
             nemeses,
             slice: self.slice,
+            left_out,
             within: Duration::from_secs(minutes * 60),
             command,
         })
@@ -281,6 +287,18 @@ mod tests {
         assert_eq!(unknown, "there is no workload 'lokc'; there are: lock, gate, all");
         assert!(parse(&["--workload", "lokc"]).unwrap().settings(1).unwrap_err().contains("lokc"));
         assert!(parse(&["--nemesis", "flood"]).unwrap().settings(1).is_err());
+    }
+
+    #[test]
+    fn a_slice_of_three_nodes_has_no_minority() {
+        let left_out = |words: &[&str]| {
+            let arguments = parse(words).unwrap();
+            arguments.matrix_plan(&arguments.settings(1).unwrap()).unwrap().left_out
+        };
+        assert_eq!(left_out(&["--slice"]), nemesis::NEED_FIVE_NODES.len());
+        assert_eq!(left_out(&["--slice", "--nodes", "5"]), 0);
+        assert_eq!(left_out(&["--slice", "--nemesis", "kill-minority"]), 0, "asked for by name");
+        assert_eq!(left_out(&["--matrix"]), 0);
     }
 
     #[test]

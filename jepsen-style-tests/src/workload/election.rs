@@ -57,7 +57,7 @@ impl Workload for ElectionWorkload {
     }
 
     fn promises(&self) -> &'static str {
-        "P1 P2 P4 P5 P6 P7 P8 P10 P11"
+        "P1 P2 P3 P4 P5 P6 P7 P8 P10 P11"
     }
 
     async fn client(&self, context: ClientContext) -> Result<(), String> {

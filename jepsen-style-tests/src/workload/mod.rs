@@ -31,7 +31,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::check::Check;
-use crate::history::{Event, EventKind, History};
+use crate::history::{Event, EventKind, History, WakeUps};
 use crate::nemesis::FaultRecord;
 use crate::record::boot_us;
 
@@ -131,6 +131,8 @@ pub struct Recorded {
     pub data: std::collections::BTreeSet<crate::ledger::DataSet>,
     /// When the first node told of a transaction: by zxid, on the boot clock.
     pub seen_us: std::collections::BTreeMap<u64, u64>,
+    /// What the servers woke before the first fault, where it was counted.
+    pub wake_ups: Option<WakeUps>,
     /// What was done to the cluster and its clients.
     pub faults: Vec<FaultRecord>,
     /// The directory that the clients shared.

@@ -5,6 +5,7 @@ mod black_box;
 mod clocks;
 mod delays;
 mod lock_history;
+mod no_herd;
 mod progress;
 mod whole;
 
@@ -27,7 +28,7 @@ use crate::nemesis::FaultRecord;
 use crate::workload::Recorded;
 
 /// What all workloads about locks can falsify: the promises that these checks speak of.
-pub const PROMISES: &str = "P1 P2 P4 P5 P6 P7 P10 P11";
+pub const PROMISES: &str = "P1 P2 P3 P4 P5 P6 P7 P10 P11";
 
 /// Whether clients were killed or stopped, so that sessions expired with what they held.
 fn clients_died(faults: &[FaultRecord]) -> bool {
@@ -87,6 +88,7 @@ impl LockObservations {
             handed_over(told, queues, &run.seen_us, &calm),
             Some(all_gone(&run.history, queues, &run.seen_us)),
             Some(enough(told, queues)),
+            no_herd::no_herd(run),
         ];
         sweeps.into_iter().flatten().collect()
     }

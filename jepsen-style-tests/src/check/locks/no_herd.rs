@@ -1,0 +1,81 @@
+//! P3: a node that goes wakes those alone who waited for it. The servers count what they wake; the log shows who waited.
+//!
+//! Counted is the calm before the first fault, when no counter is lost with its process.
+
+use std::collections::BTreeSet;
+
+use lockkeeper_checkers::lives::{NodeEvent, lives};
+use lockkeeper_checkers::name;
+use lockkeeper_checkers::replay::replay;
+
+use crate::check::Check;
+use crate::history::WakeUps;
+use crate::workload::Recorded;
+
+const NAME: &str = "a release wakes its successor alone";
+/// The client library may send a call again while its first attempt still waits: then both are woken.
+const ATTEMPTS: u64 = 2;
+
+/// Whether the servers woke no more waiters than the queues account for. Nothing is said of a run without wake-ups.
+pub(super) fn no_herd(run: &Recorded) -> Option<Check> {
+    let WakeUps { counted, until } = run.wake_ups?;
+    let owed = match accounted_for(&run.log, until) {
+        Ok(owed) => owed,
+        Err(why) => return Some(Check::unknown(NAME, "P3", why)),
+    };
+    if counted == 0 {
+        return None;
+    }
+    let detail = format!("{counted} wake-ups counted up to zxid {until}; the queues account for {owed}");
+    Some(if counted <= owed * ATTEMPTS {
+        Check::valid(NAME, "P3", detail)
+    } else {
+        let at_us = run.seen_us.range(..=until).next_back().map(|(_, at_us)| *at_us);
+        Check { at_us, ..Check::invalid(NAME, "P3", detail, Vec::new()) }
+    })
+}
+
+/// How many wake-ups the queues of all locks account for, up to this zxid.
+fn accounted_for(log: &BTreeSet<NodeEvent>, until: u64) -> Result<u64, String> {
+    let log: BTreeSet<NodeEvent> = log.iter().filter(|event| event.zxid <= until).cloned().collect();
+    let request = |event: &NodeEvent| {
+        let (lock, name) = name::lock_and_name(&event.path)?;
+        name::parse(name).map(|_| format!("/locks/{lock}"))
+    };
+    let directories: BTreeSet<String> = log.iter().filter_map(request).collect();
+    let mut owed = 0;
+    for directory in directories {
+        owed += replay(&lives(&log, &directory)?).wake_ups as u64;
+    }
+    Ok(owed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Verdict;
+
+    /// Two exclusive requests that wait behind a third, and three permits of a semaphore of two. All go, in order.
+    fn run(counted: u64) -> Recorded {
+        let exclusive = |n: u64| format!("/locks/a/_c_00000000-0000-4000-8000-00000000000{n}-lock-000000000{n}");
+        let permit = |n: u64| format!("/locks/s/_c_00000000-0000-4000-8000-00000000000{n}-permit-2-000000000{n}");
+        let paths: Vec<String> = (0..3).map(exclusive).chain((0..3).map(permit)).collect();
+        let came = (1..).zip(&paths).map(|(zxid, path)| NodeEvent { zxid, created: true, path: path.clone() });
+        let went = (11..).zip(&paths).map(|(zxid, path)| NodeEvent { zxid, created: false, path: path.clone() });
+        let log = came.chain(went).collect();
+        let seen_us = [(1, 100)].into();
+        Recorded { log, seen_us, wake_ups: Some(WakeUps { counted, until: 16 }), ..Recorded::default() }
+    }
+
+    #[test]
+    fn a_herd_is_found() {
+        let verdict = |counted| no_herd(&run(counted)).map(|check| check.verdict);
+        assert_eq!(accounted_for(&run(0).log, 16), Ok(3));
+        assert_eq!(accounted_for(&run(0).log, 11), Ok(1), "what came later is not counted");
+        assert_eq!(verdict(0), None);
+        assert_eq!(verdict(3), Some(Verdict::Valid));
+        assert_eq!(verdict(7), Some(Verdict::Invalid));
+        assert!(no_herd(&run(7)).unwrap().at_us.is_some());
+        assert!(no_herd(&Recorded::default()).is_none(), "nobody counted");
+    }
+}
