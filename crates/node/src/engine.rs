@@ -45,8 +45,6 @@ pub(crate) struct Engine {
     pub(crate) lock_permits: Arc<Semaphore>,
     /// No new requests are taken.
     pub(crate) closing: CancellationToken,
-    /// The tasks end.
-    pub(crate) stop: CancellationToken,
 }
 
 impl Engine {
@@ -59,19 +57,18 @@ impl Engine {
         slot: &PeerServiceSlot,
         random: Box<dyn RngCore + Send>,
     ) -> Arc<Self> {
-        let stop = CancellationToken::new();
-        let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone(), stop.clone());
+        let proposer = Proposer::start(&config, incarnation, replica.clone(), replication.clone());
         let leader_tasks = LeaderTasks::new(&config, incarnation, replica.clone(), replication.clone());
-        leader_tasks.start(&config, proposer.clone(), stop.clone());
+        leader_tasks.start(&config, proposer.clone());
         let _ = slot.0.set(leader_tasks.clone());
-        let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), leader_tasks, stop.clone());
-        start_bookmarks(&config, replica.clone(), stop.clone());
-        start_clock_watch(replica.clone(), stop.clone());
+        let keepalives = Keepalives::start(&config, replica.clone(), replication.clone(), leader_tasks);
+        start_bookmarks(&config, replica.clone());
+        start_clock_watch(replica.clone());
         let origin = Origin { node: NodeId(config.consensus.node), incarnation, sequence: 0 };
-        start_announcement((origin, config.rules), replica.clone(), replication.clone(), stop.clone());
+        start_announcement((origin, config.rules), replica.clone(), replication.clone());
         let barrier = ReadBarrier::new(&config, replica.clone(), replication.clone());
         let caught_up_ms = Arc::new(AtomicU64::new(NEVER));
-        start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone(), stop.clone());
+        start_readiness(barrier.clone(), replica.clone(), caught_up_ms.clone());
         Arc::new(Self {
             lock_permits: Arc::new(Semaphore::new(config.max_lock_requests)),
             config,
@@ -83,7 +80,6 @@ impl Engine {
             keepalives,
             random: Mutex::new(random),
             closing: CancellationToken::new(),
-            stop,
         })
     }
 
@@ -174,11 +170,12 @@ impl Engine {
     }
 
     /// Ends the tasks and the streams. Whoever still waits for an outcome learns that it is not known.
-    pub(crate) fn end(&self) {
+    pub(crate) async fn end(&self) {
         self.closing.cancel();
-        self.stop.cancel();
-        self.replica.inflight.lock().take();
+        self.replica.tasks.stop();
         self.replica.watches.lock().close();
+        self.replica.tasks.join().await;
+        self.replica.inflight.lock().take();
     }
 }
 
@@ -212,7 +209,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1_000);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A cut-off replica cannot tell from its own log that it is behind: only a round to the leader and back shows it.
-fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Arc<AtomicU64>, stop: CancellationToken) {
+fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Arc<AtomicU64>) {
     let vital = replica.clone();
     let looking = async move {
         loop {
@@ -226,13 +223,13 @@ fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Ar
             replica.clock.sleep_until(replica.clock.now() + pause).await;
         }
     };
-    vital.start_vital("look at its own freshness", stop, looking);
+    vital.tasks.spawn_vital("look at its own freshness", looking);
 }
 
 /// How often the wall clock is compared with the replicated clock.
 const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
-fn start_clock_watch(replica: Arc<Replica>, stop: CancellationToken) {
+fn start_clock_watch(replica: Arc<Replica>) {
     let vital = replica.clone();
     let comparing = async move {
         loop {
@@ -240,16 +237,11 @@ fn start_clock_watch(replica: Arc<Replica>, stop: CancellationToken) {
             replica.time.look_at_skew();
         }
     };
-    vital.start_vital("comparison of clocks", stop, comparing);
+    vital.tasks.spawn_vital("comparison of clocks", comparing);
 }
 
 /// Has the replicated state name this start: a replica that was away, or is made anew, then knows of it as well as those that were told.
-fn start_announcement(
-    (origin, rules): (Origin, Rules),
-    replica: Arc<Replica>,
-    replication: Arc<dyn Replication>,
-    stop: CancellationToken,
-) {
+fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, replication: Arc<dyn Replication>) {
     let vital = replica.clone();
     let mut leadership = replication.leadership();
     let announcing = async move {
@@ -265,10 +257,10 @@ fn start_announcement(
             replica.clock.sleep_until(replica.clock.now() + ANNOUNCE_AGAIN).await;
         }
     };
-    vital.start_vital("announcement of its start", stop, announcing);
+    vital.tasks.spawn_vital("announcement of its start", announcing);
 }
 
-fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: CancellationToken) {
+fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>) {
     let every = Duration::from_millis(config.bookmark_every_ms);
     let vital = replica.clone();
     let telling = async move {
@@ -278,5 +270,5 @@ fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>, stop: Cancellatio
             replica.watches.lock().bookmark(state.zxid());
         }
     };
-    vital.start_vital("telling of bookmarks", stop, telling);
+    vital.tasks.spawn_vital("telling of bookmarks", telling);
 }

@@ -26,6 +26,7 @@ mod request;
 mod rounds;
 mod sessions;
 mod status;
+mod tasks;
 mod time;
 mod watches;
 

@@ -342,6 +342,6 @@ impl Node {
         self.consensus.step_down().await;
         self.engine.drain().await;
         self.consensus.shutdown().await;
-        self.engine.end();
+        self.engine.end().await;
     }
 }

@@ -67,7 +67,7 @@ impl<T: Clone + Send + 'static> Rounds<T> {
         };
         if first {
             // A task of its own: the caller who happens to come first may be dropped.
-            tokio::spawn(run(self.inner.clone()));
+            drop(self.inner.replica.upgrade().map(|replica| replica.tasks.spawn(run(self.inner.clone()))));
         }
         receiver.await.map_err(|_| NodeError::ShuttingDown)
     }
@@ -86,7 +86,7 @@ impl<T> Drop for Alarm<T> {
         line.waiting.clear();
         drop(line);
         if let Some(replica) = self.0.replica.upgrade() {
-            replica.fail(format!("the node's {} has panicked; start again, and report this", self.0.name));
+            replica.tasks.fail(format!("the node's {} has panicked; start again, and report this", self.0.name));
         }
     }
 }

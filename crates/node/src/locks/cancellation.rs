@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use lockkeeper_core::{Actor, Command, FencingToken, IfHolding, LockName, Op, Outcome, Refusal, Reply, SessionId};
 use lockkeeper_mutants::mutant;
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::backoff::Backoff;
@@ -153,7 +154,7 @@ impl Drop for RequestGuard {
         }
         let on_cancelled = self.on_cancelled.take();
         let undecided = move || on_cancelled.map_or(Ok(()), |on_cancelled| on_cancelled.send(Undecided));
-        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| !self.engine.stop.is_cancelled());
+        let runtime = Handle::try_current().ok().filter(|_| !self.engine.replica.tasks.are_stopping());
         let Some(runtime) = runtime else {
             // Nobody may be listening.
             let _ = undecided();
@@ -161,9 +162,9 @@ impl Drop for RequestGuard {
         };
         let (engine, session, permit) = (self.engine.clone(), self.session, self.permit.take());
         let locks = std::mem::take(&mut self.locks);
-        runtime.spawn(async move {
-            let stop = engine.stop.clone();
-            if stop.run_until_cancelled(cancel(&engine, progress, session, locks)).await.is_none() {
+        let tasks = engine.replica.tasks.clone();
+        tasks.clone().spawn_on(&runtime, async move {
+            if tasks.until_stopped(cancel(&engine, progress, session, locks)).await.is_none() {
                 let _ = undecided();
             }
             // As many withdrawals under way as requests are allowed, and no more.

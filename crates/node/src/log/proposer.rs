@@ -13,7 +13,6 @@ use bytes::Bytes;
 use lockkeeper_consensus::{Leadership, ProposeError};
 use lockkeeper_core::{Actor, Batch, Command, LockName, NodeId, Op, Origin, Refusal, Rules};
 use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
@@ -52,13 +51,12 @@ impl Submission {
 }
 
 impl Proposer {
-    /// Starts the task. Ends when `stop` is cancelled.
+    /// Starts the task.
     pub(crate) fn start(
         config: &NodeConfig,
         incarnation: u64,
         replica: Arc<Replica>,
         replication: Arc<dyn Replication>,
-        stop: CancellationToken,
     ) -> Self {
         let queue = Arc::new(CommandQueue::new(config.max_queued_commands, config.max_queued_bytes));
         let unanswered = Arc::new(AtomicUsize::new(0));
@@ -73,7 +71,7 @@ impl Proposer {
             max_bytes: config.max_batch_bytes,
             rules: config.rules,
         };
-        replica.start_vital("proposer", stop, sender.run());
+        replica.tasks.spawn_vital("proposer", sender.run());
         Self {
             queue,
             unanswered,
@@ -246,7 +244,7 @@ impl BatchSender {
         let sent_under = *self.leadership.borrow_and_update();
         let (replication, payload) = (self.replication.clone(), payload.clone());
         // A task of its own: once the batch has completed nobody waits for the leader's word, but its connection must not be torn down.
-        let mut sent = tokio::spawn(async move { replication.propose(payload).await });
+        let mut sent = self.replica.tasks.spawn(async move { replication.propose(payload).await });
         let result = tokio::select! {
             biased;
             _ = &mut *completed => return Attempt::Completed,
@@ -254,17 +252,17 @@ impl BatchSender {
             () = leader_changed(&mut self.leadership, sent_under) => return Attempt::LeaderChanged,
         };
         match result {
-            Ok(Ok(())) => {
+            Ok(Some(Ok(()))) => {
                 // Committed. This replica will apply it, or install a snapshot that covers it.
                 let _ = completed.await;
                 Attempt::Completed
             }
-            Ok(Err(ProposeError::Unknown(why))) => {
+            Ok(Some(Err(ProposeError::Unknown(why)))) => {
                 tracing::debug!(%why, "the fate of a batch is open: it is sent again");
                 Attempt::Unknown
             }
-            Ok(Err(error)) => Attempt::Failed(error),
-            Err(_) => Attempt::Unknown,
+            Ok(Some(Err(error))) => Attempt::Failed(error),
+            Ok(None) | Err(_) => Attempt::Unknown,
         }
     }
 

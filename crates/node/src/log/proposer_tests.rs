@@ -94,7 +94,7 @@ fn stage(script: Vec<Script>, after: fn() -> Script, change: fn(&mut NodeConfig)
     let leadership = watch::Sender::new(Leadership { term: 1, leader: Some(2), leading: false });
     let (script, log) = (Mutex::new(script.into()), Mutex::default());
     let order = Arc::new(Order { script, after, attempts: Mutex::default(), log, replica, leadership });
-    let proposer = Proposer::start(&config, 7, order.replica.clone(), order.clone(), CancellationToken::new());
+    let proposer = Proposer::start(&config, 7, order.replica.clone(), order.clone());
     (order, proposer)
 }
 

@@ -24,7 +24,6 @@ use lockkeeper_core::{
 use lockkeeper_mutants::mutant;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::locks::waiters::WaiterTable;
@@ -36,13 +35,11 @@ use crate::sessions::delegated_keepalive::DelegatedKeepalives;
 use crate::sessions::liveness::LivenessTable;
 use crate::sessions::session_events::SessionEventTable;
 use crate::sessions::tracker::SessionTracker;
+use crate::tasks::{FatalHook, Tasks};
 use crate::time::Time;
 use crate::time::clock::{Clock, whole_ms};
 use crate::watches::WatchTable;
 use crate::watches::history::{History, WatchEvent};
-
-/// Told once, in one line, when this node cannot go on.
-pub(crate) type FatalHook = Arc<dyn Fn(String) + Send + Sync>;
 
 /// The record of sessions that this node keeps as the leader of a term.
 #[derive(Debug)]
@@ -68,7 +65,7 @@ pub(crate) struct Replica {
     start: u64,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) time: Arc<Time>,
-    fatal: FatalHook,
+    pub(crate) tasks: Tasks,
     pub(crate) state: RwLock<State>,
     pub(crate) watches: Arc<Mutex<WatchTable>>,
     pub(crate) waiters: Mutex<WaiterTable>,
@@ -95,7 +92,7 @@ impl Replica {
             time: Arc::new(Time::new(config.consensus.node, clock.clone())),
             start,
             clock,
-            fatal,
+            tasks: Tasks::new(fatal),
             state: RwLock::new(State::new()),
             watches: Arc::new(Mutex::new(watches)),
             waiters: Mutex::default(),
@@ -110,27 +107,6 @@ impl Replica {
             zxid: watch::Sender::new(Zxid(0)),
             delay_end_ms: watch::Sender::new(None),
         })
-    }
-
-    /// Runs a task without which this node is worse than gone: should it panic, the process is told to end. Ends when `stop` is cancelled.
-    pub(crate) fn start_vital(
-        &self,
-        name: &'static str,
-        stop: CancellationToken,
-        task: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let fatal = self.fatal.clone();
-        let running = tokio::spawn(async move { stop.run_until_cancelled(task).await });
-        tokio::spawn(async move {
-            if running.await.is_err_and(|error| error.is_panic()) {
-                fatal(format!("the node's {name} has panicked; start again, and report this"));
-            }
-        });
-    }
-
-    /// Says that this node cannot go on.
-    pub(crate) fn fail(&self, why: String) {
-        (self.fatal)(why);
     }
 
     /// This node's monotonic clock. It does not begin at 0, so that what was heard before this process started has a place on it.
@@ -154,7 +130,7 @@ impl Replica {
     /// snapshot. Nobody else would notice, for a lock that was held does not remember that its holder panicked.
     fn step<T>(&self, what: impl FnOnce() -> String, step: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
-            self.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
+            self.tasks.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
             resume_unwind(panic)
         })
     }
@@ -193,7 +169,7 @@ impl Replica {
         if let Some(named) = Self::start_named(state, self.node).filter(|named| *named > self.start)
             && !mutant!(AcceptRolledBackDirectory)
         {
-            self.fail(format!(
+            self.tasks.fail(format!(
                 "the log names start {named} of this node's data directory, and this is start {}: the directory was put back from an \
                  older copy, or another process runs on a copy of it; put the newest directory back, or remove the node from the \
                  membership and let the machine join again under a new node id with an empty directory",
@@ -555,15 +531,5 @@ mod tests {
             assert_eq!(told.lines().count(), 1, "{told}");
             assert!(heard.try_recv().is_err(), "it is told once");
         }
-    }
-
-    #[tokio::test]
-    async fn a_vital_task_that_panics_ends_the_node_and_one_that_is_stopped_does_not() {
-        let (replica, mut heard) = replica();
-        let stop = CancellationToken::new();
-        replica.start_vital("idler", stop.clone(), std::future::pending());
-        stop.cancel();
-        replica.start_vital("stumbler", CancellationToken::new(), async { panic!("on purpose") });
-        assert!(heard.recv().await.unwrap().contains("stumbler"));
     }
 }

@@ -14,7 +14,6 @@ use lockkeeper_core::{SessionId, Zxid};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
@@ -119,7 +118,6 @@ impl Keepalives {
         replica: Arc<Replica>,
         replication: Arc<dyn Replication>,
         leader_tasks: Arc<LeaderTasks>,
-        stop: CancellationToken,
     ) -> Arc<Self> {
         let this = Arc::new(Self { max_waiting: config.max_waiting_calls, ..Self::default() });
         let sender = KeepaliveSender {
@@ -132,7 +130,7 @@ impl Keepalives {
             leader_tasks,
             due: BTreeSet::new(),
         };
-        replica.start_vital("sender of keepalives", stop, sender.run());
+        replica.tasks.spawn_vital("sender of keepalives", sender.run());
         this
     }
 

@@ -17,7 +17,6 @@ use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
 use lockkeeper_mutants::mutant;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeConfig;
 use crate::error::NodeError;
@@ -64,19 +63,18 @@ impl LeaderTasks {
     }
 
     /// Starts the tasks of a leader; they rest while another node leads.
-    pub(crate) fn start(self: &Arc<Self>, config: &NodeConfig, proposer: Proposer, stop: CancellationToken) {
+    pub(crate) fn start(self: &Arc<Self>, config: &NodeConfig, proposer: Proposer) {
         let tick = Duration::from_millis(config.session_tick_ms);
         let (tasks, to) = (self.clone(), proposer.clone());
         let expiry = async move { tasks.run_expiry(tick, &to).await };
         let every = Duration::from_millis(config.reap_every_ms);
         let tasks = self.clone();
         let completing = async move { tasks.run_table_sync(tick).await };
-        self.replica.start_vital("completing of the others' tables", stop.clone(), completing);
+        self.replica.tasks.spawn_vital("completing of the others' tables", completing);
         let tasks = self.clone();
         let reaping = async move { tasks.run_reaper(every, &proposer).await };
-        let stop_reaping = stop.clone();
-        self.replica.start_vital("expiry of sessions", stop, expiry);
-        self.replica.start_vital("reaper", stop_reaping, reaping);
+        self.replica.tasks.spawn_vital("expiry of sessions", expiry);
+        self.replica.tasks.spawn_vital("reaper", reaping);
     }
 
     async fn confirm(&self) -> Result<u64, NodeError> {

@@ -284,7 +284,7 @@ impl LivenessReplication {
             parts.push(Ages::new());
         }
         let voters = voters.to_vec();
-        let copy = tokio::spawn(async move {
+        let copy = self.replica.tasks.spawn(async move {
             let this = &under_way.this;
             for ages in parts.into_iter().filter(|_| !full) {
                 let call = TableCall::Accept { term, voters: voters.clone(), ages };
@@ -295,7 +295,7 @@ impl LivenessReplication {
             }
             (!full).then_some(to)
         });
-        copy.map(|copied| copied.ok().flatten())
+        copy.map(|copied| copied.ok().flatten().flatten())
     }
 
     fn note_whole(&self, of: u64, whole: bool) {
@@ -322,7 +322,7 @@ impl LivenessReplication {
                 Some(at) if now < at + LOOK_EVERY => continue,
                 Some(_) => {
                     // It says whether it still has its table.
-                    drop(tokio::spawn(self.copy_to(to, term, &voters, &Ages::new()).map(drop)));
+                    drop(self.copy_to(to, term, &voters, &Ages::new()));
                 }
                 None => {
                     let whole = self.sync(to, term, &voters, &confirm).await.unwrap_or(false);
