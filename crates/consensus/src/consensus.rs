@@ -32,7 +32,7 @@ use crate::peer::transport::{PeerKind, Transport, TransportError};
 use crate::peer::wire::Command;
 use crate::peer::{rollback_guard, rpc_handler};
 use crate::raft_types::Raft;
-use crate::rounds::{Rounds, leader_round, read_round};
+use crate::read_index::{Coalescer, ReadRounds, WAITING_CALLERS, leader_round, read_round};
 use crate::state_machine::StateMachineAdapter;
 use crate::status::{ConsensusStatus, Leadership, MemberAddresses, Members, ReadIndex};
 use crate::status_publisher::StatusPublisher;
@@ -168,7 +168,7 @@ impl Consensus {
         if self.inner.is_closing() {
             return Err(BarrierError::ShuttingDown);
         }
-        let read = self.inner.read_rounds.join().await?;
+        let read = self.inner.read_rounds.read_index().await?;
         self.inner.wait_applied(read.index).await?;
         Ok(read)
     }
@@ -182,7 +182,7 @@ impl Consensus {
         if !self.inner.leads().leading {
             return Err(BarrierError::NoLeader);
         }
-        let read = self.inner.leader_rounds.join().await?;
+        let read = self.inner.leader_rounds.read_index().await?;
         self.inner.wait_applied(read.index).await?;
         Ok(read.term)
     }
@@ -301,28 +301,27 @@ fn claim(
     Ok(DirectoryClaim { directory: opened.directory, starts })
 }
 
-/// The two groups of read rounds. The second needs the shared part, which does not exist yet: it is filled in later.
-fn rounds(raft: &Raft, stop: &CancellationToken) -> (Rounds, Rounds, Arc<OnceLock<Weak<Inner>>>) {
+/// The two coalescers of read rounds, and their tasks. The second needs the shared part, which does not exist yet: it is
+/// filled in later.
+fn rounds(raft: &Raft, stop: &CancellationToken) -> (ReadRounds, ReadRounds, Arc<OnceLock<Weak<Inner>>>) {
     let shared: Arc<OnceLock<Weak<Inner>>> = Arc::default();
-    let leader = {
+    let raft = raft.clone();
+    let (leader, leader_task) = Coalescer::new(WAITING_CALLERS, move || {
         let raft = raft.clone();
-        Rounds::new(stop.clone(), move || {
-            let raft = raft.clone();
-            async move { leader_round(&raft).await }
-        })
-    };
-    let read = {
-        let shared = shared.clone();
-        Rounds::new(stop.clone(), move || {
-            let inner = shared.get().and_then(Weak::upgrade);
-            async move {
-                match inner {
-                    Some(inner) => read_round(&inner).await,
-                    None => Err(BarrierError::ShuttingDown),
-                }
+        async move { leader_round(&raft).await }
+    });
+    let of_reads = shared.clone();
+    let (read, read_task) = Coalescer::new(WAITING_CALLERS, move || {
+        let inner = of_reads.get().and_then(Weak::upgrade);
+        async move {
+            match inner {
+                Some(inner) => read_round(&inner).await,
+                None => Err(BarrierError::ShuttingDown),
             }
-        })
-    };
+        }
+    });
+    tokio::spawn(stop.clone().run_until_cancelled_owned(leader_task));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(read_task));
     (leader, read, shared)
 }
 

@@ -22,7 +22,7 @@ use crate::peer::peers::Peers;
 use crate::peer::peers::RefusalLog;
 use crate::peer::validation::Validator;
 use crate::raft_types::{Raft, TypeConfig};
-use crate::rounds::Rounds;
+use crate::read_index::ReadRounds;
 use crate::snapshot_receive::IncomingSnapshot;
 use crate::status::{ConsensusStatus, Leadership, Members};
 use crate::status_publisher;
@@ -47,9 +47,9 @@ pub(crate) struct Inner {
     pub(crate) members: watch::Receiver<Members>,
     pub(crate) applied: watch::Receiver<u64>,
     /// Rounds that this node runs as the leader.
-    pub(crate) leader_rounds: Rounds,
+    pub(crate) leader_rounds: ReadRounds,
     /// Rounds for reads of this node, wherever the leader is.
-    pub(crate) read_rounds: Rounds,
+    pub(crate) read_rounds: ReadRounds,
     /// The snapshot being received.
     pub(crate) incoming: Mutex<Option<IncomingSnapshot>>,
     /// Held during a change of the membership.

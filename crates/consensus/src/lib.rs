@@ -39,7 +39,7 @@ mod peer {
 }
 mod propose;
 mod raft_types;
-mod rounds;
+mod read_index;
 mod runtime;
 mod snapshot_receive;
 mod state_machine;
@@ -65,5 +65,6 @@ pub use peer::peer_auth::{
     HEADER_FROM, HEADER_START, HEADER_TO_DIRECTORY, HEADER_TO_START, PeerAuth, PeerBook, PeerCaller, PeerIdentity,
 };
 pub use peer::transport::{PeerKind, Transport, TransportError};
+pub use read_index::{Coalescer, JoinError};
 pub use runtime::seed_this_thread;
 pub use status::{ConsensusStatus, Follower, Leadership, MemberAddresses, Members, ReadIndex};

@@ -104,7 +104,7 @@ fn current(inner: &Inner) -> Membership {
 /// The membership as it stands for good. openraft goes by a change as soon as it stands in its log, and a leader that falls may take the
 /// change with it: nobody may be told "it is so already" of what can yet be lost, or by a leader that is one no longer.
 async fn settled(inner: &Inner) -> Result<Membership, ChangeError> {
-    let read = inner.leader_rounds.join().await.map_err(not_settled)?;
+    let read = inner.leader_rounds.read_index().await.map_err(not_settled)?;
     inner.wait_applied(read.index).await.map_err(not_settled)?;
     let in_force = || inner.raft.server_metrics().borrow_watched().membership_config.clone();
     loop {

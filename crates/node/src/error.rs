@@ -1,5 +1,6 @@
 //! Why a request was not carried out. The variants say what the caller may conclude.
 
+use lockkeeper_consensus::JoinError;
 use lockkeeper_core::{Refusal, Zxid};
 use thiserror::Error;
 
@@ -81,5 +82,14 @@ impl NodeError {
 
     pub(crate) fn overloaded(bound: Bound) -> Self {
         Self::Overloaded { bound, retry_after_ms: RETRY_OVERLOADED_MS }
+    }
+}
+
+impl From<JoinError> for NodeError {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Full => Self::overloaded(Bound::Reads),
+            JoinError::Stopped => Self::ShuttingDown,
+        }
     }
 }

@@ -23,7 +23,6 @@ mod observer;
 mod replica;
 mod replication;
 mod request;
-mod rounds;
 mod sessions;
 mod status;
 mod tasks;

@@ -170,7 +170,7 @@ async fn read_index(inner: &Arc<Inner>) -> ReadIndexReply {
     if !inner.leads().leading {
         return Err(BarrierError::NoLeader);
     }
-    inner.leader_rounds.join().await.map(|read| (read.term, read.index))
+    inner.leader_rounds.read_index().await.map(|read| (read.term, read.index))
 }
 
 /// A command of a peer that takes this node for the leader. It is never passed on a second time.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_consensus::BarrierError;
+use lockkeeper_consensus::{BarrierError, Coalescer};
 
 use lockkeeper_mutants::mutant;
 
@@ -13,12 +13,11 @@ use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::replica::Replica;
 use crate::replication::Replication;
-use crate::rounds::Rounds;
 
 /// Brings this replica up to what was acknowledged before the call.
 #[derive(Clone)]
 pub(crate) struct ReadBarrier {
-    rounds: Rounds<Result<(), BarrierError>>,
+    rounds: Coalescer<Result<(), BarrierError>>,
     replica: Arc<Replica>,
     replication: Arc<dyn Replication>,
     request_timeout: Duration,
@@ -27,16 +26,17 @@ pub(crate) struct ReadBarrier {
 impl ReadBarrier {
     pub(crate) fn new(config: &NodeConfig, replica: Arc<Replica>, replication: Arc<dyn Replication>) -> Self {
         let source = replication.clone();
-        let rounds = Rounds::new("read barrier", &replica, config.max_waiting_calls, move || {
+        let (rounds, run) = Coalescer::new(config.max_waiting_calls, move || {
             let source = source.clone();
             async move { source.read_barrier().await }
         });
+        replica.tasks.spawn_vital("read barrier", run);
         Self { rounds, replica, replication, request_timeout: Duration::from_millis(config.request_timeout_ms) }
     }
 
     /// Tries once. True if this replica is up to date with a leader that has a majority.
     pub(crate) async fn try_once(&self) -> bool {
-        matches!(self.rounds.join().await, Ok(Ok(())))
+        matches!(self.rounds.try_join().await, Ok(Ok(())))
     }
 
     /// Passes the barrier. A change of leader is a pause; having none for as long as a request may take is an error.
@@ -46,7 +46,7 @@ impl ReadBarrier {
         }
         let mut backoff: Option<Backoff> = None;
         loop {
-            match self.rounds.join().await? {
+            match self.rounds.try_join().await? {
                 Ok(()) => return Ok(()),
                 Err(BarrierError::Fatal(why)) => return Err(NodeError::Fatal(why)),
                 Err(BarrierError::ShuttingDown) => return Err(NodeError::ShuttingDown),

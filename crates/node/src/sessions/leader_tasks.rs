@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use lockkeeper_consensus::{BarrierError, Leadership, PeerService, ServiceError};
+use lockkeeper_consensus::{BarrierError, Coalescer, Leadership, PeerService, ServiceError};
 use lockkeeper_core::limits::{MAX_BULK, MAX_EXPIRED_EPHEMERALS};
 use lockkeeper_core::{Command, Outcome, Reply, SessionId, Term, Zxid};
 use lockkeeper_mutants::mutant;
@@ -24,7 +24,6 @@ use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
 use crate::replica::{LeaderRecord, Replica};
 use crate::replication::Replication;
-use crate::rounds::Rounds;
 use crate::sessions::keepalive::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
 use crate::sessions::liveness::Ages;
 use crate::sessions::liveness_replication::LivenessReplication;
@@ -33,8 +32,8 @@ use crate::sessions::tracker::{Liveness, SessionTracker};
 /// See the module's text.
 pub(crate) struct LeaderTasks {
     replica: Arc<Replica>,
-    confirmations: Rounds<Result<u64, BarrierError>>,
-    copies: Rounds<Result<u64, BarrierError>>,
+    confirmations: Coalescer<Result<u64, BarrierError>>,
+    copies: Coalescer<Result<u64, BarrierError>>,
     pub(crate) liveness: Arc<LivenessReplication>,
     grace_ms: u64,
     leadership: watch::Receiver<Leadership>,
@@ -49,15 +48,17 @@ impl LeaderTasks {
     ) -> Arc<Self> {
         let liveness = LivenessReplication::new(config, incarnation, replica.clone(), replication.clone());
         let leadership = replication.leadership();
-        let confirmations = Rounds::new("confirmation of leadership", &replica, config.max_waiting_calls, move || {
+        let (confirmations, confirm) = Coalescer::new(config.max_waiting_calls, move || {
             let replication = replication.clone();
             async move { replication.confirm_leadership().await }
         });
+        replica.tasks.spawn_vital("confirmation of leadership", confirm);
         let to_copy = liveness.clone();
-        let copies = Rounds::new("copying of signs of life", &replica, config.max_waiting_calls, move || {
+        let (copies, copy) = Coalescer::new(config.max_waiting_calls, move || {
             let liveness = to_copy.clone();
             async move { liveness.replicate().await }
         });
+        replica.tasks.spawn_vital("replication of liveness", copy);
         let grace_ms = config.session_tick_ms + ON_THE_WAY_MS;
         Arc::new(Self { replica, confirmations, copies, liveness, grace_ms, leadership })
     }
@@ -78,7 +79,7 @@ impl LeaderTasks {
     }
 
     async fn confirm(&self) -> Result<u64, NodeError> {
-        self.confirmations.join().await?.map_err(|_| NodeError::no_leader())
+        self.confirmations.try_join().await?.map_err(|_| NodeError::no_leader())
     }
 
     /// Notes signs of life, and says what is certain of these sessions once a quorum has confirmed this leader, and a quorum has
@@ -86,7 +87,7 @@ impl LeaderTasks {
     pub(crate) async fn acknowledge(&self, group: &KeepaliveGroup) -> Result<KeepaliveAnswer, NodeError> {
         let term = self.note(&group.ages).ok_or_else(NodeError::no_leader)?;
         if !mutant!(KeepaliveWithoutQuorum) {
-            let (confirmed, copied) = tokio::join!(self.confirm(), self.copies.join());
+            let (confirmed, copied) = tokio::join!(self.confirm(), self.copies.try_join());
             if confirmed? != term || copied?.map_err(|_| NodeError::no_leader())? != term {
                 return Err(NodeError::no_leader());
             }
