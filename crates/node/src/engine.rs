@@ -22,7 +22,7 @@ use crate::request::{At, Caller, Consistency};
 use crate::sessions::keepalive::Keepalives;
 use crate::sessions::leader_tasks::{LeaderTasks, PeerServiceSlot};
 use crate::sessions::session_events::SessionEvents;
-use crate::watches::{WatchRefused, WatchSpec, WatchStream, WatchTable};
+use crate::watches::{WatchRefused, WatchSpec, WatchStream};
 
 /// Between attempts to have the state name this start.
 const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
@@ -104,7 +104,8 @@ impl Engine {
 
     /// Keeps the session alive from here for as long as the guard lives.
     pub(crate) fn delegate_keepalive(&self, session: SessionId, timeout_ms: u32) -> KeepaliveGuard {
-        self.replica.delegated.lock().begin_wait(session, timeout_ms, self.replica.now_ms());
+        let now_ms = self.replica.now_ms();
+        self.replica.sessions.with(|records| records.delegated.begin_wait(session, timeout_ms, now_ms));
         KeepaliveGuard { replica: self.replica.clone(), session }
     }
 
@@ -118,15 +119,15 @@ impl Engine {
             self.refuse_when_closing()?;
             self.barrier.pass().await?;
         }
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         Ok(At { value: read(&state), zxid: state.zxid() })
     }
 
     /// Begins a watch at the state as it is.
     pub(crate) fn watch(&self, spec: WatchSpec) -> Result<WatchStream, NodeError> {
         self.refuse_when_closing()?;
-        let state = self.replica.state.read();
-        WatchTable::add(&self.replica.watches, spec, state.zxid()).map_err(|refused| match refused {
+        let state = self.replica.state();
+        self.replica.watches.add(spec, state.zxid()).map_err(|refused| match refused {
             WatchRefused::Compacted(oldest) => NodeError::Compacted { oldest },
             WatchRefused::TooMany => NodeError::overloaded(Bound::Watches),
         })
@@ -136,7 +137,7 @@ impl Engine {
     pub(crate) async fn session_events(&self, session: SessionId) -> Result<At<SessionEvents>, NodeError> {
         self.refuse_when_closing()?;
         self.barrier.pass().await?;
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         if state.session(session).is_none() {
             return Err(lockkeeper_core::Refusal::SessionExpired(session).into());
         }
@@ -173,9 +174,9 @@ impl Engine {
     pub(crate) async fn end(&self) {
         self.closing.cancel();
         self.replica.tasks.stop();
-        self.replica.watches.lock().close();
+        self.replica.watches.close();
         self.replica.tasks.join().await;
-        self.replica.inflight.lock().take();
+        drop(self.replica.inflight.take());
     }
 }
 
@@ -197,7 +198,8 @@ pub(crate) struct KeepaliveGuard {
 
 impl Drop for KeepaliveGuard {
     fn drop(&mut self) {
-        self.replica.delegated.lock().end_wait(self.session, self.replica.now_ms());
+        let now_ms = self.replica.now_ms();
+        self.replica.sessions.with(|records| records.delegated.end_wait(self.session, now_ms));
     }
 }
 
@@ -246,8 +248,7 @@ fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, r
     let mut leadership = replication.leadership();
     let announcing = async move {
         let payload = Bytes::from(Batch { origin, clock_ms: 0, rules, commands: Vec::new() }.encode());
-        let named =
-            || Replica::start_named(&replica.state.read(), origin.node).is_some_and(|it| it >= origin.incarnation);
+        let named = || Replica::start_named(&replica.state(), origin.node).is_some_and(|it| it >= origin.incarnation);
         while !named() {
             if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
                 return;
@@ -266,8 +267,8 @@ fn start_bookmarks(config: &NodeConfig, replica: Arc<Replica>) {
     let telling = async move {
         loop {
             replica.clock.sleep_until(replica.clock.now() + every).await;
-            let state = replica.state.read();
-            replica.watches.lock().bookmark(state.zxid());
+            let state = replica.state();
+            replica.watches.bookmark(state.zxid());
         }
     };
     vital.tasks.spawn_vital("telling of bookmarks", telling);

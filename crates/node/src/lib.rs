@@ -16,14 +16,37 @@ mod backoff;
 mod config;
 mod engine;
 mod error;
-mod locks;
-mod log;
+/// The lock service: requests that wait for a lock at this node, and those that are cancelled.
+mod locks {
+    pub(crate) mod acquire;
+    pub(crate) mod cancellation;
+    pub(crate) mod presence;
+    pub(crate) mod waiters;
+}
+/// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait for it.
+mod log {
+    pub(crate) mod in_order;
+    pub(crate) mod inflight;
+    pub(crate) mod proposer;
+    pub(crate) mod queue;
+    pub(crate) mod read_barrier;
+}
 mod node;
-mod observer;
 mod replica;
 mod replication;
 mod request;
-mod sessions;
+/// Sessions: opening, keeping alive, expiring, and the events that a session's connection subscribes to.
+mod sessions {
+    pub(crate) mod delegated_keepalive;
+    pub(crate) mod keepalive;
+    pub(crate) mod leader_tasks;
+    pub(crate) mod lifecycle;
+    pub(crate) mod liveness;
+    pub(crate) mod liveness_replication;
+    pub(crate) mod records;
+    pub(crate) mod session_events;
+    pub(crate) mod tracker;
+}
 mod status;
 mod tasks;
 mod time;
@@ -63,7 +86,7 @@ pub use locks::presence::Presence;
 pub use log::in_order::OrderedReply;
 pub use log::queue::network_of;
 pub use node::{Node, Parts};
-pub use observer::Observer;
+pub use replica::Observer;
 pub use request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, Grant, HolderInfo, KeepaliveAck,
     OpenedSession,

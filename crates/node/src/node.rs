@@ -17,8 +17,7 @@ use crate::engine::Engine;
 use crate::error::NodeError;
 use crate::locks::cancellation::Undecided;
 use crate::log::in_order::OrderedReply;
-use crate::observer::Observer;
-use crate::replica::Replica;
+use crate::replica::{Observer, Replica};
 use crate::request::{
     Acquire, Acquired, At, Attached, Caller, Consistency, Credential, ForceReleased, KeepaliveAck, OpenedSession,
 };
@@ -123,8 +122,7 @@ impl Node {
     /// See [`NodeError`].
     pub async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
         let timeout_ms = self.engine.authorise(credential).await?;
-        let replica = &self.engine.replica;
-        replica.delegated.lock().touch(credential.session, timeout_ms, replica.now_ms());
+        self.engine.replica.sessions.touch(credential.session, timeout_ms);
         Ok(timeout_ms)
     }
 
@@ -194,17 +192,14 @@ impl Node {
 
     /// A sign of life of a session whose secret has been seen: this node passes it on in time.
     pub fn touch(&self, session: SessionId, timeout_ms: u32) {
-        let replica = &self.engine.replica;
-        replica.delegated.lock().touch(session, timeout_ms, replica.now_ms());
+        self.engine.replica.sessions.touch(session, timeout_ms);
     }
 
     /// Has everything that happens from now on told to somebody; once in a node's life.
     ///
     /// Whoever observes keeps the node; so the node does not keep them.
     pub fn observe(&self, observer: Weak<dyn Observer>) {
-        // Under the lock, so that nothing is told by halves.
-        let _state = self.engine.replica.state.read();
-        let _ = self.engine.replica.observer.set(observer);
+        self.engine.replica.observe(observer);
     }
 
     /// Asks for a lock and waits for it. Dropping the future withdraws the request, and releases the lock if it holds by then.
@@ -292,8 +287,8 @@ impl Node {
         let not_ready_because =
             not_ready_because(&consensus, self.engine.caught_up_ago_ms(), self.engine.closing.is_cancelled());
         let replica = &self.engine.replica;
-        let (watches, waiters) = (replica.watches.lock().len(), replica.waiters.lock().len());
-        let state = replica.state.read();
+        let (watches, waiters) = (replica.watches.len(), replica.waiters.len());
+        let state = replica.state();
         NodeStatus {
             consensus,
             zxid: state.zxid(),

@@ -21,7 +21,7 @@ use crate::engine::{Engine, reply_of};
 use crate::error::{Bound, NodeError};
 use crate::locks::cancellation::{RequestGuard, Undecided};
 use crate::locks::presence::PresenceGuard;
-use crate::locks::waiters::Wakeup;
+use crate::locks::waiters::WaiterGuard;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::lifecycle::unexpected;
 
@@ -48,21 +48,6 @@ enum RequestStatus {
     Gone,
     /// It waits, for the lock of this number first.
     Waits(usize, WaiterGuard),
-}
-
-/// A registered waiter; dropping it takes it off the table.
-struct WaiterGuard {
-    engine: Arc<Engine>,
-    id: u64,
-    told: oneshot::Receiver<Wakeup>,
-}
-
-impl Drop for WaiterGuard {
-    fn drop(&mut self) {
-        let mut waiters = self.engine.replica.waiters.lock();
-        waiters.remove(self.id);
-        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
-    }
 }
 
 impl Engine {
@@ -158,7 +143,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 // Whatever it says: look again.
-                _ = &mut waiting.told => {}
+                _ = &mut waiting.woken => {}
                 // The request keeps its place: its session can ask again at another node.
                 () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
                 () = self.replica.clock.sleep_until(until) => {
@@ -171,7 +156,7 @@ impl Engine {
 
     /// Looks at the request, and registers a waiter if it waits: under one lock, so that nothing comes between.
     fn check(self: &Arc<Self>, queued: &QueuedRequest) -> RequestStatus {
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         let mut first = None;
         for (number, path) in queued.paths.iter().enumerate() {
             match state.standing(path) {
@@ -184,10 +169,7 @@ impl Engine {
             let version = |path| state.get(path).map_or(0, |node| node.stat.version);
             return RequestStatus::Holds(At { value: queued.paths.iter().map(version).collect(), zxid: state.zxid() });
         };
-        let mut waiters = self.replica.waiters.lock();
-        let (id, told) = waiters.add(queued.paths.clone(), number, blocker);
-        metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
-        RequestStatus::Waits(number, WaiterGuard { engine: self.clone(), id, told })
+        RequestStatus::Waits(number, self.replica.waiters.register(queued.paths.clone(), number, blocker))
     }
 
     /// Its turn has come. If somebody else has made the request theirs meanwhile, they may be taking it back: it is made this caller's
@@ -215,14 +197,15 @@ impl Engine {
 
     /// What the session has left, counted from the later of this request and the last sign of life that the leader acknowledged.
     fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
-        let timeout_ms = self.replica.state.read().session(session).map_or(0, |session| u64::from(session.timeout_ms));
-        let acknowledged_ms = self.replica.delegated.lock().acknowledged_ms(session).unwrap_or(0);
+        let timeout_ms = self.replica.state().session(session).map_or(0, |session| u64::from(session.timeout_ms));
+        let acknowledged_ms =
+            self.replica.sessions.with(|records| records.delegated.acknowledged_ms(session)).unwrap_or(0);
         asked_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
     }
 
     /// Why a request is no more: its session has ended, or it was taken out of the queue alone.
     fn gone(&self, queued: &QueuedRequest) -> Result<At<Acquired>, NodeError> {
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         match state.session(queued.session) {
             None => Err(Refusal::SessionExpired(queued.session).into()),
             Some(_) => Ok(At { value: Acquired::Gone, zxid: state.zxid() }),
@@ -238,7 +221,7 @@ impl Engine {
     ) -> Result<At<Acquired>, NodeError> {
         if mutant!(BusyWithoutWithdrawal) {
             self.barrier.pass().await?;
-            let zxid = self.replica.state.read().zxid();
+            let zxid = self.replica.state().zxid();
             return Ok(At { value: self.busy(queued, missing), zxid });
         }
         let op = Op::Withdraw { locks: queued.locks.clone(), token: queued.token, if_holding: IfHolding::Keep };
@@ -256,7 +239,7 @@ impl Engine {
     }
 
     fn busy(&self, queued: &QueuedRequest, missing: usize) -> Acquired {
-        busy_in(&self.replica.state.read(), &queued.locks[missing], &queued.paths[missing])
+        busy_in(&self.replica.state(), &queued.locks[missing], &queued.paths[missing])
     }
 
     /// Takes a lock from its holder. The caller has made sure that `by` may.

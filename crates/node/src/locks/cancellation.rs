@@ -236,7 +236,7 @@ fn withdraw_command(session: SessionId, locks: &[LockName], token: FencingToken)
 
 /// Whether the request holds each of its locks, as far as this replica knows.
 fn holds(engine: &Engine, locks: &[LockName], token: FencingToken) -> bool {
-    let state = engine.replica.state.read();
+    let state = engine.replica.state();
     locks.iter().all(|lock| state.verify(lock, token))
 }
 

@@ -9,9 +9,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use lockkeeper_core::lock::parse_request;
-use lockkeeper_core::{NodePath, Standing};
+use lockkeeper_core::{Event, NodeEventKind, NodePath, Standing, State};
 use lockkeeper_mutants::mutant;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+use crate::replica::{Observer, unlink};
 
 /// What a waiter is told, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +52,7 @@ fn is_directory_of(directory: &NodePath, path: &NodePath) -> bool {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct WaiterTable {
+struct WaiterTable {
     waiters: HashMap<u64, Waiter>,
     /// Who waits for a node.
     behind: HashMap<NodePath, Vec<u64>>,
@@ -63,12 +66,7 @@ pub(crate) struct WaiterTable {
 impl WaiterTable {
     /// Registers a request whose node of this number waits for `blocker`. The caller has the state locked, so nothing can come
     /// between.
-    pub(crate) fn add(
-        &mut self,
-        paths: Arc<[NodePath]>,
-        number: usize,
-        blocker: NodePath,
-    ) -> (u64, oneshot::Receiver<Wakeup>) {
+    fn add(&mut self, paths: Arc<[NodePath]>, number: usize, blocker: NodePath) -> (u64, oneshot::Receiver<Wakeup>) {
         let id = self.next_id;
         self.next_id += 1;
         let (tell, told) = oneshot::channel();
@@ -82,7 +80,7 @@ impl WaiterTable {
     }
 
     /// A waiter that waits no more.
-    pub(crate) fn remove(&mut self, id: u64) {
+    fn remove(&mut self, id: u64) {
         self.take(id);
     }
 
@@ -90,7 +88,7 @@ impl WaiterTable {
         let waiter = self.waiters.remove(&id)?;
         self.unlink(id, &waiter);
         for path in waiter.paths.iter() {
-            unlink(&mut self.at, path, id);
+            unlink(&mut self.at, path, &id);
         }
         Some(waiter)
     }
@@ -114,13 +112,13 @@ impl WaiterTable {
                     }
                 }
             }
-            None => unlink(&mut self.behind, &waiter.blocker, id),
+            None => unlink(&mut self.behind, &waiter.blocker, &id),
         }
     }
 
     /// A node has gone. Gives how many waiters were woken because of it: those behind it, who are looked at again, and the foremost
     /// who got a permit.
-    pub(crate) fn node_deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
+    fn node_deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
         for id in self.at.get(path).cloned().unwrap_or_default() {
             self.tell(id, Wakeup::Gone);
         }
@@ -159,7 +157,7 @@ impl WaiterTable {
     }
 
     /// Looks at everyone again: the state has jumped, and nobody knows who went on the way.
-    pub(crate) fn recheck_all(&mut self, standing: impl Fn(&NodePath) -> Standing) {
+    fn recheck_all(&mut self, standing: impl Fn(&NodePath) -> Standing) {
         let mut all: Vec<u64> = self.waiters.keys().copied().collect();
         all.sort_unstable();
         for id in all {
@@ -199,17 +197,68 @@ impl WaiterTable {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.waiters.len()
+    }
+
+    fn show_count(&self) {
+        metrics::gauge!("lockkeeper_lock_waiters").set(self.len() as f64);
     }
 }
 
-fn unlink(index: &mut HashMap<NodePath, Vec<u64>>, path: &NodePath, id: u64) {
-    if let Some(ids) = index.get_mut(path) {
-        ids.retain(|other| *other != id);
-        if ids.is_empty() {
-            index.remove(path);
+/// The waiters of this node, in step with the state.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<WaiterTable>);
+
+impl Waiters {
+    /// Registers a request whose node of this number waits for `blocker`. The caller holds the state's lock, so the
+    /// blocker cannot go before this returns.
+    pub(crate) fn register(self: &Arc<Self>, paths: Arc<[NodePath]>, number: usize, blocker: NodePath) -> WaiterGuard {
+        let mut table = self.0.lock();
+        let (id, woken) = table.add(paths, number, blocker);
+        table.show_count();
+        WaiterGuard { waiters: self.clone(), id, woken }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+impl Observer for Waiters {
+    fn deliver(&self, state: &State, events: &[Event]) {
+        let mut table = self.0.lock();
+        if table.len() == 0 {
+            return;
         }
+        let gone = events.iter().filter_map(|event| match event {
+            Event::Node { kind: NodeEventKind::Deleted, path, .. } => Some(path),
+            _ => None,
+        });
+        let woken: usize = gone.map(|path| table.node_deleted(path, |path| state.standing(path))).sum();
+        if woken > 0 {
+            metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
+            table.show_count();
+        }
+    }
+
+    fn skipped(&self, state: &State) {
+        self.0.lock().recheck_all(|path| state.standing(path));
+    }
+}
+
+/// A registered waiter. Dropping it removes the waiter.
+pub(crate) struct WaiterGuard {
+    waiters: Arc<Waiters>,
+    id: u64,
+    pub(crate) woken: oneshot::Receiver<Wakeup>,
+}
+
+impl Drop for WaiterGuard {
+    fn drop(&mut self) {
+        let mut table = self.waiters.0.lock();
+        table.remove(self.id);
+        table.show_count();
     }
 }
 

@@ -53,7 +53,7 @@ impl Engine {
 
     /// Looks at this replica as it is. What `look` hands on is told between what was told before and what is told after.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&State) -> T) -> T {
-        look(&self.replica.state.read())
+        look(&self.replica.state())
     }
 
     /// Waits until this replica has come as far as a client says it has seen.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use lockkeeper_core::{Command, Origin, Outcome};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::error::NodeError;
@@ -101,18 +102,34 @@ impl Pending {
     }
 }
 
-/// A batch on its way.
 #[derive(Debug)]
-pub(crate) struct InflightBatch {
-    pub(crate) origin: Origin,
-    pub(crate) pending: Vec<Pending>,
-    pub(crate) completed: oneshot::Sender<()>,
+struct InflightBatch {
+    origin: Origin,
+    pending: Vec<Pending>,
+    completed: oneshot::Sender<()>,
 }
 
-impl InflightBatch {
-    /// The batch has been applied here: everyone gets their own outcome, one after the other.
-    pub(crate) fn complete(self) -> Completions {
-        Completions { pending: self.pending.into_iter(), completed: self.completed }
+/// The batch on its way, if there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Inflight(Mutex<Option<InflightBatch>>);
+
+impl Inflight {
+    /// A batch goes out. What is returned completes once the batch has been applied here and its callers are answered.
+    pub(crate) fn begin(&self, origin: Origin, pending: Vec<Pending>) -> oneshot::Receiver<()> {
+        let (completed, completion) = oneshot::channel();
+        *self.0.lock() = Some(InflightBatch { origin, pending, completed });
+        completion
+    }
+
+    /// Takes the commands back, unless they are being answered already.
+    pub(crate) fn take(&self) -> Option<Vec<Pending>> {
+        self.0.lock().take().map(|batch| batch.pending)
+    }
+
+    /// The batch of this origin has been applied here: each caller gets its own outcome, one after the other.
+    pub(crate) fn complete(&self, origin: Origin) -> Option<Completions> {
+        let batch = self.0.lock().take_if(|batch| batch.origin == origin)?;
+        Some(Completions { pending: batch.pending.into_iter(), completed: batch.completed })
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use crate::backoff::Backoff;
 use crate::config::NodeConfig;
 use crate::error::NodeError;
-use crate::log::inflight::{Answer, Completion, InflightBatch, Pending, Stage};
+use crate::log::inflight::{Answer, Completion, Pending, Stage};
 use crate::log::queue::{CommandQueue, MAX_BATCH_NODES};
 use crate::replica::Replica;
 use crate::replication::Replication;
@@ -118,7 +118,7 @@ impl Proposer {
     /// About how many nodes a command changes: others wait while it does. Never waits for the state's lock, which the caller may have.
     fn nodes_of(&self, command: &Command) -> usize {
         match command {
-            Command::CloseSession { session } => match self.replica.state.try_read() {
+            Command::CloseSession { session } => match self.replica.try_state() {
                 Some(state) => 1 + state.session(*session).map_or(0, |session| session.ephemerals().len()),
                 None => MAX_BATCH_NODES / 8,
             },
@@ -211,15 +211,15 @@ impl BatchSender {
             self.next.sequence += 1;
             let payload = encode(origin, self.rules, &pending);
             metrics::histogram!("lockkeeper_batch_commands").record(pending.len() as f64);
-            let mut completed = self.put_in_flight(origin, pending);
+            let mut completed = self.replica.inflight.begin(origin, pending);
             let error = match self.attempt(&payload, &mut completed).await {
                 Attempt::Completed => return,
                 Attempt::Unknown => return self.retry_same(payload, completed, true).await,
                 Attempt::LeaderChanged => return self.retry_same(payload, completed, false).await,
                 Attempt::Failed(error) => error,
             };
-            let Some(batch) = self.replica.inflight.lock().take() else { return };
-            pending = batch.pending;
+            let Some(taken) = self.replica.inflight.take() else { return };
+            pending = taken;
             if error != ProposeError::NoLeader {
                 return fail_all(pending, &error);
             }
@@ -231,12 +231,6 @@ impl BatchSender {
 
     fn backoff(&self) -> Backoff {
         Backoff::endless(self.replica.clock.clone(), self.leadership.clone())
-    }
-
-    fn put_in_flight(&self, origin: Origin, pending: Vec<Pending>) -> oneshot::Receiver<()> {
-        let (completed, completion) = oneshot::channel();
-        *self.replica.inflight.lock() = Some(InflightBatch { origin, pending, completed });
-        completion
     }
 
     /// Sends the batch once.
@@ -310,16 +304,13 @@ impl BatchSender {
                 Ok(()) | Err(_) => drop(backoff.wait().await),
             }
         }
-        let left = self.replica.inflight.lock().take();
-        fail_all(left.map_or_else(Vec::new, |batch| batch.pending), why);
+        fail_all(self.replica.inflight.take().unwrap_or_default(), why);
     }
 
     /// Tells everyone on board that nobody knows.
     fn fail_unknown(&self, why: &str) {
-        if let Some(batch) = self.replica.inflight.lock().take() {
-            for one in batch.pending {
-                one.fail(NodeError::UnknownOutcome(why.into()));
-            }
+        for one in self.replica.inflight.take().unwrap_or_default() {
+            one.fail(NodeError::UnknownOutcome(why.into()));
         }
     }
 }

@@ -111,7 +111,7 @@ fn make(sequential: bool) -> Command {
 }
 
 fn nodes(order: &Order) -> usize {
-    order.replica.state.read().node_count() - 1
+    order.replica.state().node_count() - 1
 }
 
 async fn until(condition: impl Fn() -> bool) {

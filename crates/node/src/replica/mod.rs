@@ -1,61 +1,54 @@
-//! This node's copy of the replicated state, and everything that must move in step with it.
+//! This node's copy of the replicated state: committed entries are applied here, and what they changed is delivered.
 //!
-//! Under the write lock of the state, and in this order: apply, tell the watches, wake the waiters, keep the records of sessions, then
-//! answer. So nobody sees data before the event that announces it, and nobody who has an answer can miss what led to it.
+//! Under the write lock of the state, and in this order: apply a batch; then, command by command, deliver the events to
+//! every [`Observer`] and send the answer. So nobody reads data before the event that announces it, and a caller that has
+//! an answer cannot miss what led to it.
 //!
-//! Lock order: `state`, then any one of the others at a time. Nothing here waits.
+//! Lock order: the state's lock, then the lock inside one observer. No observer's lock leaves the observer, and an
+//! observer knows neither the replica nor another observer, so nothing else is locked while it is held. Nothing here
+//! waits.
 
 mod slow_apply;
 mod state_size;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, OnceLock, Weak};
 
 use lockkeeper_consensus::{Committed, LogPosition, Restored, StateMachine};
-use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 use lockkeeper_core::lock::parse_request;
 use lockkeeper_core::{
-    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Op, Origin, Outcome, Reply, SessionId, State,
-    Term, Zxid,
+    Batch, Command, Event, LockName, NodeEventKind, NodeId, NodePath, Origin, Outcome, Reply, State, Term, Zxid,
 };
 use lockkeeper_mutants::mutant;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::config::NodeConfig;
-use crate::locks::waiters::WaiterTable;
-use crate::log::inflight::{Done, InflightBatch};
-use crate::observer::Observer;
+use crate::locks::waiters::Waiters;
+use crate::log::inflight::{Done, Inflight};
 use crate::replica::slow_apply::SlowApply;
 use crate::replica::state_size::StateSize;
-use crate::sessions::delegated_keepalive::DelegatedKeepalives;
-use crate::sessions::liveness::LivenessTable;
-use crate::sessions::session_events::SessionEventTable;
-use crate::sessions::tracker::SessionTracker;
+use crate::sessions::records::SessionRecords;
+use crate::sessions::session_events::SessionEventRegistry;
 use crate::tasks::{FatalHook, Tasks};
 use crate::time::Time;
-use crate::time::clock::{Clock, whole_ms};
-use crate::watches::WatchTable;
-use crate::watches::history::{History, WatchEvent};
+use crate::time::clock::Clock;
+use crate::watches::Watches;
+use crate::watches::history::History;
 
-/// The record of sessions that this node keeps as the leader of a term.
-#[derive(Debug)]
-pub(crate) struct LeaderRecord {
-    pub(crate) term: u64,
-    pub(crate) tracker: SessionTracker,
-    /// Signs of life that are to be copied to the other voters: when each was given.
-    pub(crate) unreplicated: BTreeMap<SessionId, u64>,
-}
+/// Follows what happens to the replica. Called under the state's lock, in the order of the log, before anybody can read
+/// what the call is about. An observer must not wait, and must not call the node.
+pub trait Observer: Send + Sync {
+    /// One command caused these events; `state` is the state after the command's batch. The answer to the command comes
+    /// after this call.
+    fn deliver(&self, state: &State, events: &[Event]);
 
-impl LeaderRecord {
-    /// This sign of life is to be copied to the other voters; the latest of a session counts.
-    pub(crate) fn note_unreplicated(&mut self, session: SessionId, heard_ms: u64) {
-        let latest = self.unreplicated.entry(session).or_default();
-        *latest = heard_ms.max(*latest);
-    }
+    /// The replica skipped ahead to `state` by a snapshot: what happened on the way is not delivered.
+    fn skipped(&self, state: &State);
 }
 
 /// See the module's text.
@@ -66,17 +59,13 @@ pub(crate) struct Replica {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) time: Arc<Time>,
     pub(crate) tasks: Tasks,
-    pub(crate) state: RwLock<State>,
-    pub(crate) watches: Arc<Mutex<WatchTable>>,
-    pub(crate) waiters: Mutex<WaiterTable>,
-    pub(crate) session_events: Mutex<SessionEventTable>,
-    pub(crate) delegated: Mutex<DelegatedKeepalives>,
-    pub(crate) liveness: Mutex<LivenessTable>,
-    /// Of the last term in which this node led. Kept in step whether it still leads or not, so that what was named in a term stays
-    /// named for that term.
-    pub(crate) leading: Mutex<Option<LeaderRecord>>,
-    pub(crate) inflight: Mutex<Option<InflightBatch>>,
-    pub(crate) observer: OnceLock<Weak<dyn Observer>>,
+    state: RwLock<State>,
+    pub(crate) watches: Arc<Watches>,
+    frontend: OnceLock<Weak<dyn Observer>>,
+    pub(crate) session_events: Arc<SessionEventRegistry>,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) sessions: SessionRecords,
+    pub(crate) inflight: Inflight,
     slow_apply: SlowApply,
     pub(crate) state_size: StateSize,
     zxid: watch::Sender<Zxid>,
@@ -86,22 +75,19 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn new(config: &NodeConfig, start: u64, clock: Arc<dyn Clock>, fatal: FatalHook) -> Arc<Self> {
         let history = History::new(config.history_events, config.history_bytes);
-        let watches = WatchTable::new(history, config.watch_queue_events, config.max_watches);
         Arc::new(Self {
             node: NodeId(config.consensus.node),
             time: Arc::new(Time::new(config.consensus.node, clock.clone())),
             start,
+            sessions: SessionRecords::new(clock.clone()),
             clock,
             tasks: Tasks::new(fatal),
             state: RwLock::new(State::new()),
-            watches: Arc::new(Mutex::new(watches)),
-            waiters: Mutex::default(),
-            session_events: Mutex::default(),
-            delegated: Mutex::default(),
-            liveness: Mutex::default(),
-            leading: Mutex::new(None),
-            inflight: Mutex::new(None),
-            observer: OnceLock::new(),
+            watches: Watches::new(history, config.watch_queue_events, config.max_watches),
+            frontend: OnceLock::new(),
+            session_events: Arc::default(),
+            waiters: Arc::default(),
+            inflight: Inflight::default(),
             slow_apply: SlowApply::default(),
             state_size: StateSize::new(config.rules.max_state_bytes),
             zxid: watch::Sender::new(Zxid(0)),
@@ -109,9 +95,26 @@ impl Replica {
         })
     }
 
-    /// This node's monotonic clock. It does not begin at 0, so that what was heard before this process started has a place on it.
+    /// The state. Nothing is applied while the guard lives, so hold it briefly, and never across an await.
+    pub(crate) fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    /// The state, unless an entry is being applied.
+    pub(crate) fn try_state(&self) -> Option<RwLockReadGuard<'_, State>> {
+        self.state.try_read()
+    }
+
+    /// From here on everything that happens is delivered to this observer too; once in a node's life.
+    pub(crate) fn observe(&self, observer: Weak<dyn Observer>) {
+        // Under the lock, so that the first delivery is a whole one.
+        let _state = self.state.read();
+        let _ = self.frontend.set(observer);
+    }
+
+    /// This node's monotonic clock in milliseconds, as sessions are timed by it.
     pub(crate) fn now_ms(&self) -> u64 {
-        whole_ms(self.clock.now()).saturating_add(2 * u64::from(MAX_SESSION_TIMEOUT_MS))
+        self.sessions.now_ms()
     }
 
     /// How far this replica has come, as it moves.
@@ -183,19 +186,19 @@ impl Replica {
         self.delay_end_ms.send_if_modified(|last| std::mem::replace(last, delay_end_ms) != delay_end_ms);
     }
 
-    /// Everything that is told, in zxid order: of each command what happened, then its answer, if it is one of this node's.
+    /// Delivers what a batch changed, in zxid order: of each command the events, then its answer, if this node proposed
+    /// the batch.
     fn follow(&self, state: &State, batch: &Batch, outcomes: Vec<Outcome>) {
-        self.note_callers(batch);
+        self.sessions.note_callers(batch);
         if batch.origin.node == self.node {
             count_releases(state, &outcomes);
         }
-        let mut completions =
-            self.inflight.lock().take_if(|inflight| inflight.origin == batch.origin).map(InflightBatch::complete);
+        let mut completions = self.inflight.complete(batch.origin);
         if completions.is_some() {
             record_forced_deletions(batch, &outcomes);
         }
         for outcome in outcomes {
-            self.tell(state, &outcome);
+            self.for_each_observer(|observer| observer.deliver(state, &outcome.events));
             if let Some(completions) = &mut completions {
                 completions.resolve_next(Done::from_log(outcome));
             }
@@ -205,118 +208,23 @@ impl Replica {
         }
     }
 
-    /// What happened, to those who want to know.
-    fn tell(&self, state: &State, outcome: &Outcome) {
-        self.tell_watches(&outcome.events);
-        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
-            observer.happened(&outcome.events);
+    fn for_each_observer(&self, call: impl Fn(&dyn Observer)) {
+        call(&*self.watches);
+        if let Some(frontend) = self.frontend.get().and_then(Weak::upgrade) {
+            call(&*frontend);
         }
-        // A session may take a great many nodes with it: each table is locked once, not once a node.
-        self.tell_of_losses(state, &outcome.events);
-        self.wake_waiters(state, &outcome.events);
-        for event in &outcome.events {
-            match event {
-                Event::Node { .. } | Event::ForcedDeletion { .. } | Event::SessionAttached { .. } => {}
-                Event::SessionOpened { session, timeout_ms, .. } => {
-                    self.liveness.lock().note(*session, self.now_ms());
-                    if let Some(leading) = &mut *self.leading.lock() {
-                        leading.tracker.opened(*session, *timeout_ms, self.now_ms());
-                    }
-                }
-                Event::SessionEnded { session, cause, .. } => {
-                    metrics::counter!("lockkeeper_sessions_ended_total", "cause" => format!("{cause:?}").to_lowercase()).increment(1);
-                    self.session_ended(*session);
-                }
-            }
-        }
+        call(&*self.session_events);
+        call(&*self.waiters);
+        call(&self.sessions);
     }
 
-    /// Whoever asked for something lives, on whatever node it was asked.
-    fn note_callers(&self, batch: &Batch) {
-        let heard = batch.commands.iter().filter_map(caller_of);
-        let now_ms = self.now_ms();
-        let mut liveness = self.liveness.lock();
-        heard.clone().for_each(|session| liveness.note(session, now_ms));
-        drop(liveness);
-        if let Some(leading) = &mut *self.leading.lock() {
-            heard.for_each(|session| leading.tracker.heard(session, now_ms));
-        }
-    }
-
-    /// Hands the watches what happened to nodes, one transaction at a time.
-    fn tell_watches(&self, events: &[Event]) {
-        let changes = events.iter().filter_map(|event| match event {
-            Event::Node { zxid, kind, path, acl } => {
-                Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone(), acl: acl.clone() })
-            }
-            _ => None,
-        });
-        let changes: Vec<WatchEvent> = changes.collect();
-        let mut watches = self.watches.lock();
-        for transaction in changes.chunk_by(|a, b| a.zxid == b.zxid) {
-            watches.tell(transaction);
-        }
-    }
-
-    /// Nodes went and sessions ended: those who hold by them are told.
-    fn tell_of_losses(&self, state: &State, events: &[Event]) {
-        let mut session_events = self.session_events.lock();
-        for event in events {
-            match event {
-                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => {
-                    session_events.node_deleted(state, path, *zxid)
-                }
-                Event::SessionEnded { session, zxid, .. } => session_events.session_ended(*session, *zxid),
-                _ => {}
-            }
-        }
-    }
-
-    /// Nodes went: those who waited for them are looked at again.
-    fn wake_waiters(&self, state: &State, events: &[Event]) {
-        let mut waiters = self.waiters.lock();
-        if waiters.len() == 0 {
-            return;
-        }
-        let gone = events.iter().filter_map(|event| match event {
-            Event::Node { kind: NodeEventKind::Deleted, path, .. } => Some(path),
-            _ => None,
-        });
-        let woken: usize = gone.map(|path| waiters.node_deleted(path, |path| state.standing(path))).sum();
-        if woken > 0 {
-            metrics::counter!("lockkeeper_lock_notifications_total").increment(woken as u64);
-            metrics::gauge!("lockkeeper_lock_waiters").set(waiters.len() as f64);
-        }
-    }
-
-    fn session_ended(&self, session: SessionId) {
-        if let Some(leading) = &mut *self.leading.lock() {
-            leading.tracker.ended(session);
-        }
-        self.delegated.lock().ended(session);
-        self.liveness.lock().ended(session);
-    }
-
-    /// The state has jumped: everything that moves in step with it is brought there.
-    fn jump(&self, state: &State) {
-        if !mutant!(ForgetWatchesAtInstall) {
-            self.watches.lock().start_over(state.zxid());
-        }
-        self.waiters.lock().recheck_all(|path| state.standing(path));
-        self.session_events.lock().recheck_all(state);
-        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
-            observer.jumped();
-        }
-        self.delegated.lock().keep_only(|session| state.session(session).is_some());
-        self.liveness.lock().skipped();
+    /// A snapshot has replaced the state: every observer is brought to where the state is.
+    fn skip(&self, state: &State) {
+        self.for_each_observer(|observer| observer.skipped(state));
         self.check_start(state);
-        // Only a follower installs snapshots; should it lead again, it does so in a new term and starts a new record.
-        *self.leading.lock() = None;
-        let mut slot = self.inflight.lock();
         if let Some((origin, outcomes)) = state.origin_applied(self.node)
-            && let Some(inflight) = slot.take_if(|inflight| inflight.origin == origin)
+            && let Some(mut completions) = self.inflight.complete(origin)
         {
-            let mut completions = inflight.complete();
             outcomes.iter().cloned().for_each(|outcome| completions.resolve_next(Done::from_log(outcome)));
             completions.finish();
         }
@@ -372,7 +280,7 @@ impl StateMachine for Replica {
                 let mut state = self.state.write();
                 *state = restored;
                 self.time.applied(state.clock_ms());
-                self.jump(&state);
+                self.skip(&state);
                 let (zxid, delay_end_ms) = (state.zxid(), state.next_delay_end_ms());
                 drop(state);
                 self.publish(zxid, delay_end_ms);
@@ -425,16 +333,6 @@ fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
     }
 }
 
-/// Who has asked for this, if it is a sign of life: a node withdraws requests of those who are gone.
-fn caller_of(command: &Command) -> Option<SessionId> {
-    match command {
-        Command::Do { op: Op::Withdraw { .. }, .. } => None,
-        Command::Do { actor, .. } => actor.session,
-        Command::AttachSession { session } => Some(*session),
-        _ => None,
-    }
-}
-
 /// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.
 fn count_releases(state: &State, outcomes: &[Outcome]) {
     let released: usize = outcomes.iter().map(|outcome| released_by(state, outcome)).sum();
@@ -459,6 +357,16 @@ fn released_by(state: &State, outcome: &Outcome) -> usize {
 fn request_gone(event: &Event) -> Option<&NodePath> {
     let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return None };
     parse_request(path.name()).map(|_| path)
+}
+
+/// Removes one value under a key, and the key with its last value.
+pub(crate) fn unlink<K: Hash + Eq, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
+    if let Some(values) = index.get_mut(key) {
+        values.retain(|other| other != value);
+        if values.is_empty() {
+            index.remove(key);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::replication::Replication;
 use crate::sessions::leader_tasks::LeaderTasks;
 use crate::sessions::liveness::{Ages, age_ms};
 use crate::sessions::liveness_replication::{MAX_VOTERS, TableCall};
+use crate::sessions::records::Records;
 
 /// What nodes send each other about sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,7 +171,8 @@ impl KeepaliveSender {
             if now >= next_tick {
                 next_tick = now + self.tick;
                 let room = MAX_GROUP.saturating_sub(self.due.len());
-                self.due.extend(self.replica.delegated.lock().take_due(self.replica.now_ms(), room));
+                let now_ms = self.replica.now_ms();
+                self.due.extend(self.replica.sessions.with(|records| records.delegated.take_due(now_ms, room)));
                 self.forget_the_ended();
             }
             let asks = self.take_asks();
@@ -192,24 +194,24 @@ impl KeepaliveSender {
 
     /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are swept when there are many.
     fn forget_the_ended(&self) {
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         let many = 2 * state.session_count() + 1_000;
-        let mut delegated = self.replica.delegated.lock();
-        if delegated.known() > many {
-            delegated.keep_only(|session| state.session(session).is_some());
-        }
-        drop(delegated);
-        let mut table = self.replica.liveness.lock();
-        if table.len() > many {
-            table.keep_only(|session| state.session(session).is_some());
-        }
+        let is_there = |session| state.session(session).is_some();
+        self.replica.sessions.with(|Records { delegated, liveness, .. }| {
+            if delegated.known() > many {
+                delegated.keep_only(is_there);
+            }
+            if liveness.len() > many {
+                liveness.keep_only(is_there);
+            }
+        });
     }
 
     /// When each session of the next group was last heard of: now, where its caller waits here. Those that have ended are left out.
     fn next_group(&self, asks: &[PendingKeepalive], now_ms: u64) -> BTreeMap<SessionId, u64> {
-        let delegated = self.replica.delegated.lock();
-        let due = self.due.iter().filter_map(|session| Some((*session, delegated.heard_ms(*session, now_ms)?)));
-        let mut heard: BTreeMap<SessionId, u64> = due.collect();
+        let mut heard: BTreeMap<SessionId, u64> = self.replica.sessions.with(|Records { delegated, .. }| {
+            self.due.iter().filter_map(|session| Some((*session, delegated.heard_ms(*session, now_ms)?))).collect()
+        });
         heard.extend(asks.iter().map(|ask| (ask.session, now_ms)));
         heard
     }
@@ -237,14 +239,13 @@ impl KeepaliveSender {
             return Delivery::Failed;
         };
         self.due.clear();
-        {
-            let mut delegated = self.replica.delegated.lock();
+        self.replica.sessions.with(|Records { delegated, .. }| {
             for ((session, heard_ms), verdict) in heard.iter().zip(&answer.verdicts) {
                 if let Verdict::Alive(_) = verdict {
                     delegated.acknowledged(*session, *heard_ms);
                 }
             }
-        }
+        });
         let mut undecided = Vec::new();
         for ask in asks {
             let Ok(at) = group.ages.binary_search_by_key(&ask.session, |(session, _)| *session) else { continue };

@@ -22,11 +22,12 @@ use crate::config::NodeConfig;
 use crate::error::NodeError;
 use crate::log::inflight::Done;
 use crate::log::proposer::Proposer;
-use crate::replica::{LeaderRecord, Replica};
+use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::sessions::keepalive::{KeepaliveAnswer, KeepaliveGroup, MAX_GROUP, SessionMessage, Verdict};
 use crate::sessions::liveness::Ages;
 use crate::sessions::liveness_replication::LivenessReplication;
+use crate::sessions::records::LeaderRecord;
 use crate::sessions::tracker::{Liveness, SessionTracker};
 
 /// See the module's text.
@@ -92,33 +93,33 @@ impl LeaderTasks {
                 return Err(NodeError::no_leader());
             }
         }
-        let state = self.replica.state.read();
-        let leading = self.replica.leading.lock();
-        let leading = leading.as_ref().filter(|leading| leading.term == term).ok_or_else(NodeError::no_leader)?;
-        let verdict = |session: &SessionId| match leading.tracker.liveness(*session) {
-            Liveness::Alive(timeout_ms) => Verdict::Alive(timeout_ms),
-            Liveness::Expiring => Verdict::Expiring,
-            Liveness::Unknown => Verdict::Gone,
-        };
-        Ok(KeepaliveAnswer {
-            zxid: state.zxid(),
-            verdicts: group.ages.iter().map(|(session, _)| verdict(session)).collect(),
+        let state = self.replica.state();
+        self.replica.sessions.with(|records| {
+            let leader = records.leader_of(term).ok_or_else(NodeError::no_leader)?;
+            let verdict = |session: &SessionId| match leader.tracker.liveness(*session) {
+                Liveness::Alive(timeout_ms) => Verdict::Alive(timeout_ms),
+                Liveness::Expiring => Verdict::Expiring,
+                Liveness::Unknown => Verdict::Gone,
+            };
+            let verdicts = group.ages.iter().map(|(session, _)| verdict(session)).collect();
+            Ok(KeepaliveAnswer { zxid: state.zxid(), verdicts })
         })
     }
 
     /// Notes when these were heard of, counted from now. Gives the term of the record.
     fn note(&self, ages: &Ages) -> Option<u64> {
         let now_ms = self.replica.now_ms();
-        let mut leading = self.replica.leading.lock();
-        let leading = leading.as_mut()?;
-        for (session, age_ms) in ages {
-            let age_ms = if mutant!(CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
-            // A travelling sign only becomes younger: this is never before it was given.
-            let heard_ms = now_ms.saturating_sub(age_ms);
-            leading.tracker.heard(*session, heard_ms);
-            leading.note_unreplicated(*session, heard_ms);
-        }
-        Some(leading.term)
+        self.replica.sessions.with(|records| {
+            let leader = records.leader.as_mut()?;
+            for (session, age_ms) in ages {
+                let age_ms = if mutant!(CountSignsFromArrival) { 0 } else { u64::from(*age_ms) };
+                // A travelling sign only becomes younger: this is never before it was given.
+                let heard_ms = now_ms.saturating_sub(age_ms);
+                leader.tracker.heard(*session, heard_ms);
+                leader.note_unreplicated(*session, heard_ms);
+            }
+            Some(leader.term)
+        })
     }
 
     /// Sees to it that every voter has the whole table, as long as this node leads and there are sessions.
@@ -126,7 +127,10 @@ impl LeaderTasks {
         let clock = self.replica.clock.clone();
         loop {
             clock.sleep_until(clock.now() + tick).await;
-            let term = self.replica.leading.lock().as_ref().filter(|leading| leading.tracker.len() > 0).map(|l| l.term);
+            let has_sessions = |leader: &LeaderRecord| leader.tracker.len() > 0;
+            let term = self.replica.sessions.with(|records| {
+                records.leader.as_ref().filter(|leader| has_sessions(leader)).map(|leader| leader.term)
+            });
             let Some(term) = term.filter(|term| self.leads_in(*term)) else { continue };
             self.liveness.sync_tables(term, || async { self.confirm().await.is_ok_and(|now| now == term) }).await;
         }
@@ -158,13 +162,14 @@ impl LeaderTasks {
     /// The term in which this node leads, once it may act. A new term starts a new record.
     pub(crate) async fn start_term(&self) -> Option<u64> {
         let leadership = *self.leadership.borrow();
+        let recorded = self.recorded_term();
         if !leadership.leading {
             if !mutant!(ExpireByDeposedLeader) {
                 return None;
             }
-            return self.replica.leading.lock().as_ref().map(|leading| leading.term);
+            return recorded;
         }
-        if self.replica.leading.lock().as_ref().is_some_and(|leading| leading.term == leadership.term) {
+        if recorded == Some(leadership.term) {
             return Some(leadership.term);
         }
         if self.confirm().await.ok()? != leadership.term {
@@ -172,36 +177,43 @@ impl LeaderTasks {
         }
         let collected = self.liveness.collect(leadership.term).await;
         // Under the lock of the state, so that no session opens or ends unseen between the count and the record.
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         let now_ms = self.replica.now_ms();
-        let mut tracker = {
-            let mut liveness = self.replica.liveness.lock();
+        let term = leadership.term;
+        let sessions = self.replica.sessions.with(|records| {
+            let liveness = &mut records.liveness;
             let began = |session| collected.whole.then(|| liveness.get(session)).flatten().unwrap_or(now_ms);
             let sessions = state.sessions().map(|(id, session)| (id, session.timeout_ms, began(id)));
-            let tracker = SessionTracker::restart(sessions, self.grace_ms);
+            let mut tracker = SessionTracker::restart(sessions, self.grace_ms);
             tracker.all_heard().into_iter().for_each(|(session, heard_ms)| liveness.note(session, heard_ms));
             liveness.lead(&collected.voters);
-            tracker
-        };
-        if collected.some_silent {
-            tracker.stalled(SILENT_GRACE_MS, now_ms);
-        } else if collected.some_gone {
-            tracker.stalled(MISSING_GRACE_MS, now_ms);
-        }
-        let (term, sessions) = (leadership.term, tracker.len());
+            if collected.some_silent {
+                tracker.stalled(SILENT_GRACE_MS, now_ms);
+            } else if collected.some_gone {
+                tracker.stalled(MISSING_GRACE_MS, now_ms);
+            }
+            let sessions = tracker.len();
+            records.leader = Some(LeaderRecord { term, tracker, unreplicated: BTreeMap::new() });
+            sessions
+        });
         match collected.whole {
             true => tracing::info!(term, sessions, "leading: each session's timer begins at its last sign of life"),
             false => tracing::info!(term, sessions, "leading: every session's timer starts anew"),
         }
-        *self.replica.leading.lock() = Some(LeaderRecord { term, tracker, unreplicated: BTreeMap::new() });
         Some(term)
+    }
+
+    fn recorded_term(&self) -> Option<u64> {
+        self.replica.sessions.with(|records| records.leader.as_ref().map(|leader| leader.term))
     }
 
     fn postpone_expiry(&self, late: Duration) {
         let now_ms = self.replica.now_ms();
-        if let Some(leading) = &mut *self.replica.leading.lock() {
-            leading.tracker.stalled(crate::time::clock::whole_ms(late), now_ms);
-        }
+        self.replica.sessions.with(|records| {
+            if let Some(leader) = &mut records.leader {
+                leader.tracker.stalled(crate::time::clock::whole_ms(late), now_ms);
+            }
+        });
     }
 
     /// Expires one bounded batch of the silent. True if there may be more that can be expired now.
@@ -214,16 +226,20 @@ impl LeaderTasks {
         };
         let command = Command::ExpireSessions { term: Term(term), seen, sessions: silent.clone() };
         let done = proposer.propose(command).await;
-        let mut spared = 0;
-        if let Some(leading) = self.replica.leading.lock().as_mut().filter(|leading| leading.term == term) {
-            if let Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. } }) = &done {
+        let spared = self.replica.sessions.with(|records| {
+            let Some(leader) = records.leader_of(term) else { return 0 };
+            let spared = match &done {
                 // Decided, and so is every earlier proposal of this node. Those that are still there had asked for something
                 // meanwhile, and were heard of when that was applied.
-                spared = leading.tracker.spared(&silent, self.replica.now_ms());
-            }
+                Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. } }) => {
+                    leader.tracker.spared(&silent, self.replica.now_ms())
+                }
+                _ => 0,
+            };
             // Those that are gone are not handed out again; those whose expiry came to nothing are.
-            leading.tracker.propose_again(silent);
-        }
+            leader.tracker.propose_again(silent);
+            spared
+        });
         if let Err(error) = &done {
             tracing::debug!(%error, "an expiry was not decided: it is proposed again");
         }
@@ -232,15 +248,16 @@ impl LeaderTasks {
 
     /// Names the silent, and says how far the log was applied then: whoever asked for something by then has been heard.
     fn take_silent(&self, term: u64) -> Option<(Vec<SessionId>, Zxid)> {
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         let now_ms = self.replica.now_ms();
-        let mut leading = self.replica.leading.lock();
-        let leading = leading.as_mut().filter(|leading| leading.term == term)?;
-        let mut silent = leading.tracker.take_silent(now_ms, MAX_BULK);
-        let later = silent.split_off(one_entry(&silent, |session| {
-            state.session(session).map_or(0, |session| session.ephemerals().len())
-        }));
-        leading.tracker.propose_again(later);
+        let owned = |session| state.session(session).map_or(0, |session| session.ephemerals().len());
+        let silent = self.replica.sessions.with(|records| {
+            let leader = records.leader_of(term)?;
+            let mut silent = leader.tracker.take_silent(now_ms, MAX_BULK);
+            let later = silent.split_off(one_entry(&silent, owned));
+            leader.tracker.propose_again(later);
+            Some(silent)
+        })?;
         Some((silent, state.zxid()))
     }
 
@@ -282,7 +299,7 @@ impl LeaderTasks {
 
     async fn reap(&self, proposer: &Proposer) {
         let paths = {
-            let state = self.replica.state.read();
+            let state = self.replica.state();
             state.reapable(self.replica.time.shows().max(state.clock_ms()), MAX_BULK)
         };
         // Nothing is written when nothing is due.

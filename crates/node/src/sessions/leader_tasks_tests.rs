@@ -71,6 +71,11 @@ struct Fixture {
     tasks: Arc<LeaderTasks>,
 }
 
+fn with_tracker<T>(replica: &Replica, work: impl FnOnce(&mut SessionTracker, u64) -> T) -> T {
+    let now_ms = replica.now_ms();
+    replica.sessions.with(|records| work(&mut records.leader.as_mut().expect("leading").tracker, now_ms))
+}
+
 const MINE: SessionId = SessionId(1);
 /// After so long a silence a session of a second is named: its timeout, and what a sign may take on its way.
 const SILENT: u64 = 1_251;
@@ -107,8 +112,7 @@ impl Fixture {
     }
 
     fn silent(&self) -> Vec<SessionId> {
-        let now_ms = self.replica.now_ms();
-        self.replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10)
+        with_tracker(&self.replica, |tracker, now_ms| tracker.take_silent(now_ms, 10))
     }
 }
 
@@ -150,8 +154,7 @@ async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_e
     let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
     *stage.quorum.meanwhile.lock() = Some(Box::new(move || {
         clock.0.send_modify(|now| *now += Duration::from_millis(SILENT));
-        let now_ms = replica.now_ms();
-        let named = replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10);
+        let named = with_tracker(&replica, |tracker, now_ms| tracker.take_silent(now_ms, 10));
         assert_eq!(named, [MINE]);
     }));
     assert_eq!(stage.ask().await, Some(Verdict::Expiring));
@@ -215,8 +218,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     apply(2, Command::Do { actor: Actor::of(MINE), op });
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "not before it is decided");
     apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
-    let now_ms = stage.replica.now_ms();
-    assert_eq!(stage.replica.leading.lock().as_mut().expect("leading").tracker.spared(&named, now_ms), 1);
+    assert_eq!(with_tracker(&stage.replica, |tracker, now_ms| tracker.spared(&named, now_ms)), 1);
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
     // The next silence is its own.
     stage.pass(SILENT);

@@ -16,7 +16,7 @@ use crate::sessions::keepalive::KeepaliveOutcome;
 impl Engine {
     pub(crate) async fn open_session(&self, timeout_ms: u32, label: &str) -> Result<At<OpenedSession>, NodeError> {
         self.refuse_when_closing()?;
-        if self.replica.state.read().session_count() >= self.config.max_sessions {
+        if self.replica.state().session_count() >= self.config.max_sessions {
             return Err(NodeError::overloaded(Bound::Sessions));
         }
         let mut secret = [0; 16];
@@ -41,7 +41,7 @@ impl Engine {
     }
 
     fn look_up(&self, credential: &Credential) -> Option<Result<u32, NodeError>> {
-        let state = self.replica.state.read();
+        let state = self.replica.state();
         let session = state.session(credential.session)?;
         let right: bool = session.secret_hash.ct_eq(&hash_of(&credential.secret)).into();
         Some(if right { Ok(session.timeout_ms) } else { Err(NodeError::WrongSecret) })
@@ -56,8 +56,8 @@ impl Engine {
     pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
         self.refuse_when_closing()?;
         let deadline = self.replica.clock.now() + self.request_timeout();
-        if let Some(timeout_ms) = self.replica.state.read().session(session).map(|session| session.timeout_ms) {
-            self.replica.delegated.lock().touch(session, timeout_ms, self.replica.now_ms());
+        if let Some(timeout_ms) = self.replica.state().session(session).map(|session| session.timeout_ms) {
+            self.replica.sessions.touch(session, timeout_ms);
         }
         let heard = self.keepalives.ask(session)?;
         let heard = tokio::select! {
@@ -87,15 +87,16 @@ impl Engine {
 
     /// What a session has left if it stays silent, as far as this node knows: never more than the leader would say.
     pub(crate) fn session_remaining_ms(&self, session: SessionId) -> Option<u64> {
-        let timeout_ms = u64::from(self.replica.state.read().session(session)?.timeout_ms);
+        let timeout_ms = u64::from(self.replica.state().session(session)?.timeout_ms);
         let now_ms = self.replica.now_ms();
-        if self.replication.leadership().borrow().leading
-            && let Some(leading) = &*self.replica.leading.lock()
-        {
-            return leading.tracker.remaining_ms(session, now_ms);
-        }
-        let sent_ms = self.replica.delegated.lock().acknowledged_ms(session)?;
-        Some(sent_ms.saturating_add(timeout_ms).saturating_sub(now_ms))
+        let is_leading = self.replication.leadership().borrow().leading;
+        self.replica.sessions.with(|records| match &records.leader {
+            Some(leader) if is_leading => leader.tracker.remaining_ms(session, now_ms),
+            _ => {
+                let sent_ms = records.delegated.acknowledged_ms(session)?;
+                Some(sent_ms.saturating_add(timeout_ms).saturating_sub(now_ms))
+            }
+        })
     }
 }
 

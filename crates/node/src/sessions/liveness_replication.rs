@@ -22,10 +22,11 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::config::NodeConfig;
-use crate::replica::{LeaderRecord, Replica};
+use crate::replica::Replica;
 use crate::replication::Replication;
 use crate::sessions::keepalive::{MAX_GROUP, SessionMessage};
 use crate::sessions::liveness::{Ages, Fenced, LivenessTable, age_ms};
+use crate::sessions::records::{LeaderRecord, Records};
 use crate::sessions::tracker::Liveness;
 
 /// What a leader asks of another node's table.
@@ -170,30 +171,31 @@ impl LivenessReplication {
             return Ok(TableAnswer::NotYet);
         }
         let now_ms = self.replica.now_ms();
-        let applied = self.replica.state.read().zxid();
-        let mut table = self.replica.liveness.lock();
-        Ok(match call {
-            TableCall::Accept { voters, ages, .. } => {
-                TableAnswer::Accepted { whole: table.accept(term, &voters, &ages, now_ms)? }
-            }
-            TableCall::Begin { zxid, .. } if applied < zxid => TableAnswer::NotYet,
-            TableCall::Begin { number, .. } => {
-                table.begin_sync(term, number)?;
-                TableAnswer::Ready { incarnation: self.incarnation }
-            }
-            TableCall::Finish { incarnation, .. } if incarnation != self.incarnation => TableAnswer::NotYet,
-            TableCall::Finish { number, voters, .. } => {
-                TableAnswer::Accepted { whole: table.finish_sync(term, number, &voters)? }
-            }
-            TableCall::Collect { voters, after, .. } => {
-                table.fence(term)?;
-                if after.is_none() {
-                    // What was heard here and has not reached a leader counts too.
-                    note_all(&mut table, self.replica.delegated.lock().all_heard(now_ms));
+        let applied = self.replica.state().zxid();
+        self.replica.sessions.with(|Records { liveness: table, delegated, .. }| {
+            Ok(match call {
+                TableCall::Accept { voters, ages, .. } => {
+                    TableAnswer::Accepted { whole: table.accept(term, &voters, &ages, now_ms)? }
                 }
-                let (ages, more) = table.page(after, MAX_GROUP, now_ms);
-                TableAnswer::Page { whole: table.is_whole_for(&voters), ages, more }
-            }
+                TableCall::Begin { zxid, .. } if applied < zxid => TableAnswer::NotYet,
+                TableCall::Begin { number, .. } => {
+                    table.begin_sync(term, number)?;
+                    TableAnswer::Ready { incarnation: self.incarnation }
+                }
+                TableCall::Finish { incarnation, .. } if incarnation != self.incarnation => TableAnswer::NotYet,
+                TableCall::Finish { number, voters, .. } => {
+                    TableAnswer::Accepted { whole: table.finish_sync(term, number, &voters)? }
+                }
+                TableCall::Collect { voters, after, .. } => {
+                    table.fence(term)?;
+                    if after.is_none() {
+                        // What was heard here and has not reached a leader counts too.
+                        note_all(table, delegated.all_heard(now_ms));
+                    }
+                    let (ages, more) = table.page(after, MAX_GROUP, now_ms);
+                    TableAnswer::Page { whole: table.is_whole_for(&voters), ages, more }
+                }
+            })
         })
     }
 
@@ -210,11 +212,10 @@ impl LivenessReplication {
 
     /// Has a majority put the latest signs of life into its tables. Gives the term in which this node leads.
     pub(crate) async fn replicate(self: &Arc<Self>) -> Result<u64, BarrierError> {
-        let (term, news) = {
-            let mut leading = self.replica.leading.lock();
-            let leading = leading.as_mut().ok_or(BarrierError::NoLeader)?;
-            (leading.term, std::mem::take(&mut leading.unreplicated))
-        };
+        let (term, news) = self.replica.sessions.with(|records| {
+            let leader = records.leader.as_mut().ok_or(BarrierError::NoLeader)?;
+            Ok((leader.term, std::mem::take(&mut leader.unreplicated)))
+        })?;
         let copied = self.replicate_to_majority(term, &news).await;
         if copied.is_err() {
             self.put_back(term, news);
@@ -224,14 +225,15 @@ impl LivenessReplication {
 
     /// What no majority has is copied with the next round: the groups that join that one may have noted some of it.
     fn put_back(&self, term: u64, news: BTreeMap<SessionId, u64>) {
-        let mut leading = self.replica.leading.lock();
-        let Some(leading) = leading.as_mut().filter(|leading| leading.term == term) else { return };
-        news.into_iter().for_each(|(session, heard_ms)| leading.note_unreplicated(session, heard_ms));
-        // While no majority answers, callers come with ever other sessions that have ended; nobody is told that those are alive.
-        if leading.unreplicated.len() > 2 * leading.tracker.len() + MAX_GROUP {
-            let LeaderRecord { unreplicated, tracker, .. } = leading;
-            unreplicated.retain(|session, _| tracker.liveness(*session) != Liveness::Unknown);
-        }
+        self.replica.sessions.with(|records| {
+            let Some(leader) = records.leader_of(term) else { return };
+            news.into_iter().for_each(|(session, heard_ms)| leader.note_unreplicated(session, heard_ms));
+            let LeaderRecord { unreplicated, tracker, .. } = leader;
+            // While no majority answers, callers come with ever other sessions that have ended; nobody is told that those are alive.
+            if unreplicated.len() > 2 * tracker.len() + MAX_GROUP {
+                unreplicated.retain(|session, _| tracker.liveness(*session) != Liveness::Unknown);
+            }
+        });
     }
 
     async fn replicate_to_majority(
@@ -248,7 +250,7 @@ impl LivenessReplication {
             _ => return Err(BarrierError::NoLeader),
         }
         // Whoever leads has all of it, among whatever voters.
-        self.replica.liveness.lock().lead(&voters);
+        self.replica.sessions.with(|records| records.liveness.lead(&voters));
         if mutant!(CopyWithoutQuorum) {
             return Ok(term);
         }
@@ -337,14 +339,12 @@ impl LivenessReplication {
         F: Future<Output = bool>,
     {
         let number = self.syncs.fetch_add(1, Relaxed) + 1;
-        let zxid = self.replica.state.read().zxid();
+        let zxid = self.replica.state().zxid();
         let begin = TableCall::Begin { term, number, zxid };
         let TableAnswer::Ready { incarnation } = self.call(to, begin, COLLECT_WITHIN).await? else { return None };
         // Only what was acknowledged after this moment is passed on to that node beside the table.
-        let all: Vec<(SessionId, u64)> = {
-            let leading = self.replica.leading.lock();
-            leading.as_ref().filter(|leading| leading.term == term)?.tracker.all_heard().into_iter().collect()
-        };
+        let heard = self.replica.sessions.with(|records| Some(records.leader_of(term)?.tracker.all_heard()));
+        let all: Vec<(SessionId, u64)> = heard?.into_iter().collect();
         for part in all.chunks(MAX_GROUP) {
             let now_ms = self.replica.now_ms();
             let ages = part.iter().map(|(session, heard_ms)| (*session, age_ms(*heard_ms, now_ms))).collect();
@@ -410,7 +410,7 @@ impl LivenessReplication {
                 Ok(TableAnswer::Page { whole, ages, more }) => {
                     let now_ms = self.replica.now_ms();
                     let heard = ages.iter().map(|(session, age)| (*session, now_ms.saturating_sub(u64::from(*age))));
-                    note_all(&mut self.replica.liveness.lock(), heard);
+                    self.replica.sessions.with(|records| note_all(&mut records.liveness, heard));
                     match ages.last().filter(|_| more) {
                         Some((last, _)) => after = Some(*last),
                         None => return (from, if whole { CollectedTable::Whole } else { CollectedTable::Incomplete }),

@@ -152,8 +152,9 @@ impl Cluster {
 
     fn left_ms(&self, at: u64) -> u64 {
         let Node { replica, .. } = &self.nodes[&at];
-        let leading = replica.leading.lock();
-        leading.as_ref().expect("leading").tracker.remaining_ms(MINE, replica.now_ms()).expect("alive")
+        let now_ms = replica.now_ms();
+        let left = |records: &mut Records| records.leader.as_ref()?.tracker.remaining_ms(MINE, now_ms);
+        replica.sessions.with(left).expect("leading, and alive")
     }
 
     fn cut(&self, nodes: &[u64]) {
@@ -191,8 +192,7 @@ async fn what_a_node_heard_without_a_leader_counts_for_the_next() {
     cluster.complete(1).await;
     cluster.pass(6_000);
     cluster.cut(&[1]);
-    let replica = &cluster.nodes[&3].replica;
-    replica.delegated.lock().touch(MINE, 10_000, replica.now_ms());
+    cluster.nodes[&3].replica.sessions.touch(MINE, 10_000);
     cluster.pass(2_000);
     cluster.lead(2).await;
     assert!((8_000..=8_002).contains(&cluster.left_ms(2)), "{}", cluster.left_ms(2));
@@ -215,7 +215,8 @@ async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
         let silent = || {
             let Node { replica, .. } = &cluster.nodes[&2];
             let now_ms = replica.now_ms();
-            replica.leading.lock().as_mut().expect("leading").tracker.take_silent(now_ms, 10)
+            let take = |records: &mut Records| Some(records.leader.as_mut()?.tracker.take_silent(now_ms, 10));
+            replica.sessions.with(take).expect("leading")
         };
         cluster.pass(spared_ms - 1);
         assert!(silent().is_empty());

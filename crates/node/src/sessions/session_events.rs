@@ -6,15 +6,16 @@
 //! A downgrade gives a lock's node another name. That is no loss: the node is followed, and told of by the name under which it is watched.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::Hash;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::task::AtomicWaker;
-use lockkeeper_core::{FencingToken, LockName, LockRequest, NodePath, SessionId, Standing, State, Zxid};
+use lockkeeper_core::{
+    Event, FencingToken, LockName, LockRequest, NodeEventKind, NodePath, SessionId, Standing, State, Zxid,
+};
 use parking_lot::Mutex;
 
-use crate::replica::Replica;
+use crate::replica::{Observer, Replica, unlink};
 
 /// What a subscriber is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +65,7 @@ struct Subscriber {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(crate) struct SessionEventTable {
+struct SessionEventTable {
     subscribers: BTreeMap<u64, Subscriber>,
     /// Who keeps the node that is there now, and by which name.
     at: HashMap<NodePath, Vec<(u64, NodePath)>>,
@@ -114,7 +115,7 @@ impl SessionEventTable {
     }
 
     /// A node has gone: lost, unless it stands under another name by now.
-    pub(crate) fn node_deleted(&mut self, state: &State, gone: &NodePath, zxid: Zxid) {
+    fn node_deleted(&mut self, state: &State, gone: &NodePath, zxid: Zxid) {
         for (id, path) in self.at.remove(gone).unwrap_or_default() {
             let Some(subscriber) = self.subscribers.get_mut(&id) else { continue };
             let Some(watched) = subscriber.watched.get_mut(&path) else { continue };
@@ -132,7 +133,7 @@ impl SessionEventTable {
     }
 
     /// A session has ended.
-    pub(crate) fn session_ended(&mut self, session: SessionId, zxid: Zxid) {
+    fn session_ended(&mut self, session: SessionId, zxid: Zxid) {
         for id in self.of.remove(&session).unwrap_or_default() {
             let Some(subscriber) = self.subscribers.remove(&id) else { continue };
             self.unlink_kept(id, subscriber.watched);
@@ -141,7 +142,7 @@ impl SessionEventTable {
     }
 
     /// The state has jumped, and nobody knows what went on the way.
-    pub(crate) fn recheck_all(&mut self, state: &State) {
+    fn recheck_all(&mut self, state: &State) {
         let zxid = state.zxid();
         let over: Vec<SessionId> = self.of.keys().filter(|of| state.session(**of).is_none()).copied().collect();
         over.into_iter().for_each(|session| self.session_ended(session, zxid));
@@ -159,12 +160,24 @@ fn now_at(state: &State, session: SessionId, path: &NodePath, token: FencingToke
     }
 }
 
-fn unlink<K: Hash + Eq, V: PartialEq>(index: &mut HashMap<K, Vec<V>>, key: &K, value: &V) {
-    if let Some(values) = index.get_mut(key) {
-        values.retain(|other| other != value);
-        if values.is_empty() {
-            index.remove(key);
+/// The subscribers of this node, in step with the state.
+#[derive(Debug, Default)]
+pub(crate) struct SessionEventRegistry(Mutex<SessionEventTable>);
+
+impl Observer for SessionEventRegistry {
+    fn deliver(&self, state: &State, events: &[Event]) {
+        let mut table = self.0.lock();
+        for event in events {
+            match event {
+                Event::Node { kind: NodeEventKind::Deleted, path, zxid, .. } => table.node_deleted(state, path, *zxid),
+                Event::SessionEnded { session, zxid, .. } => table.session_ended(*session, *zxid),
+                _ => {}
+            }
         }
+    }
+
+    fn skipped(&self, state: &State) {
+        self.0.lock().recheck_all(state);
     }
 }
 
@@ -185,7 +198,7 @@ impl std::fmt::Debug for SessionEvents {
 impl SessionEvents {
     /// Begins to listen, for the session's end and for the loss of what it holds. The caller has the state locked.
     pub(crate) fn subscribe(replica: &Arc<Replica>, state: &State, session: SessionId) -> Self {
-        let mut table = replica.session_events.lock();
+        let mut table = replica.session_events.0.lock();
         let (id, queue) = table.add(session);
         let held: Vec<LockRequest> = state.held_by(session).collect();
         held.iter().for_each(|request| table.watch_lock(id, state, request.path.clone(), request.token));
@@ -199,13 +212,13 @@ impl SessionEvents {
 
     /// Listens for the loss of a lock that was granted. Should it be lost already, that is told at once.
     pub fn watch_lock(&self, path: NodePath, token: FencingToken) {
-        let state = self.replica.state.read();
-        self.replica.session_events.lock().watch_lock(self.id, &state, path, token);
+        let state = self.replica.state();
+        self.replica.session_events.0.lock().watch_lock(self.id, &state, path, token);
     }
 
     /// Listens no more for the loss of a lock: it is being given back.
     pub fn unwatch_lock(&self, path: &NodePath) {
-        self.replica.session_events.lock().unwatch_lock(self.id, path);
+        self.replica.session_events.0.lock().unwatch_lock(self.id, path);
     }
 
     /// What has been told, in the replicated order.
@@ -221,7 +234,7 @@ impl SessionEvents {
 
 impl Drop for SessionEvents {
     fn drop(&mut self) {
-        self.replica.session_events.lock().remove(self.id);
+        self.replica.session_events.0.lock().remove(self.id);
     }
 }
 

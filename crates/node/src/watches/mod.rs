@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures::Stream;
-use lockkeeper_core::{NodeEventKind, NodePath, Zxid};
+use lockkeeper_core::{Event, NodeEventKind, NodePath, State, Zxid};
+use lockkeeper_mutants::mutant;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use crate::replica::{Observer, unlink};
 use crate::watches::history::{History, WatchEvent};
 
 /// What to watch.
@@ -59,9 +61,8 @@ struct Watch {
 
 type Listeners = HashMap<NodePath, Vec<u64>>;
 
-/// See the module's text.
 #[derive(Debug)]
-pub(crate) struct WatchTable {
+struct WatchTable {
     history: History,
     watches: BTreeMap<u64, Watch>,
     exact: Listeners,
@@ -78,15 +79,20 @@ pub(crate) enum WatchRefused {
     TooMany,
 }
 
-impl WatchTable {
-    pub(crate) fn new(history: History, queue_items: usize, max_watches: usize) -> Self {
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct Watches(Mutex<WatchTable>);
+
+impl Watches {
+    pub(crate) fn new(history: History, queue_items: usize, max_watches: usize) -> Arc<Self> {
         let (watches, exact, recursive) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { history, watches, exact, recursive, next_id: 1, queue_items, max_watches }
+        let table = WatchTable { history, watches, exact, recursive, next_id: 1, queue_items, max_watches };
+        Arc::new(Self(Mutex::new(table)))
     }
 
     /// Takes a watch. `now` is the zxid of the state, which the caller has locked.
-    pub(crate) fn add(table: &Arc<Mutex<Self>>, spec: WatchSpec, now: Zxid) -> Result<WatchStream, WatchRefused> {
-        let mut this = table.lock();
+    pub(crate) fn add(self: &Arc<Self>, spec: WatchSpec, now: Zxid) -> Result<WatchStream, WatchRefused> {
+        let mut this = self.0.lock();
         if this.watches.len() >= this.max_watches {
             return Err(WatchRefused::TooMany);
         }
@@ -116,15 +122,53 @@ impl WatchTable {
             lost: lost.clone(),
         };
         this.watches.insert(id, watch);
-        Ok(WatchStream { id, after, table: table.clone(), backlog, rest, lost, ended: false })
+        Ok(WatchStream { id, after, watches: self.clone(), backlog, rest, lost, ended: false })
     }
 
+    /// Tells every watch how far the state has come: no event up to `now` is still on its way to it.
+    pub(crate) fn bookmark(&self, now: Zxid) {
+        self.0.lock().bookmark(now);
+    }
+
+    /// This node goes down: every stream ends, and no watch is taken any more.
+    pub(crate) fn close(&self) {
+        self.0.lock().close();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().watches.len()
+    }
+}
+
+impl Observer for Watches {
+    fn deliver(&self, _: &State, events: &[Event]) {
+        let changes = events.iter().filter_map(|event| match event {
+            Event::Node { zxid, kind, path, acl } => {
+                Some(WatchEvent { zxid: *zxid, kind: *kind, path: path.clone(), acl: acl.clone() })
+            }
+            _ => None,
+        });
+        let changes: Vec<WatchEvent> = changes.collect();
+        let mut table = self.0.lock();
+        for transaction in changes.chunk_by(|a, b| a.zxid == b.zxid) {
+            table.tell(transaction);
+        }
+    }
+
+    fn skipped(&self, state: &State) {
+        if !mutant!(ForgetWatchesAtInstall) {
+            self.0.lock().start_over(state.zxid());
+        }
+    }
+}
+
+impl WatchTable {
     fn listeners(&mut self, recursive: bool) -> &mut Listeners {
         if recursive { &mut self.recursive } else { &mut self.exact }
     }
 
     /// A transaction happened: remember it and tell those who listen. A listener gets all of it that concerns it at once, or none.
-    pub(crate) fn tell(&mut self, transaction: &[WatchEvent]) {
+    fn tell(&mut self, transaction: &[WatchEvent]) {
         let mut heard: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
         for event in transaction {
             self.history.push(event.clone());
@@ -168,18 +212,12 @@ impl WatchTable {
 
     fn remove(&mut self, id: u64) -> Option<Watch> {
         let watch = self.watches.remove(&id)?;
-        let listeners = self.listeners(watch.recursive);
-        if let Some(ids) = listeners.get_mut(&watch.spec_path) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                listeners.remove(&watch.spec_path);
-            }
-        }
+        unlink(self.listeners(watch.recursive), &watch.spec_path, &id);
         Some(watch)
     }
 
     /// Tells everyone how far the state has come: nothing up to `now` is still on its way to them.
-    pub(crate) fn bookmark(&mut self, now: Zxid) {
+    fn bookmark(&mut self, now: Zxid) {
         for watch in self.watches.values_mut().filter(|watch| watch.told < now) {
             // A full queue needs no bookmark: its events say where it is.
             if watch.queue.try_send(WatchItem::Bookmark(now)).is_ok() {
@@ -189,7 +227,7 @@ impl WatchTable {
     }
 
     /// The state jumped to `zxid`: what happened on the way is not known here, and everyone is told so.
-    pub(crate) fn start_over(&mut self, zxid: Zxid) {
+    fn start_over(&mut self, zxid: Zxid) {
         self.history.start_over(zxid);
         let behind: Vec<u64> = self.watches.iter().filter(|(_, watch)| watch.after < zxid).map(|(id, _)| *id).collect();
         for id in behind {
@@ -198,15 +236,11 @@ impl WatchTable {
     }
 
     /// This node goes down: every stream ends.
-    pub(crate) fn close(&mut self) {
+    fn close(&mut self) {
         self.watches.clear();
         self.exact.clear();
         self.recursive.clear();
         self.max_watches = 0;
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.watches.len()
     }
 }
 
@@ -229,7 +263,7 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
 pub struct WatchStream {
     id: u64,
     after: Zxid,
-    table: Arc<Mutex<WatchTable>>,
+    watches: Arc<Watches>,
     backlog: VecDeque<WatchItem>,
     rest: mpsc::Receiver<WatchItem>,
     lost: Arc<Mutex<Option<Zxid>>>,
@@ -266,7 +300,7 @@ impl Stream for WatchStream {
 
 impl Drop for WatchStream {
     fn drop(&mut self) {
-        self.table.lock().remove(self.id);
+        self.watches.0.lock().remove(self.id);
     }
 }
 

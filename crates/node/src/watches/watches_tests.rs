@@ -8,22 +8,22 @@ fn path(text: &str) -> NodePath {
     NodePath::parse(text).expect("valid")
 }
 
-fn table(history_events: usize, queue_items: usize) -> Arc<Mutex<WatchTable>> {
-    Arc::new(Mutex::new(WatchTable::new(History::new(history_events, 1 << 20), queue_items, 3)))
+fn table(history_events: usize, queue_items: usize) -> Arc<Watches> {
+    Watches::new(History::new(history_events, 1 << 20), queue_items, 3)
 }
 
-fn tell(table: &Arc<Mutex<WatchTable>>, zxid: u64, kind: NodeEventKind, at: &str) {
-    table.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at), acl: Arc::default() }]);
+fn tell(table: &Arc<Watches>, zxid: u64, kind: NodeEventKind, at: &str) {
+    table.0.lock().tell(&[WatchEvent { zxid: Zxid(zxid), kind, path: path(at), acl: Arc::default() }]);
 }
 
 fn watch(
-    table: &Arc<Mutex<WatchTable>>,
+    table: &Arc<Watches>,
     at: &str,
     recursive: bool,
     from: Option<u64>,
     now: u64,
 ) -> Result<WatchStream, WatchRefused> {
-    WatchTable::add(table, WatchSpec { path: path(at), recursive, from: from.map(Zxid) }, Zxid(now))
+    table.add(WatchSpec { path: path(at), recursive, from: from.map(Zxid) }, Zxid(now))
 }
 
 fn heard(stream: &mut WatchStream) -> Vec<String> {
@@ -94,7 +94,7 @@ fn a_slow_listener_is_told_and_cut_off() {
     let mut stream = watch(&table, "/a", false, None, 0).expect("taken");
     (1..=4).for_each(|zxid| tell(&table, zxid, NodeEventKind::DataChanged, "/a"));
     assert_eq!(heard(&mut stream), ["1 DataChanged /a", "2 DataChanged /a", "lost 0"]);
-    assert_eq!(table.lock().len(), 0);
+    assert_eq!(table.len(), 0);
     assert!(stream.next().now_or_never().is_some_and(|item| item.is_none()), "the end stays the end");
 }
 
@@ -105,8 +105,8 @@ fn a_watch_that_begins_behind_the_state_is_told_when_it_has_heard_everything() {
     let mut behind = watch(&table, "/a", false, Some(1), 4).expect("taken");
     let mut ahead = watch(&table, "/a", false, Some(6), 4).expect("taken");
     assert!(heard(&mut behind).is_empty());
-    table.lock().bookmark(Zxid(4));
-    table.lock().bookmark(Zxid(4));
+    table.0.lock().bookmark(Zxid(4));
+    table.0.lock().bookmark(Zxid(4));
     assert_eq!(heard(&mut behind), ["4 bookmark"]);
     assert!(heard(&mut ahead).is_empty(), "it knows more than this replica");
     // What it had heard elsewhere is no news, and neither is what it was told of by a bookmark.
@@ -120,8 +120,8 @@ fn bookmarks_move_a_quiet_watch_forward() {
     let table = table(100, 2);
     let mut stream = watch(&table, "/quiet", true, None, 3).expect("taken");
     tell(&table, 4, NodeEventKind::Created, "/busy");
-    table.lock().bookmark(Zxid(4));
-    table.lock().bookmark(Zxid(4));
+    table.0.lock().bookmark(Zxid(4));
+    table.0.lock().bookmark(Zxid(4));
     assert_eq!(heard(&mut stream), ["4 bookmark"]);
 }
 
@@ -130,7 +130,7 @@ fn a_snapshot_that_skips_events_says_so() {
     let table = table(100, 10);
     let mut behind = watch(&table, "/a", false, None, 3).expect("taken");
     let mut ahead = watch(&table, "/a", false, Some(20), 3).expect("taken");
-    table.lock().start_over(Zxid(20));
+    table.0.lock().start_over(Zxid(20));
     assert_eq!(heard(&mut behind), ["lost 20"]);
     tell(&table, 21, NodeEventKind::DataChanged, "/a");
     assert_eq!(heard(&mut ahead), ["21 DataChanged /a"]);
@@ -143,7 +143,7 @@ fn bounded_and_clean() {
     let streams: Vec<_> = (0..3).map(|_| watch(&table, "/a", true, None, 0).expect("taken")).collect();
     assert_eq!(watch(&table, "/a", true, None, 0).err(), Some(WatchRefused::TooMany));
     drop(streams);
-    let table = table.lock();
+    let table = table.0.lock();
     assert!(table.watches.is_empty() && table.exact.is_empty() && table.recursive.is_empty());
 }
 
@@ -154,7 +154,7 @@ fn a_transaction_is_heard_whole_or_not_at_all() {
     let mut live = watch(&table, "/", true, None, 0).expect("taken");
     let events = [(Created, "/a"), (ChildrenChanged, "/"), (Created, "/b"), (DataChanged, "/a")];
     let transaction = events.map(|(kind, at)| WatchEvent { zxid: Zxid(1), kind, path: path(at), acl: Arc::default() });
-    table.lock().tell(&transaction);
+    table.0.lock().tell(&transaction);
     assert_eq!(
         heard(&mut live),
         ["1 Created /a + 1 Created /b + 1 DataChanged /a"],

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lockkeeper_core::{AclEntry, Actor, Event, NodeKind, Op, Refusal, Reply, Sequential, Zxid};
+use lockkeeper_core::{AclEntry, Actor, Event, NodeKind, Op, Refusal, Reply, Sequential, State, Zxid};
 use lockkeeper_node::{NodeError, Observer};
 use tokio::sync::oneshot;
 
@@ -21,7 +21,7 @@ enum Delivered {
 struct Ear(Arc<Mutex<Vec<Delivered>>>);
 
 impl Observer for Ear {
-    fn happened(&self, events: &[Event]) {
+    fn deliver(&self, _: &State, events: &[Event]) {
         let mut told = self.0.lock().unwrap();
         for event in events {
             if let Event::Node { zxid, path, .. } = event {
@@ -30,7 +30,7 @@ impl Observer for Ear {
         }
     }
 
-    fn jumped(&self) {
+    fn skipped(&self, _: &State) {
         self.0.lock().unwrap().push(Delivered::Jump);
     }
 }

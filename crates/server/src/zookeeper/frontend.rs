@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, Zxid};
+use lockkeeper_core::{Event, NodeEventKind, NodePath, SessionEnd, SessionId, State, Zxid};
 use lockkeeper_node::{Node, Observer, network_of};
 use lockkeeper_zookeeper::WatcherEvent;
 use parking_lot::{Mutex, RwLock};
@@ -126,12 +126,12 @@ impl Frontend {
         // A read of the old nodes has set its watch by now; any later read sees the new ones.
         *self.system_nodes.write() = system_nodes;
         if let Ok(path) = NodePath::parse(CONFIG) {
-            self.node.look(|state| self.deliver(state.zxid(), NodeEventKind::DataChanged, &path, |_| true));
+            self.node.look(|state| self.fire(state.zxid(), NodeEventKind::DataChanged, &path, |_| true));
         }
     }
 
     /// Fires the watches on a node and sends the event to the connections that may read it.
-    fn deliver(&self, at: Zxid, kind: NodeEventKind, path: &NodePath, may_read: impl Fn(&ConnectionHandle) -> bool) {
+    fn fire(&self, at: Zxid, kind: NodeEventKind, path: &NodePath, may_read: impl Fn(&ConnectionHandle) -> bool) {
         let notified = self.watches.lock().fire(kind, path);
         if notified.is_empty() {
             return;
@@ -213,11 +213,11 @@ impl Frontend {
 }
 
 impl Observer for Frontend {
-    fn happened(&self, events: &[Event]) {
+    fn deliver(&self, _: &State, events: &[Event]) {
         for event in events {
             match event {
                 Event::Node { zxid: at, kind, path, acl } => {
-                    self.deliver(*at, *kind, path, |handle| handle.may_read(acl));
+                    self.fire(*at, *kind, path, |handle| handle.may_read(acl));
                 }
                 // A connection that closed the session itself first gets its reply.
                 Event::SessionEnded { session, cause, .. } => {
@@ -242,7 +242,7 @@ impl Observer for Frontend {
 
     /// The events that the replica skipped are unknown here. Clients reconnect, and setWatches finds what they missed
     /// by the nodes' zxids.
-    fn jumped(&self) {
+    fn skipped(&self, _: &State) {
         for handle in self.handles() {
             handle.outbox.close(Close::AfterFlush);
         }
