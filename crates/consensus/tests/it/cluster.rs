@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockkeeper_consensus::{BarrierError, ChangeError, PeerKind, ProposeError};
 
-use crate::common::{Cluster, propose_until_taken, until};
+use crate::common::{Cluster, propose_until_taken};
+use crate::memory_network::until;
 
 fn text(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())

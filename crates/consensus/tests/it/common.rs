@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use lockkeeper_consensus::{
-    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Parts, PeerAuth, PeerBook, PeerCaller,
-    PeerIdentity, PeerKind, PeerMemory, PeerService, Restored, ServiceError, SnapshotEncoder, StartId, StateMachine,
-    Timekeeper, Transport, TransportError,
+    BlockingPool, ClockReport, Committed, Config, Consensus, LogPosition, Parts, PeerCaller, PeerService, Restored,
+    ServiceError, SnapshotEncoder, StartId, StateMachine, Timekeeper,
 };
-use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
-use tokio_util::sync::CancellationToken;
+use lockkeeper_store::Store;
+
+use crate::memory_network::{DataDirectory, MemoryNetwork, until};
 
 /// What the machine below cannot read: applying it ends the test.
 pub(crate) const UNREADABLE: &[u8] = b"unreadable";
@@ -110,121 +110,6 @@ impl PeerService for Echo {
     }
 }
 
-#[derive(Default)]
-struct Wires {
-    running: BTreeMap<u64, (Consensus, Arc<PeerBook>, CancellationToken)>,
-    /// Nodes whose messages, in and out, get lost.
-    cut: BTreeSet<u64>,
-    /// Calls answered by the receiver whose answers are held back: the receiver dies before they are out.
-    swallow: BTreeSet<(u64, &'static str)>,
-    /// Answers that a node gives to calls of a kind instead of its own.
-    instead: BTreeMap<(u64, &'static str), Bytes>,
-}
-
-#[derive(Clone, Default)]
-pub(crate) struct Net(Arc<Mutex<Wires>>);
-
-struct Wire {
-    net: Net,
-    from: u64,
-    book: Arc<PeerBook>,
-}
-
-impl Net {
-    fn is_cut(&self, a: u64, b: u64) -> bool {
-        let wires = self.0.lock().unwrap();
-        wires.cut.contains(&a) || wires.cut.contains(&b)
-    }
-
-    pub(crate) fn cut(&self, node: u64) {
-        self.0.lock().unwrap().cut.insert(node);
-    }
-
-    pub(crate) fn heal(&self, node: u64) {
-        self.0.lock().unwrap().cut.remove(&node);
-    }
-
-    /// From now on `node` answers calls of this kind with these bytes; without any, with its own again.
-    pub(crate) fn answer_with(&self, node: u64, kind: PeerKind, answer: Option<Bytes>) {
-        let instead = &mut self.0.lock().unwrap().instead;
-        match answer {
-            Some(answer) => drop(instead.insert((node, kind.as_str()), answer)),
-            None => drop(instead.remove(&(node, kind.as_str()))),
-        }
-    }
-
-    /// From now on `node` acts on calls of this kind but its answers never leave.
-    pub(crate) fn swallow_answers(&self, node: u64, kind: PeerKind) {
-        self.0.lock().unwrap().swallow.insert((node, kind.as_str()));
-    }
-}
-
-#[async_trait]
-impl Transport for Wire {
-    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        let Wire { net, from, book } = self;
-        let exchange = async {
-            if net.is_cut(*from, to) {
-                std::future::pending::<()>().await;
-            }
-            let (target, target_book, life, own_life) = {
-                let wires = net.0.lock().unwrap();
-                let Some((_, _, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
-                let Some((target, target_book, life)) = wires.running.get(&to) else {
-                    return Err(TransportError::Refused);
-                };
-                (target.clone(), target_book.clone(), life.clone(), own_life.clone())
-            };
-            // Between processes these are headers.
-            let identity = book.identity();
-            let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
-            let known = book.peer(to);
-            let expected = known.map(|known| format!("{:x}", known.directory));
-            let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
-            let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
-            let admitted = PeerAuth::new(target_book).authenticate(|name| match name {
-                "lockkeeper-cluster" => Some(identity.cluster.as_str()),
-                "lockkeeper-from" => Some(sender.as_str()),
-                "lockkeeper-directory" => Some(directory.as_str()),
-                "lockkeeper-to-directory" => expected.as_deref(),
-                "lockkeeper-start" => Some(own_start.as_str()),
-                "lockkeeper-to-start" => to_start.as_deref(),
-                _ => None,
-            });
-            let caller =
-                admitted.map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
-            let serving = tokio::spawn(async move { target.serve(caller, kind, body).await });
-            let answer = tokio::select! {
-                () = life.cancelled() => return Err(TransportError::Reset),
-                () = own_life.cancelled() => return Err(TransportError::Reset),
-                answer = serving => answer.map_err(|_| TransportError::Reset)?,
-            };
-            let swallowed = net.0.lock().unwrap().swallow.contains(&(to, kind.as_str()));
-            if net.is_cut(*from, to) {
-                std::future::pending::<()>().await;
-            }
-            if swallowed {
-                life.cancelled().await;
-                return Err(TransportError::Reset);
-            }
-            let instead = net.0.lock().unwrap().instead.get(&(to, kind.as_str())).cloned();
-            if let Some(instead) = instead {
-                return Ok(instead);
-            }
-            answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
-        };
-        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
-    }
-
-    fn learn(&self, node: u64, address: &str) {
-        self.book.learn(node, address);
-    }
-
-    fn forget(&self, node: u64) {
-        self.book.forget(node);
-    }
-}
-
 pub(crate) struct Member {
     pub(crate) consensus: Consensus,
     pub(crate) machine: Arc<Recorder>,
@@ -236,17 +121,11 @@ pub(crate) struct Member {
 }
 
 pub(crate) struct Cluster {
-    pub(crate) net: Net,
+    pub(crate) net: MemoryNetwork,
     pub(crate) members: BTreeMap<u64, Member>,
     pub(crate) peers: BTreeMap<u64, String>,
     pub(crate) change: fn(&mut Config),
     dir: tempfile::TempDir,
-}
-
-/// An id for a directory that may be new.
-fn fresh_directory() -> u128 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    u128::from(NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
 /// Stamps entries with the machine's clock: what a clock shows is the layer above's concern.
@@ -280,7 +159,8 @@ impl Cluster {
     pub(crate) async fn start(nodes: u64, change: fn(&mut Config)) -> Cluster {
         let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster { net: Net::default(), members: BTreeMap::new(), peers, change, dir };
+        let mut cluster =
+            Cluster { net: MemoryNetwork::losing_messages(), members: BTreeMap::new(), peers, change, dir };
         for node in 1..=nodes {
             cluster.boot(node).await;
         }
@@ -311,25 +191,8 @@ impl Cluster {
             let fatal = fatal.clone();
             Arc::new(move |line: String| fatal.lock().unwrap().push(line))
         };
-        let identity = Identity { cluster: "test".into(), node, directory: fresh_directory() };
-        let mut options = Options::new({
-            let hook = hook.clone();
-            Arc::new(move |error| hook(format!("store: {error}")))
-        });
-        let free_bytes = Arc::new(AtomicU64::new(1 << 40));
-        options.free_space = FreeSpace::Given(free_bytes.clone());
-        let directory = self.directory(node);
-        let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
-        let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
-        let boot = fresh_directory() as u64;
-        let identity = PeerIdentity {
-            cluster: "test".into(),
-            node,
-            directory: opened.directory,
-            start: StartId { number: opened.incarnation, boot },
-        };
-        let start = identity.start;
-        let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
+        let directory = DataDirectory::open(&self.directory(node), node, &self.peers, hook.clone());
+        let DataDirectory { store, opened, snapshots, book, start, free_bytes } = directory;
         let machine = Arc::new(Recorder::default());
         let consensus = Consensus::start(Parts {
             config,
@@ -339,23 +202,21 @@ impl Cluster {
             blocking: Arc::new(BlockingPool),
             machine: machine.clone(),
             service: Arc::new(Echo),
-            transport: Arc::new(Wire { net: self.net.clone(), from: node, book: book.clone() }),
+            transport: self.net.transport(node, &book),
             memory: book.clone(),
-            boot,
+            boot: start.boot,
             time: Arc::new(WallTime),
             fatal: hook,
         })
         .await
         .unwrap();
-        self.net.0.lock().unwrap().running.insert(node, (consensus.clone(), book, CancellationToken::new()));
+        self.net.connect(node, consensus.clone(), book);
         self.members.insert(node, Member { consensus, machine, store, start, fatal, free_bytes });
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
     pub(crate) fn kill(&mut self, node: u64) -> Member {
-        if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
-            life.cancel();
-        }
+        self.net.disconnect(node);
         self.members.remove(&node).unwrap()
     }
 
@@ -399,18 +260,6 @@ impl Cluster {
         for (_, member) in self.members {
             member.consensus.shutdown().await;
         }
-    }
-}
-
-/// Waits for a condition, not for a time; the bound only ends a test that has failed.
-pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 

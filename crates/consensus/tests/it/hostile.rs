@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use lockkeeper_consensus::{PeerKind, ServeError};
 
-use crate::common::{Cluster, UNREADABLE, propose_until_taken, until};
+use crate::common::{Cluster, UNREADABLE, propose_until_taken};
 use crate::forged;
+use crate::memory_network::until;
 
 const STEP: u64 = 1 << 32;
 

@@ -8,5 +8,6 @@ mod common;
 mod forged;
 mod hostile;
 mod http;
+mod memory_network;
 mod processes;
 mod rollback;

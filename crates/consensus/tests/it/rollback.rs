@@ -4,7 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use crate::common::{Cluster, propose_until_taken, until};
+use crate::common::{Cluster, propose_until_taken};
+use crate::memory_network::until;
 
 fn copy_directory(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();

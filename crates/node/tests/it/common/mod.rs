@@ -1,116 +1,26 @@
 //! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
 
 pub(crate) mod counters;
+#[path = "../../../../consensus/tests/it/memory_network.rs"]
+pub(crate) mod memory_network;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use lockkeeper_consensus::{
-    BlockingPool, Config, PeerAuth, PeerBook, PeerIdentity, PeerKind, PeerMemory, StartId, Transport, TransportError,
-};
+use lockkeeper_consensus::{BlockingPool, Config};
 use lockkeeper_core::{
     AclEntry, FencingToken, LockMode, LockName, NodeKind, NodePath, Op, Reply, RequestId, RequestKey, SessionId, State,
 };
 use lockkeeper_node::{
     Acquire, Acquired, Caller, Consistency, Credential, Grant, Node, NodeConfig, NodeError, Parts, SystemClock,
 };
-use lockkeeper_store::{FreeSpace, Identity, Options, SnapshotStore, Store};
+use lockkeeper_store::Store;
+use memory_network::{DataDirectory, MemoryNetwork, next_number};
 use rand::SeedableRng;
-use tokio_util::sync::CancellationToken;
 
-#[derive(Default)]
-struct Wires {
-    running: BTreeMap<u64, (Node, Arc<PeerBook>, CancellationToken)>,
-    /// Nodes whose messages, in and out, do not get through.
-    cut: BTreeSet<u64>,
-}
-
-#[derive(Clone, Default)]
-pub(crate) struct Net(Arc<Mutex<Wires>>);
-
-struct Wire {
-    net: Net,
-    from: u64,
-    book: Arc<PeerBook>,
-}
-
-impl Net {
-    fn is_cut(&self, a: u64, b: u64) -> bool {
-        let wires = self.0.lock().unwrap();
-        wires.cut.contains(&a) || wires.cut.contains(&b)
-    }
-
-    /// Nothing passes between the two while they are cut. What was sent arrives when the cut has healed, if the caller still waits: as
-    /// with TCP, which sends again.
-    async fn passage(&self, a: u64, b: u64) {
-        while self.is_cut(a, b) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    pub(crate) fn cut(&self, node: u64) {
-        self.0.lock().unwrap().cut.insert(node);
-    }
-
-    pub(crate) fn heal(&self, node: u64) {
-        self.0.lock().unwrap().cut.remove(&node);
-    }
-}
-
-#[async_trait]
-impl Transport for Wire {
-    async fn call(&self, to: u64, kind: PeerKind, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        let Wire { net, from, book } = self;
-        let exchange = async {
-            net.passage(*from, to).await;
-            let (target, target_book, life, own_life) = {
-                let wires = net.0.lock().unwrap();
-                let Some((_, _, own_life)) = wires.running.get(from) else { return Err(TransportError::Refused) };
-                let Some((target, book, life)) = wires.running.get(&to) else { return Err(TransportError::Refused) };
-                (target.clone(), book.clone(), life.clone(), own_life.clone())
-            };
-            let identity = book.identity();
-            let (sender, directory) = (identity.node.to_string(), format!("{:x}", identity.directory));
-            let known = book.peer(to);
-            let expected = known.map(|known| format!("{:x}", known.directory));
-            let start = |start: StartId| format!("{}.{:x}", start.number, start.boot);
-            let (own_start, to_start) = (start(identity.start), known.and_then(|known| known.start).map(start));
-            let admitted = PeerAuth::new(target_book).authenticate(|name| match name {
-                "lockkeeper-cluster" => Some(identity.cluster.as_str()),
-                "lockkeeper-from" => Some(sender.as_str()),
-                "lockkeeper-directory" => Some(directory.as_str()),
-                "lockkeeper-to-directory" => expected.as_deref(),
-                "lockkeeper-start" => Some(own_start.as_str()),
-                "lockkeeper-to-start" => to_start.as_deref(),
-                _ => None,
-            });
-            let caller =
-                admitted.map_err(|no| TransportError::Rejected { code: no.code.to_owned(), detail: no.detail })?;
-            let serving = tokio::spawn(async move { target.serve_peer(caller, kind, body).await });
-            let answer = tokio::select! {
-                () = life.cancelled() => return Err(TransportError::Reset),
-                () = own_life.cancelled() => return Err(TransportError::Reset),
-                answer = serving => answer.map_err(|_| TransportError::Reset)?,
-            };
-            net.passage(*from, to).await;
-            answer.map_err(|error| TransportError::Rejected { code: error.code, detail: error.detail })
-        };
-        tokio::time::timeout(deadline, exchange).await.unwrap_or(Err(TransportError::TimedOut))
-    }
-
-    fn learn(&self, node: u64, address: &str) {
-        self.book.learn(node, address);
-    }
-
-    fn forget(&self, node: u64) {
-        self.book.forget(node);
-    }
-}
+pub(crate) use self::memory_network::until;
 
 pub(crate) struct Member {
     pub(crate) node: Node,
@@ -118,17 +28,12 @@ pub(crate) struct Member {
 }
 
 pub(crate) struct Cluster {
-    pub(crate) net: Net,
+    pub(crate) net: MemoryNetwork,
     pub(crate) members: BTreeMap<u64, Member>,
     pub(crate) fatal: Arc<Mutex<Vec<String>>>,
     peers: BTreeMap<u64, String>,
     change: fn(&mut NodeConfig),
     dir: tempfile::TempDir,
-}
-
-fn next_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::SeqCst)
 }
 
 impl Cluster {
@@ -139,7 +44,7 @@ impl Cluster {
     pub(crate) async fn start(nodes: u64, change: fn(&mut NodeConfig)) -> Cluster {
         let peers = (1..=nodes).map(|node| (node, format!("memory:{node}"))).collect();
         let dir = tempfile::tempdir().unwrap();
-        let (net, members, fatal) = (Net::default(), BTreeMap::new(), Arc::default());
+        let (net, members, fatal) = (MemoryNetwork::default(), BTreeMap::new(), Arc::default());
         let mut cluster = Cluster { net, members, fatal, peers, change, dir };
         for node in 1..=nodes {
             cluster.boot(node).await;
@@ -157,45 +62,30 @@ impl Cluster {
         (self.change)(&mut config);
         let fatal = self.fatal.clone();
         let hook = Arc::new(move |line: String| fatal.lock().unwrap().push(line));
-        let store_hook = hook.clone();
-        let mut options = Options::new(Arc::new(move |error| store_hook(format!("store: {error}"))));
-        options.free_space = FreeSpace::Given(Arc::new(AtomicU64::new(1 << 40)));
-        let identity = Identity { cluster: "test".into(), node: id, directory: next_number().into() };
-        let directory = self.directory(id);
-        let (store, opened) = Store::open(&directory, &identity, options.clone()).unwrap();
-        let snapshots = SnapshotStore::open(&directory, store.bounds(), &options).unwrap();
-        let boot = next_number();
-        let identity = PeerIdentity {
-            cluster: "test".into(),
-            node: id,
-            directory: opened.directory,
-            start: StartId { number: opened.incarnation, boot },
-        };
-        let book = PeerBook::open(&directory, identity, &self.peers).unwrap();
+        let directory = DataDirectory::open(&self.directory(id), id, &self.peers, hook.clone());
+        let DataDirectory { store, opened, snapshots, book, start, .. } = directory;
         let node = Node::start(Parts {
             config,
             store: Arc::new(store.clone()),
             opened,
             snapshots: Arc::new(snapshots),
             blocking: Arc::new(BlockingPool),
-            transport: Arc::new(Wire { net: self.net.clone(), from: id, book: book.clone() }),
+            transport: self.net.transport(id, &book),
             memory: book.clone(),
-            boot,
+            boot: start.boot,
             clock: Arc::new(SystemClock::new()),
             random: Box::new(rand::rngs::StdRng::seed_from_u64(next_number())),
             fatal: hook,
         })
         .await
         .unwrap();
-        self.net.0.lock().unwrap().running.insert(id, (node.clone(), book, CancellationToken::new()));
+        self.net.connect(id, node.consensus().clone(), book);
         self.members.insert(id, Member { node, store });
     }
 
     /// As kill -9 looks to the others: connections break at once, nothing listens any more.
     pub(crate) fn kill(&mut self, node: u64) -> Member {
-        if let Some((_, _, life)) = self.net.0.lock().unwrap().running.remove(&node) {
-            life.cancel();
-        }
+        self.net.disconnect(node);
         self.members.remove(&node).unwrap()
     }
 
@@ -214,7 +104,7 @@ impl Cluster {
     /// The leader that every living and connected node knows.
     pub(crate) async fn leader(&self) -> u64 {
         until("one view of the leader", || {
-            let cut = self.net.0.lock().unwrap().cut.clone();
+            let cut = self.net.cut_nodes();
             let members = self.members.iter().filter(|(id, _)| !cut.contains(id));
             let mut views = members.map(|(_, member)| *member.node.consensus().leadership().borrow());
             let first = views.next()?;
@@ -250,18 +140,6 @@ impl Cluster {
         for (_, member) in self.members {
             member.node.shutdown().await;
         }
-    }
-}
-
-/// Waits for a condition, not for a time; the bound only ends a test that has failed.
-pub(crate) async fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(value) = condition() {
-            return value;
-        }
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
