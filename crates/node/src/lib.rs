@@ -38,6 +38,7 @@ mod request;
 /// Sessions: opening, keeping alive, expiring, and the events that a session's connection subscribes to.
 mod sessions {
     pub(crate) mod delegated_keepalive;
+    pub(crate) mod expiry;
     pub(crate) mod keepalive;
     pub(crate) mod leader_tasks;
     pub(crate) mod lifecycle;

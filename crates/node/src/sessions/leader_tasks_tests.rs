@@ -1,30 +1,15 @@
 //! Promise P5 at the leader: who may acknowledge what, and when. Quorum and clock are made by hand.
 
 use lockkeeper_consensus::{Committed, Config, LogPosition, Members, ProposeError, StateMachine, TransportError};
-use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules};
+use lockkeeper_core::limits::MAX_EXPIRED_EPHEMERALS;
+use lockkeeper_core::{Actor, Batch, NodeId, Origin, Rules, Term, Zxid};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::sessions::expiry::one_entry;
 use crate::sessions::liveness_replication::{TableAnswer, TableCall};
-use crate::time::clock::Clock;
-
-/// A clock that stands still until it is moved.
-struct Still(watch::Sender<Duration>);
-
-#[async_trait]
-impl Clock for Still {
-    fn wall_ms(&self) -> u64 {
-        1
-    }
-
-    fn now(&self) -> Duration {
-        *self.0.borrow()
-    }
-
-    async fn sleep_until(&self, at: Duration) {
-        let _ = self.0.subscribe().wait_for(|now| *now >= at).await;
-    }
-}
+use crate::sessions::tracker::SessionTracker;
+use crate::time::clock::ManualClock;
 
 /// What a quorum says when it is asked, and what happens meanwhile.
 struct Quorum {
@@ -65,7 +50,7 @@ impl Replication for Quorum {
 }
 
 struct Fixture {
-    clock: Arc<Still>,
+    clock: Arc<ManualClock>,
     replica: Arc<Replica>,
     quorum: Arc<Quorum>,
     tasks: Arc<LeaderTasks>,
@@ -83,7 +68,7 @@ const SILENT: u64 = 1_251;
 /// A leader of term 3 that has not yet acted, and one session of a second.
 fn stage() -> Fixture {
     let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
-    let clock = Arc::new(Still(watch::Sender::new(Duration::from_secs(100))));
+    let clock = Arc::new(ManualClock::default());
     let replica = Replica::new(&config, 1, clock.clone(), Arc::new(|why| panic!("{why}")));
     let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 1_000, label: "test".into() };
     let origin = Origin { node: NodeId(2), incarnation: 1, sequence: 1 };
@@ -108,7 +93,7 @@ impl Fixture {
     }
 
     fn pass(&self, ms: u64) {
-        self.clock.0.send_modify(|now| *now += Duration::from_millis(ms));
+        self.clock.advance(ms);
     }
 
     fn silent(&self) -> Vec<SessionId> {
@@ -146,14 +131,13 @@ async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_e
     stage.pass(900);
     // The quorum takes its time: the session lives a full timeout from the arrival, not from the answer.
     let clock = stage.clock.clone();
-    *stage.quorum.meanwhile.lock() =
-        Some(Box::new(move || clock.0.send_modify(|now| *now += Duration::from_millis(1_000))));
+    *stage.quorum.meanwhile.lock() = Some(Box::new(move || clock.advance(1_000)));
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
     assert!(stage.silent().is_empty());
     // Here it takes longer than the timeout, and the session is named before the answer.
     let (clock, replica) = (stage.clock.clone(), stage.replica.clone());
     *stage.quorum.meanwhile.lock() = Some(Box::new(move || {
-        clock.0.send_modify(|now| *now += Duration::from_millis(SILENT));
+        clock.advance(SILENT);
         let named = with_tracker(&replica, |tracker, now_ms| tracker.take_silent(now_ms, 10));
         assert_eq!(named, [MINE]);
     }));

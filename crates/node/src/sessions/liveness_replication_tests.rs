@@ -10,46 +10,28 @@ use tokio::sync::watch;
 use super::*;
 use crate::sessions::keepalive::{KeepaliveGroup, Verdict};
 use crate::sessions::leader_tasks::LeaderTasks;
-use crate::time::clock::Clock;
+use crate::time::clock::ManualClock;
 
 const MINE: SessionId = SessionId(1);
 const VOTERS: [u64; 3] = [1, 2, 3];
 
-/// One clock for all, which stands still until it is moved; each node's begins elsewhere.
-struct Skewed(watch::Sender<Duration>, Duration);
-
-#[async_trait]
-impl Clock for Skewed {
-    fn wall_ms(&self) -> u64 {
-        1
-    }
-
-    fn now(&self) -> Duration {
-        *self.0.borrow() + self.1
-    }
-
-    async fn sleep_until(&self, at: Duration) {
-        let _ = self.0.subscribe().wait_for(|now| *now + self.1 >= at).await;
-    }
-}
-
 #[derive(Default)]
-struct Net {
+struct TableCalls {
     nodes: Mutex<BTreeMap<u64, Arc<LeaderTasks>>>,
     cut: Mutex<BTreeSet<u64>>,
     /// Nodes that run and do not answer.
     slow: Mutex<BTreeSet<u64>>,
 }
 
-struct Wire {
+struct FixedLeadership {
     node: u64,
-    net: Arc<Net>,
+    net: Arc<TableCalls>,
     leadership: watch::Sender<Leadership>,
     members: watch::Sender<Members>,
 }
 
 #[async_trait]
-impl Replication for Wire {
+impl Replication for FixedLeadership {
     async fn propose(&self, _: Bytes) -> Result<(), ProposeError> {
         std::future::pending().await
     }
@@ -82,24 +64,23 @@ impl Replication for Wire {
     }
 }
 
-struct Node {
+struct TestNode {
     replica: Arc<Replica>,
-    wire: Arc<Wire>,
+    wire: Arc<FixedLeadership>,
     tasks: Arc<LeaderTasks>,
 }
 
-struct Cluster {
-    time: watch::Sender<Duration>,
-    net: Arc<Net>,
-    nodes: BTreeMap<u64, Node>,
+struct ThreeNodes {
+    clock: ManualClock,
+    net: Arc<TableCalls>,
+    nodes: BTreeMap<u64, TestNode>,
     term: u64,
 }
 
-impl Cluster {
+impl ThreeNodes {
     /// Three nodes, none of which leads, and a session of ten seconds that opens now.
     fn new() -> Self {
-        let time = watch::Sender::new(Duration::from_secs(10));
-        let mut cluster = Self { time, net: Arc::default(), nodes: BTreeMap::new(), term: 0 };
+        let mut cluster = Self { clock: ManualClock::default(), net: Arc::default(), nodes: BTreeMap::new(), term: 0 };
         VOTERS.iter().for_each(|id| cluster.start(*id, 1));
         cluster
     }
@@ -109,13 +90,13 @@ impl Cluster {
         let peers: BTreeMap<u64, String> = VOTERS.iter().map(|id| (*id, id.to_string())).collect();
         let config = NodeConfig::new(Config::new("test", id, peers));
         let voters = VOTERS.iter().map(|id| (*id, id.to_string().into())).collect();
-        let clock = Arc::new(Skewed(self.time.clone(), Duration::from_secs(1_000 * id)));
+        let clock = Arc::new(self.clock.ahead(Duration::from_secs(1_000 * id)));
         let replica = Replica::new(&config, 1, clock, Arc::new(|why| panic!("{why}")));
         let open = Command::OpenSession { secret_hash: [0; 32], timeout_ms: 10_000, label: "test".into() };
         let origin = Origin { node: NodeId(9), incarnation: 1, sequence: 1 };
         let payload = Batch { origin, clock_ms: 0, rules: Rules::default(), commands: vec![open] }.encode().into();
         replica.apply(&[Committed { position: LogPosition { term: 1, index: 1 }, clock_ms: 1, payload }]);
-        let wire = Arc::new(Wire {
+        let wire = Arc::new(FixedLeadership {
             node: id,
             net: self.net.clone(),
             leadership: watch::Sender::new(Leadership { term: self.term, leader: None, leading: false }),
@@ -123,14 +104,14 @@ impl Cluster {
         });
         let tasks = LeaderTasks::new(&config, incarnation, replica.clone(), wire.clone());
         self.net.nodes.lock().insert(id, tasks.clone());
-        self.nodes.insert(id, Node { replica, wire, tasks });
+        self.nodes.insert(id, TestNode { replica, wire, tasks });
     }
 
     /// The node leads a new term, which all know that are not cut off.
     async fn lead(&mut self, id: u64) {
         self.term += 1;
         let cut = self.net.cut.lock().clone();
-        for (node, Node { wire, .. }) in self.nodes.iter().filter(|(node, _)| !cut.contains(node)) {
+        for (node, TestNode { wire, .. }) in self.nodes.iter().filter(|(node, _)| !cut.contains(node)) {
             let now = Leadership { term: self.term, leader: Some(id), leading: *node == id };
             wire.leadership.send_replace(now);
         }
@@ -147,11 +128,11 @@ impl Cluster {
     }
 
     fn pass(&self, ms: u64) {
-        self.time.send_modify(|now| *now += Duration::from_millis(ms));
+        self.clock.advance(ms);
     }
 
     fn left_ms(&self, at: u64) -> u64 {
-        let Node { replica, .. } = &self.nodes[&at];
+        let TestNode { replica, .. } = &self.nodes[&at];
         let now_ms = replica.now_ms();
         let left = |records: &mut Records| records.leader.as_ref()?.tracker.remaining_ms(MINE, now_ms);
         replica.sessions.with(left).expect("leading, and alive")
@@ -164,7 +145,7 @@ impl Cluster {
 
 #[tokio::test]
 async fn a_new_leader_goes_on_where_the_last_one_ended() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     cluster.complete(1).await;
     cluster.pass(1_000);
@@ -187,7 +168,7 @@ async fn a_new_leader_goes_on_where_the_last_one_ended() {
 
 #[tokio::test]
 async fn what_a_node_heard_without_a_leader_counts_for_the_next() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     cluster.complete(1).await;
     cluster.pass(6_000);
@@ -202,7 +183,7 @@ async fn what_a_node_heard_without_a_leader_counts_for_the_next() {
 #[tokio::test]
 async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
     for (slow, spared_ms) in [(true, 2_000), (false, 300)] {
-        let mut cluster = Cluster::new();
+        let mut cluster = ThreeNodes::new();
         cluster.lead(1).await;
         cluster.complete(1).await;
         // Far over its time by what the others know.
@@ -213,7 +194,7 @@ async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
         }
         cluster.lead(2).await;
         let silent = || {
-            let Node { replica, .. } = &cluster.nodes[&2];
+            let TestNode { replica, .. } = &cluster.nodes[&2];
             let now_ms = replica.now_ms();
             let take = |records: &mut Records| Some(records.leader.as_mut()?.tracker.take_silent(now_ms, 10));
             replica.sessions.with(take).expect("leading")
@@ -227,7 +208,7 @@ async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
 
 #[tokio::test]
 async fn a_memory_that_was_lost_does_not_count() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     cluster.complete(1).await;
     cluster.pass(5_000);
@@ -244,7 +225,7 @@ async fn a_memory_that_was_lost_does_not_count() {
 
 #[tokio::test]
 async fn nothing_is_acknowledged_without_a_majority_of_tables_or_behind_the_next_leader() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     cluster.cut(&[2, 3]);
     assert_eq!(cluster.keepalive(1).await, None);
@@ -262,7 +243,7 @@ async fn nothing_is_acknowledged_without_a_majority_of_tables_or_behind_the_next
 /// A group whose signs of life went with a round that failed joins the next round.
 #[tokio::test]
 async fn what_a_failed_copy_took_goes_with_the_next() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     cluster.complete(1).await;
     cluster.pass(6_000);
@@ -285,7 +266,7 @@ async fn what_a_failed_copy_took_goes_with_the_next() {
 
 #[tokio::test]
 async fn a_call_of_an_unknown_term_or_to_an_earlier_life_has_no_effect() {
-    let mut cluster = Cluster::new();
+    let mut cluster = ThreeNodes::new();
     cluster.lead(1).await;
     let liveness = &cluster.nodes[&2].tasks.liveness;
     let voters = VOTERS.to_vec();

@@ -56,3 +56,45 @@ impl Clock for SystemClock {
 pub(crate) fn whole_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
+
+/// A clock for tests, which stands still until it is advanced.
+#[cfg(test)]
+pub(crate) struct ManualClock {
+    now: tokio::sync::watch::Sender<Duration>,
+    ahead: Duration,
+}
+
+#[cfg(test)]
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self { now: tokio::sync::watch::Sender::new(Duration::from_secs(100)), ahead: Duration::ZERO }
+    }
+}
+
+#[cfg(test)]
+impl ManualClock {
+    /// A clock that advances with this one and shows so much more.
+    pub(crate) fn ahead(&self, by: Duration) -> Self {
+        Self { now: self.now.clone(), ahead: by }
+    }
+
+    pub(crate) fn advance(&self, ms: u64) {
+        self.now.send_modify(|now| *now += Duration::from_millis(ms));
+    }
+}
+
+#[cfg(test)]
+#[async_trait]
+impl Clock for ManualClock {
+    fn wall_ms(&self) -> u64 {
+        1
+    }
+
+    fn now(&self) -> Duration {
+        *self.now.borrow() + self.ahead
+    }
+
+    async fn sleep_until(&self, at: Duration) {
+        let _ = self.now.subscribe().wait_for(|now| *now + self.ahead >= at).await;
+    }
+}
