@@ -1,4 +1,4 @@
-//! Trying again while the cluster has no leader: at each change of leadership, at growing intervals, and not for ever.
+//! Retries while the cluster has no leader: at each change of leadership, at growing intervals, and until a deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::time::clock::Clock;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The backoff of one request, or of a task that never gives up.
+/// The pauses between the attempts of one request, or of a task that never gives up.
 pub(crate) struct Backoff {
     clock: Arc<dyn Clock>,
     leadership: watch::Receiver<Leadership>,
@@ -26,18 +26,18 @@ impl Backoff {
         Self { clock, leadership, deadline, pause: FIRST_PAUSE }
     }
 
-    /// For a task that goes on until it is stopped.
+    /// For a task that retries until it is stopped.
     pub(crate) fn endless(clock: Arc<dyn Clock>, leadership: watch::Receiver<Leadership>) -> Self {
         Self::new(clock, leadership, Duration::MAX)
     }
 
-    /// Things went well: the next pause is a short one again.
+    /// An attempt succeeded: the next pause is a short one again.
     pub(crate) fn reset(&mut self) {
         self.pause = FIRST_PAUSE;
         self.leadership.mark_unchanged();
     }
 
-    /// Waits a little, or until leadership changes; refuses once the time is up.
+    /// Waits for a pause, or until leadership changes; fails once the deadline has passed.
     pub(crate) async fn wait(&mut self) -> Result<(), NodeError> {
         let now = self.clock.now();
         if now >= self.deadline {

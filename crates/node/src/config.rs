@@ -3,10 +3,10 @@
 use lockkeeper_core::Rules;
 use lockkeeper_core::limits::MAX_SESSION_TIMEOUT_MS;
 
-/// Settings. [`NodeConfig::new`] gives what a server uses.
+/// Settings. [`NodeConfig::new`] has the defaults of a server.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Settings of consensus; the node's id and its peers are there.
+    /// Settings of consensus, with the node's id and its peers.
     pub consensus: lockkeeper_consensus::Config,
     /// How long a request waits for an outcome (a lock request: beyond the time it waits for the lock).
     pub request_timeout_ms: u64,
@@ -16,14 +16,14 @@ pub struct NodeConfig {
     pub max_queued_bytes: usize,
     /// Most commands in one batch.
     pub max_batch_commands: usize,
-    /// A batch takes no further command beyond this.
+    /// A batch of this size takes no further command.
     pub max_batch_bytes: usize,
     /// Largest single command.
     pub max_command_bytes: usize,
-    /// Most keepalives and most reads that wait at once. Above what the front doors let in, so that nobody's keepalive is refused because
-    /// of others.
+    /// Most keepalives and most reads that wait at once. More than the frontends let in, so that no keepalive is
+    /// refused because of others.
     pub max_waiting_calls: usize,
-    /// Most lock requests under way at this node.
+    /// Most lock requests in progress at this node.
     pub max_lock_requests: usize,
     /// Longest time for which a lock request may wait.
     pub max_wait_ms: u64,
@@ -33,26 +33,26 @@ pub struct NodeConfig {
     pub rules: Rules,
     /// Most watches at this node.
     pub max_watches: usize,
-    /// Events that a watch may be behind before it is cut off.
+    /// How many events a watch may be behind before it is cut off.
     pub watch_queue_events: usize,
-    /// Most events kept to resume watches from.
+    /// Most events kept for resuming watches.
     pub history_events: usize,
-    /// Most bytes of events kept to resume watches from.
+    /// Most bytes of events kept for resuming watches.
     pub history_bytes: usize,
-    /// How often a watch is told how far the state has come.
+    /// How often a watch gets a bookmark.
     pub bookmark_every_ms: u64,
-    /// How often the leader looks for silent sessions, and every node for signs of life that it owes the leader.
+    /// How often the leader looks for silent sessions, and every node for keepalives that are due.
     pub session_tick_ms: u64,
-    /// How often the leader looks for containers and TTL nodes whose time has come.
+    /// How often the leader looks for empty containers and for TTL nodes whose time has run out.
     pub reap_every_ms: u64,
-    /// How long a group of keepalives may take to the leader and back before it is sent again.
+    /// How long a group of keepalives may be in flight before it is sent again.
     pub keepalive_group_timeout_ms: u64,
-    /// How long a shutdown waits for what is under way.
+    /// How long a shutdown waits for commands in flight.
     pub shutdown_timeout_ms: u64,
 }
 
 impl NodeConfig {
-    /// The usual settings.
+    /// The defaults.
     pub fn new(consensus: lockkeeper_consensus::Config) -> Self {
         Self {
             consensus,
@@ -79,10 +79,10 @@ impl NodeConfig {
         }
     }
 
-    /// Checks each setting; the text names the one that is wrong.
+    /// Checks each setting.
     ///
     /// # Errors
-    /// Says which setting must be what.
+    /// Names the setting that is wrong, and its bounds.
     pub fn validate(&self) -> Result<(), String> {
         self.consensus.validate()?;
         let positive = [
@@ -110,7 +110,7 @@ impl NodeConfig {
         }
         if self.max_queued_bytes < self.max_command_bytes {
             return Err(
-                "max_queued_bytes must not be less than max_command_bytes: no command of that size would be taken"
+                "max_queued_bytes must not be less than max_command_bytes: no command of that size would be accepted"
                     .into(),
             );
         }

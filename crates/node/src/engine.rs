@@ -1,4 +1,4 @@
-//! The parts of a node, put together over anything that replicates.
+//! The parts of a node, put together over any [`Replication`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::sessions::leader_tasks::{LeaderTasks, PeerServiceSlot};
 use crate::sessions::session_events::SessionEvents;
 use crate::watches::{WatchRefused, WatchSpec, WatchStream};
 
-/// Between attempts to have the state name this start.
+/// The pause between attempts to have the state name this start.
 const ANNOUNCE_AGAIN: Duration = Duration::from_millis(500);
 
 /// The source of session secrets.
@@ -37,18 +37,18 @@ pub(crate) struct Engine {
     pub(crate) replication: Arc<dyn Replication>,
     pub(crate) proposer: Proposer,
     pub(crate) barrier: ReadBarrier,
-    /// When this replica was last seen to be up to date.
+    /// When this replica was last known to be up to date.
     caught_up_ms: Arc<AtomicU64>,
     pub(crate) keepalives: Arc<Keepalives>,
     pub(crate) random: Random,
-    /// One for each lock request under way, its withdrawal included.
+    /// One for each lock request in progress, its cancellation included.
     pub(crate) lock_permits: Arc<Semaphore>,
     /// No new requests are taken.
     pub(crate) closing: CancellationToken,
 }
 
 impl Engine {
-    /// Starts everything that runs beside the callers.
+    /// Starts all tasks that run beside the callers.
     pub(crate) fn start(
         config: NodeConfig,
         incarnation: u64,
@@ -91,7 +91,7 @@ impl Engine {
         if self.closing.is_cancelled() { Err(NodeError::ShuttingDown) } else { Ok(()) }
     }
 
-    /// Carries out an operation on behalf of a caller.
+    /// Executes an operation on behalf of a caller.
     pub(crate) async fn execute(&self, caller: Caller, op: Op) -> Result<At<Reply>, NodeError> {
         self.refuse_when_closing()?;
         let _keepalive = match &caller.credential {
@@ -102,7 +102,7 @@ impl Engine {
         reply_of(done)
     }
 
-    /// Keeps the session alive from here for as long as the guard lives.
+    /// Keeps the session alive from here while the guard lives.
     pub(crate) fn delegate_keepalive(&self, session: SessionId, timeout_ms: u32) -> KeepaliveGuard {
         let now_ms = self.replica.now_ms();
         self.replica.sessions.with(|records| records.delegated.begin_wait(session, timeout_ms, now_ms));
@@ -133,7 +133,7 @@ impl Engine {
         })
     }
 
-    /// Begins to listen on behalf of a session, on a replica that has seen all that was acknowledged before.
+    /// Subscribes on behalf of a session, once this replica has every change that was acknowledged before.
     pub(crate) async fn session_events(&self, session: SessionId) -> Result<At<SessionEvents>, NodeError> {
         self.refuse_when_closing()?;
         self.barrier.pass().await?;
@@ -144,7 +144,7 @@ impl Engine {
         Ok(At { value: SessionEvents::subscribe(&self.replica, &state, session), zxid: state.zxid() })
     }
 
-    /// Waits until this replica has come as far as `zxid`.
+    /// Waits until this replica has applied `zxid`.
     pub(crate) async fn reach(&self, zxid: Zxid) -> Result<(), NodeError> {
         let mut reached = self.replica.zxid();
         let deadline = self.replica.clock.now() + self.request_timeout();
@@ -155,13 +155,13 @@ impl Engine {
         }
     }
 
-    /// How long ago this replica was last seen to be up to date with a leader; none if it has not been since it started.
+    /// How long ago this replica was last known to be up to date with a leader; `None` if never since it started.
     pub(crate) fn caught_up_ago_ms(&self) -> Option<u64> {
         let at_ms = self.caught_up_ms.load(Ordering::Relaxed);
         (at_ms != NEVER).then(|| self.replica.now_ms().saturating_sub(at_ms))
     }
 
-    /// Waits until nothing is on its way, but not for ever.
+    /// Waits until no command is in flight, within a bound.
     pub(crate) async fn drain(&self) {
         let clock = &self.replica.clock;
         let deadline = clock.now() + Duration::from_millis(self.config.shutdown_timeout_ms);
@@ -170,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// Ends the tasks and the streams. Whoever still waits for an outcome learns that it is not known.
+    /// Ends the tasks and the streams. Callers that still wait for an outcome learn that it is unknown.
     pub(crate) async fn end(&self) {
         self.closing.cancel();
         self.replica.tasks.stop();
@@ -180,7 +180,7 @@ impl Engine {
     }
 }
 
-/// How often a shutdown looks whether everything has ended.
+/// How often a shutdown checks whether all commands are answered.
 const DRAIN_PAUSE: Duration = Duration::from_millis(5);
 
 /// The reply, or the refusal as an error.
@@ -189,7 +189,7 @@ pub(crate) fn reply_of(done: Done) -> Result<At<Reply>, NodeError> {
     Ok(At { value: reply?, zxid })
 }
 
-/// While it lives, this node keeps the session alive.
+/// This node keeps the session alive while this guard lives.
 #[must_use]
 pub(crate) struct KeepaliveGuard {
     replica: Arc<Replica>,
@@ -205,17 +205,18 @@ impl Drop for KeepaliveGuard {
 
 /// The replica has not been up to date since it started.
 const NEVER: u64 = u64::MAX;
-/// How often it is looked whether the replica is up to date.
+/// How often a replica that is up to date checks that it still is.
 const LOOK_EVERY: Duration = Duration::from_millis(1_000);
-/// How often, as long as it is not.
+/// How often a replica that is not up to date checks whether it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// A cut-off replica cannot tell from its own log that it is behind: only a round to the leader and back shows it.
+/// Checks whether this replica is up to date. A cut-off replica cannot tell from its own log that it is behind: only a
+/// round to the leader and back shows it.
 fn start_readiness(barrier: ReadBarrier, replica: Arc<Replica>, caught_up_ms: Arc<AtomicU64>) {
     let vital = replica.clone();
     let looking = async move {
         loop {
-            // As of when the round began: it may have taken its time.
+            // As of when the round began, since a round may take long.
             let began_ms = replica.now_ms();
             let up_to_date = barrier.try_once().await;
             if up_to_date {
@@ -242,7 +243,7 @@ fn start_clock_watch(replica: Arc<Replica>) {
     vital.tasks.spawn_vital("comparison of clocks", comparing);
 }
 
-/// Has the replicated state name this start: a replica that was away, or is made anew, then knows of it as well as those that were told.
+/// Has the replicated state name this start, so that a replica that was away, or is new, knows it too.
 fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, replication: Arc<dyn Replication>) {
     let vital = replica.clone();
     let mut leadership = replication.leadership();
@@ -253,7 +254,7 @@ fn start_announcement((origin, rules): (Origin, Rules), replica: Arc<Replica>, r
             if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
                 return;
             }
-            // Whatever comes of it: if it is not in the state after a while, it is said again.
+            // Whatever the outcome: if the state does not name it after a while, it is proposed again.
             let _ = replication.propose(payload.clone()).await;
             replica.clock.sleep_until(replica.clock.now() + ANNOUNCE_AGAIN).await;
         }

@@ -1,4 +1,4 @@
-//! Why a request was not carried out. The variants say what the caller may conclude.
+//! Why a request was not executed. The variants say what the caller may conclude.
 
 use lockkeeper_consensus::JoinError;
 use lockkeeper_core::{Refusal, Zxid};
@@ -13,27 +13,27 @@ pub enum NodeError {
     /// The secret is not this session's. Nothing changed.
     #[error("the secret does not belong to this session")]
     WrongSecret,
-    /// No leader was there to take it, for as long as a request waits. Nothing changed, and nothing will.
+    /// There was no leader for as long as a request waits. Nothing changed, and nothing will.
     #[error("the cluster has no leader at the moment; nothing was changed: try again in {retry_after_ms} ms")]
     NoLeader {
-        /// When it may be worth trying again.
+        /// When to try again.
         retry_after_ms: u64,
     },
-    /// A bound is reached. Nothing changed.
+    /// A bound was reached. Nothing changed.
     #[error("this node is overloaded ({bound}); nothing was changed: try again in {retry_after_ms} ms")]
     Overloaded {
-        /// Which.
+        /// Which bound.
         bound: Bound,
-        /// When it may be worth trying again.
+        /// When to try again.
         retry_after_ms: u64,
     },
-    /// It may or may not have been carried out, or yet be. A retry with the same request id is safe.
+    /// The request may have been executed, or may yet be. A retry with the same request id is safe.
     #[error("the outcome is not known: {0}")]
     UnknownOutcome(String),
-    /// The history from which to resume is gone.
+    /// The history from which to resume is no longer kept.
     #[error("events before {oldest} are no longer kept: read again, and watch from there")]
     Compacted {
-        /// The first zxid that one can resume from.
+        /// The first zxid from which a watch can resume.
         oldest: Zxid,
     },
     /// This node is going down. Nothing changed; another node can be asked.
@@ -44,13 +44,13 @@ pub enum NodeError {
     Fatal(String),
 }
 
-/// What there is too much of.
+/// The bound that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Bound {
     /// Changes, or their bytes, that wait to be replicated.
     #[error("too many changes wait to be replicated")]
     QueuedChanges,
-    /// Those of the caller's address.
+    /// The same, from the caller's address.
     #[error("too many changes from this address wait to be replicated")]
     OwnQueuedChanges,
     /// Sessions of the cluster.
@@ -59,13 +59,13 @@ pub enum Bound {
     /// Watches at this node.
     #[error("too many watches")]
     Watches,
-    /// Lock requests under way at this node.
+    /// Lock requests in progress at this node.
     #[error("too many lock requests")]
     LockRequests,
-    /// Keepalives that are not confirmed yet.
+    /// Keepalives that are not acknowledged yet.
     #[error("too many unconfirmed keepalives")]
     Keepalives,
-    /// Calls that wait for the leader's word.
+    /// Calls that wait for a round of the leader.
     #[error("too many reads")]
     Reads,
 }

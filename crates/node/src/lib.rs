@@ -23,7 +23,8 @@ mod locks {
     pub(crate) mod presence;
     pub(crate) mod waiters;
 }
-/// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait for it.
+/// Commands on their way into the log: queued, sent as batches, answered in the order of the log; and reads that wait
+/// for it.
 mod log {
     pub(crate) mod in_order;
     pub(crate) mod inflight;

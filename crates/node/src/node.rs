@@ -1,4 +1,4 @@
-//! The node as the front doors see it.
+//! The node as the frontends see it.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -27,29 +27,29 @@ use crate::status::{NodeStatus, not_ready_because};
 use crate::time::clock::Clock;
 use crate::watches::{WatchSpec, WatchStream};
 
-/// What a node is made of.
+/// The parts from which a node is made.
 pub struct Parts {
     /// Settings.
     pub config: NodeConfig,
     /// Log and vote.
     pub store: Arc<dyn LogStorage>,
-    /// What opening the store found.
+    /// The result of opening the store.
     pub opened: Opened,
     /// Snapshot files.
     pub snapshots: Arc<dyn SnapshotStorage>,
-    /// Where work that blocks is done.
+    /// Where blocking work is done.
     pub blocking: Arc<dyn Blocking>,
     /// Calls to peers.
     pub transport: Arc<dyn Transport>,
-    /// What this node durably remembers of its own starts and of its peers.
+    /// The durable memory of this node's starts and of its peers.
     pub memory: Arc<dyn PeerMemory>,
-    /// Drawn at random for this start; the same as in what the transport says of this node.
+    /// Drawn at random for this start; the same as in the identity that the transport sends.
     pub boot: u64,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// For the secrets of sessions; must not be predictable.
     pub random: Box<dyn RngCore + Send>,
-    /// Told once, in one line, when this node cannot go on; the process must end.
+    /// Called once, with one line, when this node cannot go on; the process must end.
     pub fatal: Arc<dyn Fn(String) + Send + Sync>,
 }
 
@@ -62,10 +62,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// Restores the state and begins to take part.
+    /// Restores the state and joins the cluster.
     ///
     /// # Errors
-    /// Says which setting is wrong, or what of the stored data cannot be used.
+    /// Names the setting that is wrong, or the stored data that cannot be used.
     pub async fn start(parts: Parts) -> Result<Self, StartError> {
         parts.config.validate().map_err(StartError::Config)?;
         let incarnation = parts.opened.incarnation;
@@ -91,7 +91,7 @@ impl Node {
         Ok(Self { engine, consensus, blocking: parts.blocking })
     }
 
-    /// Opens a session. Its secret is drawn here and shown once.
+    /// Opens a session. Its secret is drawn here and returned once.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -99,7 +99,8 @@ impl Node {
         self.engine.open_session(timeout_ms, label).await
     }
 
-    /// Keeps a session alive: once this returns, the session is not expired before its timeout has passed since the call (promise P5).
+    /// Keeps a session alive: once this returns, the session is not expired before its timeout has passed since the
+    /// call (promise P5).
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -107,7 +108,7 @@ impl Node {
         self.engine.keepalive(credential).await
     }
 
-    /// Ends a session and everything it owned.
+    /// Closes a session and deletes everything it owned.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -115,8 +116,8 @@ impl Node {
         self.engine.close_session(credential).await
     }
 
-    /// Checks a credential and gives the session's timeout; counts as a sign of life. For calls that name a session and need nothing else
-    /// that does it.
+    /// Checks a credential and returns the session's timeout; counts as a sign of life. For calls that name a session
+    /// and make no other call that does so.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -126,7 +127,7 @@ impl Node {
         Ok(timeout_ms)
     }
 
-    /// Carries out an operation.
+    /// Executes an operation.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -134,9 +135,10 @@ impl Node {
         self.engine.execute(caller, op).await
     }
 
-    /// Hands an operation over at once, and has its answer told in the order of the log: after the events of what came before, before
-    /// those of what comes after. What is handed over in turn goes into the log in turn. `tell` is called under the state's lock; it
-    /// must not wait, and must not ask the node for anything. It is not called where this refuses.
+    /// Submits an operation and returns at once. `tell` gets its answer in the order of the log: after the events of
+    /// the commands before it and before those of the commands after it. Operations submitted one after the other
+    /// enter the log in that order. `tell` is called under the state's lock; it must not wait, and must not call the
+    /// node. It is not called if this function returns an error.
     ///
     /// # Errors
     /// The node is going down, or a queue is full.
@@ -149,7 +151,7 @@ impl Node {
         self.engine.submit(actor, op, tell)
     }
 
-    /// Ends a session, as [`submit`](Self::submit) does what it does. Whoever calls has seen the session's secret.
+    /// Closes a session, ordered like [`submit`](Self::submit). The caller must have verified the session's secret.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -161,7 +163,8 @@ impl Node {
         self.engine.submit_close(session, tell)
     }
 
-    /// Ties a session to whoever knows its secret: operations over an earlier attachment are refused from then on.
+    /// Attaches a session to the caller, who has its secret: operations over an earlier attachment are refused from
+    /// then on.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -169,12 +172,13 @@ impl Node {
         self.engine.attach(credential).await
     }
 
-    /// Looks at this replica as it is, however far it is behind. What `look` hands on comes between what was told before and after.
+    /// Reads this replica as it is, however far it is behind. What `look` sends comes between the deliveries before and
+    /// after it.
     pub fn look<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         self.engine.peek(look)
     }
 
-    /// Waits until this replica has come as far as this.
+    /// Waits until this replica has applied this zxid.
     ///
     /// # Errors
     /// It does not within the time that a request may take.
@@ -182,7 +186,7 @@ impl Node {
         self.engine.catch_up(zxid).await
     }
 
-    /// As [`keepalive`](Self::keepalive), for a caller who has seen the session's secret.
+    /// As [`keepalive`](Self::keepalive); the caller must have verified the session's secret.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -190,19 +194,20 @@ impl Node {
         self.engine.keep_alive(session).await
     }
 
-    /// A sign of life of a session whose secret has been seen: this node passes it on in time.
+    /// Notes a sign of life of a session whose secret was verified. This node reports it to the leader in time.
     pub fn touch(&self, session: SessionId, timeout_ms: u32) {
         self.engine.replica.sessions.touch(session, timeout_ms);
     }
 
-    /// Has everything that happens from now on told to somebody; once in a node's life.
+    /// Delivers everything that happens from now on to an observer; once in a node's life.
     ///
-    /// Whoever observes keeps the node; so the node does not keep them.
+    /// Holds the observer weakly: the observer owns the node, and a strong reference would be a cycle.
     pub fn observe(&self, observer: Weak<dyn Observer>) {
         self.engine.replica.observe(observer);
     }
 
-    /// Asks for a lock and waits for it. Dropping the future withdraws the request, and releases the lock if it holds by then.
+    /// Asks for a lock and waits for it. Dropping the future cancels the request, and releases the lock if it holds
+    /// by then.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -210,9 +215,9 @@ impl Node {
         self.engine.acquire(caller, acquire, None).await
     }
 
-    /// Like [`acquire`](Self::acquire), for callers that want to know when a request they gave up is out of their hands: `last_word` is
-    /// dropped once nothing is left of it for this call to take back. A call that has asked again under the same request id meanwhile
-    /// looks after it from then on, and is not disturbed.
+    /// Like [`acquire`](Self::acquire), for callers that want to know when a dropped request is cancelled:
+    /// `on_cancelled` is dropped once this call has nothing left to cancel. A call that asked again under the same
+    /// request id meanwhile owns the request from then on, and is not disturbed.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -220,12 +225,12 @@ impl Node {
         &self,
         caller: Caller,
         acquire: Acquire,
-        last_word: oneshot::Sender<Undecided>,
+        on_cancelled: oneshot::Sender<Undecided>,
     ) -> Result<At<Acquired>, NodeError> {
-        self.engine.acquire(caller, acquire, Some(last_word)).await
+        self.engine.acquire(caller, acquire, Some(on_cancelled)).await
     }
 
-    /// Takes a lock from its holder. The front slot has made sure that `by` may; the audit log says who it was.
+    /// Takes a lock from its holder. The frontend has verified that `by` may; the audit log names `by`.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -262,12 +267,14 @@ impl Node {
     /// Begins a watch.
     ///
     /// # Errors
-    /// [`NodeError::Compacted`] if the history from which to resume is gone; [`NodeError::Overloaded`] if there are too many watches.
+    /// [`NodeError::Compacted`] if the history from which to resume is gone; [`NodeError::Overloaded`] if there are
+    /// too many watches.
     pub async fn watch(&self, spec: WatchSpec) -> Result<WatchStream, NodeError> {
         self.engine.watch(spec)
     }
 
-    /// Begins to listen for the end of a session, and for the loss of the locks it holds and of those [kept](SessionEvents::watch_lock) later.
+    /// Subscribes to the end of a session, and to the loss of the locks it holds and of those
+    /// [watched](SessionEvents::watch_lock) later.
     ///
     /// # Errors
     /// See [`NodeError`].
@@ -275,13 +282,13 @@ impl Node {
         self.engine.session_events(session).await
     }
 
-    /// What a session has left if it stays silent: as the leader knows it, or at another node counted from the last sign of life
-    /// that was acknowledged through it. None if this node cannot tell.
+    /// What a session has left if it stays silent: by the leader's record, or at another node since the last sign of
+    /// life that was acknowledged through it. `None` if this node cannot tell.
     pub fn session_remaining(&self, session: SessionId) -> Option<Duration> {
         self.engine.session_remaining_ms(session).map(Duration::from_millis)
     }
 
-    /// How this node is.
+    /// The status of this node.
     pub fn status(&self) -> NodeStatus {
         let consensus = self.consensus.status();
         let not_ready_because =
@@ -305,12 +312,12 @@ impl Node {
         }
     }
 
-    /// This replica's state as it is now: a copy that costs nothing, and as stale as the replica.
+    /// A copy of this replica's state, O(1), and as stale as the replica.
     pub fn state(&self) -> State {
         self.engine.replica.state_now()
     }
 
-    /// A checksum of the whole state and the point at which it was taken. Computed on another thread, from a copy that costs nothing.
+    /// A checksum of the whole state and the zxid at which it was taken. Computed on another thread, from an O(1) copy.
     pub async fn checksum(&self) -> (Zxid, String) {
         let state = self.engine.replica.state_now();
         let zxid = state.zxid();
@@ -326,12 +333,13 @@ impl Node {
     /// Answers a peer's call, which has passed the [`PeerAuth`](lockkeeper_consensus::PeerAuth).
     ///
     /// # Errors
-    /// Says why it was turned down.
+    /// Says why the call was refused.
     pub async fn serve_peer(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
         self.consensus.serve(caller, kind, body).await
     }
 
-    /// Goes down in order: takes no new requests, hands leadership over, lets what is under way end (within a bound), stops.
+    /// Shuts down: refuses new requests, hands leadership over, waits for commands in flight within a bound, and
+    /// joins all tasks.
     pub async fn shutdown(&self) {
         self.engine.closing.cancel();
         self.consensus.step_down().await;

@@ -1,4 +1,4 @@
-//! What callers hand in and get back.
+//! The requests of callers, and their results.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use lockkeeper_core::{
 
 use crate::locks::presence::Presence;
 
-/// An answer and the point in the replicated order at which it is true.
+/// An answer, and the point in the replicated order at which it is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At<T> {
     /// The answer.
@@ -18,7 +18,7 @@ pub struct At<T> {
     pub zxid: Zxid,
 }
 
-/// Who a session's owner is known by.
+/// What proves that a caller owns a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Credential {
     /// The session.
@@ -33,23 +33,23 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// On whose behalf a request is made.
+/// The caller of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The session, if there is one.
     pub credential: Option<Credential>,
     /// Makes a retry safe (promise P9). Needs a session.
     pub request: Option<RequestKey>,
-    /// Who that is, to access control lists.
+    /// Who the caller is, for access control lists.
     pub principals: Principals,
-    /// Whether it has the right to take from others what belongs to them ([`Actor::may_force`]).
+    /// Whether it may take from others what belongs to them ([`Actor::may_force`]).
     pub may_force: bool,
-    /// Says when the caller of a lock request has gone, where that is not said by dropping the request.
+    /// Reports that the caller of a lock request has disconnected, where the request is not dropped at once.
     pub presence: Presence,
 }
 
 impl Caller {
-    /// As the state is told. Whoever calls this has checked the credential.
+    /// The actor of a command. The credential must have been checked.
     pub(crate) fn into_actor(self) -> Actor {
         let Self { credential, request, principals, may_force, presence: _ } = self;
         let session = credential.map(|credential| credential.session);
@@ -57,7 +57,7 @@ impl Caller {
     }
 }
 
-/// What a read may cost.
+/// What a read sees, and so what it costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
     /// Sees everything that was acknowledged before it began.
@@ -69,16 +69,16 @@ pub enum Consistency {
 /// A session that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenedSession {
-    /// Its id and secret; the only time the secret is shown.
+    /// Its id and secret; the secret is returned only here.
     pub credential: Credential,
     /// Its timeout after clamping.
     pub timeout_ms: u32,
 }
 
-/// A session that is tied to a connection.
+/// A session that is attached to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// What names the tie.
+    /// The id of the attachment.
     pub attachment: Zxid,
     /// The session's timeout.
     pub timeout_ms: u32,
@@ -94,15 +94,15 @@ pub struct KeepaliveAck {
 /// A request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
-    /// The locks, to be had together: sorted, each once.
+    /// The locks to acquire together: sorted, each once.
     pub locks: Vec<LockName>,
-    /// Alone or with others.
+    /// Exclusive or shared.
     pub mode: LockMode,
-    /// Should the session expire while it holds, nobody is granted the lock for so long; 0 is no delay.
+    /// How long the lock stays closed if the session expires while it holds; 0 is no delay.
     pub delay_ms: u32,
-    /// Goes into the request's name, so that a retry finds its own.
+    /// Becomes part of the request's name, so that a retry finds its request.
     pub uuid: RequestId,
-    /// Who asks, for people.
+    /// Names the caller to people.
     pub label: String,
     /// How long to wait; zero gives up at once if the lock is not free.
     pub wait: Duration,
@@ -113,48 +113,49 @@ pub struct Acquire {
 pub struct Grant {
     /// The request's nodes, in the order of the locks.
     pub paths: Vec<NodePath>,
-    /// The fencing token, to be shown to every resource that the lock protects.
+    /// The fencing token, to be sent to every resource that the lock protects.
     pub token: FencingToken,
-    /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session itself.
+    /// What the session had left when the grant was reported, if it stays silent. Ends no later than the session
+    /// itself.
     pub remaining_ms: u64,
 }
 
-/// One who holds a lock.
+/// One holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderInfo {
-    /// Whose it is; none for a hand-made node that is no ephemeral.
+    /// The session; `None` for a node that a client made by hand and that is not ephemeral.
     pub session: Option<SessionId>,
-    /// With this token.
+    /// Its fencing token.
     pub token: FencingToken,
-    /// Who it is, for people.
+    /// Names the holder to people.
     pub label: String,
     /// When it entered the queue, by the replicated clock.
     pub since_ms: u64,
-    /// How it holds.
+    /// Exclusive or shared.
     pub mode: LockMode,
-    /// For the place of a dead holder that is kept free (lock delay): until when, by the replicated clock.
+    /// For a lock delay: until when the lock stays closed, by the replicated clock.
     pub delayed_until_ms: Option<u64>,
 }
 
-/// What became of a request for a lock.
+/// The result of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// It holds.
     Held(Grant),
-    /// The wait is over without it, and the request has left the queues.
+    /// The wait is over without the lock, and the request has left the queues.
     Busy {
-        /// Of the locks that were asked for, the first that was still missing.
+        /// Of the requested locks, the first that was still missing.
         lock: LockName,
-        /// Who holds it; the first of them if there are many.
+        /// Its holders; only the first ones if there are many.
         holders: Vec<HolderInfo>,
-        /// How many stood ahead, holders included; at most a thousand are counted.
+        /// How many requests are ahead, holders included; at most a thousand are counted.
         ahead: u64,
     },
-    /// The request, a retried one, was withdrawn, released or broken since.
+    /// The request, a retried one, has been withdrawn, released or released by force since.
     Gone,
 }
 
-/// Who lost a lock by force.
+/// The result of a forced release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForceReleased {
     /// The session that held it.

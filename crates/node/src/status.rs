@@ -1,9 +1,9 @@
-//! How a node is, as plain values.
+//! The status of a node, as plain values.
 
 use lockkeeper_consensus::ConsensusStatus;
 use lockkeeper_core::Zxid;
 
-/// How a node is.
+/// The status of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
     /// The state of consensus.
@@ -16,26 +16,27 @@ pub struct NodeStatus {
     pub nodes: usize,
     /// Ephemeral nodes.
     pub ephemerals: usize,
-    /// What the replicated state takes in memory, in bytes, as every replica counts it.
+    /// The size of the replicated state in memory, in bytes, as every replica counts it.
     pub state_bytes: u64,
     /// How large it may grow, by this node's configuration.
     pub state_bytes_limit: u64,
-    /// What an operator has to see to, in words.
+    /// Conditions that need an operator, in words.
     pub alarms: Vec<String>,
     /// Watches at this node.
     pub watches: usize,
     /// Requests that wait for a lock at this node.
     pub waiters: usize,
-    /// Whether callers should be sent here.
+    /// Whether callers should use this node.
     pub ready: bool,
     /// Why not.
     pub not_ready_because: Option<String>,
 }
 
-/// How long ago a replica may last have been seen to be up to date. Longer than an election takes, so that one is not an outage.
+/// How long ago a ready replica was last known to be up to date, at most. Longer than an election, so that an election
+/// is no outage.
 const MAX_AGE_MS: u64 = 5_000;
 
-/// Why callers should be sent elsewhere.
+/// Why callers should use another node.
 pub(crate) fn not_ready_because(
     consensus: &ConsensusStatus,
     caught_up_ago_ms: Option<u64>,

@@ -1,11 +1,10 @@
 //! The lock service (`ARCHITECTURE.md`, Locks): one log entry for a request, one watch for a waiter, and no grant lost.
 //!
-//! A request for several locks waits for one of them at a time: it stands in every queue, so no place is lost
+//! A request for several locks waits for one of them at a time: it stands in every queue, so it loses no place
 //! meanwhile.
 //!
-//! A caller is told that they hold only when the state of this replica says so, after a read barrier if time has passed
-//! since the request was applied. A request whose caller has gone is taken out of the queue, whether it waits or holds
-//! by then.
+//! A caller is told that it holds only when the state of this replica says so, after a read barrier if time has passed
+//! since the request was applied. A request whose caller has gone is cancelled, whether it waits or holds by then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +24,9 @@ use crate::locks::waiters::WaiterGuard;
 use crate::request::{Acquire, Acquired, At, Caller, ForceReleased, Grant, HolderInfo};
 use crate::sessions::lifecycle::unexpected;
 
-/// Most holders that are named to one who did not get the lock.
+/// Most holders that a refusal names.
 const MAX_HOLDERS_NAMED: usize = 32;
-/// Most requests ahead that are counted for them.
+/// Most requests ahead that it counts.
 const MAX_AHEAD_COUNTED: usize = 1_000;
 
 /// A request that stands in the queues of one or more locks.
@@ -37,21 +36,22 @@ struct QueuedRequest {
     session: SessionId,
     paths: Arc<[NodePath]>,
     token: FencingToken,
-    /// When it was handed over: a sign of life of its session.
+    /// When it was made: a sign of life of its session.
     asked_ms: u64,
 }
 
-/// Where a request stood when it was looked at.
+/// How a request stood when it was checked.
 enum RequestStatus {
-    /// With the versions that its nodes have.
+    /// With the versions of its nodes.
     Holds(At<Vec<i32>>),
     Gone,
-    /// It waits, for the lock of this number first.
+    /// It waits for the lock of this number first.
     Waits(usize, WaiterGuard),
 }
 
 impl Engine {
-    /// Asks for a lock and waits for it. Dropping the future takes the request back, and `on_cancelled` is dropped once that is done.
+    /// Asks for a lock and waits for it. Dropping the future cancels the request, and `on_cancelled` is dropped once
+    /// that is done.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         caller: Caller,
@@ -99,7 +99,7 @@ impl Engine {
         let done = guard.enter(Command::Do { actor, op }).await?;
         let fresh = done.fresh();
         let entered = match reply_of(done) {
-            // This very request, and part of it has gone.
+            // A repeated request, part of which is gone.
             Err(NodeError::Refused(Refusal::NotQueued { lock, token })) => {
                 guard.withdraw_rest(token).await.map_err(after_entry)?;
                 return Err(Refusal::NotQueued { lock, token }.into());
@@ -108,8 +108,7 @@ impl Engine {
         };
         let Reply::Queued { paths, token, .. } = entered.value else { return Err(unexpected(&entered.value)) };
         let queued = QueuedRequest { locks: ask.locks.clone(), session, paths: paths.into(), token, asked_ms };
-        // A request that was made before may have been given up by another node, whose withdrawal is still under way. Making it
-        // this one's first decides between the two.
+        // Another node may be cancelling a request that was made before. Claiming it first decides between the two.
         if !fresh && !guard.claim(token).await.map_err(after_entry)? {
             if queued.locks.len() > 1 {
                 guard.withdraw_rest(token).await.map_err(after_entry)?;
@@ -125,13 +124,13 @@ impl Engine {
         queued: &QueuedRequest,
         until: Duration,
     ) -> Result<At<Acquired>, NodeError> {
-        // The entry, or the guard, has just been applied here: so far this replica is not behind.
+        // The entry, or the claim, has just been applied here: so far this replica is not behind.
         let mut is_confirmed = true;
         loop {
             let (missing, mut waiting) = match self.check(queued) {
                 RequestStatus::Holds(at) if is_confirmed => return self.take(guard, queued, at).await,
                 RequestStatus::Holds(_) => {
-                    // It holds on a replica that may be behind: look again with the leader's word on where we are.
+                    // It holds on a replica that may be behind: check again after a read barrier.
                     self.barrier.pass().await?;
                     is_confirmed = true;
                     continue;
@@ -142,7 +141,7 @@ impl Engine {
             is_confirmed = false;
             tokio::select! {
                 biased;
-                // Whatever it says: look again.
+                // Whatever the reason: check again.
                 _ = &mut waiting.woken => {}
                 // The request keeps its place: its session can ask again at another node.
                 () = self.closing.cancelled() => return Err(NodeError::ShuttingDown),
@@ -154,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the request, and registers a waiter if it waits: under one lock, so that nothing comes between.
+    /// Checks the request, and registers a waiter if it waits: under one lock, so that its blocker cannot go between.
     fn check(self: &Arc<Self>, queued: &QueuedRequest) -> RequestStatus {
         let state = self.replica.state();
         let mut first = None;
@@ -172,8 +171,8 @@ impl Engine {
         RequestStatus::Waits(number, self.replica.waiters.register(queued.paths.clone(), number, blocker))
     }
 
-    /// Its turn has come. If somebody else has made the request theirs meanwhile, they may be taking it back: it is made this caller's
-    /// before they are told.
+    /// Its turn has come. If another call claimed the request meanwhile, it may be cancelling it: claim it before the
+    /// caller is told.
     async fn take(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
@@ -195,7 +194,8 @@ impl Engine {
         At { value: Acquired::Held(grant), zxid }
     }
 
-    /// What the session has left, counted from the later of this request and the last sign of life that the leader acknowledged.
+    /// What the session has left, counted from this request or the last sign of life that the leader acknowledged,
+    /// whichever is later.
     fn remaining_since(&self, session: SessionId, asked_ms: u64) -> u64 {
         let timeout_ms = self.replica.state().session(session).map_or(0, |session| u64::from(session.timeout_ms));
         let acknowledged_ms =
@@ -203,7 +203,7 @@ impl Engine {
         asked_ms.max(acknowledged_ms).saturating_add(timeout_ms).saturating_sub(self.replica.now_ms())
     }
 
-    /// Why a request is no more: its session has ended, or it was taken out of the queue alone.
+    /// Why a request is gone: its session has ended, or only the request left the queue.
     fn gone(&self, queued: &QueuedRequest) -> Result<At<Acquired>, NodeError> {
         let state = self.replica.state();
         match state.session(queued.session) {
@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// The wait is over: leaves the queues, unless the last of the locks came in the last moment.
+    /// The wait is over: leaves the queues, unless the request has come to hold in the last moment.
     async fn give_up(
         self: &Arc<Self>,
         guard: &mut RequestGuard,
@@ -242,7 +242,7 @@ impl Engine {
         busy_in(&self.replica.state(), &queued.locks[missing], &queued.paths[missing])
     }
 
-    /// Takes a lock from its holder. The caller has made sure that `by` may.
+    /// Takes a lock from its holder. The caller has verified that `by` may.
     pub(crate) async fn force_release(
         &self,
         lock: LockName,
@@ -267,28 +267,31 @@ impl Engine {
     }
 }
 
-/// Once a request stands in the queue, failing to learn more is no statement that nothing changed.
+/// Once a request stands in the queue, an error no longer means that nothing changed.
 fn after_entry(error: NodeError) -> NodeError {
     match error {
         NodeError::NoLeader { .. } | NodeError::Overloaded { .. } => NodeError::UnknownOutcome(
-            "the request stands in the queue and is taken back as soon as that can be done; a retry with the same request id is safe".into(),
+            "the request stands in the queue and is cancelled as soon as possible; a retry with the same request id is \
+             safe"
+                .into(),
         ),
         other => other,
     }
 }
 
-/// Whether there is nothing left to take back.
+/// Whether there is nothing left to cancel.
 fn is_settled(acquired: &Result<At<Acquired>, NodeError>, ask: &Acquire) -> bool {
     match acquired {
-        // One of several locks was broken by force: the rest is still to be taken back.
+        // One of several locks was released by force: the rest is still to be withdrawn.
         Ok(At { value: Acquired::Gone, .. }) => ask.locks.len() == 1,
-        // A node that goes down leaves its waiters in the queue: they can ask again elsewhere and keep their place.
+        // A node that goes down leaves its waiters in the queue: their callers can ask again elsewhere and keep their
+        // place.
         Ok(_) | Err(NodeError::Refused(_) | NodeError::ShuttingDown) => true,
         Err(_) => false,
     }
 }
 
-/// What one who did not get the lock is told.
+/// The answer to a request that did not get the lock.
 fn busy_in(state: &State, lock: &LockName, path: &NodePath) -> Acquired {
     let own = lockkeeper_core::lock::parse_request(path.name()).map_or(u64::MAX, |(sequence, _)| sequence);
     let lock = lock.clone();

@@ -1,14 +1,15 @@
-//! Requests for locks whose callers have gone: taken out of the queue, waiting or holding, without ever taking a lock from a caller who
-//! is still there.
+//! Cancels lock requests whose callers have gone: the request leaves the queue, whether it waits or holds, but a lock
+//! is never taken from a caller that is still there.
 //!
-//! The danger is the retry. A client loses its connection, asks again at another node under the same request id, and is told that it
-//! holds; then the first node notices the broken connection and withdraws. So a request's nodes carry a mark of who looks after them:
-//! their data versions. A retry makes the request its own with [`Op::Claim`], and [`Op::Abandon`] removes only what has the versions
-//! that it knows. The replicated order decides between the two; neither can undo the other.
+//! The danger is the retry. A client loses its connection, asks again at another node under the same request id, and
+//! is told that it holds; then the first node notices the broken connection and cancels. So the data versions of a
+//! request's nodes mark its owner. A retry takes the request over with [`Op::Claim`], and [`Op::Abandon`] removes
+//! only nodes with the versions that it names. The replicated order decides between the two; neither can undo the
+//! other.
 //!
-//! Nobody knows in which order a client's tries were made: a claim that was held up for long may come after that of a later try. So a
-//! claim of what holds already gives no right to take it back, since somebody may have been told of it; and nobody is told that they
-//! hold before the request is theirs as it stands.
+//! The order of a client's attempts is unknown: a delayed claim may be applied after that of a later attempt. So a
+//! claim of a request that holds already gives no right to cancel it, since another caller may have been told that it
+//! holds; and no caller is told that it holds before it owns the request.
 
 use std::sync::Arc;
 
@@ -24,34 +25,34 @@ use crate::log::inflight::{Completion, Done};
 use crate::log::proposer::Submission;
 use crate::sessions::lifecycle::unexpected;
 
-/// How far a request has come, as far as taking it back is concerned.
+/// How far a request has come, as far as cancelling it is concerned.
 #[derive(Debug, Default)]
 enum Progress {
-    /// Nothing to take back.
+    /// Nothing to cancel.
     #[default]
     Disarmed,
-    /// Handed over, and not known to be applied.
+    /// Proposed, and not known to be applied.
     Entering(Submission),
-    /// In the queues, not yet known to be this one's.
+    /// In the queues, and not known to be owned by this call.
     Claiming(FencingToken, Submission),
-    /// In the queues and this one's, as long as its nodes have these versions.
+    /// In the queues, and owned by this call while its nodes have these versions.
     Owned(FencingToken, Vec<i32>),
-    /// Part of it has gone, so nobody can hold by the rest, whoever looks after it.
+    /// Some of its nodes were deleted, so no call can hold by the rest, whichever owns it.
     Broken(FencingToken),
 }
 
-/// Said to whoever waits for a request to be taken back, if this node goes down before that is decided.
+/// Sent to a caller that waits for the end of a cancellation, if this node goes down before it is decided.
 #[derive(Debug)]
 pub struct Undecided;
 
-/// Looks after one request. Dropped unsettled, it takes the request back.
+/// Guards one request. Dropped without [`disarm`](Self::disarm), it cancels the request.
 pub(crate) struct RequestGuard {
     engine: Arc<Engine>,
     progress: Progress,
     permit: Option<OwnedSemaphorePermit>,
     locks: Vec<LockName>,
     session: SessionId,
-    /// Dropped once there is nothing left to take back.
+    /// Dropped once there is nothing left to cancel.
     on_cancelled: Option<oneshot::Sender<Undecided>>,
 }
 
@@ -79,13 +80,13 @@ impl RequestGuard {
         let done = self.outcome().await?;
         self.progress = match queued_under(&done.outcome) {
             Some(token) if done.fresh() => Progress::Owned(token, new_versions(&self.locks)),
-            // Whose it is will be decided by `claim`.
+            // `claim` decides which call owns it.
             _ => Progress::Disarmed,
         };
         Ok(done)
     }
 
-    /// Makes a request that was made before this one's to look after. False if it is no more, or only in part.
+    /// Takes over a request that an earlier attempt made. False if it is gone, or part of it.
     pub(crate) async fn claim(&mut self, token: FencingToken) -> Result<bool, NodeError> {
         let command = claim_command(self.session, &self.locks, token);
         self.progress = Progress::Claiming(token, self.engine.proposer.submit(command)?);
@@ -93,7 +94,7 @@ impl RequestGuard {
         self.progress = Progress::Disarmed;
         match done.outcome.reply {
             Ok(Reply::Claimed { versions }) => {
-                // Somebody may have been told.
+                // If it holds, another caller may have been told so.
                 if !holds(&self.engine, &self.locks, token) {
                     self.progress = Progress::Owned(token, versions);
                 }
@@ -105,30 +106,31 @@ impl RequestGuard {
         }
     }
 
-    /// Whether the request is this one's still, when its nodes have these versions: nobody who claimed it later can take it back.
+    /// Whether this call still owns the request if its nodes have these versions, so that no later claimant can cancel
+    /// it.
     pub(crate) fn covers(&self, versions: &[i32]) -> bool {
         match &self.progress {
             Progress::Owned(_, own) => own == versions,
-            // It held when it was made this one's.
+            // It held when it was claimed.
             Progress::Disarmed => true,
             Progress::Entering(_) | Progress::Claiming(..) | Progress::Broken(_) => false,
         }
     }
 
-    /// Takes out of the queues what is left of a request of which part has gone. Nobody else would: whoever looked after it may be gone
-    /// too, and the rest would come to hold, and do so for as long as the session lives.
+    /// Withdraws the rest of a request of which part is gone. The call that owned it may be gone too, and the rest
+    /// would come to hold for as long as the session lives.
     pub(crate) async fn withdraw_rest(&mut self, token: FencingToken) -> Result<(), NodeError> {
         self.progress = Progress::Broken(token);
         let done = self.engine.proposer.propose(withdraw_command(self.session, &self.locks, token)).await?;
         self.disarm();
         match done.outcome.reply {
-            // Refused, there is nothing left: no part, or no session.
+            // A refusal means that nothing is left: no part, or no session.
             Ok(Reply::Withdrawn | Reply::Released) | Err(_) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
         }
     }
 
-    /// What became of what was handed over last. If that is not known, it stays to be taken back.
+    /// The outcome of the latest proposal. If it is unknown, the request remains to be cancelled.
     async fn outcome(&mut self) -> Completion {
         match &mut self.progress {
             Progress::Entering(submission) | Progress::Claiming(_, submission) => {
@@ -140,7 +142,7 @@ impl RequestGuard {
         }
     }
 
-    /// There is nothing to take back: the caller has the lock, or has left the queue, or keeps its place on purpose.
+    /// There is nothing to cancel: the caller has the lock, or has left the queue, or keeps its place on purpose.
     pub(crate) fn disarm(&mut self) {
         self.progress = Progress::Disarmed;
     }
@@ -156,7 +158,7 @@ impl Drop for RequestGuard {
         let undecided = move || on_cancelled.map_or(Ok(()), |on_cancelled| on_cancelled.send(Undecided));
         let runtime = Handle::try_current().ok().filter(|_| !self.engine.replica.tasks.are_stopping());
         let Some(runtime) = runtime else {
-            // Nobody may be listening.
+            // The receiver may be gone.
             let _ = undecided();
             return;
         };
@@ -167,13 +169,13 @@ impl Drop for RequestGuard {
             if tasks.until_stopped(cancel(&engine, progress, session, locks)).await.is_none() {
                 let _ = undecided();
             }
-            // As many withdrawals under way as requests are allowed, and no more.
+            // Cancellations count towards the bound on requests.
             drop(permit);
         });
     }
 }
 
-/// Takes a request out of the queues, unless somebody else looks after it by now.
+/// Removes a request from the queues, unless another call owns it by now.
 async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: Vec<LockName>) {
     let (token, versions) = match progress {
         Progress::Disarmed => return,
@@ -187,7 +189,7 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
                 Some(token) => (token, new_versions(&locks)),
                 None => return,
             },
-            // Made before, by another: that one looks after it, and so does whoever asks again.
+            // An earlier attempt made it and owns it, or a later one that claimed it.
             _ => return,
         },
         Progress::Claiming(token, mut submission) => match submission.outcome().await {
@@ -212,7 +214,7 @@ async fn cancel(engine: &Engine, progress: Progress, session: SessionId, locks: 
     }
 }
 
-/// Proposes a command that may be applied more than once without harm, until it has been decided. None if it was refused.
+/// Proposes an idempotent command until it is decided. `None` if it was refused.
 async fn propose_until_decided(engine: &Engine, command: impl Fn() -> Command) -> Option<Reply> {
     let mut backoff = Backoff::endless(engine.replica.clock.clone(), engine.replication.leadership());
     loop {
@@ -240,7 +242,7 @@ fn holds(engine: &Engine, locks: &[LockName], token: FencingToken) -> bool {
     locks.iter().all(|lock| state.verify(lock, token))
 }
 
-/// What nodes have that were just made.
+/// The versions of new nodes.
 fn new_versions(locks: &[LockName]) -> Vec<i32> {
     vec![0; locks.len()]
 }

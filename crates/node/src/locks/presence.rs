@@ -1,5 +1,5 @@
-//! Whether the caller of a request that waits is there. A front door that keeps a request of a broken connection for a while says so
-//! here, and the node stops to keep its session alive.
+//! Whether the caller of a waiting request is still connected. A frontend that keeps a request open for a while after
+//! its connection broke reports it here, and the node stops keeping the session alive.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ pub struct Presence(Arc<Mutex<PresenceState>>);
 #[derive(Default)]
 struct PresenceState {
     gone: bool,
-    delegated: Option<KeepaliveGuard>,
+    keepalive: Option<KeepaliveGuard>,
 }
 
 impl Presence {
-    /// The caller has gone: that was the last sign of life of its session, as far as this request shows.
+    /// The caller has disconnected: from here on the request is no sign of life of its session.
     pub fn leave(&self) {
         let mut state = self.0.lock();
         state.gone = true;
-        state.delegated = None;
+        state.keepalive = None;
     }
 
-    /// The session is kept alive until the caller leaves or the guard is dropped.
-    pub(crate) fn keep(&self, delegated: KeepaliveGuard) -> PresenceGuard {
+    /// Keeps the session alive until the caller leaves or the guard is dropped.
+    pub(crate) fn keep(&self, keepalive: KeepaliveGuard) -> PresenceGuard {
         let mut state = self.0.lock();
         if !state.gone {
-            state.delegated = Some(delegated);
+            state.keepalive = Some(keepalive);
         }
         PresenceGuard(self.clone())
     }
@@ -49,12 +49,12 @@ impl PartialEq for Presence {
 
 impl Eq for Presence {}
 
-/// While it lives, and the caller is there, this node keeps the session alive.
+/// This node keeps the session alive while this guard lives and the caller is connected.
 #[must_use]
 pub(crate) struct PresenceGuard(Presence);
 
 impl Drop for PresenceGuard {
     fn drop(&mut self) {
-        self.0.0.lock().delegated = None;
+        self.0.0.lock().keepalive = None;
     }
 }

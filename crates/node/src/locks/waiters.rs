@@ -1,9 +1,9 @@
-//! Who waits for a lock at this node, and for whom: each waiter stands behind exactly one node, its blocker, and is looked at again
-//! only when that node goes (promise P3). Those who wait for a permit stand in queue behind the directory, and when a permit becomes free
-//! the foremost alone is told.
+//! The requests that wait for a lock at this node. Each waiter watches exactly one node, its blocker, and is checked
+//! again only when that node is deleted (promise P3). Requests that wait for a permit queue behind the lock's
+//! directory, and a freed permit wakes only the first of them.
 //!
-//! Pure: how a request stands is asked of the state as it is after the batch that is being applied. Nobody is ever told that they hold
-//! unless that state says so.
+//! Pure: the standing of a request is taken from the state after the batch that is being applied. A waiter must never
+//! be told that its request holds unless that state says so.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 
 use crate::replica::{Observer, unlink};
 
-/// What a waiter is told, once.
+/// Why a waiter is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakeup {
-    /// What it waited for held when this was said.
+    /// The request held when the waiter was woken.
     Holds,
-    /// A node of the request has gone.
+    /// A node of the request was deleted.
     Gone,
 }
 
@@ -31,7 +31,7 @@ struct Waiter {
     paths: Arc<[NodePath]>,
     number: usize,
     blocker: NodePath,
-    tell: oneshot::Sender<Wakeup>,
+    wake: oneshot::Sender<Wakeup>,
 }
 
 impl Waiter {
@@ -39,7 +39,7 @@ impl Waiter {
         &self.paths[self.number]
     }
 
-    /// Whether it waits for any of those that hold permits, in the order in which they came.
+    /// Its place in the queue for permits, if it waits for a permit.
     fn permit_sequence(&self) -> Option<u64> {
         let (sequence, _) = parse_request(self.path().name())?;
         is_directory_of(&self.blocker, self.path()).then_some(sequence)
@@ -54,32 +54,30 @@ fn is_directory_of(directory: &NodePath, path: &NodePath) -> bool {
 #[derive(Debug, Default)]
 struct WaiterTable {
     waiters: HashMap<u64, Waiter>,
-    /// Who waits for a node.
+    /// The waiters whose blocker a node is.
     behind: HashMap<NodePath, Vec<u64>>,
-    /// Who waits for any permit of a directory, foremost first.
+    /// The waiters for a permit of a directory, the first of them first.
     permit_queues: HashMap<NodePath, BTreeSet<(u64, u64)>>,
-    /// Whose node it is.
+    /// The waiters whose request a node belongs to.
     at: HashMap<NodePath, Vec<u64>>,
     next_id: u64,
 }
 
 impl WaiterTable {
-    /// Registers a request whose node of this number waits for `blocker`. The caller has the state locked, so nothing can come
-    /// between.
+    /// See [`Waiters::register`].
     fn add(&mut self, paths: Arc<[NodePath]>, number: usize, blocker: NodePath) -> (u64, oneshot::Receiver<Wakeup>) {
         let id = self.next_id;
         self.next_id += 1;
-        let (tell, told) = oneshot::channel();
+        let (wake, woken) = oneshot::channel();
         for path in paths.iter() {
             self.at.entry(path.clone()).or_default().push(id);
         }
-        let waiter = Waiter { paths, number, blocker, tell };
+        let waiter = Waiter { paths, number, blocker, wake };
         self.link(id, &waiter);
         self.waiters.insert(id, waiter);
-        (id, told)
+        (id, woken)
     }
 
-    /// A waiter that waits no more.
     fn remove(&mut self, id: u64) {
         self.take(id);
     }
@@ -116,11 +114,11 @@ impl WaiterTable {
         }
     }
 
-    /// A node has gone. Gives how many waiters were woken because of it: those behind it, who are looked at again, and the foremost
-    /// who got a permit.
+    /// A node was deleted. Returns how many waiters were checked again because of it: those whose blocker it was, and
+    /// the first in the queue that got permits.
     fn node_deleted(&mut self, path: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
         for id in self.at.get(path).cloned().unwrap_or_default() {
-            self.tell(id, Wakeup::Gone);
+            self.wake(id, Wakeup::Gone);
         }
         if mutant!(WakeAllWaiters) {
             let all = self.len();
@@ -137,7 +135,7 @@ impl WaiterTable {
         behind.len() + self.grant_permits(path, standing)
     }
 
-    /// Tells the foremost of those who wait for a permit, as far as they have one. Nobody else is woken.
+    /// Wakes the first waiters for a permit, as far as they hold one now. No other waiter is woken.
     fn grant_permits(&mut self, gone: &NodePath, standing: impl Fn(&NodePath) -> Standing) -> usize {
         if self.permit_queues.is_empty() {
             return 0;
@@ -156,14 +154,14 @@ impl WaiterTable {
         woken
     }
 
-    /// Looks at everyone again: the state has jumped, and nobody knows who went on the way.
+    /// Checks every waiter again: the state skipped ahead, and which nodes were deleted on the way is unknown.
     fn recheck_all(&mut self, standing: impl Fn(&NodePath) -> Standing) {
         let mut all: Vec<u64> = self.waiters.keys().copied().collect();
         all.sort_unstable();
         for id in all {
             let Some(waiter) = self.waiters.get(&id) else { continue };
             if waiter.paths.iter().any(|path| standing(path) == Standing::Gone) {
-                self.tell(id, Wakeup::Gone);
+                self.wake(id, Wakeup::Gone);
             } else {
                 self.recheck(id, &standing);
             }
@@ -178,8 +176,8 @@ impl WaiterTable {
 
     fn follow(&mut self, id: u64, now: Standing) {
         match now {
-            Standing::Holds { .. } => self.tell(id, Wakeup::Holds),
-            Standing::Gone => self.tell(id, Wakeup::Gone),
+            Standing::Holds { .. } => self.wake(id, Wakeup::Holds),
+            Standing::Gone => self.wake(id, Wakeup::Gone),
             Standing::Waits { blocker } => {
                 let Some(mut waiter) = self.waiters.remove(&id) else { return };
                 self.unlink(id, &waiter);
@@ -190,10 +188,10 @@ impl WaiterTable {
         }
     }
 
-    fn tell(&mut self, id: u64, verdict: Wakeup) {
+    fn wake(&mut self, id: u64, why: Wakeup) {
         if let Some(waiter) = self.take(id) {
-            // A waiter whose caller has gone is being withdrawn already.
-            let _ = waiter.tell.send(verdict);
+            // If the receiver is gone, the request is being cancelled already.
+            let _ = waiter.wake.send(why);
         }
     }
 
@@ -347,7 +345,7 @@ mod tests {
         let [mut five, mut three, mut four, mut two] = told.try_into().expect("four");
         assert_eq!(table.node_deleted(&permit(1)[0], semaphore(&[0, 2, 3, 4, 5])), 1);
         assert_eq!(two.try_recv(), Ok(Wakeup::Holds));
-        // A waiter that dies wakes nobody, wherever it stood.
+        // A waiter that dies wakes no other, wherever it stood.
         assert_eq!(table.node_deleted(&permit(3)[0], semaphore(&[0, 2, 4, 5])), 0);
         assert_eq!(three.try_recv(), Ok(Wakeup::Gone));
         // Both holders at once: both are freed, each wakes one.

@@ -1,5 +1,6 @@
-//! For callers whose requests follow each other on one connection, and whose answers must too: operations that go into the log in the order
-//! in which they are handed over, and whose answers are told in the order of the log (the FIFO order of ZooKeeper's clients).
+//! For callers whose requests follow each other on one connection, and whose answers must too: operations enter the
+//! log in the order in which they are submitted, and are answered in the order of the log (the FIFO order of
+//! ZooKeeper's clients).
 
 use lockkeeper_core::{Actor, Command, Op, Refusal, Reply, SessionId, State, Zxid};
 
@@ -9,7 +10,7 @@ use crate::log::inflight::Done;
 use crate::request::{At, Attached, Credential};
 use crate::sessions::lifecycle::unexpected;
 
-/// The answer of the state, refusals included, where it is true; or why there is none.
+/// The state's answer, refusals included, and the zxid at which it is true; or why there is none.
 pub type OrderedReply = Result<At<Result<Reply, Refusal>>, NodeError>;
 
 impl Engine {
@@ -40,7 +41,8 @@ impl Engine {
         self.proposer.submit_in_order(command, move |completion| tell(completion.map(answer))).map(drop)
     }
 
-    /// Ties a session to whoever knows its secret: what comes over an earlier tie has no effect from then on.
+    /// Attaches a session to the caller, who has its secret: operations over an earlier attachment are refused from
+    /// then on.
     pub(crate) async fn attach(&self, credential: &Credential) -> Result<At<Attached>, NodeError> {
         self.refuse_when_closing()?;
         self.authorise(credential).await?;
@@ -51,12 +53,12 @@ impl Engine {
         Ok(At { value: Attached { attachment, timeout_ms }, zxid: attached.zxid })
     }
 
-    /// Looks at this replica as it is. What `look` hands on is told between what was told before and what is told after.
+    /// Reads this replica as it is. What `look` sends comes between the deliveries before and after it.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&State) -> T) -> T {
         look(&self.replica.state())
     }
 
-    /// Waits until this replica has come as far as a client says it has seen.
+    /// Waits until this replica has applied what a client says it has seen.
     pub(crate) async fn catch_up(&self, zxid: Zxid) -> Result<(), NodeError> {
         self.refuse_when_closing()?;
         self.reach(zxid).await

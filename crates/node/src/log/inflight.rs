@@ -1,7 +1,7 @@
-//! The one batch of this node that is on its way, and those who wait for its outcomes.
+//! The one batch of this node that is in flight, and the callers that wait for its outcomes.
 //!
-//! A caller's command is in one of three stages, and moves between them under an atomic, so that "it was certainly never sent" is a fact
-//! and not a guess.
+//! A command is in one of three stages and moves between them atomically, so "it was never sent" is a fact, not a
+//! guess.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::error::NodeError;
 
-/// What became of a command.
+/// A command that has been decided.
 #[derive(Clone, Debug)]
 pub(crate) struct Done {
     pub(crate) outcome: Outcome,
@@ -24,8 +24,8 @@ impl Done {
         Self { outcome }
     }
 
-    /// False when nothing happened at this command: refused, a mere check, or answered from memory because it had been carried out
-    /// before.
+    /// False if the command changed nothing: refused, a mere check, or answered from memory because it had been
+    /// executed before.
     pub(crate) fn fresh(&self) -> bool {
         self.outcome.changed
     }
@@ -42,17 +42,17 @@ const WITHDRAWN: u8 = 2;
 pub(crate) struct Stage(Arc<AtomicU8>);
 
 impl Stage {
-    /// It goes out now. False if its caller has withdrawn it.
+    /// It is sent now. False if its caller has withdrawn it.
     pub(crate) fn send(&self) -> bool {
         self.0.compare_exchange(WAITING, SENT, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// It certainly did not go out after all.
+    /// It was not sent after all, which is certain.
     pub(crate) fn unsend(&self) {
         let _ = self.0.compare_exchange(SENT, WAITING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// The caller takes it back. True if it has not gone out and never will.
+    /// The caller withdraws it. True if it has not been sent and never will be.
     pub(crate) fn withdraw(&self) -> bool {
         self.0.compare_exchange(WAITING, WITHDRAWN, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -60,10 +60,10 @@ impl Stage {
 
 /// Where a command's outcome goes.
 pub(crate) enum Answer {
-    /// To a task that waits for it, or has gone.
+    /// To a task that waits for it, or has ended.
     Awaited(oneshot::Sender<Completion>),
-    /// To whoever is to have it in the order of the log, between what was told before and what is told after. Called under the state's
-    /// lock: it must not wait.
+    /// To a function that is called in the order of the log, between the events of the commands before and after.
+    /// Called under the state's lock: it must not wait.
     InOrder(Box<dyn FnOnce(Completion) + Send>),
 }
 
@@ -85,7 +85,7 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A command and who waits for it.
+/// A command, and where its outcome goes.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) command: Command,
@@ -133,7 +133,7 @@ impl Inflight {
     }
 }
 
-/// A batch whose outcomes are being told.
+/// A batch whose callers are being answered.
 #[derive(Debug)]
 pub(crate) struct Completions {
     pending: std::vec::IntoIter<Pending>,
@@ -141,7 +141,7 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    /// Tells the next one.
+    /// Answers the next caller.
     pub(crate) fn resolve_next(&mut self, done: Done) {
         let one = self.pending.next();
         debug_assert!(one.is_some(), "one outcome for each command");
@@ -150,7 +150,7 @@ impl Completions {
         }
     }
 
-    /// All have been told.
+    /// All callers have been answered.
     pub(crate) fn finish(self) {
         debug_assert_eq!(self.pending.len(), 0, "one outcome for each command");
         let _ = self.completed.send(());

@@ -1,8 +1,8 @@
-//! The way of this node's commands into the log (`ARCHITECTURE.md`, The way of a write).
+//! Proposes this node's commands in batches (`ARCHITECTURE.md`, The way of a write).
 //!
-//! Everything that waits goes into one batch; while that batch is on its way the next one fills. There is no linger and
-//! no timer that delays a lone command. A batch whose fate is open is sent again, the very same, until this replica has
-//! applied it: the state applies each origin once. It must never report an outcome that it has not seen applied here,
+//! All waiting commands go into one batch; while that batch is in flight the next one fills. There is no linger, and no
+//! timer delays a lone command. A batch whose outcome is unknown is sent again unchanged until this replica has applied
+//! it: the state applies each origin once. The proposer must never report an outcome that it has not seen applied here,
 //! nor call a command lost that may be in the log.
 
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use crate::replication::Replication;
 #[derive(Clone)]
 pub(crate) struct Proposer {
     queue: Arc<CommandQueue>,
-    /// Commands that have been taken and are not answered.
+    /// Commands that were submitted and are not answered.
     unanswered: Arc<AtomicUsize>,
     replica: Arc<Replica>,
     request_timeout: Duration,
     max_command_bytes: usize,
 }
 
-/// A command that was handed over, and its outcome to come.
+/// A submitted command, and its outcome to come.
 #[derive(Debug)]
 pub(crate) struct Submission {
     stage: Stage,
@@ -41,10 +41,10 @@ pub(crate) struct Submission {
 }
 
 impl Submission {
-    /// The outcome, however long it takes. It is told once: whoever was told an error and asks again learns no more.
+    /// The outcome, however long it takes. Returned once: a second call fails.
     pub(crate) async fn outcome(&mut self) -> Completion {
         if self.reply.is_terminated() {
-            return Err(NodeError::UnknownOutcome("the outcome was told before".into()));
+            return Err(NodeError::UnknownOutcome("the outcome was reported before".into()));
         }
         (&mut self.reply).await.unwrap_or_else(|_| Err(NodeError::UnknownOutcome("this node has stopped".into())))
     }
@@ -81,15 +81,15 @@ impl Proposer {
         }
     }
 
-    /// Hands a command over. Never waits.
+    /// Submits a command. Never waits.
     pub(crate) fn submit(&self, command: Command) -> Result<Submission, NodeError> {
         let (sender, reply) = oneshot::channel();
         let stage = self.hand_over(command, Answer::Awaited(sender))?;
         Ok(Submission { stage, reply })
     }
 
-    /// Hands a command over whose outcome is told in the order of the log. What is handed over in turn goes into the log in turn. Never
-    /// waits; if this is refused, nothing is told.
+    /// Submits a command whose outcome is passed to `tell` in the order of the log. Commands submitted one after the
+    /// other enter the log in that order. Never waits; on an error `tell` is not called.
     pub(crate) fn submit_in_order(
         &self,
         command: Command,
@@ -115,14 +115,15 @@ impl Proposer {
         Ok(stage)
     }
 
-    /// About how many nodes a command changes: others wait while it does. Never waits for the state's lock, which the caller may have.
+    /// About how many nodes a command changes; other commands wait meanwhile. Does not wait for the state's lock,
+    /// which the caller may hold.
     fn nodes_of(&self, command: &Command) -> usize {
         match command {
             Command::CloseSession { session } => match self.replica.try_state() {
                 Some(state) => 1 + state.session(*session).map_or(0, |session| session.ephemerals().len()),
                 None => MAX_BATCH_NODES / 8,
             },
-            // Those are bounded by themselves, and as large as may be.
+            // Bounded where it is made, and as large as the bound allows.
             Command::ExpireSessions { .. } => MAX_BATCH_NODES,
             Command::Reap { paths } => paths.len(),
             Command::Do { op: Op::Multi(ops), .. } => ops.len(),
@@ -131,13 +132,13 @@ impl Proposer {
         }
     }
 
-    /// Hands a command over and waits for its outcome, as long as a request may take.
+    /// Submits a command and waits for its outcome, for as long as a request may take.
     pub(crate) async fn propose(&self, command: Command) -> Completion {
         let mut submission = self.submit(command)?;
         self.await_outcome(&mut submission).await
     }
 
-    /// The outcome within the time that a request may take from now; else what is certain about it.
+    /// The outcome, if it comes within the time that a request may take from now; otherwise what is certain about it.
     pub(crate) async fn await_outcome(&self, submission: &mut Submission) -> Completion {
         let deadline = self.replica.clock.now() + self.request_timeout;
         tokio::select! {
@@ -153,7 +154,7 @@ impl Proposer {
         }
     }
 
-    /// Whether nothing waits and nothing is on its way.
+    /// Whether no command waits and none is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.unanswered.load(Ordering::SeqCst) == 0
     }
@@ -169,7 +170,7 @@ struct BatchSender {
     next: Origin,
     max_commands: usize,
     max_bytes: usize,
-    /// What this node's configuration allows.
+    /// The bounds from this node's configuration.
     rules: Rules,
 }
 
@@ -182,9 +183,9 @@ impl Drop for BatchSender {
 /// How an attempt to send a batch ended.
 enum Attempt {
     Completed,
-    /// Its fate is open.
+    /// Its outcome is unknown.
     Unknown,
-    /// Its fate is open, and another leader is there to be asked at once.
+    /// Its outcome is unknown, and another leader can be asked at once.
     LeaderChanged,
     Failed(ProposeError),
 }
@@ -198,7 +199,7 @@ impl BatchSender {
         }
     }
 
-    /// Sends these until they are applied here, or certainly never will be.
+    /// Sends the commands until they are applied here, or certainly never will be.
     async fn send_until_decided(&mut self, mut pending: Vec<Pending>) {
         let mut backoff = self.backoff();
         loop {
@@ -206,7 +207,7 @@ impl BatchSender {
             if pending.is_empty() {
                 return;
             }
-            // Never the same sequence for other contents, even where the first is certainly not in the log.
+            // A sequence is never used for other contents, even if the first batch is certainly not in the log.
             let origin = self.next;
             self.next.sequence += 1;
             let payload = encode(origin, self.rules, &pending);
@@ -223,7 +224,7 @@ impl BatchSender {
             if error != ProposeError::NoLeader {
                 return fail_all(pending, &error);
             }
-            // Certainly not in the log: callers may take their commands back, and the batch may be another next time.
+            // Certainly not in the log: callers may withdraw their commands, and the next batch may differ.
             pending.iter().for_each(|one| one.stage.unsend());
             let _ = backoff.wait().await;
         }
@@ -237,7 +238,8 @@ impl BatchSender {
     async fn attempt(&mut self, payload: &Bytes, completed: &mut oneshot::Receiver<()>) -> Attempt {
         let sent_under = *self.leadership.borrow_and_update();
         let (replication, payload) = (self.replication.clone(), payload.clone());
-        // A task of its own: once the batch has completed nobody waits for the leader's word, but its connection must not be torn down.
+        // A task of its own: once the batch has completed nothing waits for the leader's answer, but the connection
+        // must not be torn down.
         let mut sent = self.replica.tasks.spawn(async move { replication.propose(payload).await });
         let result = tokio::select! {
             biased;
@@ -252,7 +254,7 @@ impl BatchSender {
                 Attempt::Completed
             }
             Ok(Some(Err(ProposeError::Unknown(why)))) => {
-                tracing::debug!(%why, "the fate of a batch is open: it is sent again");
+                tracing::debug!(%why, "the outcome of a batch is unknown: it is sent again");
                 Attempt::Unknown
             }
             Ok(Some(Err(error))) => Attempt::Failed(error),
@@ -260,7 +262,7 @@ impl BatchSender {
         }
     }
 
-    /// Its fate is open: the very same batch goes out again until it has completed, whatever it takes. Callers give up by themselves.
+    /// The outcome is unknown: sends the same batch again until it has completed. Callers give up by themselves.
     async fn retry_same(&mut self, payload: Bytes, mut completed: oneshot::Receiver<()>, mut pause_first: bool) {
         let mut backoff = self.backoff();
         loop {
@@ -278,18 +280,18 @@ impl BatchSender {
                     return self.fail_unknown("this node went down before it saw the request applied; it may yet be");
                 }
                 Attempt::Failed(ProposeError::Fatal(why)) => return self.fail_unknown(&why),
-                // No leader with these bounds will ever take it, so only an earlier attempt can have gone through.
+                // No leader with these bounds will ever take it, so only an earlier attempt can have succeeded.
                 Attempt::Failed(error @ (ProposeError::TooLarge { .. } | ProposeError::Unreadable(_))) => {
                     return self.fence_unknown(&error).await;
                 }
-                // Whatever became of this attempt, an earlier one may have gone through.
+                // Whatever became of this attempt, an earlier one may have succeeded.
                 Attempt::Unknown | Attempt::Failed(_) => pause_first = true,
             }
         }
     }
 
-    /// Puts an empty batch behind the one whose fate is open. Once that is applied here, the other has been applied before or never
-    /// will be; who is still on board then is told why.
+    /// Proposes an empty batch after the one whose outcome is unknown. Once the empty one is applied here, the other
+    /// has been applied before it or never will be; callers that are still unanswered then get the error.
     async fn fence_unknown(&mut self, why: &ProposeError) {
         let mut backoff = self.backoff();
         loop {
@@ -307,7 +309,7 @@ impl BatchSender {
         fail_all(self.replica.inflight.take().unwrap_or_default(), why);
     }
 
-    /// Tells everyone on board that nobody knows.
+    /// Answers all callers of the batch that the outcome is unknown.
     fn fail_unknown(&self, why: &str) {
         for one in self.replica.inflight.take().unwrap_or_default() {
             one.fail(NodeError::UnknownOutcome(why.into()));
@@ -315,7 +317,8 @@ impl BatchSender {
     }
 }
 
-/// Until another leader is known than the one under which a batch was sent: that one's word may never come.
+/// Returns when another leader is known than the one under which a batch was sent: the answer of that one may never
+/// come.
 async fn leader_changed(leadership: &mut watch::Receiver<Leadership>, sent_under: Leadership) {
     while sent_under.leader.is_none()
         || leadership.borrow().leader.is_none()
@@ -329,7 +332,7 @@ async fn leader_changed(leadership: &mut watch::Receiver<Leadership>, sent_under
 
 fn encode(origin: Origin, rules: Rules, pending: &[Pending]) -> Bytes {
     let commands = pending.iter().map(|one| one.command.clone()).collect();
-    // The leader stamps the entry; this field is filled from there when it is applied.
+    // The leader stamps the entry; the stamp replaces this field when the entry is applied.
     Bytes::from(Batch { origin, clock_ms: 0, rules, commands }.encode())
 }
 

@@ -13,21 +13,21 @@ use super::*;
 use crate::error::Bound;
 use crate::time::clock::SystemClock;
 
-/// What becomes of one attempt.
+/// The outcome of one attempt.
 enum Script {
     /// It is in the log and is applied.
     Commits,
-    /// It is in the log; nobody says so.
+    /// It is in the log, but no answer comes.
     Vanishes,
-    /// It never was there.
+    /// It is not in the log.
     Refused(ProposeError),
-    /// Nothing is heard of it.
+    /// No answer comes.
     Hangs,
 }
 
 struct Order {
     script: Mutex<VecDeque<Script>>,
-    /// What follows when the script is over.
+    /// The outcomes after the script.
     after: fn() -> Script,
     attempts: Mutex<Vec<Batch>>,
     log: Mutex<Vec<Bytes>>,
@@ -154,7 +154,7 @@ async fn a_caller_that_gives_up_on_a_sent_batch_is_told_that_nobody_knows() {
     );
     assert!(matches!(proposer.propose(make(true)).await, Err(NodeError::UnknownOutcome(_))));
     assert!(!proposer.is_idle(), "it goes on");
-    // It had gone through; the next one takes a sequence of its own.
+    // It had succeeded; the next batch has a sequence of its own.
     order.script.lock().push_back(Script::Commits);
     order.apply_from(0);
     let next = proposer.propose(make(true)).await.expect("the way is free");
@@ -210,7 +210,7 @@ async fn queues_are_bounded_and_size_is_checked() {
 async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
     let too_large = || Script::Refused(ProposeError::TooLarge { bytes: 9, max_bytes: 5 });
     let broken = || Script::Refused(ProposeError::Unknown("the connection broke".into()));
-    // It never was there: the empty batch behind it proves that.
+    // It was never in the log: the empty batch after it proves that.
     let (order, proposer) = stage(vec![broken(), too_large(), broken()], || Script::Commits, |_| {});
     let refused = proposer.propose(make(false)).await;
     assert!(matches!(refused, Err(NodeError::Refused(Refusal::BadArguments(_)))), "{refused:?}");
@@ -218,7 +218,7 @@ async fn what_no_leader_takes_is_given_up_once_its_fate_is_known() {
         order.attempts.lock().iter().map(|batch| (batch.origin.sequence, batch.commands.len())).collect();
     assert_eq!(sent, [(1, 1), (1, 1), (2, 0), (3, 0)]);
     proposer.propose(make(false)).await.expect("the way is free").outcome.reply.expect("made");
-    // It was there after all: that is what its caller is told.
+    // It was in the log after all, and its caller gets its outcome.
     let (order, proposer) = stage(vec![Script::Vanishes, too_large(), Script::Vanishes], || Script::Hangs, |_| {});
     let mut submission = proposer.submit(make(false)).expect("taken");
     until(|| order.attempts.lock().len() == 3).await;

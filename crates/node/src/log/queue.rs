@@ -1,8 +1,9 @@
-//! Commands that wait for their turn (promise P13): addresses take turns, and the sessions of an address among themselves, so that whoever asks
-//! for much waits behind itself, with however many sessions. The total is bounded, and one address has at most its share of it.
+//! Commands that wait to be proposed (promise P13). Addresses take turns, and so do the sessions of an address, so a
+//! caller that asks for much waits behind itself, with however many sessions. The total is bounded, and an address
+//! has at most its share of it.
 //!
-//! Within a session the order of arrival is kept. A command that gives something back is never refused for the sake of others: it makes
-//! room, and its callers are bounded by their connections.
+//! Within a session the order of arrival is kept. A command that frees resources is never refused because of other
+//! commands: it makes room, and connections bound its callers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,7 +20,7 @@ use crate::log::inflight::Pending;
 enum Flow {
     Session(SessionId),
     Address(IpAddr),
-    /// The node itself, and calls that no front door has named.
+    /// The node itself, and calls whose frontend names no address.
     Unnamed,
 }
 
@@ -50,13 +51,13 @@ impl Size {
     }
 }
 
-/// The address of a flow, or of nobody that is known.
+/// The address of a flow, if it is known.
 type Source = Option<IpAddr>;
 
 #[derive(Debug, Default)]
 struct QueueState {
     flows: HashMap<Flow, VecDeque<Pending>>,
-    /// The flows that have commands, each with the address that its first command came from.
+    /// The flows that have commands, by the address from which their first command came.
     flow_turns: HashMap<Source, VecDeque<Flow>>,
     address_turns: VecDeque<Source>,
     size: Size,
@@ -78,7 +79,7 @@ impl CommandQueue {
         Self { waiting: Mutex::default(), arrived: Notify::new(), most }
     }
 
-    /// Puts a command behind those of its session. Never waits.
+    /// Adds a command after those of its session. Never waits.
     pub(crate) fn push(&self, pending: Pending) -> Result<(), NodeError> {
         let size = Size::of(&pending);
         let mut waiting = self.waiting.lock();
@@ -98,7 +99,8 @@ impl CommandQueue {
         Ok(())
     }
 
-    /// An address has at most as much as is still free, so there is always room for another; a first command always fits where there is any.
+    /// An address has at most as much as is still free, so there is always room for another address. Its first command
+    /// always fits if there is any room.
     fn admit(&self, waiting: &QueueState, size: Size, address: Option<IpAddr>) -> Result<(), NodeError> {
         let mut all = waiting.size;
         all.add(size);
@@ -113,7 +115,8 @@ impl CommandQueue {
         if own.fits(free) { Ok(()) } else { Err(NodeError::overloaded(Bound::OwnQueuedChanges)) }
     }
 
-    /// Waits for one command, then takes all that is there, in turn, within these bounds; none once the queue is closed.
+    /// Waits for a command, then takes all that are there, in turn and within these bounds; `None` once the queue is
+    /// closed.
     pub(crate) async fn take(&self, max_commands: usize, max_bytes: usize) -> Option<Vec<Pending>> {
         loop {
             let arrived = self.arrived.notified();
@@ -131,7 +134,7 @@ impl CommandQueue {
         }
     }
 
-    /// Nothing is taken any more, and what waits is dropped.
+    /// Refuses further commands, and drops those that wait.
     pub(crate) fn close(&self) {
         let dropped =
             std::mem::replace(&mut *self.waiting.lock(), QueueState { closed: true, ..QueueState::default() });
@@ -168,7 +171,7 @@ impl QueueState {
         Some((source, self.flow_turns.get(&source)?.front()?))
     }
 
-    /// The flow that has had its turn, and its address, stand behind the others.
+    /// The flow that had its turn, and its address, go behind the others.
     fn rotate(&mut self, source: Source) {
         self.address_turns.pop_front();
         let Some(mut flows) = self.flow_turns.remove(&source) else { return };
@@ -192,7 +195,7 @@ impl QueueState {
             let Some((source, flow)) = self.front() else { break };
             let flow = flow.clone();
             let Some(commands) = self.flows.get_mut(&flow) else { break };
-            // A batch has one command at least, however large.
+            // A batch has at least one command, however large.
             let is_over = |next: &Pending| bytes + next.bytes > max_bytes || nodes + next.nodes > MAX_BATCH_NODES;
             if !taken.is_empty() && commands.front().is_some_and(is_over) {
                 break;
@@ -237,12 +240,13 @@ fn flow_of(command: &Command) -> Flow {
     }
 }
 
-/// Where the command came from, as its front door says.
+/// The address that the command came from, as its frontend says.
 fn address_of(command: &Command) -> Option<IpAddr> {
     actor_of(command)?.principals.address.map(network_of)
 }
 
-/// Whose share a call from this address counts towards: its own, or for IPv6 that of its /64, which one host has to itself.
+/// The network to whose share a call from this address counts: the address itself, or for IPv6 its /64, which belongs
+/// to one host.
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
@@ -250,7 +254,7 @@ pub fn network_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Whether it gives something back, or is the node's own.
+/// Whether it frees resources, or is the node's own.
 fn frees_resources(command: &Command) -> bool {
     match command {
         Command::CloseSession { .. } | Command::ExpireSessions { .. } | Command::Reap { .. } => true,

@@ -1,5 +1,5 @@
-//! Linearizable reads on this replica: a read index from the leader, shared by all who wait for one, then the local state
-//! (Ongaro's dissertation, section 6.4). No leases.
+//! Linearizable reads on this replica: a read index from the leader, shared by all callers that wait for one, then the
+//! local state (Ongaro's dissertation, section 6.4). No leases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::error::NodeError;
 use crate::replica::Replica;
 use crate::replication::Replication;
 
-/// Brings this replica up to what was acknowledged before the call.
+/// Brings this replica up to every change that was acknowledged before the call.
 #[derive(Clone)]
 pub(crate) struct ReadBarrier {
     rounds: Coalescer<Result<(), BarrierError>>,
@@ -39,7 +39,8 @@ impl ReadBarrier {
         matches!(self.rounds.try_join().await, Ok(Ok(())))
     }
 
-    /// Passes the barrier. A change of leader is a pause; having none for as long as a request may take is an error.
+    /// Passes the barrier. Waits out a change of leader; having no leader for as long as a request may take is an
+    /// error.
     pub(crate) async fn pass(&self) -> Result<(), NodeError> {
         if mutant!(SkipReadIndex) {
             return Ok(());

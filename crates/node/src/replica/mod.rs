@@ -1,8 +1,8 @@
 //! This node's copy of the replicated state: committed entries are applied here, and what they changed is delivered.
 //!
-//! Under the write lock of the state, and in this order: apply a batch; then, command by command, deliver the events to
-//! every [`Observer`] and send the answer. So nobody reads data before the event that announces it, and a caller that has
-//! an answer cannot miss what led to it.
+//! Under the write lock of the state, and in this order: apply a batch; then, command by command, deliver the events
+//! to every [`Observer`] and send the answer. So nobody reads data before the event that announces it, and a caller
+//! that has an answer cannot miss what led to it.
 //!
 //! Lock order: the state's lock, then the lock inside one observer. No observer's lock leaves the observer, and an
 //! observer knows neither the replica nor another observer, so nothing else is locked while it is held. Nothing here
@@ -62,7 +62,7 @@ pub(crate) struct Replica {
     state: RwLock<State>,
     pub(crate) watches: Arc<Watches>,
     frontend: OnceLock<Weak<dyn Observer>>,
-    pub(crate) session_events: Arc<SessionEventRegistry>,
+    pub(crate) session_events: SessionEventRegistry,
     pub(crate) waiters: Arc<Waiters>,
     pub(crate) sessions: SessionRecords,
     pub(crate) inflight: Inflight,
@@ -85,7 +85,7 @@ impl Replica {
             state: RwLock::new(State::new()),
             watches: Watches::new(history, config.watch_queue_events, config.max_watches),
             frontend: OnceLock::new(),
-            session_events: Arc::default(),
+            session_events: SessionEventRegistry::default(),
             waiters: Arc::default(),
             inflight: Inflight::default(),
             slow_apply: SlowApply::default(),
@@ -117,7 +117,7 @@ impl Replica {
         self.sessions.now_ms()
     }
 
-    /// How far this replica has come, as it moves.
+    /// The zxid up to which this replica has applied, as it changes.
     pub(crate) fn zxid(&self) -> watch::Receiver<Zxid> {
         self.zxid.subscribe()
     }
@@ -127,10 +127,10 @@ impl Replica {
         self.delay_end_ms.subscribe()
     }
 
-    /// Takes a step without which this replica is worse than gone: should it panic, the process is told to end.
+    /// Runs a step that this replica cannot do without: if it panics, the process is told to end.
     ///
-    /// The panic goes on, which ends the task that applies: going on would apply later entries to a state with a hole, and keep it in a
-    /// snapshot. Nobody else would notice, for a lock that was held does not remember that its holder panicked.
+    /// The panic goes on and ends the task that applies. Otherwise later entries would be applied to a state with a
+    /// hole, which a snapshot would keep; nobody would notice, because these locks are not poisoned by a panic.
     fn step<T>(&self, what: impl FnOnce() -> String, step: impl FnOnce() -> T) -> T {
         catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
             self.tasks.fail(format!("{}: {}; start again, and report this", what(), said_by(&*panic)));
@@ -166,16 +166,17 @@ impl Replica {
         state.origin_applied(node).map(|(origin, _)| origin.incarnation)
     }
 
-    /// The log may name earlier starts of this directory, and the present one. A later one was made by another process, or by this
-    /// directory before an older copy of it was put in its place.
+    /// The log may name earlier starts of this directory, and the present one. If it names a later one, either another
+    /// process runs on a copy of the directory, or an older copy was put in its place.
     fn check_start(&self, state: &State) {
         if let Some(named) = Self::start_named(state, self.node).filter(|named| *named > self.start)
             && !mutant!(AcceptRolledBackDirectory)
         {
             self.tasks.fail(format!(
-                "the log names start {named} of this node's data directory, and this is start {}: the directory was put back from an \
-                 older copy, or another process runs on a copy of it; put the newest directory back, or remove the node from the \
-                 membership and let the machine join again under a new node id with an empty directory",
+                "the log names start {named} of this node's data directory, and this is start {}: the directory \
+                 was put back from an older copy, or another process runs on a copy of it; put the newest directory \
+                 back, or remove the node from the membership and let the machine join again under a new node id with \
+                 an empty directory",
                 self.start
             ));
         }
@@ -213,7 +214,7 @@ impl Replica {
         if let Some(frontend) = self.frontend.get().and_then(Weak::upgrade) {
             call(&*frontend);
         }
-        call(&*self.session_events);
+        call(&self.session_events);
         call(&*self.waiters);
         call(&self.sessions);
     }
@@ -230,7 +231,7 @@ impl Replica {
         }
     }
 
-    /// The state as it is now. O(1).
+    /// A copy of the state as it is now. O(1).
     pub(crate) fn state_now(&self) -> State {
         self.state.read().clone()
     }
@@ -269,7 +270,7 @@ impl StateMachine for Replica {
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String> {
         let restored = State::read_snapshot(&mut *from)
             .map_err(|error| format!("the snapshot at {position} cannot be read: {error}"))?;
-        // The end of the stream is reported only if the whole of it is as it was written.
+        // The reader reports the end only once it has verified the whole stream.
         match from.read(&mut [0]) {
             Ok(0) => {}
             Ok(_) => return Err(format!("the snapshot at {position} goes on behind its end")),
@@ -290,7 +291,8 @@ impl StateMachine for Replica {
     }
 }
 
-/// The state takes no batch of a node that stands before the last one it has seen of it, so one far ahead would silence that node.
+/// The state refuses batches of a node that come before the last one it has seen, so a batch far ahead would silence
+/// that node.
 fn check_origin(known: Option<Origin>, origin: Origin) -> Result<(), String> {
     let known_incarnation = known.map_or(0, |known| known.incarnation);
     if origin.incarnation > known_incarnation.saturating_add(MAX_STARTS) {
@@ -303,19 +305,19 @@ fn check_origin(known: Option<Origin>, origin: Origin) -> Result<(), String> {
     Ok(())
 }
 
-/// The most starts of a node between two of its batches that went through.
+/// The most starts of a node between two of its batches that were applied.
 const MAX_STARTS: u64 = 1 << 24;
-/// The most batches of a node in a row that did not go through.
+/// The most batches of a node in a row that were not applied.
 const MAX_UNSEEN_BATCHES: u64 = 1 << 40;
 
-/// What a panic said, in one line.
+/// The message of a panic, in one line.
 fn said_by(panic: &(dyn Any + Send)) -> String {
     let said = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     said.unwrap_or("a panic without a word").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The audit log's line for each node that was taken by force with an operation on nodes, at the node that took the request in. The forced
-/// release of the lock API has one of its own.
+/// Writes the audit log's line for each lock node that an operation on nodes deleted by force, at the cluster node that
+/// took the request. Forced release in the lock API writes a line of its own.
 fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
     for (command, outcome) in batch.commands.iter().zip(outcomes) {
         let Command::Do { actor, .. } = command else { continue };
@@ -333,7 +335,8 @@ fn record_forced_deletions(batch: &Batch, outcomes: &[Outcome]) {
     }
 }
 
-/// Counts the locks that were given up, by release or otherwise, at the node whose batch did it: once in the cluster.
+/// Counts the locks that were given up, by release or otherwise. Only the node that proposed the batch counts them, so
+/// each counts once in the cluster.
 fn count_releases(state: &State, outcomes: &[Outcome]) {
     let released: usize = outcomes.iter().map(|outcome| released_by(state, outcome)).sum();
     if released > 0 {
@@ -344,7 +347,7 @@ fn count_releases(state: &State, outcomes: &[Outcome]) {
 fn released_by(state: &State, outcome: &Outcome) -> usize {
     let gone = || outcome.events.iter().filter_map(request_gone);
     match &outcome.reply {
-        // Answered from memory: it was counted the first time.
+        // Answered from memory: the first answer was counted.
         _ if outcome.events.is_empty() => 0,
         Ok(Reply::Released | Reply::ForceReleased { .. }) => gone().count(),
         Ok(Reply::Withdrawn) if gone().count() == 1 => 0,
@@ -353,7 +356,7 @@ fn released_by(state: &State, outcome: &Outcome) -> usize {
     }
 }
 
-/// The node of a lock request that is no more.
+/// The node of a lock request that was deleted.
 fn request_gone(event: &Event) -> Option<&NodePath> {
     let Event::Node { kind: NodeEventKind::Deleted, path, .. } = event else { return None };
     parse_request(path.name()).map(|_| path)
@@ -408,7 +411,7 @@ mod tests {
         assert!(heard.recv().await.unwrap().contains("cannot be read"));
     }
 
-    /// Panics when it is looked at for the last time.
+    /// Panics when it is read for the last time.
     struct Mine(AtomicU32);
 
     #[async_trait]

@@ -1,4 +1,4 @@
-//! Says so when an entry of the log took long to apply: everybody's next entry waited for it, and so did every read.
+//! Logs an entry that took long to apply: every later entry waited for it, and so did every read.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use lockkeeper_core::{Batch, Command, Op};
 use parking_lot::Mutex;
 
-/// What an entry may take.
+/// How long an entry may take.
 const BUDGET: Duration = Duration::from_millis(20);
-/// The least time between two lines of the log.
+/// The least time between two log lines.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// See the module's text.
@@ -24,7 +24,7 @@ struct LogThrottle {
 }
 
 impl SlowApply {
-    /// An entry was applied by `now`, and that took so long.
+    /// Applying an entry took so long and ended at `now`.
     pub(crate) fn record(&self, batch: &Batch, took: Duration, now: Duration) {
         if took <= BUDGET {
             return;
@@ -42,7 +42,7 @@ impl SlowApply {
             budget_ms = BUDGET.as_millis() as u64,
             commands = %contents(batch),
             unreported = suppressed,
-            "an entry of the log took long to apply, and everybody waited for it"
+            "an entry of the log took long to apply; all other requests waited for it"
         );
     }
 }

@@ -1,8 +1,8 @@
-//! The alarm that goes off before the replicated state is as large as it may be: from then on nothing but locks is added to it.
+//! The alarm for a replicated state that nears its size limit, at which changes that add to it are refused.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Percent of the limit at which it goes off, and below which it ends.
+/// Percent of the limit at which the alarm goes on, and below which it goes off.
 const ON_PERCENT: u64 = 80;
 const OFF_PERCENT: u64 = 75;
 
@@ -18,7 +18,7 @@ impl StateSize {
         Self { limit, alarm: AtomicBool::new(false) }
     }
 
-    /// The state has so many bytes now.
+    /// Notes the size of the state, and logs when the alarm goes on or off.
     pub(crate) fn record(&self, bytes: u64) {
         let percent = self.percent(bytes);
         let was_on = self.alarm.load(Ordering::Relaxed);
@@ -49,8 +49,8 @@ impl StateSize {
     }
 }
 
-const NEARLY_FULL: &str = "the replicated state is nearly as large as limits.state_mib allows; when it is, changes that add to it are refused: \
-     delete nodes that nobody needs, or raise limits.state_mib on every node";
+const NEARLY_FULL: &str = "the replicated state is nearly as large as limits.state_mib allows; when it is, changes \
+     that add to it are refused: delete nodes that nobody needs, or raise limits.state_mib on every node";
 
 #[cfg(test)]
 mod tests {

@@ -1,17 +1,17 @@
-//! Signs of life that a node owes the leader on behalf of its callers: a session with a request waiting here is kept
-//! alive, and each sign that it gave is passed on with its age (`ARCHITECTURE.md`, Sessions).
+//! Keepalives that this node sends to the leader on behalf of its callers: a session with a request waiting here is
+//! kept alive, and each sign of life is passed on with its age (`ARCHITECTURE.md`, Sessions).
 //!
-//! Pure: time comes in as milliseconds of a monotonic clock. A sign may be passed on late, as long as that is well
-//! before the leader would miss it: the leader counts from when it was given here, so that lateness neither lengthens
-//! nor shortens a life.
+//! Pure: time comes in as milliseconds of a monotonic clock. A sign of life may be passed on late, if that is well
+//! before the leader would miss it: the leader counts from when it was given here, so the delay neither lengthens nor
+//! shortens the session.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_core::SessionId;
 
-/// The share of its timeout after which a session that goes on giving signs is mentioned again.
+/// The share of its timeout after which a session that goes on giving signs of life is reported again.
 const ACTIVE_SHARE: u64 = 8;
-/// The same for one that is alive only because a request of it waits: its age is nothing each time.
+/// The same for a session that is alive only because a request of it waits: the age is zero each time.
 const WAITING_SHARE: u64 = 3;
 
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl DelegatedKeepalives {
         }
     }
 
-    /// When the last acknowledged sign of life was given here; none if this node has seen none.
+    /// When the last acknowledged sign of life was given here; `None` if there was none.
     pub(crate) fn acknowledged_ms(&self, session: SessionId) -> Option<u64> {
         self.acknowledged_ms.get(&session).copied()
     }
@@ -57,7 +57,8 @@ impl DelegatedKeepalives {
         }
     }
 
-    /// A request of the session waits no more: it is answered, or its caller was found to have gone. The last sign of life that it was.
+    /// A request of the session stops waiting: it is answered, or its caller has disconnected. That was its last sign
+    /// of life.
     pub(crate) fn end_wait(&mut self, session: SessionId, now_ms: u64) {
         let Some(entry) = self.entries.get_mut(&session).filter(|entry| entry.waiting > 0) else { return };
         entry.waiting -= 1;
@@ -81,13 +82,14 @@ impl DelegatedKeepalives {
         }
     }
 
-    /// When the session last gave a sign of life here that may not have reached the leader: now, as long as a request of it waits.
+    /// When the session last gave a sign of life here that may not have reached the leader: now, while a request of it
+    /// waits.
     pub(crate) fn heard_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
         let entry = self.entries.get(&session)?;
         Some(if entry.waiting > 0 { now_ms } else { entry.heard_ms })
     }
 
-    /// All of those.
+    /// The same for all sessions.
     pub(crate) fn all_heard(&self, now_ms: u64) -> impl Iterator<Item = (SessionId, u64)> {
         let heard = move |entry: &Delegated| if entry.waiting > 0 { now_ms } else { entry.heard_ms };
         self.entries.iter().map(move |(session, entry)| (*session, heard(entry)))
@@ -101,12 +103,12 @@ impl DelegatedKeepalives {
         }
     }
 
-    /// How many sessions anything is known about, about.
+    /// About how many sessions are known here.
     pub(crate) fn known(&self) -> usize {
         self.entries.len().max(self.acknowledged_ms.len())
     }
 
-    /// Forgets everyone who is not there any more: the state has jumped.
+    /// Forgets the sessions that have ended.
     pub(crate) fn keep_only(&mut self, alive: impl Fn(SessionId) -> bool) {
         let known: BTreeSet<SessionId> = self.entries.keys().chain(self.acknowledged_ms.keys()).copied().collect();
         for session in known.into_iter().filter(|session| !alive(*session)) {
@@ -114,7 +116,8 @@ impl DelegatedKeepalives {
         }
     }
 
-    /// At most `limit` sessions whose sign is due. Those that wait fall due again, and so does a sign that is not acknowledged.
+    /// At most `limit` sessions whose sign of life is due. Sessions that wait fall due again, and so does a sign that
+    /// is not acknowledged.
     pub(crate) fn take_due(&mut self, now_ms: u64, limit: usize) -> Vec<SessionId> {
         let mut taken = Vec::new();
         while taken.len() < limit {

@@ -120,8 +120,8 @@ impl LeaderTasks {
         let spared = self.replica.sessions.with(|records| {
             let Some(leader) = records.leader_of(term) else { return 0 };
             let spared = match &done {
-                // Decided, and so is every earlier proposal of this node. A session that still exists proposed something
-                // meanwhile, and was noted as alive when that was applied.
+                // Decided, and so is every earlier proposal of this node. A session that still exists proposed
+                // something meanwhile, and was noted as alive when that was applied.
                 Ok(Done { outcome: Outcome { reply: Ok(Reply::SessionsExpired(_)), .. } }) => {
                     leader.tracker.spared(&silent, self.replica.now_ms())
                 }

@@ -1,8 +1,8 @@
-//! Keepalives on their way to the leader: one group at a time, and whatever arrives meanwhile forms the next
-//! (`ARCHITECTURE.md`, Sessions). With them go the signs of life that this node owes the leader, each with its age.
+//! Sends keepalives to the leader in groups: one is in flight while the next fills (`ARCHITECTURE.md`, Sessions). The
+//! delegated keepalives of this node go with them, each with its age.
 //!
-//! It must never acknowledge by itself: each acknowledgement is the leader's, given after a quorum round that began
-//! after the keepalive arrived. A change of leader is a pause.
+//! This node must never acknowledge a keepalive by itself: the leader does, after a quorum round that began after the
+//! keepalive arrived. During a change of leader, keepalives wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) enum SessionMessage {
 }
 
 impl SessionMessage {
-    /// Looks at the sizes of what came from outside.
+    /// Checks the sizes in a message from a peer.
     pub(crate) fn check(&self) -> Result<(), String> {
         let (Self::Keepalives(KeepaliveGroup { ages }) | Self::Table(TableCall::Accept { ages, .. })) = self else {
             return self.check_voters();
@@ -56,37 +56,37 @@ impl SessionMessage {
     }
 }
 
-/// What a node tells the leader.
+/// Signs of life that a node reports to the leader.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeepaliveGroup {
     /// In the order of the sessions.
     pub(crate) ages: Ages,
 }
 
-/// What the leader says to it.
+/// The leader's answer to a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KeepaliveAnswer {
-    /// How far the leader's replica was.
+    /// The zxid of the leader's replica.
     pub(crate) zxid: Zxid,
     /// One for each session of the group.
     pub(crate) verdicts: Vec<Verdict>,
 }
 
-/// What the leader says of one session.
+/// The leader's verdict on one session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Verdict {
-    /// It will not be expired before its timeout has passed since the node heard of it.
+    /// It will not be expired before this timeout has passed since the node heard from it.
     Alive(u32),
-    /// Its expiry has been proposed; nothing can be said until that is decided.
+    /// Its expiry has been proposed; nothing is certain until that is decided.
     Expiring,
-    /// It does not exist (any more).
+    /// It does not exist, or no longer.
     Gone,
 }
 
 /// Most sessions in one group.
 pub(crate) const MAX_GROUP: usize = 16_384;
 
-/// What a keepalive learns.
+/// The outcome of one keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeepaliveOutcome {
     Alive {
@@ -104,7 +104,7 @@ struct PendingKeepalive {
     reply: oneshot::Sender<KeepaliveOutcome>,
 }
 
-/// Where keepalives wait for the next group.
+/// The keepalives that wait for the next group.
 #[derive(Default)]
 pub(crate) struct Keepalives {
     asks: Mutex<Vec<PendingKeepalive>>,
@@ -158,7 +158,7 @@ struct KeepaliveSender {
     leader_tasks: Arc<LeaderTasks>,
     tick: Duration,
     group_timeout: Duration,
-    /// Signs of life that are due and have not reached the leader yet.
+    /// Sessions whose sign of life is due and has not reached the leader yet.
     due: BTreeSet<SessionId>,
 }
 
@@ -186,13 +186,14 @@ impl KeepaliveSender {
             match self.deliver(asks).await {
                 Delivery::Done => backoff.reset(),
                 Delivery::Failed => drop(backoff.wait().await),
-                // Ask again when the expiry may have been applied, not at once and over again.
+                // Ask again when the expiry may have been applied, not at once.
                 Delivery::Undecided => self.replica.clock.sleep_until(self.replica.clock.now() + EXPIRY_PAUSE).await,
             }
         }
     }
 
-    /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are swept when there are many.
+    /// An acknowledgement can arrive just after the end of its session was applied here; such leftovers are removed
+    /// once there are many.
     fn forget_the_ended(&self) {
         let state = self.replica.state();
         let many = 2 * state.session_count() + 1_000;
@@ -207,7 +208,8 @@ impl KeepaliveSender {
         });
     }
 
-    /// When each session of the next group was last heard of: now, where its caller waits here. Those that have ended are left out.
+    /// When each session of the next group was last heard of: now, if its caller waits here. Sessions that have ended
+    /// are left out.
     fn next_group(&self, asks: &[PendingKeepalive], now_ms: u64) -> BTreeMap<SessionId, u64> {
         let mut heard: BTreeMap<SessionId, u64> = self.replica.sessions.with(|Records { delegated, .. }| {
             self.due.iter().filter_map(|session| Some((*session, delegated.heard_ms(*session, now_ms)?))).collect()
@@ -267,7 +269,7 @@ impl KeepaliveSender {
         Delivery::Undecided
     }
 
-    /// Takes the group to the leader, wherever it is. None if that came to nothing.
+    /// Sends the group to the leader, which may be this node. `None` if that failed.
     async fn send(&mut self, group: &KeepaliveGroup) -> Option<KeepaliveAnswer> {
         let leadership = *self.leadership.borrow_and_update();
         if leadership.leading {
@@ -278,13 +280,13 @@ impl KeepaliveSender {
         let call = self.replication.call_service(leader, body, self.group_timeout);
         let answer = tokio::select! {
             answer = call => answer,
-            // That leader's word may never come; the next one is asked.
+            // That leader's answer may never come; the next one is asked.
             Ok(()) = self.leadership.changed() => return None,
         };
         match answer {
             Ok(bytes) => postcard::from_bytes(&bytes).ok(),
             Err(error) => {
-                tracing::debug!(%error, leader, "a group of keepalives did not get through: it is sent again");
+                tracing::debug!(%error, leader, "a group of keepalives failed: it is sent again");
                 None
             }
         }

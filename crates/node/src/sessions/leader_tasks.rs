@@ -1,8 +1,8 @@
 //! The leader's tasks besides replicating: it acknowledges keepalives, expires silent sessions (`expiry`), and reaps
 //! nodes whose time has run out (`ARCHITECTURE.md`, Sessions).
 //!
-//! It must never acknowledge a keepalive on its own word, nor one of a session whose expiry it has proposed in this term
-//! (promise P5).
+//! It must never acknowledge a keepalive on its own word, nor one of a session whose expiry it has proposed in this
+//! term (promise P5).
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -11,7 +11,7 @@ use crate::sessions::liveness_replication::{TableAnswer, TableCall};
 use crate::sessions::tracker::SessionTracker;
 use crate::time::clock::ManualClock;
 
-/// What a quorum says when it is asked, and what happens meanwhile.
+/// The answer of a quorum, and what happens before it comes.
 struct Quorum {
     says: Mutex<Result<u64, BarrierError>>,
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -62,10 +62,10 @@ fn with_tracker<T>(replica: &Replica, work: impl FnOnce(&mut SessionTracker, u64
 }
 
 const MINE: SessionId = SessionId(1);
-/// After so long a silence a session of a second is named: its timeout, and what a sign may take on its way.
+/// A session of one second is named after this silence: its timeout, and the longest way of a sign of life.
 const SILENT: u64 = 1_251;
 
-/// A leader of term 3 that has not yet acted, and one session of a second.
+/// A leader of term 3 that has not yet acted, and one session of one second.
 fn stage() -> Fixture {
     let config = NodeConfig::new(Config::new("test", 1, [(1, "here".to_owned())].into()));
     let clock = Arc::new(ManualClock::default());
@@ -86,7 +86,7 @@ impl Fixture {
         self.mention(0).await
     }
 
-    /// A sign of life that was given so long ago.
+    /// Reports a sign of life of this age.
     async fn mention(&self, age_ms: u32) -> Option<Verdict> {
         let answer = self.tasks.acknowledge(&KeepaliveGroup { ages: vec![(MINE, age_ms)] }).await.ok()?;
         Some(answer.verdicts[0])
@@ -145,7 +145,7 @@ async fn an_acknowledgement_counts_from_when_it_was_heard_and_never_crosses_an_e
     assert_eq!(stage.ask().await, Some(Verdict::Expiring), "once named, nobody promises it anything");
 }
 
-/// A read was heard by another node, which mentions it half a timeout later: the session dies by when it was heard.
+/// Another node served a read and reports it half a timeout later: the session dies by the time of the read.
 #[tokio::test]
 async fn a_sign_of_life_counts_from_when_a_node_heard_it() {
     let stage = stage();
@@ -164,13 +164,13 @@ async fn a_record_is_kept_for_its_term_and_started_anew_for_the_next() {
     stage.tasks.start_term().await.expect("leads");
     stage.pass(SILENT);
     assert_eq!(stage.silent(), [MINE]);
-    // It loses sight of its leadership for a moment, in the same term: what was named stays named.
+    // It does not know for a moment that it leads, in the same term: a named session stays named.
     stage.quorum.leadership.send_modify(|leadership| leadership.leading = false);
     assert_eq!(stage.tasks.start_term().await, None);
     stage.quorum.leadership.send_modify(|leadership| leadership.leading = true);
     assert_eq!(stage.tasks.start_term().await, Some(3));
     assert_eq!(stage.ask().await, Some(Verdict::Expiring));
-    // In a new term that proposal has no effect any more, and the timer begins at what was heard meanwhile.
+    // In a new term that proposal has no effect, and the timer begins at the latest sign of life.
     *stage.quorum.says.lock() = Ok(4);
     stage.quorum.leadership.send_modify(|leadership| leadership.term = 4);
     assert_eq!(stage.tasks.start_term().await, Some(4));
@@ -204,7 +204,7 @@ async fn a_grant_that_comes_before_the_expiry_keeps_the_session() {
     apply(3, Command::ExpireSessions { term: Term(3), seen, sessions: named.clone() });
     assert_eq!(with_tracker(&stage.replica, |tracker, now_ms| tracker.spared(&named, now_ms)), 1);
     assert_eq!(stage.ask().await, Some(Verdict::Alive(1_000)));
-    // The next silence is its own.
+    // The next silence counts anew.
     stage.pass(SILENT);
     let (named, seen) = stage.tasks.take_silent(3).expect("leads");
     apply(4, Command::ExpireSessions { term: Term(3), seen, sessions: named });

@@ -1,5 +1,5 @@
-//! Sessions as their clients see them (`ARCHITECTURE.md`, Sessions). The timers are the leader's, in `tracker` and
-//! `duties`.
+//! Sessions as their clients see them: open, authorise, keep alive, close (`ARCHITECTURE.md`, Sessions). The leader
+//! has the timers, in `tracker` and `expiry`.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ impl Engine {
         Ok(At { value, zxid: opened.zxid })
     }
 
-    /// Checks a credential, and gives the session's timeout. A session that is not known here may be new: that it has ended is said only
-    /// after this replica has caught up with the leader.
+    /// Checks a credential and returns the session's timeout. A session that is unknown here may be new, so it is
+    /// reported as ended only after this replica has caught up with the leader.
     pub(crate) async fn authorise(&self, credential: &Credential) -> Result<u32, NodeError> {
         if let Some(known) = self.look_up(credential) {
             return known;
@@ -52,7 +52,7 @@ impl Engine {
         self.keep_alive(credential.session).await
     }
 
-    /// For a caller who has seen the session's secret.
+    /// The caller must have verified the session's secret.
     pub(crate) async fn keep_alive(&self, session: SessionId) -> Result<At<KeepaliveAck>, NodeError> {
         self.refuse_when_closing()?;
         let deadline = self.replica.clock.now() + self.request_timeout();
@@ -69,7 +69,7 @@ impl Engine {
         match heard {
             KeepaliveOutcome::Alive { timeout_ms, zxid } => Ok(At { value: KeepaliveAck { timeout_ms }, zxid }),
             KeepaliveOutcome::Gone { zxid } => {
-                // Whoever hears of the end from here finds the removal applied here (promise P6).
+                // A caller that learns of the end here finds the removal applied here (promise P6).
                 if !mutant!(ExpiredBeforeApplied) {
                     self.reach(zxid).await?;
                 }
@@ -85,7 +85,7 @@ impl Engine {
         Ok(At { value: (), zxid: closed.zxid })
     }
 
-    /// What a session has left if it stays silent, as far as this node knows: never more than the leader would say.
+    /// What a session has left if it stays silent, as far as this node knows: never more than by the leader's record.
     pub(crate) fn session_remaining_ms(&self, session: SessionId) -> Option<u64> {
         let timeout_ms = u64::from(self.replica.state().session(session)?.timeout_ms);
         let now_ms = self.replica.now_ms();
@@ -104,7 +104,7 @@ fn hash_of(secret: &[u8; 16]) -> [u8; 32] {
     Sha256::digest(secret).into()
 }
 
-/// A reply of the wrong kind: this program contradicts itself.
+/// A reply of the wrong kind, which is a defect of this program.
 pub(crate) fn unexpected(reply: &Reply) -> NodeError {
     NodeError::Fatal(format!("the state gave an answer of the wrong kind: {reply:?}"))
 }

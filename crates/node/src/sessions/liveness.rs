@@ -1,12 +1,15 @@
-//! When each session was last heard of, as this node knows it: from the leader, which copies every sign of life to a majority before it
-//! acknowledges it, and from the log. A new leader collects these tables and begins each timer where the last sign of life was.
+//! When each session was last heard of, as this node knows it: from the leader, which replicates every sign of life
+//! to a majority before it acknowledges it, and from the log. A new leader collects these tables and begins each
+//! timer at the last sign of life.
 //!
-//! Pure: time comes in as milliseconds of this node's monotonic clock; between nodes only ages travel, so no two clocks are compared. An age
-//! is rounded down by its sender and counted from its arrival, so that a sign of life can only seem younger than it is.
+//! Pure: time comes in as milliseconds of this node's monotonic clock; nodes send each other ages only, so no two
+//! clocks are compared. The sender rounds an age down and the receiver counts from its arrival, so a sign of life can
+//! only seem younger than it is.
 //!
-//! This is Paxos without a disk. A collecting leader fences the table: signs of a lower term are refused from then on. So an acknowledged
-//! sign is either seen by the collector, or was never acknowledged. A restarted node has forgotten what it accepted, and must not count
-//! until a leader has given it the whole table; the table is then *whole* for the voters that this leader knew (promise P5).
+//! This is Paxos without a disk. A leader that collects a table fences it: signs of a lower term are refused from
+//! then on. So a sign that the collector does not see is never acknowledged. A restarted node has forgotten what it
+//! accepted, and must not count until a leader has given it the whole table; the table is then *whole* for the voters
+//! that this leader knew (promise P5).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,7 +19,7 @@ use lockkeeper_core::SessionId;
 /// The sessions of a message, each with the milliseconds since it was last heard of.
 pub(crate) type Ages = Vec<(SessionId, u32)>;
 
-/// How long ago that was: rounded down, and never more than has passed.
+/// The age of a sign of life: rounded down, and never more than has passed.
 pub(crate) fn age_ms(heard_ms: u64, now_ms: u64) -> u32 {
     // Both are rounded down to whole milliseconds, so their difference may be a millisecond too long.
     u32::try_from(now_ms.saturating_sub(heard_ms).saturating_sub(1)).unwrap_or(u32::MAX)
@@ -32,9 +35,10 @@ pub(crate) struct LivenessTable {
     heard_ms: BTreeMap<SessionId, u64>,
     /// The highest term that has collected this table or written to it.
     fence: u64,
-    /// The voters for which this table holds all that it ever accepted.
+    /// The voters for which this table has every sign of life that it ever accepted.
     whole_for: Option<Vec<u64>>,
-    /// The last synchronisation that was begun: the term of the leader that gives this node its whole table, and its number there.
+    /// The last synchronisation that was begun: the term of the leader that gives this node its whole table, and its
+    /// number there.
     begun: (u64, u64),
     syncing: bool,
 }
@@ -59,7 +63,7 @@ impl LivenessTable {
         self.heard_ms.len()
     }
 
-    /// Forgets everyone who is not there any more.
+    /// Forgets the sessions that have ended.
     pub(crate) fn keep_only(&mut self, alive: impl Fn(SessionId) -> bool) {
         self.heard_ms.retain(|session, _| alive(*session));
     }
@@ -69,7 +73,7 @@ impl LivenessTable {
         (self.whole_for, self.syncing) = (None, false);
     }
 
-    /// From here on only this term, or a higher one, is listened to.
+    /// From here on only this term, or a higher one, is accepted.
     pub(crate) fn fence(&mut self, term: u64) -> Result<(), Fenced> {
         if term < self.fence {
             return Err(Fenced);
@@ -78,26 +82,26 @@ impl LivenessTable {
         Ok(())
     }
 
-    /// Signs of life that the leader of this term passes on. Gives whether the table is whole.
+    /// Accepts signs of life from the leader of this term. Returns whether the table is whole.
     pub(crate) fn accept(&mut self, term: u64, voters: &[u64], ages: &Ages, now_ms: u64) -> Result<bool, Fenced> {
         self.fence(term)?;
         for (session, age_ms) in ages {
             self.note(*session, now_ms.saturating_sub(u64::from(*age_ms)));
         }
-        // What is acknowledged from now on is acknowledged by a majority of these.
+        // From now on a majority of these voters acknowledges.
         if self.whole_for.as_deref().is_some_and(|whole| whole != voters) {
             self.whole_for = None;
         }
         Ok(self.whole_for.is_some())
     }
 
-    /// The leader of this term begins to give this node its whole table, for the so manieth time.
+    /// The leader of this term begins to send this node its whole table; `number` counts these attempts.
     pub(crate) fn begin_sync(&mut self, term: u64, number: u64) -> Result<(), Fenced> {
         self.fence(term)?;
-        // A message that comes late, or twice, must not throw away what has come since.
+        // A message that comes late, or twice, must not discard signs that came since.
         if (term, number) > self.begun {
             if self.whole_for.is_none() {
-                // What was noted while an old log was applied again says nothing of when that was.
+                // Signs noted while an old log was applied again have the wrong time.
                 self.heard_ms.clear();
             }
             (self.begun, self.syncing) = ((term, number), true);
@@ -105,7 +109,7 @@ impl LivenessTable {
         Ok(())
     }
 
-    /// The leader of this term has given all. Whether this node has all of it.
+    /// The leader of this term has sent the whole table. Returns whether this node has all of it.
     pub(crate) fn finish_sync(&mut self, term: u64, number: u64, voters: &[u64]) -> Result<bool, Fenced> {
         self.fence(term)?;
         if self.syncing && self.begun == (term, number) {
@@ -114,7 +118,7 @@ impl LivenessTable {
         Ok(self.is_whole_for(voters))
     }
 
-    /// This node leads, and knows of everything that was acknowledged before.
+    /// This node leads, and knows every sign of life that was acknowledged before.
     pub(crate) fn lead(&mut self, voters: &[u64]) {
         self.whole_for = Some(voters.to_vec());
     }
@@ -123,7 +127,7 @@ impl LivenessTable {
         self.whole_for.as_deref() == Some(voters)
     }
 
-    /// At most `limit` sessions behind `after`, with their ages; and whether there are more.
+    /// At most `limit` sessions after `after`, with their ages; and whether there are more.
     pub(crate) fn page(&self, after: Option<SessionId>, limit: usize, now_ms: u64) -> (Ages, bool) {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = self.heard_ms.range((from, Bound::Unbounded));

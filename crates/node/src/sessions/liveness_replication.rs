@@ -1,10 +1,10 @@
-//! Copies of the leader's record of sessions on the other voters, so that the next leader begins where this one ended
+//! Replicates the leader's record of sessions to the other voters, so that the next leader goes on from it
 //! (`ARCHITECTURE.md`, Sessions).
 //!
-//! Before a keepalive is acknowledged, a majority of the voters has put it into its [`LivenessTable`]. A new leader
-//! collects the tables. If a majority of the voters, itself included, has a whole one, every acknowledged keepalive is
-//! in one of them, and each timer begins at the last sign of life that anybody knows of. If not, every timer starts in
-//! full (promise P5). A node that has restarted is given the leader's whole table, and counts from then on.
+//! Before a keepalive is acknowledged, a majority of the voters has it in its [`LivenessTable`]. A new leader
+//! collects the tables. If a majority of the voters, itself included, has a whole one, every acknowledged keepalive
+//! is in one of them, and each timer begins at the last sign of life in any of them. If not, every timer starts in
+//! full (promise P5). A node that has restarted gets the leader's whole table, and counts from then on.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,16 +29,16 @@ use crate::sessions::liveness::{Ages, Fenced, LivenessTable, age_ms};
 use crate::sessions::records::{LeaderRecord, Records};
 use crate::sessions::tracker::Liveness;
 
-/// What a leader asks of another node's table.
+/// A leader's call to another node's table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TableCall {
-    /// Take these signs of life in.
+    /// Accept these signs of life.
     Accept { term: u64, voters: Vec<u64>, ages: Ages },
-    /// The whole table follows, once this node has applied so much.
+    /// The whole table follows, once the node has applied this zxid.
     Begin { term: u64, number: u64, zxid: Zxid },
-    /// That was the whole table, for the node in this incarnation.
+    /// The whole table has been sent to the node in this incarnation.
     Finish { term: u64, number: u64, incarnation: u64, voters: Vec<u64> },
-    /// Give the sessions behind this one. Nothing of a lower term is accepted from then on.
+    /// Send the sessions after this one. From then on the node accepts nothing of a lower term.
     Collect { term: u64, voters: Vec<u64>, after: Option<SessionId> },
 }
 
@@ -59,48 +59,49 @@ impl TableCall {
     }
 }
 
-/// What it answers.
+/// The answer to a [`TableCall`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum TableAnswer {
-    /// Done; whether the table is whole.
+    /// Accepted; and whether the table is whole.
     Accepted { whole: bool },
     /// The node is ready for the whole table.
     Ready { incarnation: u64 },
-    /// Not yet: this node has not heard of that term or of its leader, or has not applied enough.
+    /// Not yet: the node does not know that term or its leader, or has not applied enough.
     NotYet,
-    /// A later leader has been here.
+    /// A later leader has called before.
     Fenced,
-    /// A part of the table.
+    /// Part of the table.
     Page { whole: bool, ages: Ages, more: bool },
 }
 
 /// More voters than a cluster can have.
 pub(crate) const MAX_VOTERS: usize = 64;
-/// A new leader waits so long for the tables of the others. Who is gone says so at once; who is cut off says nothing.
+/// How long a new leader waits for the tables of the others. A node that is gone refuses at once; a node that is cut
+/// off never answers.
 const COLLECT_WITHIN: Duration = Duration::from_millis(500);
-/// Between two questions to a node that is not ready.
+/// The pause between two calls to a node that is not ready.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// A node whose table is whole is asked now and then whether it still is: it may have restarted.
+/// How often a node whose table is whole is asked whether it still is: it may have restarted.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// Most messages under way to a node that does not answer.
+/// Most calls in flight to a node that does not answer.
 const MAX_UNANSWERED: usize = 8;
 
-/// What a new leader learned from the tables.
+/// The result of collecting the tables.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    /// A majority has whole tables: nobody was acknowledged later than is known.
+    /// A majority has whole tables: every acknowledged sign of life is known.
     pub(crate) whole: bool,
-    /// Members have not answered, and their processes are gone: what they heard, and nobody else knows, is lost.
+    /// Members have not answered and their processes are gone: signs of life that only they heard are lost.
     pub(crate) some_gone: bool,
-    /// Members have not answered, and may run: they may have heard of somebody, and will say so.
+    /// Members have not answered but may run: they may have heard signs of life that they report later.
     pub(crate) some_silent: bool,
     pub(crate) voters: Vec<u64>,
 }
 
-/// What a member answers to a new leader that collects the tables.
+/// The state of one member's table, as a new leader collects it.
 enum CollectedTable {
     Whole,
-    /// The node has restarted, or skipped part of the log, and has not been given the whole.
+    /// The node has restarted, or skipped part of the log, and has not received the whole table since.
     Incomplete,
     /// The node's process is gone.
     Gone,
@@ -114,7 +115,7 @@ pub(crate) struct LivenessReplication {
     replica: Arc<Replica>,
     replication: Arc<dyn Replication>,
     call_timeout: Duration,
-    /// Messages under way to each node.
+    /// Calls in flight to each node.
     unanswered: Mutex<BTreeMap<u64, usize>>,
     /// The voters whose tables are known to be whole, and when they were last asked.
     whole: Mutex<BTreeMap<u64, Duration>>,
@@ -148,11 +149,12 @@ impl LivenessReplication {
         voters.iter().filter(|voter| some.contains(voter)).count() > voters.len() / 2
     }
 
-    /// Answers another node, if it leads the term that it names. Who is not known to lead it yet asks again, as after every `NotYet`.
+    /// Answers another node, if it leads the term that it names. If it is not known to lead it yet, it calls again,
+    /// as after every `NotYet`.
     pub(crate) fn answer_to(&self, from: u64, call: TableCall) -> TableAnswer {
         let known = *self.replication.leadership().borrow();
         match (call.term().cmp(&known.term), known.leader) {
-            // Its leader has been voted for perhaps, and this node has not heard from it as the leader.
+            // This node may have voted for its leader, but has not heard from it as the leader.
             (Ordering::Greater, _) | (Ordering::Equal, None) => TableAnswer::NotYet,
             (Ordering::Equal, Some(leader)) if leader == from => self.answer(call),
             _ => TableAnswer::Fenced,
@@ -166,7 +168,7 @@ impl LivenessReplication {
 
     fn try_answer(&self, call: TableCall) -> Result<TableAnswer, Fenced> {
         let term = call.term();
-        // A term that consensus knows nothing of fences nobody out.
+        // A term that consensus does not know must not fence the table.
         if term > self.replication.leadership().borrow().term {
             return Ok(TableAnswer::NotYet);
         }
@@ -189,7 +191,7 @@ impl LivenessReplication {
                 TableCall::Collect { voters, after, .. } => {
                     table.fence(term)?;
                     if after.is_none() {
-                        // What was heard here and has not reached a leader counts too.
+                        // Signs that were heard here and have not reached a leader count too.
                         note_all(table, delegated.all_heard(now_ms));
                     }
                     let (ages, more) = table.page(after, MAX_GROUP, now_ms);
@@ -210,7 +212,7 @@ impl LivenessReplication {
         postcard::from_bytes(&answer).map_err(garbled)
     }
 
-    /// Has a majority put the latest signs of life into its tables. Gives the term in which this node leads.
+    /// Replicates the latest signs of life to a majority. Returns the term in which this node leads.
     pub(crate) async fn replicate(self: &Arc<Self>) -> Result<u64, BarrierError> {
         let (term, news) = self.replica.sessions.with(|records| {
             let leader = records.leader.as_mut().ok_or(BarrierError::NoLeader)?;
@@ -223,13 +225,14 @@ impl LivenessReplication {
         copied
     }
 
-    /// What no majority has is copied with the next round: the groups that join that one may have noted some of it.
+    /// Signs of life that no majority has go with the next round, which may answer groups that noted them.
     fn put_back(&self, term: u64, news: BTreeMap<SessionId, u64>) {
         self.replica.sessions.with(|records| {
             let Some(leader) = records.leader_of(term) else { return };
             news.into_iter().for_each(|(session, heard_ms)| leader.note_unreplicated(session, heard_ms));
             let LeaderRecord { unreplicated, tracker, .. } = leader;
-            // While no majority answers, callers come with ever other sessions that have ended; nobody is told that those are alive.
+            // While no majority answers, keepalives of ended sessions pile up; they are never acknowledged, so drop
+            // them.
             if unreplicated.len() > 2 * tracker.len() + MAX_GROUP {
                 unreplicated.retain(|session, _| tracker.liveness(*session) != Liveness::Unknown);
             }
@@ -249,7 +252,7 @@ impl LivenessReplication {
             TableAnswer::Accepted { .. } => drop(accepted.insert(self.node)),
             _ => return Err(BarrierError::NoLeader),
         }
-        // Whoever leads has all of it, among whatever voters.
+        // The leader's own table is always whole, whoever votes.
         self.replica.sessions.with(|records| records.liveness.lead(&voters));
         if mutant!(CopyWithoutQuorum) {
             return Ok(term);
@@ -266,7 +269,7 @@ impl LivenessReplication {
         Ok(term)
     }
 
-    /// Completes with the node's id once it has accepted all. Goes on by itself when it is not waited for any more.
+    /// Completes with the node's id once it has accepted all. Goes on if the future is dropped.
     fn copy_to(
         self: &Arc<Self>,
         to: u64,
@@ -280,7 +283,7 @@ impl LivenessReplication {
             *count += 1;
             *count > MAX_UNANSWERED
         };
-        let under_way = UnderWay { this: self.clone(), to };
+        let under_way = InflightCall { this: self.clone(), to };
         let mut parts: Vec<Ages> = ages.chunks(MAX_GROUP).map(<[_]>::to_vec).collect();
         if parts.is_empty() {
             parts.push(Ages::new());
@@ -307,11 +310,12 @@ impl LivenessReplication {
         } else {
             known.remove(&of);
         }
-        // With this node's own.
+        // This node's own table included.
         metrics::gauge!("lockkeeper_whole_session_tables").set(known.len() as f64 + 1.0);
     }
 
-    /// Gives the whole table to those who have none, one after the other. `confirm` is a round that confirms this leader.
+    /// Sends the whole table to each voter that has none, one after the other. `confirm` is a round that confirms this
+    /// leader.
     pub(crate) async fn sync_tables<F>(self: &Arc<Self>, term: u64, confirm: impl Fn() -> F)
     where
         F: Future<Output = bool>,
@@ -323,7 +327,7 @@ impl LivenessReplication {
             match asked {
                 Some(at) if now < at + LOOK_EVERY => continue,
                 Some(_) => {
-                    // It says whether it still has its table.
+                    // The answer says whether the node still has its table.
                     drop(self.copy_to(to, term, &voters, &Ages::new()));
                 }
                 None => {
@@ -342,7 +346,7 @@ impl LivenessReplication {
         let zxid = self.replica.state().zxid();
         let begin = TableCall::Begin { term, number, zxid };
         let TableAnswer::Ready { incarnation } = self.call(to, begin, COLLECT_WITHIN).await? else { return None };
-        // Only what was acknowledged after this moment is passed on to that node beside the table.
+        // Signs acknowledged after this moment reach that node beside the table.
         let heard = self.replica.sessions.with(|records| Some(records.leader_of(term)?.tracker.all_heard()));
         let all: Vec<(SessionId, u64)> = heard?.into_iter().collect();
         for part in all.chunks(MAX_GROUP) {
@@ -351,17 +355,17 @@ impl LivenessReplication {
             let call = TableCall::Accept { term, voters: voters.to_vec(), ages };
             let TableAnswer::Accepted { .. } = self.call(to, call, self.call_timeout).await? else { return None };
         }
-        // A deposed leader does not know of everything that was acknowledged.
+        // A deposed leader does not know every sign that was acknowledged.
         if !confirm().await {
             return None;
         }
         let finish = TableCall::Finish { term, number, incarnation, voters: voters.to_vec() };
         let TableAnswer::Accepted { whole } = self.call(to, finish, self.call_timeout).await? else { return None };
-        tracing::debug!(node = to, term, sessions = all.len(), whole, "a node has the table of sessions");
+        tracing::debug!(node = to, term, sessions = all.len(), whole, "a node has the whole liveness table");
         Some(whole)
     }
 
-    /// Collects the tables of all members, as the leader of this term, into this node's own.
+    /// As the leader of this term, collects the tables of all members into this node's own.
     pub(crate) async fn collect(self: &Arc<Self>, term: u64) -> Collected {
         let (voters, members) = {
             let members = self.replication.members();
@@ -396,12 +400,12 @@ impl LivenessReplication {
             () = collecting => true,
             () = self.replica.clock.sleep_until(end) => false,
         };
-        // What this node applied itself it notes itself: without a whole table of its own it may lack that.
+        // This node notes itself the sessions whose commands it applied; without a whole table it may lack some.
         let enough = own_whole && self.is_majority(&whole, &voters) && !mutant!(IgnoreReportedAges);
         Collected { whole: enough, some_gone, some_silent: some_silent || !in_time, voters }
     }
 
-    /// Takes a node's table in, and gives what it was.
+    /// Merges a node's table into this one's. Returns the state of that table.
     async fn collect_from(&self, from: u64, term: u64, voters: &[u64]) -> (u64, CollectedTable) {
         let mut after = None;
         loop {
@@ -431,13 +435,13 @@ fn note_all(table: &mut LivenessTable, heard: impl Iterator<Item = (SessionId, u
     heard.for_each(|(session, at_ms)| table.note(session, at_ms));
 }
 
-/// Counts a message to a node as under way.
-struct UnderWay {
+/// Counts a call to a node as in flight.
+struct InflightCall {
     this: Arc<LivenessReplication>,
     to: u64,
 }
 
-impl Drop for UnderWay {
+impl Drop for InflightCall {
     fn drop(&mut self) {
         if let Some(count) = self.this.unanswered.lock().get_mut(&self.to) {
             *count = count.saturating_sub(1);

@@ -107,7 +107,7 @@ impl ThreeNodes {
         self.nodes.insert(id, TestNode { replica, wire, tasks });
     }
 
-    /// The node leads a new term, which all know that are not cut off.
+    /// The node leads a new term, and all nodes that are not cut off know it.
     async fn lead(&mut self, id: u64) {
         self.term += 1;
         let cut = self.net.cut.lock().clone();
@@ -155,7 +155,7 @@ async fn a_new_leader_goes_on_where_the_last_one_ended() {
     cluster.lead(2).await;
     // Rounded in favour of the session, by a millisecond on each way.
     assert!((5_995..=6_002).contains(&cluster.left_ms(2)), "{}", cluster.left_ms(2));
-    // And so on, with the first one back as a node that knows nothing.
+    // And again, with the first node back and its memory lost.
     cluster.cut(&[]);
     cluster.start(1, 2);
     cluster.nodes[&1].wire.leadership.send_replace(Leadership { term: cluster.term, leader: Some(2), leading: false });
@@ -179,14 +179,15 @@ async fn what_a_node_heard_without_a_leader_counts_for_the_next() {
     assert!((8_000..=8_002).contains(&cluster.left_ms(2)), "{}", cluster.left_ms(2));
 }
 
-/// A node that runs says nothing in time, and may have heard of the session while there was no leader: it may still tell.
+/// A running node does not answer in time. It may have heard from the session while there was no leader, and may report
+/// that later.
 #[tokio::test]
 async fn who_is_slow_to_answer_a_new_leader_costs_no_session_its_life() {
     for (slow, spared_ms) in [(true, 2_000), (false, 300)] {
         let mut cluster = ThreeNodes::new();
         cluster.lead(1).await;
         cluster.complete(1).await;
-        // Far over its time by what the others know.
+        // Far past its timeout, as far as the others know.
         cluster.pass(11_000);
         match slow {
             true => drop(cluster.net.slow.lock().insert(1)),
@@ -231,7 +232,7 @@ async fn nothing_is_acknowledged_without_a_majority_of_tables_or_behind_the_next
     assert_eq!(cluster.keepalive(1).await, None);
     cluster.cut(&[3]);
     assert_eq!(cluster.keepalive(1).await, Some(Verdict::Alive(10_000)));
-    // The others have another leader; this one believes what it was told before.
+    // The others have another leader, which this one does not know.
     cluster.complete(1).await;
     cluster.cut(&[1]);
     cluster.lead(2).await;
@@ -251,7 +252,7 @@ async fn what_a_failed_copy_took_goes_with_the_next() {
     assert_eq!(cluster.keepalive(1).await, None);
     let copy = || cluster.nodes[&1].tasks.liveness.replicate();
     assert_eq!(copy().await, Err(BarrierError::NoQuorum));
-    // Nor is it lost when this node's own table does not take it.
+    // Nor is it lost if this node's own table refuses it.
     let wire = &cluster.nodes[&1].wire;
     wire.leadership.send_modify(|leadership| leadership.term = 0);
     assert_eq!(copy().await, Err(BarrierError::NoLeader));
@@ -271,13 +272,13 @@ async fn a_call_of_an_unknown_term_or_to_an_earlier_life_has_no_effect() {
     let liveness = &cluster.nodes[&2].tasks.liveness;
     let voters = VOTERS.to_vec();
     let collect = |term| TableCall::Collect { term, voters: voters.clone(), after: None };
-    // Nor has a call of who does not lead that term: it would make tables whole that are not.
+    // Nor has a call of a node that does not lead that term: it would make tables whole that are not.
     let finish = |incarnation| TableCall::Finish { term: 1, number: 1, incarnation, voters: voters.clone() };
     for call in [finish(1), TableCall::Begin { term: 1, number: 1, zxid: Zxid(0) }, collect(1), collect(0)] {
         assert_eq!(liveness.answer_to(3, call), TableAnswer::Fenced);
     }
     assert_eq!(liveness.answer_to(1, collect(2)), TableAnswer::NotYet);
-    // Of a term whose leader is not known here, everybody asks again.
+    // For a term whose leader is not known here, every caller asks again.
     let wire = &cluster.nodes[&2].wire;
     wire.leadership.send_modify(|leadership| leadership.leader = None);
     assert_eq!(liveness.answer_to(1, collect(1)), TableAnswer::NotYet);

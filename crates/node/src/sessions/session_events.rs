@@ -1,9 +1,11 @@
-//! What the stream of a session listens for beside its watches: that a lock it holds has gone, and that the session has ended.
+//! A session's subscription to the loss of its locks and to its own end.
 //!
-//! Filled under the lock under which the state changes, like the watch table: what an answer could reveal has been told before it is
-//! given. It never waits for a subscriber. Each lock and each session is told of once, so nothing more can be waiting than was asked for.
+//! Events are delivered under the state's lock, like those of watches: before an answer can reveal a loss, its event
+//! is on its way. Delivery never waits for a subscriber. Each lock and each session gives one event, so a queue is
+//! bounded by the subscriptions.
 //!
-//! A downgrade gives a lock's node another name. That is no loss: the node is followed, and told of by the name under which it is watched.
+//! A downgrade renames a lock's node. That is no loss: the node is followed under its new name, and its event has the
+//! name that the subscriber knows.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,10 +19,10 @@ use parking_lot::Mutex;
 
 use crate::replica::{Observer, Replica, unlink};
 
-/// What a subscriber is told.
+/// An event of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// The node of a lock that was [watched](SessionEvents::watch_lock) has gone.
+    /// The node of a lock that was [watched](SessionEvents::watch_lock) was deleted.
     LockGone {
         /// The node, by the name under which it was watched.
         path: NodePath,
@@ -36,22 +38,22 @@ pub enum SessionEvent {
 
 #[derive(Debug, Default)]
 struct EventQueue {
-    told: Mutex<VecDeque<SessionEvent>>,
+    events: Mutex<VecDeque<SessionEvent>>,
     waker: AtomicWaker,
 }
 
 impl EventQueue {
-    fn tell(&self, told: SessionEvent) {
-        self.told.lock().push_back(told);
+    fn push(&self, event: SessionEvent) {
+        self.events.lock().push_back(event);
         self.waker.wake();
     }
 }
 
-/// A lock whose loss is to be told.
+/// A lock whose loss is to be delivered.
 #[derive(Debug)]
 struct WatchedLock {
     token: FencingToken,
-    /// Where its node is now.
+    /// The present name of its node.
     at: NodePath,
 }
 
@@ -67,7 +69,7 @@ struct Subscriber {
 #[derive(Debug, Default)]
 struct SessionEventTable {
     subscribers: BTreeMap<u64, Subscriber>,
-    /// Who keeps the node that is there now, and by which name.
+    /// For the present name of a node: who watches it, and by which name.
     at: HashMap<NodePath, Vec<(u64, NodePath)>>,
     of: HashMap<SessionId, Vec<u64>>,
     next_id: u64,
@@ -83,7 +85,7 @@ impl SessionEventTable {
         (id, queue)
     }
 
-    /// Keeps a lock under this name, wherever its node is now; tells at once if it is lost.
+    /// Watches a lock under this name, whatever its node is called now; delivers the loss at once if it is lost.
     fn watch_lock(&mut self, id: u64, state: &State, path: NodePath, token: FencingToken) {
         let Some(subscriber) = self.subscribers.get_mut(&id) else { return };
         if subscriber.watched.contains_key(&path) {
@@ -94,7 +96,7 @@ impl SessionEventTable {
                 subscriber.watched.insert(path.clone(), WatchedLock { token, at: at.clone() });
                 self.at.entry(at).or_default().push((id, path));
             }
-            None => subscriber.queue.tell(SessionEvent::LockGone { path, zxid: state.zxid() }),
+            None => subscriber.queue.push(SessionEvent::LockGone { path, zxid: state.zxid() }),
         }
     }
 
@@ -114,7 +116,7 @@ impl SessionEventTable {
         watched.into_iter().for_each(|(path, watched)| unlink(&mut self.at, &watched.at, &(id, path)));
     }
 
-    /// A node has gone: lost, unless it stands under another name by now.
+    /// A node was deleted: its lock is lost, unless the node has another name by now.
     fn node_deleted(&mut self, state: &State, gone: &NodePath, zxid: Zxid) {
         for (id, path) in self.at.remove(gone).unwrap_or_default() {
             let Some(subscriber) = self.subscribers.get_mut(&id) else { continue };
@@ -126,7 +128,7 @@ impl SessionEventTable {
                 }
                 None => {
                     subscriber.watched.remove(&path);
-                    subscriber.queue.tell(SessionEvent::LockGone { path, zxid });
+                    subscriber.queue.push(SessionEvent::LockGone { path, zxid });
                 }
             }
         }
@@ -137,11 +139,11 @@ impl SessionEventTable {
         for id in self.of.remove(&session).unwrap_or_default() {
             let Some(subscriber) = self.subscribers.remove(&id) else { continue };
             self.unlink_kept(id, subscriber.watched);
-            subscriber.queue.tell(SessionEvent::SessionEnded { zxid });
+            subscriber.queue.push(SessionEvent::SessionEnded { zxid });
         }
     }
 
-    /// The state has jumped, and nobody knows what went on the way.
+    /// The state skipped ahead, and which nodes were deleted on the way is unknown.
     fn recheck_all(&mut self, state: &State) {
         let zxid = state.zxid();
         let over: Vec<SessionId> = self.of.keys().filter(|of| state.session(**of).is_none()).copied().collect();
@@ -152,7 +154,7 @@ impl SessionEventTable {
     }
 }
 
-/// Where the node is by which the session holds: at `path`, or in the same queue under another name.
+/// The node by which the session holds: at `path`, or in the same queue under another name.
 fn now_at(state: &State, session: SessionId, path: &NodePath, token: FencingToken) -> Option<NodePath> {
     match state.standing(path) {
         Standing::Holds { token: holds } if holds == token => Some(path.clone()),
@@ -181,7 +183,7 @@ impl Observer for SessionEventRegistry {
     }
 }
 
-/// Listens on behalf of a session. Dropping it ends that.
+/// A subscription on behalf of a session. Dropping it ends it.
 pub struct SessionEvents {
     id: u64,
     held: Vec<LockRequest>,
@@ -196,7 +198,7 @@ impl std::fmt::Debug for SessionEvents {
 }
 
 impl SessionEvents {
-    /// Begins to listen, for the session's end and for the loss of what it holds. The caller has the state locked.
+    /// Subscribes to the session's end and to the loss of the locks it holds. The caller has the state locked.
     pub(crate) fn subscribe(replica: &Arc<Replica>, state: &State, session: SessionId) -> Self {
         let mut table = replica.session_events.0.lock();
         let (id, queue) = table.add(session);
@@ -205,30 +207,30 @@ impl SessionEvents {
         Self { id, held, replica: replica.clone(), queue }
     }
 
-    /// What the session held when this began; their losses are told.
+    /// The locks that the session held at the start of the subscription; their losses are delivered.
     pub fn take_held(&mut self) -> Vec<LockRequest> {
         std::mem::take(&mut self.held)
     }
 
-    /// Listens for the loss of a lock that was granted. Should it be lost already, that is told at once.
+    /// Watches for the loss of a lock that was granted. If it is lost already, the event comes at once.
     pub fn watch_lock(&self, path: NodePath, token: FencingToken) {
         let state = self.replica.state();
         self.replica.session_events.0.lock().watch_lock(self.id, &state, path, token);
     }
 
-    /// Listens no more for the loss of a lock: it is being given back.
+    /// Stops watching for the loss of a lock, because it is being released.
     pub fn unwatch_lock(&self, path: &NodePath) {
         self.replica.session_events.0.lock().unwatch_lock(self.id, path);
     }
 
-    /// What has been told, in the replicated order.
+    /// The next event, in the replicated order.
     pub fn poll_next(&self, context: &mut Context<'_>) -> Poll<SessionEvent> {
-        if let Some(told) = self.queue.told.lock().pop_front() {
-            return Poll::Ready(told);
+        if let Some(event) = self.queue.events.lock().pop_front() {
+            return Poll::Ready(event);
         }
         self.queue.waker.register(context.waker());
-        // Something may have been told between the two.
-        self.queue.told.lock().pop_front().map_or(Poll::Pending, Poll::Ready)
+        // An event may have come between the two.
+        self.queue.events.lock().pop_front().map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -244,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// A state, and all that was done to it.
+    /// A state, and the number of commands applied to it.
     #[derive(Default)]
     struct Held {
         state: State,
@@ -288,7 +290,7 @@ mod tests {
     }
 
     fn told(queue: &EventQueue) -> Vec<SessionEvent> {
-        queue.told.lock().drain(..).collect()
+        queue.events.lock().drain(..).collect()
     }
 
     fn is_empty(table: &SessionEventTable) -> bool {
@@ -360,7 +362,7 @@ mod tests {
             follow(&held.state, &reader);
             assert_eq!(told(&hears), [SessionEvent::LockGone { path: writer, zxid: held.state.zxid() }]);
         }
-        // What is given back under the name that is known is no loss either, nor is one that was downgraded before it was watched.
+        // A release under the known name is no loss either, nor is a downgrade before the lock was watched.
         let (writer, token) = held.lock(session, "a");
         let reader = held.downgrade(session, "a", token);
         table.watch_lock(id, &held.state, writer.clone(), token);

@@ -1,13 +1,12 @@
-//! The leader's record of when it last heard from each session, and of who is to be expired (`ARCHITECTURE.md`,
+//! The leader's record of when it last heard from each session, and of the sessions to expire (`ARCHITECTURE.md`,
 //! Sessions).
 //!
 //! Pure: time comes in as milliseconds of a monotonic clock. It must never name a session as silent before a full
-//! timeout has passed since the last sign of life it was told of, and must never confirm a session that it has named,
-//! unless it has been decided that the session goes on (promise P5).
+//! timeout has passed since the last sign of life that it knows, and must never confirm a session that it has named,
+//! unless it has been decided that the session lives on (promise P5).
 //!
-//! A sign of life only notes a time. Each session stands under one deadline in an ordered set, and is moved there only
-//! when that deadline comes up and turns out to be stale: about once per timeout, however often the session is heard
-//! from.
+//! A sign of life only notes a time. Each session has one deadline in an ordered set, and is moved there only when that
+//! deadline comes up and is stale: about once per timeout, however often the session is heard from.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -19,13 +18,13 @@ use lockkeeper_mutants::mutant;
 struct Entry {
     timeout_ms: u32,
     heard_ms: u64,
-    /// Where it stands in `deadlines`; nowhere once it is named.
+    /// Its deadline in `deadlines`; `None` once it is named.
     stands_at_ms: Option<u64>,
 }
 
 impl Entry {
-    /// The last millisecond at which it may still be alive. Times are rounded down to whole milliseconds, so a session is
-    /// silent for its full timeout only when this has *passed*.
+    /// The last millisecond at which it may still be alive. Times are rounded down to whole milliseconds, so a
+    /// session is silent for its full timeout only when this has *passed*.
     fn deadline_ms(&self) -> u64 {
         self.heard_ms.saturating_add(u64::from(self.timeout_ms))
     }
@@ -34,9 +33,9 @@ impl Entry {
 /// Whether a keepalive may be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
-    /// Alive; its timeout.
+    /// Alive, with this timeout.
     Alive(u32),
-    /// Named as silent: its expiry is proposed or about to be, so nobody may promise it anything.
+    /// Named as silent: its expiry is proposed or about to be, so nothing may be promised to it.
     Expiring,
     /// Not in the state as applied here.
     Unknown,
@@ -47,11 +46,11 @@ pub(crate) enum Liveness {
 pub(crate) struct SessionTracker {
     entries: HashMap<SessionId, Entry>,
     deadlines: BTreeSet<(u64, SessionId)>,
-    /// Named as silent, and not yet handed out for a proposal (again).
+    /// Named as silent, and to be proposed for expiry, perhaps again.
     to_expire: VecDeque<SessionId>,
-    /// Nobody is named before this: the leader itself was not running, and keepalives may lie unread in its sockets.
+    /// No session is named before this: the leader was not running, and keepalives may lie unread in its sockets.
     no_expiry_before_ms: u64,
-    /// How long after its deadline a session is named: so long a sign of life may be on its way from the node that heard it.
+    /// How long after its deadline a session is named: a sign of life may take so long from the node that heard it.
     grace_ms: u64,
 }
 
@@ -83,14 +82,14 @@ impl SessionTracker {
         }
     }
 
-    /// A sign of life that was given at `heard_ms`. Comes too late for a session that is named already.
+    /// A sign of life that was given at `heard_ms`. It is too late for a session that is named already.
     pub(crate) fn heard(&mut self, session: SessionId, heard_ms: u64) {
         if let Some(entry) = self.entries.get_mut(&session) {
             entry.heard_ms = entry.heard_ms.max(heard_ms);
         }
     }
 
-    /// When each session was last heard of, by session: what is sent must be the same for the same seed.
+    /// When each session was last heard of, ordered by session: a simulation must send the same for the same seed.
     pub(crate) fn all_heard(&self) -> BTreeMap<SessionId, u64> {
         self.entries.iter().map(|(session, entry)| (*session, entry.heard_ms)).collect()
     }
@@ -104,13 +103,14 @@ impl SessionTracker {
         }
     }
 
-    /// Milliseconds that the session has left if it stays silent; none if it is unknown or named.
+    /// Milliseconds that the session has left if it stays silent; `None` if it is unknown or named.
     pub(crate) fn remaining_ms(&self, session: SessionId, now_ms: u64) -> Option<u64> {
         let entry = self.entries.get(&session).filter(|entry| entry.stands_at_ms.is_some())?;
         Some(entry.deadline_ms().saturating_sub(now_ms))
     }
 
-    /// The leader was not running for `stalled_ms` until `now_ms`: give what was sent meanwhile as long again to be read.
+    /// The leader was not running for `stalled_ms` until `now_ms`: allows as long again for reading what was sent
+    /// meanwhile.
     pub(crate) fn stalled(&mut self, stalled_ms: u64, now_ms: u64) {
         self.no_expiry_before_ms = self.no_expiry_before_ms.max(now_ms.saturating_add(stalled_ms.min(MAX_GRACE_MS)));
     }
@@ -146,8 +146,8 @@ impl SessionTracker {
         }
     }
 
-    /// It has been decided that these, as far as they are still there, go on: no proposal that names them has any effect any more.
-    /// Gives how many live by what was heard since they were named; the others stay named.
+    /// It has been decided that these sessions live on, if they still exist: no proposal that names them has an
+    /// effect any more. Returns how many live by a sign of life since they were named; the others stay named.
     pub(crate) fn spared(&mut self, sessions: &[SessionId], now_ms: u64) -> usize {
         let mut spared = 0;
         for session in sessions {
@@ -164,7 +164,8 @@ impl SessionTracker {
         spared
     }
 
-    /// The proposal that named these came to nothing, or nobody knows: they are to be proposed again. They stay named.
+    /// The proposal that named these sessions failed, or its outcome is unknown: they are proposed again, and stay
+    /// named.
     pub(crate) fn propose_again(&mut self, sessions: Vec<SessionId>) {
         self.to_expire.extend(sessions);
     }

@@ -97,8 +97,8 @@ fn a_stalled_leader_reads_its_mail_first() {
 
 #[test]
 fn a_hundred_thousand_sessions_cost_little() {
-    // Ten seconds of a leader with 100,000 sessions of 10 s, each heard from three times: counted in moves within the ordered set,
-    // which is what costs, and not in time, which depends on the machine.
+    // Ten seconds of a leader with 100,000 sessions of 10 s, each heard from three times: counted in moves within the
+    // ordered set, which is what costs, and not in time, which depends on the machine.
     let mut tracker = SessionTracker::restart((0..100_000).map(|id| (SessionId(id), 10_000, 0)), 0);
     for step in 1..=100_u64 {
         let now_ms = step * 100;
@@ -137,7 +137,8 @@ fn step() -> impl Strategy<Value = (u64, Action)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Against a record that remembers everything: never early, never confirmed once named, named by the first tick after the deadline.
+    /// Against a record that remembers everything: never early, never confirmed once named, named by the first tick
+    /// after the deadline.
     #[test]
     fn never_early_never_late(steps in prop::collection::vec(step(), 1..200)) {
         let mut tracker = SessionTracker::default();

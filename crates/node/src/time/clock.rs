@@ -1,4 +1,4 @@
-//! Time, handed in. Nothing else in this crate may ask the operating system what time it is.
+//! Clocks that are handed in. Nothing else in this crate may ask the operating system for the time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,17 +7,17 @@ use async_trait::async_trait;
 /// A wall clock, a monotonic clock, and a way to wait.
 #[async_trait]
 pub trait Clock: Send + Sync + 'static {
-    /// Milliseconds since 1970. May jump: the replicated clock is pulled gently by it (see `replicated_clock`), and nothing else is.
+    /// Milliseconds since 1970. May jump: only the replicated clock follows it, and slowly (see `replicated_clock`).
     fn wall_ms(&self) -> u64;
 
-    /// Time since some fixed moment. Never goes back. Everything that is timed is timed by this.
+    /// Time since some fixed moment. Never goes back. Every timer uses it.
     fn now(&self) -> Duration;
 
     /// Returns when `now()` has reached `at`.
     async fn sleep_until(&self, at: Duration);
 }
 
-/// The machine's clocks.
+/// The clocks of the machine.
 #[derive(Debug)]
 pub struct SystemClock {
     started: Instant,

@@ -1,4 +1,4 @@
-//! The replicated clock of this node, over its clocks; and what is said when a wall clock is far off.
+//! The replicated clock of this node, kept by its clocks; and the log lines about a wall clock that is far off.
 
 pub(crate) mod clock;
 mod replicated_clock;
@@ -14,12 +14,12 @@ use parking_lot::Mutex;
 use crate::time::clock::{Clock, whole_ms};
 use crate::time::replicated_clock::ReplicatedClock;
 
-/// A wall clock that is off by more is worth a line in the log.
+/// A wall clock that is off by more is logged.
 const FAR_OFF_MS: u64 = 10_000;
-/// Between two such lines.
+/// The least time between two such lines.
 const SAY_AGAIN_MS: u64 = 600_000;
 
-/// Keeps the replicated clock. The lock is held for arithmetic alone.
+/// Keeps the replicated clock. Its lock is held only for arithmetic.
 pub(crate) struct Time {
     clock: Arc<dyn Clock>,
     replicated: Mutex<ReplicatedClock>,
@@ -33,12 +33,12 @@ impl Time {
         Self { clock, replicated, said_ms: Mutex::new(None), said_unbelievable_ms: Mutex::new(None) }
     }
 
-    /// What the replicated clock shows now, as far as this node knows.
+    /// The replicated clock, as far as this node knows it.
     pub(crate) fn shows(&self) -> u64 {
         self.replicated.lock().shows(self.now_ms())
     }
 
-    /// The state shows this after an entry or a snapshot.
+    /// The clock of the state after an entry or a snapshot.
     pub(crate) fn applied(&self, clock_ms: u64) {
         self.replicated.lock().applied(clock_ms, self.now_ms());
     }
@@ -51,14 +51,15 @@ impl Time {
         self.clock.wall_ms().min(MAX_CLOCK_MS)
     }
 
-    /// How far this node's wall clock is ahead of the replicated clock; negative if behind, none while there is no time.
+    /// How far this node's wall clock is ahead of the replicated clock; negative if behind, `None` while the cluster
+    /// has no time.
     pub(crate) fn skew_ms(&self) -> Option<i64> {
         let shows_ms = self.shows();
         let skew_ms = i64::try_from(self.wall_ms()).unwrap_or(i64::MAX) - i64::try_from(shows_ms).unwrap_or(i64::MAX);
         (shows_ms > 0).then_some(skew_ms)
     }
 
-    /// Shows in a metric how far the wall clock is off, and in the log, now and then, if that is far.
+    /// Reports how far the wall clock is off: in a metric, and at intervals in the log if it is far off.
     pub(crate) fn look_at_skew(&self) {
         let Some(skew_ms) = self.skew_ms() else { return };
         metrics::gauge!("lockkeeper_clock_skew_ms").set(skew_ms as f64);
@@ -69,21 +70,21 @@ impl Time {
             *said_ms = Some(now_ms);
             tracing::warn!(
                 skew_ms,
-                "this machine's wall clock and the cluster's clock are far apart; time in the cluster goes on at its usual pace: check \
-                 the clocks of the machines"
+                "this machine's wall clock and the cluster's clock are far apart; time in the cluster goes on at its \
+                 usual pace: check the clocks of the machines"
             );
         }
     }
 
-    /// Says, now and then, that the leader's clock is not followed.
+    /// Logs, at intervals, that this node does not follow the leader's clock.
     fn say_unbelievable(&self, leader_ms: u64) {
         let (shows_ms, now_ms, mut said_ms) = (self.shows(), self.now_ms(), self.said_unbelievable_ms.lock());
         if said_ms.is_none_or(|said_ms| now_ms.saturating_sub(said_ms) >= SAY_AGAIN_MS) {
             *said_ms = Some(now_ms);
             tracing::warn!(
                 ahead_ms = leader_ms.saturating_sub(shows_ms),
-                "the leader says a time that is further ahead than a restart may set the cluster's clock: this node goes on at its own \
-                 pace; check the leader's machine"
+                "the leader's time is further ahead than a restart may set the cluster's clock: this node goes on at \
+                 its own pace; check the leader's machine"
             );
         }
     }

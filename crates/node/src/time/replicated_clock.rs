@@ -1,11 +1,11 @@
-//! The replicated clock as this node sees it between two entries of the log, and what it says as the leader
+//! The replicated clock between two entries of the log, as this node keeps it, and as it sets it when it leads
 //! (`ARCHITECTURE.md`, Time).
 //!
-//! It goes by monotonic clocks: the leader says with each append what it shows, and every node counts on from there. So
-//! a new leader goes on where the old one was, whatever its wall clock shows. Wall clocks pull it gently (at most
-//! [`SLEW_DIVISOR`]) towards what a majority of them says. Only a leader that has not been told the time since its
-//! process began, after a restart of the whole cluster, steps to that: forward, and at most by a bound. So no wall
-//! clock can stop time or skip years.
+//! It runs on monotonic clocks: the leader sends its time with each append, and every node counts on from there. So a
+//! new leader goes on where the old one was, whatever its wall clock shows. Wall clocks pull it slowly (at most
+//! [`SLEW_DIVISOR`]) towards the time of a majority of them. Only a leader that has not received the time since its
+//! process began, after a restart of the whole cluster, steps to that time: forward, and at most by a bound. So no
+//! wall clock can stop time or skip years.
 //!
 //! Pure: time comes in as milliseconds, of a monotonic clock and of the wall clock.
 
@@ -13,19 +13,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_consensus::ClockReport;
 
-/// A hundredth: time passes by that much faster or slower at most while it is being set right.
+/// A hundredth: the clock runs faster or slower by at most that much while it is corrected.
 pub(crate) const SLEW_DIVISOR: u64 = 100;
-/// The most by which a restart of the whole cluster sets the clock forward at once: 30 days.
+/// The longest step after a restart of the whole cluster: 30 days.
 pub(crate) const MAX_STEP_MS: u64 = 30 * 24 * 3_600_000;
-/// As much for a cluster of one, where no second clock confirms the first: a day.
+/// The longest step in a cluster of one, where no second clock confirms the first: a day.
 pub(crate) const MAX_STEP_ALONE_MS: u64 = 24 * 3_600_000;
-/// A follower's clock may be behind that of a leader that takes the longest step by this, since the two do not go alike.
+/// How far a leader that takes the longest step may be ahead of a follower beyond that step, since two clocks drift.
 const FOLLOW_SLACK_MS: u64 = 3_600_000;
-/// A pull is worth the arithmetic after this.
+/// The least time between two corrections.
 const SLEW_EVERY_MS: u64 = 100;
-/// How long after a step those who answer later may add to it.
+/// How long after a step late reports may add to it.
 const STEP_AGAIN_MS: u64 = 10_000;
-/// What a node said of its clocks counts for this long.
+/// How long a node's report about its clocks counts.
 const REPORT_LIVES_MS: u64 = 10_000;
 
 /// See the module's text.
@@ -33,11 +33,11 @@ const REPORT_LIVES_MS: u64 = 10_000;
 pub(crate) struct ReplicatedClock {
     node: u64,
     voters: BTreeSet<u64>,
-    /// What it showed, and when by the monotonic clock; none in a cluster that has never had the time.
+    /// A reading, and when it was taken by the monotonic clock; `None` in a cluster that has never had the time.
     seen: Option<(u64, u64)>,
-    /// Since this process began: has a leader told it the time, or has it set it as the leader?
+    /// Since this process began, a leader has sent it the time, or it has set the time as the leader.
     told: bool,
-    /// The latest entry applied here shows this: the clock shows no less.
+    /// The time of the latest entry applied here: the clock shows no less.
     applied_ms: u64,
     reports: BTreeMap<u64, (ClockReport, u64)>,
     slewed_ms: u64,
@@ -49,9 +49,9 @@ pub(crate) struct ReplicatedClock {
 struct Step {
     /// When it was taken, by the monotonic clock.
     at_ms: u64,
-    /// What the clock showed before.
+    /// The time before the step.
     from_ms: u64,
-    /// It is not taken up again.
+    /// Late reports no longer add to it.
     over: bool,
 }
 
@@ -61,18 +61,18 @@ impl ReplicatedClock {
         Self { node, voters, seen: None, told: false, applied_ms: 0, reports, slewed_ms: 0, stepped: None }
     }
 
-    /// What it shows; zero in a cluster that has never had the time.
+    /// The time; zero in a cluster that has never had the time.
     pub(crate) fn shows(&self, now_ms: u64) -> u64 {
         self.seen.map_or(0, |(clock_ms, at_ms)| clock_ms.saturating_add(now_ms.saturating_sub(at_ms)))
     }
 
-    /// Who votes, from now on.
+    /// The voters from now on.
     pub(crate) fn set_voters(&mut self, voters: BTreeSet<u64>) {
         self.reports.retain(|node, _| voters.contains(node));
         self.voters = voters;
     }
 
-    /// The state shows this after an entry or a snapshot.
+    /// The clock of the state after an entry or a snapshot.
     pub(crate) fn applied(&mut self, clock_ms: u64, now_ms: u64) {
         self.applied_ms = clock_ms;
         if clock_ms > self.shows(now_ms) {
@@ -80,14 +80,14 @@ impl ReplicatedClock {
         }
     }
 
-    /// The leader has said what it shows. False where that cannot be: it is further ahead than a restart of the whole cluster may set the
-    /// clock. Should entries show that time, it comes with them.
+    /// The leader has sent its time. False, and ignored, if it is further ahead than a restart of the whole cluster
+    /// may set the clock. If entries have that time, it comes with them.
     pub(crate) fn follow(&mut self, leader_ms: u64, now_ms: u64) -> bool {
         let most_ms = self.shows(now_ms).saturating_add(MAX_STEP_MS + FOLLOW_SLACK_MS);
         if self.told && leader_ms > most_ms {
             return false;
         }
-        // Nothing before the first entry with a clock: then there is no time to keep.
+        // Zero before the first entry with a clock: then there is no time to keep.
         if leader_ms > 0 {
             self.seen = Some((leader_ms.max(self.applied_ms), now_ms));
             (self.told, self.stepped) = (true, None);
@@ -95,28 +95,28 @@ impl ReplicatedClock {
         true
     }
 
-    /// What this node tells the leader.
+    /// This node's report to the leader.
     pub(crate) fn report(&self, wall_ms: u64, now_ms: u64) -> ClockReport {
         ClockReport { wall_ms, clock_ms: self.told.then(|| self.shows(now_ms)) }
     }
 
-    /// What another node has told this one, the leader.
+    /// The report of another node to this one, the leader.
     pub(crate) fn reported(&mut self, node: u64, report: ClockReport, now_ms: u64) {
         if self.voters.contains(&node) {
             self.reports.insert(node, (report, now_ms));
         }
     }
 
-    /// What it shows, said by this node as the leader: for an entry.
+    /// The time that this node as the leader puts on an entry.
     pub(crate) fn lead(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
         match (self.tell(wall_ms, now_ms), self.seen) {
-            // The first entry of all, before a majority has said anything: there is no better clock.
+            // The first entry of all, before a majority has reported: there is no better clock.
             (_, None) => wall_ms,
             _ => self.shows(now_ms),
         }
     }
 
-    /// What this node as the leader tells the others; 0 while it does not know yet.
+    /// The time that this node as the leader sends to the others; 0 while it does not know it yet.
     pub(crate) fn tell(&mut self, wall_ms: u64, now_ms: u64) -> u64 {
         if !self.told {
             self.step(wall_ms, now_ms);
@@ -129,7 +129,8 @@ impl ReplicatedClock {
         self.shows(now_ms)
     }
 
-    /// After a restart of the whole cluster nobody knows how much time has passed, and wall clocks must say; unless somebody was told.
+    /// After a restart of the whole cluster only wall clocks know how much time has passed, unless a voter has
+    /// received the time since.
     fn step(&mut self, wall_ms: u64, now_ms: u64) {
         let of = |report: &ClockReport| report.clock_ms.unwrap_or(report.wall_ms);
         let Some(agreed_ms) = self.agreed(wall_ms, now_ms, of) else { return };
@@ -141,12 +142,12 @@ impl ReplicatedClock {
         self.seen = Some((began_ms, now_ms));
         self.told = true;
         self.slewed_ms = now_ms;
-        // Who was told knows better than any wall clock, and no node's clock is to go back.
+        // A voter that received the time knows better than any wall clock, and no node's clock may go back.
         self.step_to(told_ms.unwrap_or(agreed_ms), now_ms);
     }
 
-    /// Whoever answers a little later is heard as well: the first two of three may be the one that is right and the one that is behind.
-    /// Once all have been heard, wall clocks that jump move nothing any more.
+    /// Late reports count too: the first two of three may be one that is right and one that is behind. Once all
+    /// voters have reported, a wall clock that jumps moves nothing any more.
     fn step_again(&mut self, wall_ms: u64, now_ms: u64) {
         let open =
             self.stepped.filter(|step| !step.over && now_ms.saturating_sub(step.at_ms) <= STEP_AGAIN_MS).is_some();
@@ -177,20 +178,21 @@ impl ReplicatedClock {
         if agreed_ms > bound_ms {
             tracing::warn!(
                 behind_ms = agreed_ms - bound_ms,
-                "the wall clocks are further ahead of the cluster's clock than a restart may set it forward: it goes on from there"
+                "the wall clocks are further ahead of the cluster's clock than a restart may set it \
+                 forward: it goes on from there"
             );
             self.stepped = Some(Step { over: true, ..step });
         }
     }
 
-    /// Lets it go a little faster or slower, towards the wall clocks.
+    /// Makes the clock run a little faster or slower, towards the wall clocks.
     fn slew(&mut self, wall_ms: u64, now_ms: u64) {
         let passed_ms = now_ms.saturating_sub(self.slewed_ms);
         if passed_ms < SLEW_EVERY_MS {
             return;
         }
         self.slewed_ms = now_ms;
-        // A pause in leading, or of the process, is no time in which it could have been pulled.
+        // A pause in leading, or of the process, does not count as time for a correction.
         let most = passed_ms.min(10 * SLEW_EVERY_MS) / SLEW_DIVISOR;
         let shows_ms = self.shows(now_ms);
         let (Some((clock_ms, at_ms)), Some(agreed_ms)) = (self.seen, self.agreed(wall_ms, now_ms, |it| it.wall_ms))
@@ -206,7 +208,7 @@ impl ReplicatedClock {
         self.seen = Some((pulled_ms, at_ms));
     }
 
-    /// What others have said lately, and how long ago.
+    /// The recent reports of other nodes, and how long ago they came.
     fn fresh(&self, now_ms: u64) -> impl Iterator<Item = (&ClockReport, u64)> {
         let others = self.reports.iter().filter(|(node, _)| **node != self.node);
         others
@@ -214,7 +216,7 @@ impl ReplicatedClock {
             .filter(|(_, since_ms)| *since_ms <= REPORT_LIVES_MS)
     }
 
-    /// The latest time that a majority of the voters' clocks has reached; none while a majority has not said.
+    /// The latest time that a majority of the voters' clocks has reached; `None` while no majority has reported.
     fn agreed(&self, wall_ms: u64, now_ms: u64, of: impl Fn(&ClockReport) -> u64) -> Option<u64> {
         let own = ClockReport { wall_ms, clock_ms: None };
         let mut clocks: Vec<u64> = self

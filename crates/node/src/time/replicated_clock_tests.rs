@@ -56,7 +56,7 @@ fn without_word_of_a_majority_it_goes_by_its_own_pace() {
     let mut clock = of_three(1);
     clock.follow(WALL, 0);
     assert_eq!(clock.lead(WALL + YEAR, HOUR), WALL + HOUR);
-    // What was said long ago does not count, nor does a stranger.
+    // An old report does not count, nor does one of a node that is no voter.
     clock.reported(2, report(WALL + YEAR, None), HOUR);
     clock.reported(9, report(WALL + YEAR, None), HOUR + 20_000);
     assert_eq!(clock.lead(WALL + YEAR, HOUR + 20_000), WALL + HOUR + 20_000);
@@ -77,16 +77,16 @@ fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further
     assert_eq!(restarted([WALL + 30 * YEAR, WALL + week], None), WALL + week);
     assert_eq!(restarted([WALL + week, 0], None), WALL + 1_000, "never back");
     assert_eq!(restarted([WALL + YEAR, WALL + YEAR], None), WALL + 1_000 + MAX_STEP_MS);
-    // Somebody has lived through it and knows.
+    // One voter was up all the time and knows.
     assert_eq!(restarted([WALL + YEAR, WALL + YEAR], Some(WALL + 60_000)), WALL + 60_000);
-    // The third answers a little later: two of three are right.
+    // The third reports a little later: two of three are right.
     let mut clock = of_three(1);
     clock.applied(WALL, 1_000);
     clock.reported(2, report(0, None), 2_000);
     assert_eq!(clock.lead(WALL + week, 2_000), WALL + 1_000);
     clock.reported(3, report(WALL + week, Some(WALL + 1_500)), 2_500);
     assert_eq!(clock.lead(WALL + week + 500, 2_500), WALL + week);
-    // All have been heard: a majority that jumps is too late, though the step was just now.
+    // All have reported: a majority that jumps is too late, although the step was just taken.
     clock.reported(3, report(WALL + 2 * week, None), 3_000);
     assert!(clock.lead(WALL + 2 * week, 3_000) <= WALL + week + 500 + 10);
     // Much later it is only pulled.
@@ -104,7 +104,7 @@ fn after_a_restart_of_all_it_steps_to_what_a_majority_has_reached_and_no_further
     assert!(clock.lead(WALL + YEAR, 2_000).abs_diff(WALL + MAX_STEP_ALONE_MS + 1_000) <= 10, "once");
 }
 
-/// Its own wall clock, or that of another that was not told, must not take it behind what the told one shows.
+/// Neither its own wall clock nor that of another voter may set it behind a voter that received the time.
 #[test]
 fn a_restarted_leader_steps_to_what_the_told_ones_show() {
     let restarted = |wall_ms, told_ms, said_ms| {
@@ -117,7 +117,7 @@ fn a_restarted_leader_steps_to_what_the_told_ones_show() {
     assert_eq!(restarted(0, WALL + HOUR, 20_000), WALL + HOUR);
     assert_eq!(restarted(WALL + 2 * HOUR, WALL + HOUR, 19_000), WALL + HOUR + 1_000, "wall clocks do not count then");
     assert_eq!(restarted(0, WALL + YEAR, 20_000), WALL + 19_000 + MAX_STEP_MS, "bounded");
-    // What was said long ago counts for nothing, and does not keep those who answer later from being heard.
+    // An old report does not count, and does not keep later reports from counting.
     assert_eq!(restarted(WALL + 2 * HOUR, WALL + HOUR, 1_000), WALL + 2 * HOUR);
     let mut clock = of_three(1);
     clock.applied(WALL, 1_000);
@@ -140,7 +140,7 @@ fn a_leader_that_is_impossibly_far_ahead_is_not_followed() {
     assert_eq!(clock.shows(1_000), shows);
     assert!(clock.follow(shows + MAX_STEP_MS, 1_000), "a leader that has just started may step so far");
     assert_eq!(clock.shows(1_000), shows + MAX_STEP_MS);
-    // What is committed counts, and with it what the leader says from then on.
+    // A committed time counts, and from then on the leader's time.
     clock.applied(WALL + 30 * YEAR, 2_000);
     assert!(clock.follow(WALL + 30 * YEAR + 5, 2_000));
     assert_eq!(clock.shows(2_000), WALL + 30 * YEAR + 5);
@@ -156,7 +156,7 @@ fn a_new_cluster_begins_with_its_wall_clocks() {
     assert_eq!(clock.tell(WALL + YEAR, 20), WALL + 10);
 }
 
-/// A cluster that was once ahead goes on at its pace, and what a follower takes over is no earlier than what is applied.
+/// A cluster that was once ahead goes on at its pace, and a follower takes no time earlier than the applied one.
 #[test]
 fn a_clock_that_is_ahead_goes_on() {
     let mut clock = of_three(2);

@@ -1,23 +1,23 @@
-//! The last events of this replica, so that a watch can be resumed where it broke off (promise P8).
+//! The last events of this replica, so that a watch can resume where it broke off (promise P8).
 //!
-//! Bounded by count and by bytes. It must never hand out a history with a hole: what it no longer has, or never had because a
-//! snapshot skipped it, is refused by name.
+//! Bounded by count and by bytes. It must never hand out a history with a hole: it refuses a zxid whose later events
+//! it no longer has, or never had because a snapshot skipped them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use lockkeeper_core::{AclEntry, NodeEventKind, NodePath, Zxid};
 
-/// Something that happened at a path.
+/// A change at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// When, in the replicated order. Several events can share one: those of one transaction.
+    /// When, in the replicated order. The events of one transaction share it.
     pub zxid: Zxid,
     /// What.
     pub kind: NodeEventKind,
     /// Where.
     pub path: NodePath,
-    /// The list of the node: whoever may not read it is not to be told.
+    /// The access control list of the node: a caller that may not read the node must not receive the event.
     pub acl: Arc<[AclEntry]>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct History {
     bytes: usize,
     max_events: usize,
     max_bytes: usize,
-    /// Every event with a larger zxid is here.
+    /// The history has every event with a larger zxid.
     complete_after: Zxid,
 }
 
@@ -43,27 +43,26 @@ impl History {
         Self { events: VecDeque::new(), bytes: 0, max_events, max_bytes, complete_after: Zxid(0) }
     }
 
-    /// What came before `zxid` is not known here.
+    /// Forgets all events: none up to `zxid` can be resumed from.
     pub(crate) fn start_over(&mut self, zxid: Zxid) {
         self.events.clear();
         self.bytes = 0;
         self.complete_after = zxid;
     }
 
-    /// Takes in an event; they come in zxid order. The oldest make room before, so that the memory never grows by an
-    /// event too many.
+    /// Adds an event; they come in zxid order. The oldest are dropped first, so that the bounds always hold.
     pub(crate) fn push(&mut self, event: WatchEvent) {
         self.bytes += event.bytes();
         while self.events.len() >= self.max_events || self.bytes > self.max_bytes {
             let Some(oldest) = self.events.pop_front() else { break };
             self.bytes -= oldest.bytes();
-            // The rest of that transaction counts as gone too: half of it would be a hole.
+            // The rest of that transaction counts as dropped too: half of it would be a hole.
             self.complete_after = oldest.zxid;
         }
         self.events.push_back(event);
     }
 
-    /// Every event after `zxid`, or the first zxid that one can resume from.
+    /// Every event after `zxid`, or else the first zxid from which a watch can resume.
     pub(crate) fn after(&self, zxid: Zxid) -> Result<impl Iterator<Item = &WatchEvent>, Zxid> {
         if zxid < self.complete_after {
             return Err(self.complete_after);
@@ -72,7 +71,7 @@ impl History {
         Ok(self.events.range(start..))
     }
 
-    /// The first zxid that one can resume from.
+    /// The first zxid from which a watch can resume.
     pub(crate) fn oldest(&self) -> Zxid {
         self.complete_after
     }

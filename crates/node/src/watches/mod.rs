@@ -1,8 +1,8 @@
-//! The watch table: who wants to hear of which path, and the streams they listen to (promise P8).
+//! The watches of this node: which stream watches which path, and the firing of watches (promise P8).
 //!
-//! Filled under the lock under which the state changes, so that nobody can read a change before its event is on its way. It never
-//! waits for a listener: one that does not keep up is told that it lost the thread, and cut off. An event finds its listeners by its
-//! path and that path's ancestors, never by going through all of them.
+//! Events are delivered under the state's lock, so nobody can read a change before its event is on its way. Delivery
+//! never waits for a watcher: one that does not keep up gets [`WatchItem::Lost`] and is cut off. An event finds its
+//! watchers by its path and that path's ancestors, never by going through all of them.
 
 pub(crate) mod history;
 
@@ -25,24 +25,24 @@ use crate::watches::history::{History, WatchEvent};
 pub struct WatchSpec {
     /// The path.
     pub path: NodePath,
-    /// The whole subtree: creations, deletions and changes of data of every node in it, without the `ChildrenChanged` that go with them.
-    /// Otherwise everything about this one node, `ChildrenChanged` included.
+    /// True: creations, deletions and data changes of every node in the subtree, without `ChildrenChanged`. False:
+    /// every event of this one node, `ChildrenChanged` included.
     pub recursive: bool,
-    /// Events after this; from now on if there is none.
+    /// Only events after this zxid; `None` means from now on.
     pub from: Option<Zxid>,
 }
 
-/// What a listener gets.
+/// One item of a watch's stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
-    /// What one transaction did here, whole and in order; never empty. To resume after it is to have heard all of it.
+    /// All events of one transaction that the watch matches, in order; never empty. After it, resume from its zxid.
     Changes(Vec<WatchEvent>),
-    /// Everything up to here has been told: a place to resume from when nothing happens.
+    /// All events up to this zxid have been delivered: where to resume if nothing happens after it.
     Bookmark(Zxid),
-    /// The last item: the listener was too slow, or a snapshot skipped what happened. Watch again from the last zxid heard of if that
-    /// is not below `oldest`; else read again, and watch from there.
+    /// The last item: the watcher was too slow, or a snapshot skipped events. Watch again from the last zxid received
+    /// if it is not below `oldest`; otherwise read again, and watch from there.
     Lost {
-        /// The first zxid that one can resume from.
+        /// The first zxid from which a watch can resume.
         oldest: Zxid,
     },
 }
@@ -51,9 +51,9 @@ pub enum WatchItem {
 struct Watch {
     spec_path: NodePath,
     recursive: bool,
-    /// What comes later is news to it.
+    /// It receives events later than this.
     after: Zxid,
-    /// How far it has been told that it has heard everything.
+    /// The zxid of its latest bookmark.
     told: Zxid,
     queue: mpsc::Sender<WatchItem>,
     lost: Arc<Mutex<Option<Zxid>>>,
@@ -167,7 +167,8 @@ impl WatchTable {
         if recursive { &mut self.recursive } else { &mut self.exact }
     }
 
-    /// A transaction happened: remember it and tell those who listen. A listener gets all of it that concerns it at once, or none.
+    /// Adds a transaction to the history and fires the watches that match it. A watch gets all its events at once, or
+    /// none.
     fn tell(&mut self, transaction: &[WatchEvent]) {
         let mut heard: BTreeMap<u64, Vec<WatchEvent>> = BTreeMap::new();
         for event in transaction {
@@ -184,7 +185,7 @@ impl WatchTable {
         }
     }
 
-    /// Those who listen for this.
+    /// The watches that match this event.
     fn concerned(&self, event: &WatchEvent) -> Vec<u64> {
         let mut ids = self.exact.get(&event.path).cloned().unwrap_or_default();
         if !self.recursive.is_empty() && event.kind != NodeEventKind::ChildrenChanged {
@@ -193,16 +194,16 @@ impl WatchTable {
         ids
     }
 
-    /// False if the listener could not take it.
+    /// False if the queue of the watch is full.
     fn send(&self, id: u64, changes: Vec<WatchEvent>) -> bool {
         let Some(watch) = self.watches.get(&id) else { return true };
-        // One that was ahead of this replica has heard of it elsewhere.
+        // A watch that was ahead of this replica has received it from another node.
         let news = changes.first().is_some_and(|first| watch.after < first.zxid);
-        // A closed one is being dropped, and removes itself.
+        // A watch whose stream is closed is being dropped, and removes itself.
         !news || watch.queue.try_send(WatchItem::Changes(changes)).is_ok()
     }
 
-    /// Ends a watch whose listener has lost the thread.
+    /// Ends a watch that has lost events.
     fn cut_off(&mut self, id: u64, oldest: Zxid) {
         if let Some(watch) = self.remove(id) {
             metrics::counter!("lockkeeper_watches_lost_total").increment(1);
@@ -216,7 +217,7 @@ impl WatchTable {
         Some(watch)
     }
 
-    /// Tells everyone how far the state has come: nothing up to `now` is still on its way to them.
+    /// See [`Watches::bookmark`].
     fn bookmark(&mut self, now: Zxid) {
         for watch in self.watches.values_mut().filter(|watch| watch.told < now) {
             // A full queue needs no bookmark: its events say where it is.
@@ -226,7 +227,7 @@ impl WatchTable {
         }
     }
 
-    /// The state jumped to `zxid`: what happened on the way is not known here, and everyone is told so.
+    /// The state skipped ahead to `zxid`: events on the way are not known here, so watches that are behind are cut off.
     fn start_over(&mut self, zxid: Zxid) {
         self.history.start_over(zxid);
         let behind: Vec<u64> = self.watches.iter().filter(|(_, watch)| watch.after < zxid).map(|(id, _)| *id).collect();
@@ -235,7 +236,6 @@ impl WatchTable {
         }
     }
 
-    /// This node goes down: every stream ends.
     fn close(&mut self) {
         self.watches.clear();
         self.exact.clear();
@@ -244,7 +244,7 @@ impl WatchTable {
     }
 }
 
-/// The path and all above it, up to the root.
+/// The path and all its ancestors, up to the root.
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     let mut next = Some(path);
     std::iter::from_fn(move || {
@@ -258,7 +258,7 @@ fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What a watch hears. Ends after [`WatchItem::Lost`]; dropping it ends the watch.
+/// The items of a watch. Ends after [`WatchItem::Lost`]; dropping it removes the watch.
 #[derive(Debug)]
 pub struct WatchStream {
     id: u64,
@@ -271,7 +271,7 @@ pub struct WatchStream {
 }
 
 impl WatchStream {
-    /// Everything after this is told.
+    /// The stream has every event after this zxid.
     pub fn after(&self) -> Zxid {
         self.after
     }

@@ -109,7 +109,7 @@ fn a_watch_that_begins_behind_the_state_is_told_when_it_has_heard_everything() {
     table.0.lock().bookmark(Zxid(4));
     assert_eq!(heard(&mut behind), ["4 bookmark"]);
     assert!(heard(&mut ahead).is_empty(), "it knows more than this replica");
-    // What it had heard elsewhere is no news, and neither is what it was told of by a bookmark.
+    // Events that it received elsewhere are not sent again, nor those before a bookmark.
     tell(&table, 5, NodeEventKind::Created, "/a");
     assert_eq!(heard(&mut behind), ["5 Created /a"]);
     assert!(heard(&mut ahead).is_empty());

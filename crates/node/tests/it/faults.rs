@@ -47,7 +47,7 @@ async fn the_death_of_a_leader_is_a_pause_and_each_batch_counts_once() {
     cluster.leader().await;
     let so_far = made.load(Ordering::SeqCst);
     until("more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
-    // And once more by another way: leadership is handed over under load.
+    // Once more: leadership is handed over under load.
     cluster.at(cluster.but(0)[0]).consensus().transfer_leadership(None).await.unwrap();
     let so_far = made.load(Ordering::SeqCst);
     until("yet more to be made", || (made.load(Ordering::SeqCst) > so_far + 200).then_some(())).await;
@@ -70,7 +70,7 @@ async fn a_read_sees_what_was_acknowledged_anywhere_before() {
         let (writer, reader) = (cluster.at(round % 3 + 1), cluster.at((round + 1) % 3 + 1));
         let at = format!("/r{round}");
         let written = make(writer, &at).await;
-        // Where it was written nobody needs to wait.
+        // At the node of the write no read needs to wait.
         assert!(stale(writer, |state| state.get(&path(&at)).is_some()).await);
         let seen = reader.read(Consistency::Linearizable, |state| state.get(&path(&at)).is_some()).await.unwrap();
         assert!(seen.value && seen.zxid >= written);
@@ -213,7 +213,7 @@ async fn a_node_goes_down_in_order() {
     drop(leaving);
     let gone = cluster.kill(leader);
     Cluster::bury(gone).await;
-    // The request kept its place, and is found again elsewhere.
+    // The request kept its place, and another node finds it.
     assert_eq!(requests(cluster.at(other), "down").await.len(), 2);
     let node = cluster.at(other).clone();
     let again = tokio::spawn(async move { granted(node.acquire(keyed(b, id), wanted).await) });

@@ -1,16 +1,51 @@
 //! Promise P3, counted: one notification for each release, and one for a waiter that dies in the middle.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
 use lockkeeper_core::LockMode;
 use lockkeeper_node::{Acquire, Credential, Node};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use crate::common::counters::Counters;
 use crate::common::*;
 
 const NOTIFIED: &str = "lockkeeper_lock_notifications_total";
 const RELEASED: &str = "lockkeeper_lock_releases_total";
 
-/// One after the other: they count in the same place. That is the thread's own, and the whole cluster runs on it: what
-/// the tests beside this one count stays out.
+/// Sums counters by name over all nodes of this process.
+#[derive(Clone, Default)]
+struct Counters(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl Counters {
+    /// The same counters, from zero.
+    fn anew(&self) -> Self {
+        self.0.lock().unwrap().values().for_each(|count| count.store(0, Ordering::SeqCst));
+        self.clone()
+    }
+
+    fn get(&self, name: &str) -> u64 {
+        self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Ordering::SeqCst))
+    }
+}
+
+impl Recorder for Counters {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.0.lock().unwrap().entry(key.name().to_owned()).or_default().clone())
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// One after the other, because they share counters. The counters belong to this thread, on which the whole cluster runs,
+/// so other tests do not add to them.
 #[tokio::test]
 async fn wake_ups_are_as_few_as_promised() {
     let counters = Counters::default();
@@ -36,7 +71,7 @@ async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) 
     }
     assert_eq!(counters.get(NOTIFIED), 0, "waiting wakes nobody");
 
-    // Every fourth dies in the middle: its successor alone is looked at, and goes on waiting.
+    // Every fourth dies in the middle: only its successor is checked, and goes on waiting.
     let mut dead = 0;
     for (node, mine, task) in waiters.iter_mut().skip(1).step_by(4) {
         node.close_session(mine).await.unwrap();
@@ -47,7 +82,7 @@ async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) 
     assert_eq!(counters.get(NOTIFIED), dead as u64);
     assert_eq!(counters.get(RELEASED), 0);
 
-    // Each release wakes the next in the queue and nobody else.
+    // Each release wakes only the next in the queue.
     let mut owner = (cluster.at(1).clone(), holder);
     let mut released = 0;
     for (node, mine, task) in waiters {
@@ -60,7 +95,7 @@ async fn each_release_wakes_one_and_each_death_at_most_one(counters: &Counters) 
         (owner, grant) = ((node, mine), next);
     }
     until("releases to be counted", || (counters.get(RELEASED) == released).then_some(())).await;
-    // And a holder that dies releases as well.
+    // A holder that dies releases as well.
     let node = cluster.at(2).clone();
     let last = session(&node, 60_000).await;
     let task = tokio::spawn(async move { node.acquire(caller(last), ask("herd", 60_000)).await });
@@ -77,7 +112,7 @@ fn permit(wait_ms: u64) -> Acquire {
     Acquire { mode: LockMode::Permit(PERMITS), ..ask("sem", wait_ms) }
 }
 
-/// Someone who asks for a permit and, once told to, gives it back.
+/// Asks for a permit and releases it when signalled.
 struct Contender {
     node: Node,
     mine: Credential,
@@ -100,7 +135,7 @@ async fn each_freed_permit_wakes_one(counters: &Counters) {
         contenders.push(Contender { node, mine, task });
     }
     assert_eq!(counters.get(NOTIFIED), 0, "waiting wakes nobody");
-    // Waiters that die wake nobody, the foremost and the last included.
+    // A waiter that dies wakes no other, be it the first or the last.
     for at in [49, 30, 20, usize::from(PERMITS)] {
         let dead = contenders.remove(at);
         dead.task.abort();
@@ -114,7 +149,7 @@ async fn each_freed_permit_wakes_one(counters: &Counters) {
     })
     .await;
     assert_eq!((counters.get(NOTIFIED), counters.get(RELEASED)), (0, 0));
-    // Each permit that is given back wakes the foremost and nobody else; by the death of a session as well.
+    // Each released permit wakes only the first waiter, also if a session's end releases it.
     let mut last = None;
     let mut waiters = contenders.len() - usize::from(PERMITS);
     for (freed, contender) in (1..).zip(contenders) {

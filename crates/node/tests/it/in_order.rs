@@ -1,5 +1,5 @@
-//! Operations of one caller in their order, and an observer who hears of each change before its answer: what a front door of ZooKeeper's
-//! kind rests on.
+//! Operations of one caller in their order, and an observer that gets each event before the answer to its command: what
+//! the ZooKeeper frontend needs.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::common::*;
 
-/// What was told, in the order in which it was.
+/// The deliveries, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Delivered {
     Event(Zxid, String),
@@ -18,9 +18,9 @@ enum Delivered {
 }
 
 #[derive(Clone, Default)]
-struct Ear(Arc<Mutex<Vec<Delivered>>>);
+struct RecordingObserver(Arc<Mutex<Vec<Delivered>>>);
 
-impl Observer for Ear {
+impl Observer for RecordingObserver {
     fn deliver(&self, _: &State, events: &[Event]) {
         let mut told = self.0.lock().unwrap();
         for event in events {
@@ -44,13 +44,13 @@ fn made(at: &str) -> Op {
 async fn answers_come_in_turn_and_after_the_events_of_their_changes() {
     let cluster = Cluster::of_three().await;
     for id in [1, 2, 3] {
-        let (node, ear) = (cluster.at(id), Ear::default());
+        let (node, ear) = (cluster.at(id), RecordingObserver::default());
         let observer: Arc<dyn Observer> = Arc::new(ear.clone());
         node.observe(Arc::downgrade(&observer));
         const ASKED: usize = 300;
         let mut waiting = Vec::new();
         for number in 0..ASKED {
-            // Every third is refused: that is an answer in its turn as well.
+            // Every third is refused: a refusal is answered in its turn as well.
             let op = made(&format!("/n{id}-{}", number - usize::from(number % 3 == 2)));
             let (done, wait) = oneshot::channel();
             let told = ear.0.clone();

@@ -1,4 +1,4 @@
-//! The lock service over three nodes: promises P1, P2, P9 and the withdrawal of requests.
+//! The lock service over three nodes: promises P1, P2, P9 and the cancellation of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ async fn a_dropped_request_leaves_the_queue_whether_it_waits_or_holds() {
     release(cluster.at(1), a, "x", grant.token).await;
     let held = patient.await.unwrap();
     assert!(cluster.at(1).verify(&lock("x"), held.token).await.unwrap().value);
-    // At every moment of its life: before it is sent, on its way, in the queue, holding.
+    // In every stage: before it is sent, in flight, in the queue, holding.
     for round in 0..60_u32 {
         let node = cluster.at(u64::from(round) % 3 + 1).clone();
         let dropped = tokio::spawn(async move { node.acquire(caller(b), ask("y", 30_000)).await });
@@ -171,14 +171,14 @@ async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
     assert_eq!(requests(cluster.at(3), "r").await.len(), 2, "a retry stands where the first try stood");
     first.abort();
     until("the first try to go", || (cluster.at(2).status().waiters == 0).then_some(())).await;
-    // The withdrawal of the first try is on its way: let it be decided before the lock comes.
+    // The cancellation of the first attempt is in flight: let it be decided before the lock is granted.
     let other = session(cluster.at(2), 30_000).await;
     cluster.at(2).close_session(&other).await.unwrap();
     release(cluster.at(1), a, "r", grant.token).await;
     let theirs = granted(second.await.unwrap());
     assert!(cluster.at(1).verify(&lock("r"), theirs.token).await.unwrap().value);
 
-    // A third try finds it held; once released, a fourth learns that it is gone.
+    // A third attempt finds it held; once released, a fourth learns that it is gone.
     assert_eq!(granted(cluster.at(1).acquire(keyed(b, id), wanted.clone()).await).token, theirs.token);
     release(cluster.at(1), b, "r", theirs.token).await;
     assert_eq!(cluster.at(1).acquire(keyed(b, id), wanted.clone()).await.unwrap().value, Acquired::Gone);
@@ -187,8 +187,8 @@ async fn a_retry_elsewhere_takes_over_from_an_abandoned_request() {
     cluster.finish().await;
 }
 
-/// Found by the simulation (seed 5101): a try whose caller had gone claimed the request late, after a later try had been told that it
-/// holds, and took it back.
+/// Found by the simulation (seed 5101): an attempt whose caller had gone claimed the request late, after a later
+/// attempt had been told that it holds, and cancelled it.
 #[tokio::test]
 async fn a_late_try_takes_nothing_from_one_who_was_told() {
     let cluster = Cluster::of_three().await;
@@ -201,7 +201,7 @@ async fn a_late_try_takes_nothing_from_one_who_was_told() {
         let late = tokio::spawn(async move { node.acquire_with_cancellation(keyed(b, id), again, last_word).await });
         tokio::time::sleep(Duration::from_micros(round * 150)).await;
         late.abort();
-        // Dropped once there is nothing left to take back.
+        // Dropped once there is nothing left to cancel.
         assert!(decided.await.is_err());
         assert!(cluster.at(1).verify(&lock("late"), told.token).await.unwrap().value, "taken away in round {round}");
     }
@@ -217,7 +217,7 @@ async fn nobody_is_told_of_a_request_that_another_may_be_taking_back() {
     let waits = tokio::spawn(async move { node.acquire(caller(b), wanted).await });
     until("it to wait", || (waiting(&cluster) == 1).then_some(())).await;
     let token = requests(cluster.at(3), "s").await[1].1;
-    // Another try of the same client, held up until now, makes the request its own; its caller has gone.
+    // Another attempt of the same client, delayed until now, claims the request; its caller has gone.
     let claim = Op::Claim { locks: locks(&["s"]), token };
     let Reply::Claimed { versions } = cluster.at(2).execute(caller(b), claim).await.unwrap().value else { panic!() };
     release(cluster.at(1), a, "s", grant.token).await;

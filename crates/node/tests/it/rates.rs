@@ -1,5 +1,5 @@
-//! Rates of a cluster in one process. They depend on the machine: printed for people, never judged, but for one thing that does not:
-//! many clients together get more done than one alone, because batches form.
+//! Rates of a cluster in one process. They depend on the machine, so they are printed and not judged. Only one thing is
+//! judged: many clients together get more done than one alone, because batches form.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::common::*;
 
 const RUN: Duration = Duration::from_millis(1_500);
 
-/// Acquire and release, own locks or one lock, from a third of the clients at each node.
+/// Acquires and releases, own locks or one lock, with a third of the clients at each node.
 async fn cycles_per_second(cluster: &Cluster, clients: u64, shared: bool) -> f64 {
     let (stop, cycles) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut sessions = Vec::new();

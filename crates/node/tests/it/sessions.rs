@@ -44,7 +44,7 @@ async fn a_silent_session_goes_with_all_it_owned_at_one_point() {
     }
     assert!(deleted.iter().all(|event| event.zxid == deleted[0].zxid), "{deleted:?}");
     for id in [1, 2, 3] {
-        // Whoever hears of the end finds the removal applied.
+        // A caller that learns of the end finds the removal applied.
         let gone = cluster.at(id).keepalive(&mine).await;
         assert_eq!(gone, Err(NodeError::Refused(Refusal::SessionExpired(mine.session))));
         assert!(stale(cluster.at(id), |state| state.get(&path("/e1")).is_none()).await);
@@ -81,7 +81,7 @@ async fn a_waiting_request_keeps_its_session_alive() {
     let waiter = session(cluster.at(2), 600).await;
     let node = cluster.at(2).clone();
     let waiting_for_it = tokio::spawn(async move { node.acquire(caller(waiter), ask("long", 30_000)).await });
-    // Many timeouts long.
+    // For many timeouts.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
     assert!(exists(cluster.at(3), &waiter).await);
     release(cluster.at(1), holder, "long", grant.token).await;
@@ -125,7 +125,7 @@ async fn a_leader_that_is_cut_off_acknowledges_nothing() {
     cluster.leader().await;
     let survivor = cluster.at(others[0]);
     survivor.execute(Default::default(), create("/kept", NodeKind::Persistent, false)).await.unwrap();
-    // The cut-off side expires nobody, whatever it thinks; the other side does.
+    // The cut-off side expires no session; the other side does.
     until("the other side to expire the session", || (survivor.status().sessions == 0).then_some(())).await;
     assert!(exists(cut, &mine).await);
     until("the cut-off node to say that it is not ready", || (!cut.status().ready).then_some(())).await;
@@ -141,7 +141,7 @@ async fn a_leader_that_is_cut_off_acknowledges_nothing() {
 async fn only_the_secret_opens_a_session() {
     let cluster = Cluster::of_three().await;
     let mine = session(cluster.at(1), 5_000).await;
-    // Any node, at once: it catches up before it says that it knows no such session.
+    // At any node, at once: the node catches up before it reports that the session does not exist.
     for id in [2, 3, 1] {
         cluster.at(id).keepalive(&mine).await.unwrap();
     }

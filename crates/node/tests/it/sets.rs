@@ -9,7 +9,7 @@ use lockkeeper_node::{Acquire, Acquired, Consistency, Credential, Node, NodeConf
 
 use crate::common::*;
 
-/// How many requests stand in these queues, as the leader knows it.
+/// How many requests are in these queues, by the leader's state.
 async fn standing(node: &Node, names: &[&str]) -> usize {
     let names = locks(names);
     let count = node.read(Consistency::Linearizable, move |state| {
@@ -67,7 +67,7 @@ async fn a_set_whose_caller_goes_leaves_every_queue() {
     assert_eq!(standing(cluster.at(1), &["m"]).await, 1);
     release(cluster.at(1), c, "l", l.token).await;
     release(cluster.at(1), a, "m", m.token).await;
-    // At every moment of its life: before it is sent, on its way, in the queues, holding.
+    // In every stage: before it is sent, in flight, in the queues, holding.
     for round in 0..30_u32 {
         let node = cluster.at(u64::from(round) % 3 + 1).clone();
         let dropped = tokio::spawn(async move { node.acquire(caller(b), ask_for(&["l", "m", "n"], 30_000)).await });
@@ -121,7 +121,7 @@ async fn a_retried_set_finds_all_of_its_nodes() {
     assert_eq!(standing(cluster.at(1), &["l", "m"]).await, 3, "the retry stands where the first try stood");
     tries.remove(0).abort();
     until("the first try to go", || (waiting(&cluster) == 1).then_some(())).await;
-    // The withdrawal of the first try is on its way: let it be decided before the lock comes.
+    // The cancellation of the first attempt is in flight: let it be decided before the lock is granted.
     cluster.at(2).close_session(&session(cluster.at(2), 30_000).await).await.unwrap();
     release(cluster.at(1), a, "m", m.token).await;
     let theirs = granted(tries.remove(0).await.unwrap());
@@ -134,7 +134,8 @@ async fn a_retried_set_finds_all_of_its_nodes() {
     cluster.finish().await;
 }
 
-/// The node of a waiting set is killed and part of the set is broken: nobody looks after the rest until its caller asks again.
+/// The node of a waiting set is killed and part of the set is released by force: nothing owns the rest until its caller
+/// asks again.
 async fn a_retry_of_a_broken_set(with_memory: bool) {
     let mut cluster = Cluster::of_three().await;
     let asked_at = cluster.but(cluster.leader().await)[0];
@@ -202,7 +203,7 @@ async fn random_sets_never_wait_for_each_other_in_a_circle() {
     cluster.finish().await;
 }
 
-/// Whoever is granted the lock after a delay has the reaper's promptness to thank.
+/// The lock is granted after a delay as soon as the reaper runs.
 fn rarely_reaping(config: &mut NodeConfig) {
     config.reap_every_ms = 3_600_000;
 }

@@ -1,6 +1,5 @@
 //! Clusters in one process: real nodes, consensus and stores, over a network in memory that can cut and kill.
 
-pub(crate) mod counters;
 #[path = "../../../../consensus/tests/it/memory_network.rs"]
 pub(crate) mod memory_network;
 
