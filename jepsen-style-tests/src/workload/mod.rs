@@ -8,14 +8,10 @@ mod counting;
 mod election;
 mod ephemerals;
 mod gate;
-mod lock;
 mod lock_client;
-mod lock_delay;
-mod multi_lock;
+mod locks;
 mod queue;
 mod register;
-mod rw_lock;
-mod semaphore;
 mod watches;
 mod zookeeper;
 
@@ -203,13 +199,13 @@ mod tests;
 /// Every workload.
 pub fn all() -> Vec<Box<dyn Workload>> {
     vec![
-        Box::new(lock::LockWorkload),
+        Box::new(locks::LOCK),
         Box::new(counting::FencedLockWorkload),
         Box::new(counting::UnfencedLockWorkload),
-        Box::new(rw_lock::RwLockWorkload),
-        Box::new(semaphore::SemaphoreWorkload),
-        Box::new(lock_delay::LockDelayWorkload),
-        Box::new(multi_lock::MultiLockWorkload),
+        Box::new(locks::RW_LOCK),
+        Box::new(locks::SEMAPHORE),
+        Box::new(locks::LOCK_DELAY),
+        Box::new(locks::MULTI_LOCK),
         Box::new(register::RegisterWorkload),
         Box::new(append::AppendWorkload),
         Box::new(election::ElectionWorkload),

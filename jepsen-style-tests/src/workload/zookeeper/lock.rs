@@ -17,8 +17,8 @@ use crate::check::{Check, locks};
 use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::record::boot_us;
 use crate::workload::client_kit::{Certainty, ClientKit};
-use crate::workload::lock::{contend, one_of, patience_ms};
 use crate::workload::lock_client::{self, EMPTY_WITHIN, LEAVE_PERCENT};
+use crate::workload::locks::{contend, one_of, patience_ms};
 use crate::workload::{ClientContext, OpenOp, Recorded, Workload};
 
 /// The last is wanted so seldom that it is made anew, with its directory, now and then.
