@@ -1,5 +1,5 @@
-//! What a client does when an endpoint fails, against scripted endpoints: which failure leads where, what is repeated and
-//! what is not, and when a session counts as lost. The real cluster's part is tested from the command line's crate.
+//! How a client reacts when an endpoint fails, against scripted endpoints: which failure leads where, what is repeated
+//! and what is not, and when a session counts as lost. The real cluster's part is tested in the command line's crate.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -92,7 +92,8 @@ fn problem(code: Code) -> Answer {
 }
 
 fn changed() -> Answer {
-    let stat = r#"{"czxid":1,"mzxid":1,"pzxid":1,"ctime_ms":0,"mtime_ms":0,"version":0,"cversion":0,"aversion":0,"data_length":0,"num_children":0}"#;
+    let stat = r#"{"czxid":1,"mzxid":1,"pzxid":1,"ctime_ms":0,"mtime_ms":0,"version":0,"cversion":0,"aversion":0,
+        "data_length":0,"num_children":0}"#;
     Answer::Json(200, format!(r#"{{"path":"/a","stat":{stat},"zxid":9}}"#))
 }
 
@@ -247,7 +248,11 @@ async fn the_clusters_word_ends_a_session_at_once() {
 
 #[tokio::test]
 async fn a_watch_resumes_where_it_broke_off_and_ends_when_history_is_gone() {
-    let first = Scripted::start(|_| Answer::Events("id: 6\nevent: change\ndata: {\"zxid\":6,\"kind\":\"created\",\"path\":\"/a\"}\n\nid: 8\nevent: bookmark\ndata: {\"zxid\":8}\n\n")).await;
+    const EVENTS: &str = concat!(
+        "id: 6\nevent: change\ndata: {\"zxid\":6,\"kind\":\"created\",\"path\":\"/a\"}\n\n",
+        "id: 8\nevent: bookmark\ndata: {\"zxid\":8}\n\n",
+    );
+    let first = Scripted::start(|_| Answer::Events(EVENTS)).await;
     let second = Scripted::start(|_| problem(Code::Compacted)).await;
     let mut watch = client(&[&first.address, &second.address]).watch(WatchOptions::new("/a"));
     assert!(matches!(watch.next().await, Some(Ok(WatchItem::Change(change))) if change.zxid == 6));

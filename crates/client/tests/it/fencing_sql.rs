@@ -1,4 +1,5 @@
-//! The fenced statements against a real PostgreSQL, with writers that come at the same time and late. Says so where none is installed.
+//! The fenced statements against a real PostgreSQL, with concurrent and late writers. Skipped, with a message, where
+//! none is installed.
 #![cfg(unix)]
 
 #[path = "../../examples/support/postgres.rs"]

@@ -4,34 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_client::api::gates::{Begin, Finish, Gate as Standing};
+use lockkeeper_client::api::gates::{self, Begin, Finish};
 use lockkeeper_client::api::{Code, Data};
 use lockkeeper_client::recipes::{Begun, Done, GateTicket, InProgress, OnceError};
-use lockkeeper_client::{Client, Error, Options, Session, SessionOptions};
-use lockkeeper_server::local::Cluster;
+use lockkeeper_client::{Error, Session, SessionOptions};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Longer than anything here should take, even on a machine that does much else.
-const SOON: Duration = Duration::from_secs(20);
+use crate::test_cluster::{SOON, TestCluster};
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
-
-struct Setting {
-    _cluster: Cluster,
-    client: Client,
-}
-
-impl Setting {
-    async fn new() -> Self {
-        let cluster = Cluster::start(1).await.unwrap();
-        let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
-        Self { _cluster: cluster, client }
-    }
-
-    async fn session(&self) -> Session {
-        Session::open(&self.client, &SessionOptions::default()).await.unwrap()
-    }
-}
 
 #[track_caller]
 fn proceed(begun: Begun) -> GateTicket {
@@ -71,7 +53,7 @@ async fn until_proceed(session: &Session, key: &str) -> GateTicket {
 
 #[tokio::test]
 async fn one_of_many_proceeds_and_all_others_hear_of_it() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let sessions = [setting.session().await, setting.session().await, setting.session().await];
     let mut asking = JoinSet::new();
     for number in 0..30 {
@@ -108,7 +90,7 @@ async fn one_of_many_proceeds_and_all_others_hear_of_it() {
 
 #[tokio::test]
 async fn another_operation_under_the_same_key_is_refused_pending_or_done() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let gate = session.gate("k");
     let ticket = proceed(gate.begin("a").await.unwrap());
@@ -120,7 +102,7 @@ async fn another_operation_under_the_same_key_is_refused_pending_or_done() {
 
 #[tokio::test]
 async fn a_gate_that_failed_is_open_and_the_token_grows() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let first = proceed(session.gate("k").begin("f").await.unwrap());
     let token = first.token();
@@ -138,7 +120,7 @@ async fn a_gate_that_failed_is_open_and_the_token_grows() {
 
 #[tokio::test]
 async fn a_dropped_ticket_says_nothing_and_the_end_of_the_session_does() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (worker, next) = (setting.session().await, setting.session().await);
     let ticket = proceed(worker.gate("k").begin("f").await.unwrap());
     let token = ticket.token();
@@ -151,7 +133,7 @@ async fn a_dropped_ticket_says_nothing_and_the_end_of_the_session_does() {
 
 #[tokio::test]
 async fn a_worker_that_dies_frees_the_gate_when_its_session_expires() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let next = setting.session().await;
     let short = SessionOptions { timeout: Duration::from_millis(500), ..SessionOptions::default() };
     let worker = Session::open(&setting.client, &short).await.unwrap();
@@ -164,7 +146,7 @@ async fn a_worker_that_dies_frees_the_gate_when_its_session_expires() {
 
 #[tokio::test]
 async fn work_that_takes_too_long_is_told_before_another_may_begin() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (slow, next) = (setting.session().await, setting.session().await);
     let ticket = proceed(slow.gate("k").pending(Duration::from_secs(4)).begin("f").await.unwrap());
     let opens = UNIX_EPOCH + Duration::from_millis(in_progress(next.gate("k").begin("f").await.unwrap()).until_ms);
@@ -186,7 +168,7 @@ async fn work_that_takes_too_long_is_told_before_another_may_begin() {
 
 #[tokio::test]
 async fn a_result_that_is_kept_no_longer_lets_the_operation_be_done_anew() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let ticket = proceed(session.gate("k").begin("f").await.unwrap());
     ticket.finish("x", Duration::from_millis(50)).await.unwrap();
@@ -195,7 +177,7 @@ async fn a_result_that_is_kept_no_longer_lets_the_operation_be_done_anew() {
 
 #[tokio::test]
 async fn run_once_runs_once_and_gives_everybody_the_result() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let sessions = [setting.session().await, setting.session().await];
     let runs = Arc::new(AtomicU32::new(0));
     let mut asking = JoinSet::new();
@@ -218,7 +200,7 @@ async fn run_once_runs_once_and_gives_everybody_the_result() {
 
 #[tokio::test]
 async fn run_once_that_fails_lets_one_who_waits_try() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let gate = session.gate("k");
     let (started, has_started) = tokio::sync::oneshot::channel();
@@ -240,7 +222,7 @@ async fn run_once_that_fails_lets_one_who_waits_try() {
 
 #[tokio::test]
 async fn run_once_takes_over_when_nobody_changes_the_gate_but_its_time_is_over() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (hangs, next) = (setting.session().await, setting.session().await);
     let ticket = proceed(hangs.gate("k").pending(Duration::from_millis(300)).begin("f").await.unwrap());
     let gate = next.gate("k");
@@ -251,7 +233,7 @@ async fn run_once_takes_over_when_nobody_changes_the_gate_but_its_time_is_over()
 
 #[tokio::test]
 async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     for patience in 0..40 {
         let key = format!("k{patience}");
@@ -269,13 +251,13 @@ async fn a_begin_that_is_given_up_leaves_no_gate_shut() {
 
 #[tokio::test]
 async fn gates_without_a_session_open_when_their_time_is_over() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let begin = |pending_ms| Begin { fingerprint: "f".into(), pending_ms: Some(pending_ms), label: None };
     setting.client.gate_begin("long", &begin(60_000)).await.unwrap();
     let underway = setting.client.gate("long").await.unwrap();
-    assert!(matches!(underway.gate, Standing::InProgress { session_id: None, .. }), "{underway:?}");
+    assert!(matches!(underway.gate, gates::Gate::InProgress { session_id: None, .. }), "{underway:?}");
     let first = setting.client.gate_begin("plain", &begin(200)).await.unwrap();
-    let Standing::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
+    let gates::Gate::Proceed { token, .. } = first.gate else { panic!("{first:?}") };
     let session = setting.session().await;
     let next = until_proceed(&session, "plain").await;
     assert!(next.token() > token);
@@ -283,7 +265,7 @@ async fn gates_without_a_session_open_when_their_time_is_over() {
 
 #[tokio::test]
 async fn what_is_out_of_bounds_is_refused_and_changes_nothing() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     for key in ["", "..", "a/../b", "a//b", "/a", &"x".repeat(300)] {
         let refused = session.gate(key).begin("f").await.unwrap_err();
@@ -307,10 +289,8 @@ async fn what_is_out_of_bounds_is_refused_and_changes_nothing() {
 /// Nodes go and come back while operations are asked for twice each: a lost answer is asked for again and counts once.
 #[tokio::test]
 async fn each_operation_runs_once_while_nodes_go_and_come_back() {
-    let mut cluster = Cluster::start(3).await.unwrap();
-    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
-    let open = async || Session::open(&client, &SessionOptions::default()).await.unwrap();
-    let sessions = [open().await, open().await];
+    let mut three = TestCluster::of(3).await;
+    let sessions = [three.session().await, three.session().await];
     let (runs, stop) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let mut asking = JoinSet::new();
     for session in sessions {
@@ -329,14 +309,14 @@ async fn each_operation_runs_once_while_nodes_go_and_come_back() {
         });
     }
     for node in 1..=3 {
-        cluster.stop(node).await.unwrap();
+        three.cluster.stop(node).await.unwrap();
         let before = runs.load(Ordering::SeqCst);
         let give_up_at = Instant::now() + SOON;
         while runs.load(Ordering::SeqCst) < before + 5 {
             assert!(Instant::now() < give_up_at, "nothing is done without node {node}");
             sleep(Duration::from_millis(10)).await;
         }
-        cluster.restart(node).await.unwrap();
+        three.cluster.restart(node).await.unwrap();
     }
     stop.store(1, Ordering::SeqCst);
     let asked = timeout(SOON, asking.join_all()).await.unwrap();

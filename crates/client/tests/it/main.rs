@@ -11,4 +11,6 @@ mod http;
 mod locks;
 mod recipes;
 mod stream;
+mod test_cluster;
 mod txn;
+mod wire;

@@ -3,14 +3,13 @@
 use lockkeeper_client::api::Code;
 use lockkeeper_client::api::nodes::{Create, Kind, TxnOp, TxnResult};
 use lockkeeper_client::recipes::TxnError;
-use lockkeeper_client::{Client, Options, Reading, Session, SessionOptions};
-use lockkeeper_server::local::Cluster;
+use lockkeeper_client::{Reading, Session};
 
-async fn setting() -> (Cluster, Session, Session) {
-    let cluster = Cluster::start(1).await.unwrap();
-    let client = Client::new(cluster.endpoints(), Options::default()).unwrap();
-    let open = async || Session::open(&client, &SessionOptions::default()).await.unwrap();
-    let (one, other) = (open().await, open().await);
+use crate::test_cluster::TestCluster;
+
+async fn two_sessions() -> (TestCluster, Session, Session) {
+    let cluster = TestCluster::new().await;
+    let (one, other) = (cluster.session().await, cluster.session().await);
     (cluster, one, other)
 }
 
@@ -24,7 +23,7 @@ async fn data(session: &Session, path: &str) -> Option<Vec<u8>> {
 
 #[tokio::test]
 async fn changes_take_place_together_and_say_what_came_of_each() {
-    let (_cluster, session, _) = setting().await;
+    let (_cluster, session, _) = two_sessions().await;
     let guard = session.lock("tree").lock().await.unwrap();
     let sequential = Create { kind: Kind::Ephemeral, sequential: true, ..Create::default() };
     let done = session
@@ -51,7 +50,7 @@ async fn changes_take_place_together_and_say_what_came_of_each() {
 
 #[tokio::test]
 async fn whoever_shows_a_token_that_does_not_hold_changes_nothing() {
-    let (_cluster, session, other) = setting().await;
+    let (_cluster, session, other) = two_sessions().await;
     let guard = session.lock("job").lock().await.unwrap();
     let token = guard.token();
     session.txn().if_held("job", token).create("/job", "1").commit().await.unwrap();
@@ -81,7 +80,7 @@ async fn whoever_shows_a_token_that_does_not_hold_changes_nothing() {
 
 #[tokio::test]
 async fn a_waiter_does_not_hold() {
-    let (_cluster, session, other) = setting().await;
+    let (_cluster, session, other) = two_sessions().await;
     let guard = session.lock("job").lock().await.unwrap();
     let waiting = tokio::spawn(async move { other.lock("job").lock().await });
     let waits = loop {
@@ -98,7 +97,7 @@ async fn a_waiter_does_not_hold() {
 
 #[tokio::test]
 async fn one_refused_operation_undoes_all_and_is_named() {
-    let (_cluster, session, _) = setting().await;
+    let (_cluster, session, _) = two_sessions().await;
     session.txn().create("/a", "1").commit().await.unwrap();
     let cases = [
         (session.txn().create("/b", "").create("/a", ""), 1, Code::NodeExists, "creating /a"),
@@ -121,7 +120,7 @@ async fn one_refused_operation_undoes_all_and_is_named() {
 
 #[tokio::test]
 async fn what_is_out_of_bounds_is_refused() {
-    let (_cluster, session, _) = setting().await;
+    let (_cluster, session, _) = two_sessions().await;
     let code = |error: TxnError| match error {
         TxnError::Client(error) => error.code(),
         other => panic!("{other}"),

@@ -7,11 +7,12 @@ use lockkeeper_client::locks::{Guard, Lock};
 use lockkeeper_client::{Error, Session, Transport};
 use tokio::time::{Instant, timeout};
 
-use super::{Setting, TRANSPORTS, soon};
+use super::TRANSPORTS;
+use crate::test_cluster::{TestCluster, soon};
 
 #[tokio::test]
 async fn one_at_a_time_and_larger_tokens() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let first = one.lock("a").label("one").lock().await.unwrap();
     assert!(first.remaining() > Duration::from_secs(5) && !first.is_lost());
@@ -31,7 +32,7 @@ async fn one_at_a_time_and_larger_tokens() {
 
 #[tokio::test]
 async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
         let session = setting.session_over(transport).await;
         let lock = session.lock("a");
@@ -52,7 +53,7 @@ async fn a_dropped_wait_leaves_the_queue_and_nothing_behind() {
 /// Broken off at any moment, the moment of the grant included.
 #[tokio::test]
 async fn waits_that_are_broken_off_anywhere_leave_nothing_held() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
         let session = setting.session_over(transport).await;
         let names: Vec<(u64, String)> =
@@ -70,7 +71,7 @@ async fn waits_that_are_broken_off_anywhere_leave_nothing_held() {
 /// What is dropped is given back before anything that is asked afterwards.
 #[tokio::test]
 async fn a_lock_is_free_as_soon_as_its_guard_was_dropped() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     for _ in 0..50 {
         assert!(session.lock("a").try_lock().await.unwrap().is_some());
@@ -80,7 +81,7 @@ async fn a_lock_is_free_as_soon_as_its_guard_was_dropped() {
 
 #[tokio::test]
 async fn who_waits_for_themselves_waits_in_vain() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let _held = session.lock("a").lock().await.unwrap();
     assert!(session.lock("a").lock_timeout(Duration::from_millis(50)).await.unwrap().is_none());
@@ -88,7 +89,7 @@ async fn who_waits_for_themselves_waits_in_vain() {
 
 #[tokio::test]
 async fn work_ends_with_the_lock() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let guard = session.lock("a").lock().await.unwrap();
     assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
@@ -107,7 +108,7 @@ async fn work_ends_with_the_lock() {
 
 #[tokio::test]
 async fn a_session_that_ends_while_waiting_is_an_error() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let _held = one.lock("a").lock().await.unwrap();
     let waiting = tokio::spawn({
@@ -122,7 +123,7 @@ async fn a_session_that_ends_while_waiting_is_an_error() {
 
 #[tokio::test]
 async fn a_lock_that_was_broken_is_reported_at_its_release() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session_over(Transport::Http).await;
     let guard = session.lock("a").lock().await.unwrap();
     setting.client.force_release("a", guard.token()).await.unwrap();
@@ -131,7 +132,7 @@ async fn a_lock_that_was_broken_is_reported_at_its_release() {
 
 #[tokio::test]
 async fn a_lock_that_was_broken_is_told_over_the_stream() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let guard = session.lock("a").lock().await.unwrap();
     let other = session.lock("b").lock().await.unwrap();
@@ -152,7 +153,7 @@ async fn a_lock_that_was_broken_is_told_over_the_stream() {
 
 #[tokio::test]
 async fn what_the_cluster_refuses_is_refused() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     for bad in ["", "/", "a/../b"] {
         assert_eq!(session.lock(bad).lock().await.unwrap_err().code(), Some(Code::BadPath), "{bad}");
@@ -163,7 +164,7 @@ async fn what_the_cluster_refuses_is_refused() {
 #[test]
 fn guards_may_be_dropped_anywhere() {
     let cluster = tokio::runtime::Runtime::new().unwrap();
-    let setting = cluster.block_on(Setting::new());
+    let setting = cluster.block_on(TestCluster::new());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (session, outside): (Session, Guard) = runtime.block_on(async {
         let session = setting.session().await;

@@ -8,11 +8,11 @@ use lockkeeper_client::{Error, Reading};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Setting, soon};
+use crate::test_cluster::{SOON, TestCluster, soon};
 
 #[tokio::test]
 async fn readers_share_and_writers_are_alone_and_not_starved() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let (mine, theirs) = (one.rw_lock("a"), other.rw_lock("a"));
     let first = mine.read().await.unwrap();
@@ -33,7 +33,7 @@ async fn readers_share_and_writers_are_alone_and_not_starved() {
 
 #[tokio::test]
 async fn a_writer_becomes_a_reader_without_letting_go() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let writer = one.rw_lock("a").write().await.unwrap();
     let token = writer.token();
@@ -62,7 +62,7 @@ async fn a_writer_becomes_a_reader_without_letting_go() {
 
 #[tokio::test]
 async fn a_semaphore_has_so_many_permits() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let semaphore = session.semaphore("s", 2);
     let (one, two) = (semaphore.acquire().await.unwrap(), semaphore.try_acquire().await.unwrap().unwrap());
@@ -87,7 +87,7 @@ async fn a_semaphore_has_so_many_permits() {
 
 #[tokio::test]
 async fn several_locks_are_taken_together_or_not_at_all() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let both = one.multi_lock(["b", "a", "b"]);
     let guard = both.lock().await.unwrap();
@@ -122,7 +122,7 @@ async fn several_locks_are_taken_together_or_not_at_all() {
 
 #[tokio::test]
 async fn who_holds_a_reentrant_lock_may_take_it_again() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let outer = session.reentrant("a").lock().await.unwrap();
     let inner = session.reentrant("a").lock().await.unwrap();
@@ -152,7 +152,7 @@ async fn who_holds_a_reentrant_lock_may_take_it_again() {
 
 #[tokio::test]
 async fn a_named_owner_is_one_owner_in_all_its_tasks() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let lock = session.reentrant("a");
     let tasks: Vec<_> = (0..8)
@@ -169,12 +169,12 @@ async fn a_named_owner_is_one_owner_in_all_its_tasks() {
     assert!(lock.try_lock_as("order 8").await.unwrap().is_none());
     setting.until("a", 1, 0).await;
     drop(guards);
-    assert!(soon(lock.lock_timeout_as("order 8", super::SOON)).await.unwrap().is_some());
+    assert!(soon(lock.lock_timeout_as("order 8", SOON)).await.unwrap().is_some());
 }
 
 #[tokio::test]
 async fn a_reentrant_hold_that_was_lost_is_not_entered_again() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let lock = session.reentrant("a");
     let held = lock.lock().await.unwrap();
@@ -185,7 +185,7 @@ async fn a_reentrant_hold_that_was_lost_is_not_entered_again() {
 
 #[tokio::test]
 async fn spinning_does_not_stand_in_the_queue() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (one, other) = (setting.session().await, setting.session().await);
     let held = one.lock("a").lock().await.unwrap();
     let backoff = Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(20) };

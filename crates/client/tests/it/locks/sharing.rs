@@ -1,4 +1,5 @@
-//! Sharing within a process: one place in the cluster's queue, turns that never overlap, and others served within the cap.
+//! In-process sharing: one place in the cluster's queue, turns that never overlap, and other processes served within
+//! the cap.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::{SOON, Setting, soon};
+use crate::test_cluster::{SOON, TestCluster, soon};
 
 /// Only the number of turns counts.
 fn passes(max_passes: u32) -> Sharing {
@@ -19,7 +20,7 @@ fn passes(max_passes: u32) -> Sharing {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_have_one_place_in_the_queue_and_turns_never_overlap() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (session, other) = (setting.session().await, setting.session().await);
     let blocking = other.lock("a").lock().await.unwrap();
     let (inside, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
@@ -60,7 +61,7 @@ async fn many_tasks_have_one_place_in_the_queue_and_turns_never_overlap() {
 #[tokio::test]
 async fn another_session_is_served_within_the_cap() {
     const CAP: u32 = 5;
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (session, other) = (setting.session().await, setting.session().await);
     let lock = session.lock("a").shared_in_process(passes(CAP));
     let log = Arc::new(Mutex::new(Vec::new()));
@@ -99,7 +100,7 @@ async fn another_session_is_served_within_the_cap() {
 
 #[tokio::test]
 async fn an_old_grant_is_not_passed_on() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let lock = session.lock("a").shared_in_process(Sharing { max_passes: 1_000, max_time: Duration::from_millis(20) });
     let first = lock.lock().await.unwrap();
@@ -112,7 +113,7 @@ async fn an_old_grant_is_not_passed_on() {
 
 #[tokio::test]
 async fn who_gives_up_is_skipped_and_the_last_takes_the_request_along() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let (session, other) = (setting.session().await, setting.session().await);
     let lock = session.lock("a").shared_in_process(passes(100));
     let blocking = other.lock("a").lock().await.unwrap();
@@ -144,7 +145,7 @@ async fn who_gives_up_is_skipped_and_the_last_takes_the_request_along() {
 
 #[tokio::test]
 async fn those_who_wait_hear_of_a_lost_session() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let lock = session.lock("a").shared_in_process(Sharing::default());
     let held = lock.lock().await.unwrap();
@@ -163,7 +164,7 @@ async fn those_who_wait_hear_of_a_lost_session() {
 /// The first guard hears of it and is kept; those who wait do not wait for it to go.
 #[tokio::test]
 async fn those_who_wait_ask_anew_when_the_grant_is_lost() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session = setting.session().await;
     let lock = session.lock("a").shared_in_process(passes(100));
     let first = lock.lock().await.unwrap();
@@ -184,7 +185,7 @@ async fn those_who_wait_ask_anew_when_the_grant_is_lost() {
 /// Broken off at any moment, in the moment of the turn included.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_that_are_broken_off_anywhere_never_stop_the_line() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     let session: Session = setting.session().await;
     let lock = session.lock("a").shared_in_process(passes(10));
     let mut tasks = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Answers that are lost, connections that break, nodes that go down: nothing is left behind, and nobody loses their place.
+//! Lost answers, broken connections, stopped nodes: nothing is left behind, and every waiter keeps its place.
 
 use std::time::Duration;
 
@@ -6,56 +6,50 @@ use lockkeeper_client::{Client, Error, Options, Session, SessionOptions, Transpo
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::proxy::Proxy;
-use super::{SOON, Setting, TRANSPORTS, soon};
+use super::TRANSPORTS;
+use crate::test_cluster::{TestCluster, soon};
+use crate::wire::{Wire, impatient};
 
-fn impatient() -> Options {
-    Options { attempt_timeout: Duration::from_millis(300), patience: Duration::from_millis(600), ..Options::default() }
-}
-
-async fn session_through(proxy: &Proxy, transport: Transport) -> Session {
-    let client = Client::new([&proxy.endpoint], impatient()).unwrap();
-    // Long enough that nothing here is freed by its end.
-    let options = SessionOptions { timeout: SOON * 3, transport, ..SessionOptions::default() };
-    Session::open(&client, &options).await.unwrap()
+/// A session over a wire that then swallows what the node says.
+async fn session_over_muted_wire(cluster: &TestCluster, transport: Transport) -> (Wire, Session) {
+    let wire = Wire::to(&cluster.cluster.endpoints()[0]).await;
+    let session = wire.session(transport).await;
+    session.lock("warm").lock().await.unwrap().release().await.unwrap();
+    wire.mute();
+    (wire, session)
 }
 
 /// The grant was made and nobody ever heard of it.
 #[tokio::test]
 async fn a_grant_whose_answer_was_lost_is_taken_back() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
-        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-        let session = session_through(&proxy, transport).await;
-        session.lock("warm").lock().await.unwrap().release().await.unwrap();
-        proxy.mute(true);
+        let (wire, session) = session_over_muted_wire(&setting, transport).await;
         let answer = session.lock("a").try_lock().await;
         assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
         setting.until("a", 1, 0).await;
-        proxy.mute(false);
-        proxy.cut();
+        wire.mend();
+        wire.disconnect();
         setting.until("a", 0, 0).await;
         assert!(!session.left().is_zero());
     }
 }
 
-/// The lost answer was that both are held; then one was broken by force. The other must not be left to stand in its own way.
+/// The lost answer was that both locks are held; then one was broken by force. The other must not block the next
+/// request.
 #[tokio::test]
 async fn a_multi_lock_that_lost_a_part_before_it_was_told_does_not_wait_for_itself() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
         for broken in ["a", "b"] {
-            let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-            let session = session_through(&proxy, transport).await;
-            session.lock("warm").lock().await.unwrap().release().await.unwrap();
-            proxy.mute(true);
+            let (wire, session) = session_over_muted_wire(&setting, transport).await;
             let lock = session.multi_lock(["a", "b"]);
             let waiting = tokio::spawn(async move { lock.lock().await });
             setting.until("a", 1, 0).await;
             let token = setting.client.lock(broken).await.unwrap().holders[0].token;
             setting.client.force_release(broken, token).await.unwrap();
-            proxy.mute(false);
-            proxy.cut();
+            wire.mend();
+            wire.disconnect();
             let guard = soon(waiting).await.unwrap().unwrap();
             assert!(guard.token() > token, "{transport:?}, {broken}");
             setting.until("a", 1, 0).await;
@@ -70,20 +64,17 @@ async fn a_multi_lock_that_lost_a_part_before_it_was_told_does_not_wait_for_itse
 /// The same for one who does not wait any more: what is left goes in the background.
 #[tokio::test]
 async fn what_is_left_of_a_multi_lock_is_taken_back() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
-        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-        let session = session_through(&proxy, transport).await;
-        session.lock("warm").lock().await.unwrap().release().await.unwrap();
-        proxy.mute(true);
+        let (wire, session) = session_over_muted_wire(&setting, transport).await;
         let answer = session.multi_lock(["a", "b"]).try_lock().await;
         assert!(matches!(answer, Err(Error::UnknownOutcome(_))), "{transport:?}: {answer:?}");
         setting.until("a", 1, 0).await;
         setting.until("b", 1, 0).await;
         let token = setting.client.lock("a").await.unwrap().holders[0].token;
         setting.client.force_release("a", token).await.unwrap();
-        proxy.mute(false);
-        proxy.cut();
+        wire.mend();
+        wire.disconnect();
         setting.until("b", 0, 0).await;
         assert!(!session.left().is_zero());
     }
@@ -92,12 +83,9 @@ async fn what_is_left_of_a_multi_lock_is_taken_back() {
 /// Likewise if its caller has gone in the meantime.
 #[tokio::test]
 async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
-        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-        let session = session_through(&proxy, transport).await;
-        session.lock("warm").lock().await.unwrap().release().await.unwrap();
-        proxy.mute(true);
+        let (wire, session) = session_over_muted_wire(&setting, transport).await;
         {
             let lock = session.lock("a");
             let mut wait = Box::pin(lock.lock());
@@ -106,8 +94,8 @@ async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
                 () = setting.until("a", 1, 0) => {}
             }
         }
-        proxy.mute(false);
-        proxy.cut();
+        wire.mend();
+        wire.disconnect();
         setting.until("a", 0, 0).await;
         assert!(!session.left().is_zero());
     }
@@ -115,18 +103,18 @@ async fn a_wait_that_was_given_up_in_silence_is_taken_back() {
 
 #[tokio::test]
 async fn a_release_that_was_not_answered_is_seen_through() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
-        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-        let session = session_through(&proxy, transport).await;
+        let wire = Wire::to(&setting.cluster.endpoints()[0]).await;
+        let session = wire.session(transport).await;
         let guard = session.lock("a").lock().await.unwrap();
-        proxy.mute(true);
-        proxy.cut();
+        wire.mute();
+        wire.disconnect();
         let answer = guard.release().await;
         let unsure = matches!(answer, Err(Error::UnknownOutcome(_) | Error::Unreachable { .. }));
         assert!(unsure, "{transport:?}: {answer:?}");
-        proxy.mute(false);
-        proxy.cut();
+        wire.mend();
+        wire.disconnect();
         setting.until("a", 0, 0).await;
         assert!(!session.left().is_zero());
         session.lock("a").lock().await.unwrap().release().await.unwrap();
@@ -136,10 +124,10 @@ async fn a_release_that_was_not_answered_is_seen_through() {
 /// Over the stream it keeps its place; over HTTP a broken connection may cost it.
 #[tokio::test]
 async fn a_wait_goes_on_when_its_connection_breaks() {
-    let setting = Setting::new().await;
+    let setting = TestCluster::new().await;
     for transport in TRANSPORTS {
-        let proxy = Proxy::before(&setting.cluster.endpoints()[0]).await;
-        let (broken, direct) = (session_through(&proxy, transport).await, setting.session().await);
+        let wire = Wire::to(&setting.cluster.endpoints()[0]).await;
+        let (broken, direct) = (wire.session(transport).await, setting.session().await);
         let held = direct.lock("a").lock().await.unwrap();
         let (tell, mut told) = mpsc::unbounded_channel();
         for (waiting, who, session) in [(1, "broken", &broken), (2, "direct", &direct)] {
@@ -152,7 +140,7 @@ async fn a_wait_goes_on_when_its_connection_breaks() {
             setting.until("a", 1, waiting).await;
         }
         for _ in 0..5 {
-            proxy.cut();
+            wire.disconnect();
             sleep(Duration::from_millis(20)).await;
         }
         setting.until("a", 1, 2).await;
@@ -166,7 +154,7 @@ async fn a_wait_goes_on_when_its_connection_breaks() {
 /// Each node goes down and comes back while one holds and others wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_and_waiters_outlive_every_node_in_turn() {
-    let mut setting = Setting::of(3).await;
+    let mut setting = TestCluster::of(3).await;
     let (one, other) = (setting.session().await, setting.session_over(Transport::Http).await);
     let held = one.lock("a").lock().await.unwrap();
     let wait = |session: &Session| {
@@ -197,7 +185,7 @@ async fn holders_and_waiters_outlive_every_node_in_turn() {
 /// Without a cluster for longer than the session can be trusted.
 #[tokio::test]
 async fn a_holder_without_a_cluster_is_told_in_time() {
-    let mut setting = Setting::new().await;
+    let mut setting = TestCluster::new().await;
     for transport in TRANSPORTS {
         let client = Client::new(setting.cluster.endpoints(), impatient()).unwrap();
         let options = SessionOptions { timeout: Duration::from_millis(1_500), transport, ..SessionOptions::default() };
@@ -215,14 +203,14 @@ async fn a_holder_without_a_cluster_is_told_in_time() {
     }
 }
 
-/// Only a death has a delay. The holder dies by the end of its runtime, which takes its keepalives and its last words along.
+/// Only a death causes a delay. The holder dies with its runtime, without a keepalive or a release.
 #[test]
 fn nobody_gets_a_lock_before_the_delay_of_its_dead_holder_has_passed() {
     const DELAY: Duration = Duration::from_millis(1_500);
     let runtime = || tokio::runtime::Runtime::new().unwrap();
     let (here, there) = (runtime(), runtime());
     let (setting, other) = here.block_on(async {
-        let setting = Setting::new().await;
+        let setting = TestCluster::new().await;
         let other = setting.session().await;
         (setting, other)
     });

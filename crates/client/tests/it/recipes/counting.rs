@@ -8,7 +8,8 @@ use lockkeeper_client::recipes::RecipeError;
 use lockkeeper_client::{Client, Options, Session, SessionOptions, Transport};
 use tokio::time::sleep;
 
-use super::support::{Process, Wire, client, cluster, is_lost, names, plain_session, session, soon, until};
+use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::wire::Wire;
 
 #[tokio::test]
 async fn sixteen_tasks_count_and_no_addition_is_lost_or_doubled() {

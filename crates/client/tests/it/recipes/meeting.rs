@@ -6,9 +6,8 @@ use lockkeeper_client::Transport;
 use lockkeeper_client::recipes::{DoubleBarrier, Entered, RecipeError};
 use tokio::task::JoinHandle;
 
-use super::support::{
-    Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
-};
+use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::wire::Wire;
 
 #[tokio::test]
 async fn a_barrier_holds_until_it_is_removed() {
@@ -221,7 +220,7 @@ async fn a_party_that_enters_again_after_an_outage_counts_once() {
     let looking = client(&cluster);
     for (transport, path) in [(Transport::Stream, "/meetings/g"), (Transport::Http, "/meetings/h")] {
         let wire = Wire::to(&cluster.endpoints()[0]).await;
-        let (one, two) = (session_through(&wire, transport).await, session(&cluster).await);
+        let (one, two) = (wire.session(transport).await, session(&cluster).await);
         let parties = format!("{path}/parties");
         let there = async || names(&looking, &parties).await;
         let other = two.double_barrier(path, 2).unwrap();

@@ -1,4 +1,4 @@
-//! The recipes against a real cluster: what they promise when all goes well, when participants die, and when futures are dropped.
+//! The recipes against a real cluster: without faults, when participants die, and when futures are dropped.
 
 mod counting;
 mod leading;

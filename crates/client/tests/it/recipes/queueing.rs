@@ -10,9 +10,8 @@ use lockkeeper_client::recipes::{Queue, RecipeError};
 use lockkeeper_client::{Error, Transport};
 use tokio::sync::mpsc;
 
-use super::support::{
-    Process, Wire, client, cluster, is_lost, names, plain_session, session, session_through, soon, until,
-};
+use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::wire::Wire;
 
 fn text(data: &[u8]) -> String {
     String::from_utf8(data.to_vec()).unwrap()
@@ -220,7 +219,7 @@ async fn dropping_a_take_anywhere_loses_nothing() {
 async fn a_claim_that_comes_late_does_not_keep_the_item() {
     let cluster = cluster().await;
     let (session, wire) = (session(&cluster).await, Wire::to(&cluster.endpoints()[0]).await);
-    let late = session_through(&wire, Transport::Http).await;
+    let late = wire.session(Transport::Http).await;
     let (queue, taking) = (session.queue("/queues/g").unwrap(), late.queue("/queues/g").unwrap());
     let name = queue.put(b"item").await.unwrap();
     wire.hold("POST /v1/txn");

@@ -8,7 +8,8 @@ use lockkeeper_client::recipes::{CacheChange, MemberChange, PersistentNode, Pers
 use lockkeeper_client::{Client, Options, SessionOptions};
 use lockkeeper_server::local::Cluster;
 
-use super::support::{Process, Wire, client, cluster, is_lost, names, plain_session, session, soon, until};
+use super::support::{Process, client, cluster, is_lost, names, plain_session, session, soon, until};
+use crate::wire::Wire;
 
 fn with(data: &str) -> Create {
     Create { data: Data::from_bytes(data.as_bytes()), ..Create::default() }

@@ -1,5 +1,5 @@
-//! A scripted node: plain HTTP and the session stream on one address, answering as a test tells it and remembering what it was
-//! asked.
+//! A scripted node: plain HTTP and the session stream on one address. It answers by a test's script and records what
+//! it was asked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -130,9 +130,8 @@ async fn serve(mut stream: TcpStream, shared: &Shared) {
                 Do::Json(status, body) => {
                     let body = body.to_string();
                     let length = body.len();
-                    format!(
-                        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-                    )
+                    let head = format!("HTTP/1.1 {status} x\r\ncontent-type: application/json");
+                    format!("{head}\r\ncontent-length: {length}\r\n\r\n{body}")
                 }
                 Do::Freeze => std::future::pending().await,
                 _ => return,
