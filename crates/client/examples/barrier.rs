@@ -1,4 +1,4 @@
-//! Eight workers wait while a barrier stands; nobody passes before it is removed, and all pass then.
+//! Eight workers wait at a barrier: none passes before it is removed, and then all pass.
 //!
 //! `cargo run -p lockkeeper-client --example barrier`
 

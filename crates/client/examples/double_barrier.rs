@@ -1,5 +1,5 @@
-//! Four parties compute in three rounds: nobody begins a round before all are there, nobody ends it before all are done. In the last round
-//! one of them dies inside, and the others are not held up.
+//! Four parties compute in three rounds: no party begins a round before all have come, and none ends it before all are
+//! done. In the last round one of them dies inside, and the others are not held up.
 //!
 //! `cargo run -p lockkeeper-client --example double_barrier`
 

@@ -1,5 +1,5 @@
-//! Three candidates lead in turn: each is observed with its data, has a larger token than the one before, and hands over by resigning
-//! or by its session's end.
+//! Three candidates lead in turn. Each is observed with its data, has a larger token than the one before, and hands
+//! over by resigning or when its session ends.
 //!
 //! `cargo run -p lockkeeper-client --example election`
 

@@ -1,5 +1,6 @@
-//! Eight workers count in one file under one lock. Then a holder is "paused" until the lock is another's, and goes on: the file refuses its
-//! write, because it carries the fencing token. The same late write on a file without a token loses what the other had counted.
+//! Eight workers count in one file under one lock. Then a holder is "paused" until another process has the lock, and
+//! goes on: the file refuses its write by the fencing token. The same late write to a file without a token loses the
+//! count of the other process.
 //!
 //! `cargo run -p lockkeeper-client --example fenced_counter`
 
@@ -38,7 +39,8 @@ async fn main() -> Outcome {
             for _ in 0..EACH {
                 let guard = lock.lock().await?;
                 let (file, token) = (file.clone(), guard.token());
-                // The guard ends the wait for the write when the lock is lost; the token ends a write that comes too late.
+                // The guard stops waiting for the write when the lock is lost; the token refuses a write that comes
+                // too late.
                 guard.run(tokio::task::spawn_blocking(move || count_one(&file, token))).await???;
                 guard.release().await?;
             }

@@ -1,8 +1,9 @@
-//! Ten workers move money between two accounts in PostgreSQL under one lock, each transaction behind the fence of that lock; and a holder that
-//! comes too late is refused by the database itself.
+//! Ten workers move money between two accounts in PostgreSQL under one lock, each transaction behind the fence of that
+//! lock. A holder that comes too late is refused by the database itself.
 //!
-//! `cargo run -p lockkeeper-client --example fenced_postgres`; with `DATABASE_URL` on that database (it makes and drops two tables of its own and
-//! keeps `lockkeeper_fence`), else on a temporary server. Ends with 77 where there is neither.
+//! `cargo run -p lockkeeper-client --example fenced_postgres`; with `DATABASE_URL` on that database (it creates and
+//! drops two tables of its own, and leaves `lockkeeper_fence`), otherwise on a temporary server. Exits with 77 where
+//! there is neither.
 
 mod support;
 

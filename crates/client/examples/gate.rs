@@ -1,5 +1,5 @@
-//! Forty requests for one payment: it is made once, and all get the receipt. Then a worker is killed in the middle: the next one may begin when
-//! its session has expired, and what the dead one would still have said is refused.
+//! Forty requests for one payment: it is made once, and all get the receipt. Then a worker is killed in the middle:
+//! the next one may begin when its session has expired, and a late report of the dead worker is refused.
 //!
 //! `cargo run -p lockkeeper-client --example gate`
 

@@ -1,4 +1,4 @@
-//! Waiting, trying, waiting for a while; first come, first served; and what a guard knows about itself.
+//! Waiting for a lock, trying it, and waiting with a timeout; first come, first served; and what a guard reports.
 //!
 //! `cargo run -p lockkeeper-client --example lock`
 
@@ -20,7 +20,7 @@ async fn main() -> Outcome {
     let waited = bob.lock(&name).lock_timeout(Duration::from_millis(200)).await?;
     check(waited.is_none(), "nor by waiting for 200 ms")?;
 
-    // What needs the lock runs inside the guard: it is dropped where it stands if the lock is lost. And it shows the token.
+    // Work that needs the lock runs inside the guard: it is dropped if the lock is lost. And it shows the token.
     let shown = guard.run(async { format!("written with token {}", guard.token()) }).await?;
     check(shown.ends_with(&guard.token().to_string()), "work runs while the lock is held")?;
 

@@ -1,5 +1,5 @@
-//! A holder is killed. Nobody gets the lock before its delay has passed, so that what the dead one had sent can arrive; a clean release
-//! has no delay.
+//! A holder is killed. The lock stays closed until its delay has passed, so that writes the dead holder had sent can
+//! arrive; a clean release causes no delay.
 //!
 //! `cargo run -p lockkeeper-client --example lock_delay`
 

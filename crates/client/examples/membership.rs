@@ -1,4 +1,4 @@
-//! Four processes see each other come, change and go; one goes by the end of its session.
+//! Four processes see each other join, change and leave; one leaves when its session ends.
 //!
 //! `cargo run -p lockkeeper-client --example membership`
 

@@ -1,4 +1,5 @@
-//! Twelve philosophers around a table take two forks each, all of them or none, in one transaction: nobody starves, nobody deadlocks.
+//! Twelve philosophers around a table take two forks each, both or none, in one transaction: no philosopher starves,
+//! and there is no deadlock.
 //!
 //! `cargo run -p lockkeeper-client --example multi_lock`
 

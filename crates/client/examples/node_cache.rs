@@ -1,4 +1,5 @@
-//! A configuration kept in memory: a thousand changes to one node and to a subtree, and the caches end with what the cluster has.
+//! A configuration kept in memory: a thousand changes to one node and to a subtree, and the caches end with the
+//! cluster's state.
 //!
 //! `cargo run -p lockkeeper-client --example node_cache`
 

@@ -1,5 +1,5 @@
-//! A service stays findable: its node waits for a former life's node to go, is made again when somebody deletes it, and has the data
-//! that were set last.
+//! A service stays discoverable: its node waits until the node of an earlier run is gone, is created again after a
+//! deletion, and has the data that were set last.
 //!
 //! `cargo run -p lockkeeper-client --example persistent_node`
 

@@ -1,5 +1,5 @@
-//! Five takers share 200 items. One of them keeps giving items back, and one dies with an item in its hands; every item is acknowledged
-//! exactly once.
+//! Five consumers share 200 items. One of them keeps returning items, and one dies with an item; every item is
+//! acknowledged exactly once.
 //!
 //! `cargo run -p lockkeeper-client --example queue`
 

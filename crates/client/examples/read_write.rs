@@ -1,4 +1,4 @@
-//! Readers together, a writer alone, and a writer that becomes a reader without anybody coming between.
+//! Readers share a lock, a writer has it alone, and a writer becomes a reader without another writer in between.
 //!
 //! `cargo run -p lockkeeper-client --example read_write`
 

@@ -1,4 +1,4 @@
-//! Thirty tasks, three permits: never more than three at work, and all get their turn.
+//! Thirty tasks, three permits: never more than three work at a time, and all get their turn.
 //!
 //! `cargo run -p lockkeeper-client --example semaphore`
 

@@ -1,5 +1,5 @@
-//! Sixteen tasks of one process share one place in the cluster's queue: most hand-overs need no round through the cluster. Another process is
-//! served all the same, because a grant is handed on a bounded number of times.
+//! Sixteen tasks of one process share one place in the cluster's queue: most hand-overs need no request to the cluster.
+//! Another process is still served, because a grant is passed on a bounded number of times.
 //!
 //! `cargo run -p lockkeeper-client --example sharing`
 

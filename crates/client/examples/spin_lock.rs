@@ -1,4 +1,4 @@
-//! Trying again and again with a growing, jittered pause, instead of standing in the queue: for work that may as well be skipped.
+//! Trying repeatedly with a growing, random pause, instead of queueing: for work that may be skipped.
 //!
 //! `cargo run -p lockkeeper-client --example spin_lock`
 

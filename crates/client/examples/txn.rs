@@ -1,4 +1,5 @@
-//! A transfer between two nodes of the cluster, all or nothing, and only while the lock is held: here the cluster itself checks the token.
+//! A transfer between two nodes of the cluster, all or nothing, and only while the lock is held: the cluster itself
+//! checks the token.
 //!
 //! `cargo run -p lockkeeper-client --example txn`
 

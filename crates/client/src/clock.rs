@@ -1,8 +1,7 @@
-//! The clock by which a holder counts: monotonic, and going on while the machine sleeps.
+//! The clock of a lock holder: monotonic, and running while the machine sleeps.
 //!
 //! `Instant` stops during suspend on Linux, while the cluster's clock does not; so this reads `CLOCK_BOOTTIME` there.
-//! Timers of the runtime still sleep through a suspend, which is why waiting code looks at this clock again at least once
-//! a second.
+//! Timers of the runtime still stop during a suspend, so waiting code reads this clock at least once a second.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -46,7 +45,7 @@ fn since_boot() -> Duration {
     use nix::time::{ClockId, clock_gettime};
     match clock_gettime(ClockId::CLOCK_BOOTTIME) {
         Ok(time) => time.into(),
-        // Linux has had this clock since 2.6.39; were it missing, a stopped clock would be worse than no client.
+        // Linux has this clock since 2.6.39. Without it no client is better than a clock that stops.
         Err(why) => panic!("CLOCK_BOOTTIME cannot be read: {why}"),
     }
 }

@@ -47,7 +47,8 @@ const LONGEST_JOIN: Duration = Duration::from_secs(3);
 /// ids at a time. Beyond the limit the oldest are dropped: the cluster forgets their answers by itself.
 const MAX_ACKNOWLEDGEMENTS: usize = 240;
 
-/// Ids of requests whose answers have arrived. The next change carries them, so that the cluster may forget the answers.
+/// Ids of requests whose answers have arrived. The next change carries them, so that the cluster may forget the
+/// answers.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgements(Mutex<VecDeque<Uuid>>);
 

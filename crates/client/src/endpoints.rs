@@ -1,33 +1,33 @@
-//! Where the cluster is reached, and which endpoint to turn to first.
+//! The endpoints of the cluster, and which one to ask first.
 //!
-//! Endpoints stand in a ring. All calls of a client go to the same one until it fails, then to the next: a caller then
-//! reads its own writes without waiting for another replica.
+//! Endpoints form a ring. All calls of a client go to the same endpoint until it fails, then to the next one: so a
+//! caller reads its own writes without waiting for another replica.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thiserror::Error;
 
-/// More would be a mistake, not a cluster.
+/// More endpoints than this are a mistake.
 const MAX_ENDPOINTS: usize = 64;
 
 /// The address of one node's client interface, such as `http://10.0.0.1:7001`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint(String);
 
-/// The text names no endpoint.
+/// The text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum EndpointError {
-    /// None given.
+    /// No endpoint is given.
     #[error("no endpoint given; name at least one, such as http://127.0.0.1:7001")]
     None,
-    /// Too many.
-    #[error("{0} endpoints given, at most {MAX_ENDPOINTS} are taken")]
+    /// Too many endpoints are given.
+    #[error("{0} endpoints given; at most {MAX_ENDPOINTS} are supported")]
     TooMany(usize),
-    /// Not one that can be used.
-    #[error("'{text}' is no endpoint ({why}); write it as http://HOST:PORT")]
+    /// The endpoint cannot be used.
+    #[error("'{text}' is not an endpoint ({why}); write it as http://HOST:PORT")]
     Bad {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong with it.
         why: String,
@@ -35,7 +35,7 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Takes `http://host:port` or `host:port`.
+    /// Parses `http://host:port` or `host:port`.
     ///
     /// # Errors
     /// Another scheme, no host, or a path behind the port.
@@ -45,7 +45,7 @@ impl Endpoint {
         let with_scheme = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
         let url = reqwest::Url::parse(&with_scheme).map_err(|e| bad(&e.to_string()))?;
         if url.scheme() != "http" {
-            return Err(bad("only plain http is spoken"));
+            return Err(bad("only plain http is supported"));
         }
         if url.host_str().is_none_or(str::is_empty) {
             return Err(bad("it has no host"));
@@ -56,10 +56,10 @@ impl Endpoint {
         Ok(Self(url.as_str().trim_end_matches('/').to_owned()))
     }
 
-    /// Host and port, as a connection wants them.
+    /// Host and port, for a connection.
     pub(crate) fn authority(&self) -> String {
         let authority = self.0.trim_start_matches("http://");
-        // An IPv6 address stands in brackets; a colon behind them begins the port. The scheme's own port is left out of URLs.
+        // An IPv6 address is in brackets; a colon after them begins the port. URLs omit the default port.
         let has_port = authority.rsplit(']').next().is_some_and(|rest| rest.contains(':'));
         if has_port { authority.to_owned() } else { format!("{authority}:80") }
     }
@@ -103,7 +103,7 @@ impl Endpoints {
         &self.ring
     }
 
-    /// The index of the endpoint to turn to first.
+    /// The index of the endpoint to ask first.
     pub(crate) fn preferred(&self) -> usize {
         self.preferred.load(Ordering::Relaxed) % self.ring.len()
     }
@@ -112,13 +112,13 @@ impl Endpoints {
         &self.ring[index % self.ring.len()]
     }
 
-    /// The endpoint at `failed` could not serve: the next is preferred, unless another caller has moved on already.
+    /// The endpoint at index `failed` could not serve: prefer the next one, unless another caller has already moved on.
     pub(crate) fn move_on_from(&self, failed: usize) {
         let next = (failed + 1) % self.ring.len();
         let _ = self.preferred.compare_exchange(failed, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The endpoint at `index` has just served where the preferred one did not.
+    /// The endpoint at `index` has served where the preferred one did not: prefer it.
     pub(crate) fn prefer(&self, index: usize) {
         self.preferred.store(index % self.ring.len(), Ordering::Relaxed);
     }

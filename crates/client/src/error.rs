@@ -1,16 +1,16 @@
-//! What can go wrong between a caller and the cluster, in the classes that a caller must tell apart.
+//! Errors of calls to the cluster, in the classes that a caller must distinguish.
 
 use std::fmt;
 
 use lockkeeper_api::{Code, Problem};
 use thiserror::Error;
 
-/// One endpoint that did not serve, and why.
+/// An endpoint that did not serve, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The endpoint.
     pub endpoint: String,
-    /// What happened there.
+    /// The failure.
     pub why: String,
 }
 
@@ -24,26 +24,26 @@ impl fmt::Display for Tried {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The cluster refused; nothing changed, and asking again gets the same answer.
+    /// The cluster refused the call. Nothing changed, and a repetition gets the same answer.
     #[error("{0}")]
     Refused(Box<Problem>),
-    /// It may or may not have taken place. Look before you repeat it.
+    /// The call may or may not have taken effect. Check before you repeat it.
     #[error("it is not known whether this took place: {0}")]
     UnknownOutcome(String),
-    /// No endpoint could serve; it certainly did not take place.
+    /// No endpoint could serve. The call certainly did not take effect.
     #[error("no endpoint could serve: {}", list(.tried))]
     Unreachable {
         /// Each endpoint with its last failure.
         tried: Vec<Tried>,
     },
-    /// The session is over, and with it every lock it held; or the one lock was taken from it by force.
+    /// The session is over, and with it every lock it held; or a lock was taken away by force.
     #[error("the session is lost, or a lock of it: {0}")]
     Lost(String),
-    /// The answer is not one that Lockkeeper gives; something else listens there, or it speaks another version. Of a change that
-    /// was asked for nothing is known: what gave this answer may stand before a cluster that has carried it out.
+    /// The answer does not follow Lockkeeper's protocol: another program listens at the endpoint, or another version.
+    /// The outcome of a change is unknown: the answer may come from a proxy before a cluster that has carried it out.
     #[error("{endpoint} gave an answer that is not Lockkeeper's: {why}")]
     NotLockkeeper {
-        /// Who answered.
+        /// The endpoint that answered.
         endpoint: String,
         /// What is wrong with the answer.
         why: String,
@@ -56,7 +56,7 @@ fn list(tried: &[Tried]) -> String {
 }
 
 impl Error {
-    /// The cluster's code, where it refused.
+    /// The cluster's code, if it refused the call.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused(problem) => Some(problem.code),
@@ -64,7 +64,7 @@ impl Error {
         }
     }
 
-    /// The error for a refusal by the cluster; the end of the own session is a loss.
+    /// The error for a problem that the cluster reported. The end of the own session is a loss.
     pub(crate) fn from_problem(problem: Problem, of_own_session: bool) -> Self {
         match problem.code {
             Code::SessionExpired if of_own_session => Self::Lost(problem.detail),

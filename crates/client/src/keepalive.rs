@@ -1,4 +1,4 @@
-//! One round of keepalives: ask the preferred endpoint, and another beside it as soon as it is slow, so that a dead or
+//! One round of keepalives: to the preferred endpoint, and to another one as soon as that is slow, so that a dead or
 //! frozen node does not cost the session.
 
 use std::collections::VecDeque;
@@ -18,24 +18,25 @@ use crate::stream::StreamHandle;
 
 /// How a round of keepalives ended.
 pub(crate) enum RoundOutcome {
-    /// Acknowledged; counts from when that very request was sent.
+    /// Acknowledged; `sent` is when the acknowledged request itself was sent.
     Acknowledged { sent: Moment, timeout: Duration },
     /// The cluster says that the session is over.
     Over(String),
-    /// Nobody acknowledged.
+    /// No endpoint acknowledged.
     Failed(String),
 }
 
 /// Where a round sends a keepalive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KeepaliveTarget {
-    /// The session's stream, as it was in that generation after so many messages.
+    /// The session's stream, in that generation, after that many received messages.
     Stream { generation: u64, messages_received: u64 },
     /// The endpoint at that index, over HTTP.
     Http(usize),
 }
 
-/// The stream first, where there is one, and the endpoint that serves it last; otherwise the ring from the preferred endpoint on.
+/// The stream first, where there is one, and the endpoint that serves it last; otherwise all endpoints from the
+/// preferred one on.
 fn targets(client: &Client) -> VecDeque<KeepaliveTarget> {
     let count = client.context.endpoints.all().len();
     let up = client.stream.as_ref().and_then(|stream| Some((stream.up()?, stream.messages_received())));
@@ -45,7 +46,8 @@ fn targets(client: &Client) -> VecDeque<KeepaliveTarget> {
     stream.into_iter().chain((0..count).map(|step| KeepaliveTarget::Http((first + step) % count))).collect()
 }
 
-/// Asks until one acknowledges, one says that the session is over, or all have failed within `limit`.
+/// Sends keepalives until one is acknowledged, an endpoint says that the session is over, or all have failed within
+/// `limit`.
 pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: Duration) -> RoundOutcome {
     let mut targets = targets(client);
     let first = targets.front().copied();
@@ -89,8 +91,8 @@ pub(crate) async fn keepalive_round(client: &Client, timeout: Duration, limit: D
     }
 }
 
-/// A stream over which nothing came since it was asked is of no use, whatever its connection looks like. Nor is one whose node
-/// could not confirm what another has: it is cut off from the rest.
+/// Abandons the stream if no message came since the keepalive, whatever the state of its connection, or if its node
+/// could not confirm a keepalive that another node has confirmed: it is cut off from the cluster.
 fn abandon_stream(client: &Client, target: Option<KeepaliveTarget>, refused: bool, why: &str) {
     if let (Some(stream), Some(KeepaliveTarget::Stream { generation, messages_received })) = (&client.stream, target)
         && (refused || stream.messages_received() == messages_received)
@@ -104,7 +106,7 @@ async fn ask(
     target: KeepaliveTarget,
     limit: Duration,
 ) -> (KeepaliveTarget, Moment, Result<Duration, Error>) {
-    // Before it is handed to any socket: an answer then confirms no more than it should.
+    // Taken before the request reaches a socket, so that an answer does not confirm too much.
     let sent = Moment::now();
     let answer = match (target, &client.stream) {
         (KeepaliveTarget::Http(index), _) => {
@@ -132,7 +134,7 @@ fn unanswered(why: &str) -> Error {
     Error::Unreachable { tried: vec![Tried { endpoint: "the session's stream".into(), why: why.to_owned() }] }
 }
 
-/// Only these say that the session is over; any other failure says something about the node that was asked.
+/// Whether an error says that the session is over. Any other error says something about the node only.
 fn says_over(error: &Error) -> bool {
     let code = error.code();
     matches!(error, Error::Lost(_)) || matches!(code, Some(Code::SessionExpired | Code::WrongSecret | Code::NotFound))

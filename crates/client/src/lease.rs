@@ -1,4 +1,4 @@
-//! How long a session may be relied on: arithmetic over points in time that are handed in, nothing else.
+//! How long a session may be relied on: arithmetic over times that are arguments. Reads no clock.
 //!
 //! The cluster does not expire a session before `timeout` has passed since the *sending* of a keepalive that it
 //! acknowledged (promise P5). The client calls it lost a margin earlier (promise P11).
@@ -9,18 +9,18 @@ use crate::clock::Moment;
 
 const LARGEST_MARGIN: Duration = Duration::from_millis(500);
 
-/// How long before the earliest expiry a session counts as lost: a tenth of its timeout, at most 500 ms. It covers the
-/// time between finding out and having acted, and clocks that run at slightly different speeds.
+/// How long before its earliest expiry a session counts as lost: a tenth of its timeout, at most 500 ms. This covers
+/// the time that a holder needs to react, and clocks that run at slightly different speeds.
 pub fn safety_margin(timeout: Duration) -> Duration {
     (timeout / 10).min(LARGEST_MARGIN)
 }
 
-/// How long to wait for one endpoint before the next is asked as well.
+/// How long to wait for one endpoint before the next is asked too.
 pub(crate) fn hedge_after(timeout: Duration) -> Duration {
     (timeout / 12).clamp(Duration::from_millis(20), Duration::from_millis(500))
 }
 
-/// The last acknowledged keepalive and what follows from it.
+/// The last acknowledged keepalive, and the deadlines that follow from it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lease {
     sent: Moment,
@@ -32,7 +32,8 @@ impl Lease {
         Self { sent, timeout }
     }
 
-    /// A keepalive sent then was acknowledged. Answers may overtake each other: the latest sending counts.
+    /// A keepalive that was sent at `sent` was acknowledged. Answers may overtake each other: the newest keepalive
+    /// counts.
     pub(crate) fn acknowledged(&mut self, sent: Moment, timeout: Duration) {
         if sent >= self.sent {
             *self = Self { sent, timeout };
@@ -48,17 +49,17 @@ impl Lease {
         self.sent + self.timeout / 3
     }
 
-    /// From when on the lack of an acknowledgement is worth telling.
+    /// When to report that acknowledgements are missing.
     pub(crate) fn failing_at(&self) -> Moment {
         self.sent + self.timeout / 2
     }
 
-    /// When it counts as lost.
+    /// When the session counts as lost.
     pub(crate) fn lost_at(&self) -> Moment {
         self.sent + (self.timeout - safety_margin(self.timeout))
     }
 
-    /// Before this the cluster does not give its locks to another.
+    /// The cluster does not grant the session's locks to others before this.
     pub(crate) fn expires_at(&self) -> Moment {
         self.sent + self.timeout
     }

@@ -1,11 +1,11 @@
-//! Lockkeeper's client: the cluster's HTTP interface with what a careful caller adds to it.
+//! Lockkeeper's client: the cluster's HTTP interface, with retries, sessions, locks and recipes.
 //!
-//! [`Client`] goes to the next endpoint where one cannot serve, repeats a change only where a request id makes that safe,
-//! and reports an outcome that is not known as unknown. [`Session`] keeps a session alive in the background and says
-//! that it is lost *before* the cluster can give its locks to another (promise P11).
+//! [`Client`] moves to the next endpoint when one cannot serve, repeats a change only where a request id makes that
+//! safe, and reports an unknown outcome as unknown. [`Session`] keeps a session alive in the background and reports
+//! its loss *before* the cluster can grant its locks to another (promise P11).
 //!
-//! It must never depend on the server, never guess an outcome, and never count a session's life from anything but the
-//! sending of an acknowledged keepalive.
+//! It must never depend on the server, never guess an outcome, and never count a session's life from any time but that
+//! of sending an acknowledged keepalive.
 
 mod client;
 mod clock;
@@ -39,7 +39,7 @@ pub use session::{Session, SessionOptions, SessionState, Transport};
 pub use sse::{SseEvent, SseParser, SseTooLong};
 pub use watch::{Watch, WatchItem, WatchOptions};
 
-/// The code in these pages is compiled with that of the documentation.
+/// Compiles the code of these pages with the documentation tests.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../README.md")]

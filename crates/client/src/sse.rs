@@ -1,33 +1,33 @@
-//! Server-sent events, as the HTML standard has them (section 9.2.6): bytes in any pieces in, events out. No IO.
+//! A parser of server-sent events (HTML standard, section 9.2.6): bytes in pieces of any size in, events out. No IO.
 //!
-//! Only what Lockkeeper sends is kept: name, data and id. Memory is bounded by the longest event that is taken.
+//! It keeps the fields that Lockkeeper sends: name, data and id. The longest accepted event bounds its memory.
 
 use thiserror::Error;
 
-/// Longest event that is taken; the server's are a few hundred bytes.
+/// Longest accepted event; the server's are a few hundred bytes.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// The event's name; empty where none was given.
+    /// The event's name; empty if it has none.
     pub name: String,
-    /// Its data, lines joined by `\n`.
+    /// The event's data, lines joined by `\n`.
     pub data: String,
-    /// The last id seen up to it.
+    /// The last id in the stream up to this event.
     pub id: String,
 }
 
-/// An event is longer than any that the server sends.
+/// An event is too long to come from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("an event of the stream is longer than {MAX_EVENT_BYTES} bytes")]
 pub struct SseTooLong;
 
-/// Takes a stream apart.
+/// Parses a stream of events.
 #[derive(Debug, Default)]
 pub struct SseParser {
     line: Vec<u8>,
-    /// The last byte was a carriage return: a line feed right after it belongs to it.
+    /// The last byte was a carriage return; a line feed right after it belongs to the same line end.
     after_return: bool,
     begun: bool,
     event: SseEvent,
@@ -41,10 +41,10 @@ impl SseParser {
         Self::default()
     }
 
-    /// Takes the next piece and gives the events that it completes.
+    /// Parses the next piece and returns the events that it completes.
     ///
     /// # Errors
-    /// An event grew beyond the bound; the stream cannot be followed further.
+    /// An event is too long; the rest of the stream cannot be parsed.
     pub fn feed(&mut self, piece: &[u8]) -> Result<Vec<SseEvent>, SseTooLong> {
         let mut events = Vec::new();
         for &byte in piece {
@@ -85,7 +85,7 @@ impl SseParser {
                 self.event.data.push_str(value);
             }
             "id" if !value.contains('\0') => value.clone_into(&mut self.id),
-            // Comments (an empty field name) keep the connection busy; `retry` and the rest are not used.
+            // Comments (an empty field name) only keep the connection alive; `retry` and other fields are not used.
             _ => {}
         }
         None
@@ -102,7 +102,10 @@ impl SseParser {
 mod tests {
     use super::*;
 
-    const STREAM: &str = "\u{feff}: hello\n\nid: 7\r\nevent: change\r\ndata: {\"a\":\r\ndata:  1}\r\n\r\nevent: nothing\n\nid:8\rdata\r\r: ping\ndata: last\n\n";
+    const STREAM: &str = concat!(
+        "\u{feff}: hello\n\nid: 7\r\nevent: change\r\ndata: {\"a\":\r\ndata:  1}\r\n\r\n",
+        "event: nothing\n\nid:8\rdata\r\r: ping\ndata: last\n\n",
+    );
 
     fn expected() -> Vec<SseEvent> {
         let event = |name: &str, data: &str, id: &str| SseEvent { name: name.into(), data: data.into(), id: id.into() };

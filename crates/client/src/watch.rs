@@ -1,8 +1,8 @@
-//! Watching a path: over the session's stream where there is one, otherwise as server-sent events; taken up again, at any node
-//! and either way, where it broke off.
+//! Watches a path: over the session's stream where there is one, otherwise by server-sent events. After a break the
+//! watch resumes at its last zxid, at any node and either way.
 //!
-//! It never skips silently: either every change after the starting point is given, or the stream ends in an error whose
-//! code is `compacted`, and the caller reads anew and watches from there.
+//! A watch never skips a change silently: it reports every change after its starting point, or it ends in an error
+//! with the code `compacted`, and the caller reads again and watches from there.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,34 +25,34 @@ use crate::transport::root_cause;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What to watch.
+/// Options of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchOptions {
-    /// The node.
+    /// The path of the node.
     pub path: String,
-    /// With everything below it.
+    /// Whether to watch everything below the node too.
     pub recursive: bool,
-    /// Changes after this zxid; from now on where it is left out.
+    /// Report changes after this zxid; by default from now on.
     pub from: Option<u64>,
-    /// A connection over which nothing came for so long, not even a sign of life, is given up for another.
+    /// A connection that has been silent for this long, without even a keep-alive comment, is replaced by another.
     pub silence: Duration,
-    /// How long to go on looking for an endpoint that serves; for ever where it is left out.
+    /// How long to keep looking for an endpoint that serves; by default for ever.
     pub patience: Option<Duration>,
 }
 
 impl WatchOptions {
-    /// Watches that node from now on.
+    /// Options to watch that node from now on.
     pub fn new(path: impl Into<String>) -> Self {
         Self { path: path.into(), recursive: false, from: None, silence: Duration::from_secs(40), patience: None }
     }
 }
 
-/// What a watch gives.
+/// An item of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchItem {
-    /// Something happened.
+    /// A change.
     Change(Change),
-    /// Nothing more happened up to this zxid.
+    /// There is no further change up to this zxid.
     Bookmark(u64),
 }
 
@@ -64,20 +64,20 @@ struct SseConnection {
     index: usize,
 }
 
-/// A watch; connects when first asked.
+/// A watch. It connects when it is first polled.
 pub struct Watch {
     client: Client,
     options: WatchOptions,
     connection: Option<SseConnection>,
     ready: VecDeque<SseEvent>,
     subscription: Option<WatchSubscription>,
-    /// Changes of one transaction that came over the stream; with the last of them it is complete.
+    /// Changes of one transaction that came over the stream; the last of them completes it.
     transaction: VecDeque<Change>,
-    /// Changes already given of a transaction that is not complete: its zxid and how many. A break now makes them come again.
+    /// The zxid of an incomplete transaction, and how many of its changes were reported. After a break they come again.
     given: (u64, usize),
-    /// How many of those are still to be passed over on this connection.
+    /// How many of these are still to be skipped on this connection.
     repeated: usize,
-    /// Since when no endpoint has served.
+    /// When endpoints stopped serving.
     broken_since: Option<Instant>,
     tried: Vec<Tried>,
     pause: Duration,
@@ -104,7 +104,7 @@ impl Client {
     }
 }
 
-/// One step in following a watch.
+/// The result of one step of a watch.
 enum Step {
     Item(WatchItem),
     End(Error),
@@ -112,7 +112,7 @@ enum Step {
 }
 
 impl Watch {
-    /// The next item; `None` after an error. May be dropped and called again without losing anything.
+    /// The next item; `None` after an error. The future may be dropped without losing an item.
     pub async fn next(&mut self) -> Option<Result<WatchItem, Error>> {
         while !self.ended {
             if let Some(change) = self.transaction.pop_front() {
@@ -139,7 +139,7 @@ impl Watch {
         None
     }
 
-    /// The same as a stream.
+    /// The watch as a [`Stream`].
     pub fn into_stream(self) -> impl Stream<Item = Result<WatchItem, Error>> + Send {
         futures::stream::unfold(self, |mut watch| async move {
             let item = watch.next().await?;
@@ -147,12 +147,12 @@ impl Watch {
         })
     }
 
-    /// From now on looks for an endpoint that serves for as long as it takes.
+    /// From now on looks for an endpoint that serves without a time limit.
     pub fn be_patient(&mut self) {
         self.options.patience = None;
     }
 
-    /// The zxid from which it would be resumed.
+    /// The zxid from which the watch would resume.
     pub fn position(&self) -> Option<u64> {
         self.options.from
     }
@@ -167,7 +167,7 @@ impl Watch {
                     Err(why) => Step::End(self.not_lockkeeper(why)),
                 };
             }
-            // A later version may say more.
+            // A later version may send further events.
             _ => return Step::Again,
         };
         match understood {
@@ -181,7 +181,8 @@ impl Watch {
         }
     }
 
-    /// Moves the zxid to resume from once a transaction is complete, and tells whether its change was not given before the last break.
+    /// Advances the zxid to resume from when a transaction is complete. Returns whether the change was not reported
+    /// before the last break.
     fn is_news(&mut self, zxid: u64, complete: bool) -> bool {
         let repeated = self.given.0 == zxid && self.repeated > 0;
         if complete {
@@ -219,18 +220,18 @@ impl Watch {
         self.failed(index, why).await
     }
 
-    /// What comes over the stream, which mends itself.
+    /// Receives from the stream, which reconnects by itself.
     async fn receive_from_stream(&mut self) -> Step {
         let Some(subscription) = &mut self.subscription else { return Step::Again };
         let stream = subscription.stream().clone();
-        let told = match self.options.patience {
+        let message = match self.options.patience {
             None => subscription.next().await,
             Some(patience) => tokio::select! {
-                told = subscription.next() => told,
+                message = subscription.next() => message,
                 () = stream.down_for(patience) => return Step::End(Error::Unreachable { tried: stream.tried() }),
             },
         };
-        match told {
+        match message {
             Some(WatchMessage::Begun(zxid)) => {
                 self.options.from.get_or_insert(zxid);
                 Step::Again
@@ -250,11 +251,11 @@ impl Watch {
                 let again = problem.code.is_transient()
                     || matches!(problem.code, Code::UnknownOutcome | Code::SessionExpired | Code::Cancelled);
                 match again {
-                    true => self.rest().await,
+                    true => self.pause().await,
                     false => Step::End(Error::Refused(problem)),
                 }
             }
-            // The stream is over, or this reader fell behind: from here on anew.
+            // The stream is over, or this reader fell behind: watch again from here.
             None => {
                 self.subscription = None;
                 Step::Again
@@ -262,7 +263,7 @@ impl Watch {
         }
     }
 
-    async fn rest(&mut self) -> Step {
+    async fn pause(&mut self) -> Step {
         sleep(self.pause).await;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         Step::Again
@@ -291,7 +292,7 @@ impl Watch {
             Err(_) => return self.failed(index, "no answer in time".into()).await,
         };
         if response.status().is_success() {
-            // Where the stream begins, so that a break before the first event leaves no gap.
+            // The zxid at which the stream begins, so that a break before the first event leaves no gap.
             let begins = response.headers().get(ZXID_HEADER).and_then(|v| v.to_str().ok()?.parse().ok());
             self.options.from = self.options.from.or(begins);
             self.tried.clear();
@@ -320,7 +321,7 @@ impl Watch {
         if self.options.patience.is_some_and(|patience| since.elapsed() >= patience) {
             return Step::End(Error::Unreachable { tried: std::mem::take(&mut self.tried) });
         }
-        self.rest().await
+        self.pause().await
     }
 }
 

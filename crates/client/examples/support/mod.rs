@@ -1,4 +1,4 @@
-//! What the examples share: where the cluster is, and checks whose failure ends the example with an exit code that is not 0.
+//! Shared by the examples: where the cluster is, and checks whose failure ends the example with a non-zero exit code.
 
 #![allow(dead_code, reason = "no example needs all of it")]
 
@@ -13,7 +13,8 @@ use lockkeeper_client::{Client, Session, SessionOptions};
 /// What an example ends with.
 pub(crate) type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// The cluster at `LOCKKEEPER_ENDPOINTS` (with commas between), which `lockkeeper dev` prints; else the one of `scripts/quickstart`.
+/// The cluster at `LOCKKEEPER_ENDPOINTS` (comma-separated, as `lockkeeper dev` prints it), otherwise that of
+/// `scripts/quickstart`.
 pub(crate) async fn connect() -> Result<Client, lockkeeper_client::Error> {
     let given = std::env::var("LOCKKEEPER_ENDPOINTS").ok();
     let endpoints = given.unwrap_or_else(|| "http://127.0.0.1:7001,http://127.0.0.1:7002,http://127.0.0.1:7003".into());

@@ -1,5 +1,5 @@
-//! A real PostgreSQL for the length of an example or a test: in a directory of its own, on a free port of 127.0.0.1, run by a user that is not
-//! root (it refuses to run as root), stopped by its pid.
+//! A real PostgreSQL for the duration of an example or a test: in its own directory, on a free port of 127.0.0.1, run
+//! by a user that is not root (it refuses to run as root), stopped by its pid.
 
 use std::error::Error;
 use std::fs::{self, File};

@@ -1,8 +1,9 @@
-//! A file that carries the token of its last writer, and is replaced as a whole.
+//! A file that contains the token of its last writer, and is replaced as a whole.
 //!
-//! A writer takes the lock file beside it, reads the token in the file, and puts the new file in its place: written under another name, synced,
-//! renamed, the directory synced. So a reader sees the old file or the new one, a crash leaves one of the two, and no token is
-//! accepted after a larger one. What it must never do: take a file that it does not understand for an empty one.
+//! A writer locks a lock file beside it, reads the token in the file, and replaces the file: it writes a new file,
+//! syncs it, renames it, and syncs the directory. So a reader sees the old file or the new one, a crash leaves one of
+//! the two, and no token is accepted after a larger one. It must never take a file that it cannot parse for an empty
+//! one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,19 +17,19 @@ use thiserror::Error;
 
 use super::Stale;
 
-/// What the first line begins with.
+/// The beginning of the first line.
 const MARK: &str = "lockkeeper-fenced 1";
 /// Longest first line.
 const MAX_HEAD_BYTES: usize = 100;
-/// Largest file that is taken in; it is held in memory.
+/// Largest supported file; it is held in memory.
 const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A file under a lock. Its calls block; in async code run them by `tokio::task::spawn_blocking`.
 ///
-/// The processes that write it must see the same file system, with `flock` that works among them: a local disk, or NFS from version 4 on.
-/// Beside `state` there will be `state.lock`, which stays, and for moments `state.new`. The file has one line before the data, so that
-/// others can read it: `lockkeeper-fenced 1 <token> <bytes> <CRC32C>`.
+/// The processes that write it must share a file system on which `flock` works between them: a local disk, or NFS from
+/// version 4 on. Beside `state` there is `state.lock`, which stays, and briefly `state.new`. The file has one line
+/// before the data, so that other programs can read it: `lockkeeper-fenced 1 <token> <bytes> <CRC32C>`.
 ///
 /// ```
 /// use lockkeeper_client::fencing::{FencedFile, FileError};
@@ -50,12 +51,12 @@ pub struct FencedFile {
     patience: Duration,
 }
 
-/// What a fenced file holds.
+/// The content of a fenced file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fenced {
     /// The token of its last writer.
     pub token: u64,
-    /// What that wrote.
+    /// The data that it wrote.
     pub data: Vec<u8>,
 }
 
@@ -63,59 +64,65 @@ pub struct Fenced {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A later holder has written. Nothing was written.
+    /// A later holder has written before. Nothing was written.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// What is there is no fenced file, or a damaged one. Nothing was written: its token, and with it who may write, is not known.
+    /// The file is not a fenced file, or is damaged. Nothing was written: without its token it is unknown who may
+    /// write.
     #[error(
-        "{} is not to be trusted: {why}; nothing was written; restore it from a copy, or move it away to begin anew with the next token", .path.display()
+        "{} cannot be trusted: {why}; nothing was written; restore it from a copy, or move it away to start again with \
+         the next token",
+        .path.display()
     )]
     Damaged {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The damage.
         why: String,
     },
-    /// Another process is at the file all the time. Nothing was written.
-    #[error("another process has kept {} locked for {waited_ms} ms; nothing was written; see who it is with `fuser`, and try again", .path.display())]
+    /// Other processes kept the file locked. Nothing was written.
+    #[error(
+        "another process has kept {} locked for {waited_ms} ms; nothing was written; find it with `fuser` and retry",
+        .path.display()
+    )]
     Busy {
         /// The lock file.
         path: PathBuf,
-        /// How long this one has waited.
+        /// How long this process waited.
         waited_ms: u64,
     },
-    /// The data are too large. Nothing was written.
+    /// The data is too large. Nothing was written.
     #[error("{bytes} bytes are too many: a fenced file holds at most {MAX_FILE_BYTES}")]
     TooLarge {
-        /// How large they are.
+        /// The size in bytes.
         bytes: u64,
     },
-    /// The operating system refused. After a failed write either the old file or the new one is there.
+    /// An operation of the operating system failed. After a failed write the file is either the old or the new one.
     #[error("cannot {doing} {}: {source}", .path.display())]
     Io {
-        /// What was to be done.
+        /// The operation.
         doing: &'static str,
-        /// With what.
+        /// Its file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl FencedFile {
-    /// The file at that path. Nothing is opened yet, and it need not exist.
+    /// The file at that path. Opens nothing yet; the file need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), patience: Duration::from_secs(10) }
     }
 
-    /// How long to wait for other processes that are at the file; 10 s where nothing is said.
+    /// How long to wait while other processes have the file locked; 10 s by default.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// What is in the file; none if it does not exist. Whole at any time, and possibly old the moment after.
+    /// Reads the file; `None` if it does not exist. The content is always complete, and may be stale at once.
     ///
     /// # Errors
     /// [`FileError::Damaged`] or [`FileError::Io`].
@@ -132,15 +139,16 @@ impl FencedFile {
         parse(bytes).map(Some).map_err(|why| FileError::Damaged { path: self.path.clone(), why })
     }
 
-    /// Replaces what is in the file, unless a larger token has been there.
+    /// Replaces the data, unless the file has a larger token.
     ///
     /// # Errors
-    /// [`FileError::Stale`] is the one that means: stop. See [`FileError`].
+    /// After [`FileError::Stale`] the caller must stop. See [`FileError`].
     pub fn write(&self, token: u64, data: &[u8]) -> Result<(), FileError> {
         self.update(token, |_| data.to_vec())
     }
 
-    /// Reads and replaces in one step, unless a larger token has been there: `change` gets what is there and gives what is to be there.
+    /// Reads and replaces the data in one step, unless the file has a larger token: `change` gets the old data and
+    /// returns the new.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -157,8 +165,8 @@ impl FencedFile {
         self.replace(token, &data)
     }
 
-    /// Only one process at a time may look at the token and replace the file. The lock is on a file of its own: the other one is another
-    /// file after each write. It is the kernel's, and goes with its process.
+    /// Lets one process at a time read the token and replace the file. The lock is on a separate file, since each write
+    /// replaces the fenced file. The kernel releases the lock when its process ends.
     fn lock(&self) -> Result<Flock<File>, FileError> {
         let path = beside(&self.path, ".lock");
         let open = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -179,7 +187,7 @@ impl FencedFile {
         }
     }
 
-    /// Only under the lock: there is one name for the new file, and what a crash has left of one is written over.
+    /// Call only under the lock: the new file has a fixed name, and overwrites one that a crash has left.
     fn replace(&self, token: u64, data: &[u8]) -> Result<(), FileError> {
         let new = beside(&self.path, ".new");
         let write = || {
@@ -217,7 +225,7 @@ fn head(token: u64, data: &[u8]) -> String {
     format!("{MARK} {token} {} {:08x}\n", data.len(), checksum(token, data))
 }
 
-/// Takes the bytes of a file apart, or says what is wrong with them.
+/// Parses the bytes of a file.
 fn parse(mut bytes: Vec<u8>) -> Result<Fenced, String> {
     if bytes.is_empty() {
         return Err("it is empty, and even empty data have a first line".into());

@@ -1,17 +1,18 @@
-//! The other half of a lock: the resource that refuses a stale fencing token in the same step in which it writes.
+//! The other half of a lock: a resource that refuses a stale fencing token in the same step in which it writes.
 //!
-//! A lock service cannot stop a holder that was paused between its last look at the guard and its write. The resource can: it
-//! remembers the highest token that it has seen, and refuses smaller ones. Check and write must be **one** step of the resource;
-//! a check before the write leaves the gap that it was to close, only smaller. What is in here does it in one:
+//! A lock service cannot stop a holder that is paused between its last check of the guard and its write. The resource
+//! can: it remembers the largest token that it has seen, and refuses smaller ones. Check and write must be **one**
+//! step of the resource: a check before the write only makes the gap smaller. This module has resources that do both
+//! in one step:
 //!
 //! - [`sql`]: statements for PostgreSQL and SQLite, for any driver.
-//! - [`FencedFile`]: a file that carries its token, replaced as a whole.
-//! - [`Session::txn`](crate::Session::txn): nodes of the cluster itself, guarded by the lock instead of the token's order.
+//! - [`FencedFile`]: a file that contains its token, replaced as a whole.
+//! - [`Session::txn`](crate::Session::txn): nodes of the cluster itself; the cluster checks that the lock is held.
 //!
-//! A token that *equals* the highest one is accepted: a holder writes more than once. Tokens of different locks do not compare;
-//! guard a resource by one lock, or by one fence for each lock.
+//! A token that *equals* the largest one is accepted: a holder writes more than once. Tokens of different locks cannot
+//! be compared; guard a resource by one lock, or by one fence for each lock.
 //!
-//! Nothing in here asks the cluster anything, and nothing in here may accept a token after a larger one.
+//! Nothing here sends a request to the cluster, and nothing here may accept a token after a larger one.
 
 #[cfg(unix)]
 mod file;
@@ -22,13 +23,14 @@ pub use file::{Fenced, FencedFile, FileError};
 
 use thiserror::Error;
 
-/// The resource has seen a larger token: whoever showed this one holds the lock no longer, and must stop. Nothing was written.
+/// The resource has seen a larger token: the process with this token has lost the lock and must stop. Nothing was
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("fencing token {token} is stale: {}; nothing was written, and its holder must stop", known(.seen))]
 pub struct Stale {
     /// The token that was shown.
     pub token: u64,
-    /// The largest one seen before, where the resource tells.
+    /// The largest token seen before, if the resource reports it.
     pub seen: Option<u64>,
 }
 

@@ -1,21 +1,23 @@
 //! Fencing in SQL: statements that write if the token is not stale, and report 0 rows if it is.
 //!
-//! Two ways; [`FencedTable`] builds the statements of the first, the constants are those of the second. They are PostgreSQL's, and SQLite's
-//! once each `$1` is written `?1` (there `$1` is a name, and names are numbered as they come).
+//! There are two ways: [`FencedTable`] builds the statements of the first; the constants are the statements of the
+//! second. They are for PostgreSQL, and for SQLite if you replace each `$1` by `?1` (in SQLite `$1` is a name, and
+//! names are numbered in order of appearance).
 //!
 //! | | a column in the row ([`FencedTable`]) | a row for each lock ([`FENCE_TABLE`]) |
 //! |---|---|---|
-//! | guards | that row | everything that is written in the same transaction |
-//! | costs | one column, no further statement | one statement more in each transaction |
-//! | take it for | one row or object for each lock | a lock over several tables or rows |
+//! | guards | that row | every write of the same transaction |
+//! | costs | one column, no further statement | one further statement in each transaction |
+//! | use it for | one row or object for each lock | a lock over several tables or rows |
 //!
-//! **Always look at the number of rows**: hand it to [`accepted`]. 0 rows is no error to a database, and the work would go on as if
-//! it had written.
+//! **Always check the number of rows**, by [`accepted`]. 0 rows is no error for a database, and the work would go on
+//! as if it had written.
 //!
-//! Pitfalls. A row that is deleted forgets its fence: a stale holder's upsert makes it anew; mark it as deleted instead.
-//! An [update](FencedTable::update) reports 0 rows for a row that is missing too, an [upsert](FencedTable::upsert) only for a stale token.
-//! Values that were *read* before in another transaction may be old even if the token is not: read them under the lock, with the token that
-//! writes them. MySQL counts rows that changed, not rows that matched, unless its driver sets `CLIENT_FOUND_ROWS`.
+//! Pitfalls. Deleting a row deletes its fence, and a stale holder's upsert can insert it again; mark the row as
+//! deleted instead. An [update](FencedTable::update) also reports 0 rows for a missing row, an
+//! [upsert](FencedTable::upsert) only for a stale token. Values that were *read* in an earlier transaction may be old
+//! even if the token is not: read them under the lock, with the token that writes them. MySQL counts rows that
+//! changed, not rows that matched, unless its driver sets `CLIENT_FOUND_ROWS`.
 //!
 //! ```
 //! use lockkeeper_client::fencing::sql::FencedTable;
@@ -27,7 +29,8 @@
 //!     r#"UPDATE "accounts" SET "balance" = $3, "fence" = $1 WHERE "id" = $2 AND "fence" <= $1"#
 //! );
 //! // With tokio-postgres:
-//! //     let rows = db.execute(&accounts.update(&["balance"])?, &[&sql::parameter(guard.token())?, &"ann", &60_i64]).await?;
+//! //     let token = sql::parameter(guard.token())?;
+//! //     let rows = db.execute(&accounts.update(&["balance"])?, &[&token, &"ann", &60_i64]).await?;
 //! //     sql::accepted(rows, guard.token())?;
 //! # Ok::<(), lockkeeper_client::fencing::sql::SqlError>(())
 //! ```
@@ -36,56 +39,56 @@ use thiserror::Error;
 
 use super::Stale;
 
-/// The table of fences: for each lock the largest token that has been seen. Run it once.
+/// Creates the table of fences: for each lock the largest token seen. Run it once.
 pub const FENCE_TABLE: &str =
     "CREATE TABLE IF NOT EXISTS lockkeeper_fence (lock TEXT PRIMARY KEY, token BIGINT NOT NULL)";
 
-/// The first statement of each transaction that writes under the lock: `$1` is the lock's name, `$2` the token. 1 row: go on, and no other
-/// holder of the lock comes between until this transaction ends. 0 rows: the token is stale; roll back.
+/// The first statement of each transaction that writes under the lock: `$1` is the lock's name, `$2` the token. 1 row:
+/// go on; no other holder of the lock writes until this transaction ends. 0 rows: the token is stale; roll back.
 pub const RAISE_FENCE: &str = "INSERT INTO lockkeeper_fence (lock, token) VALUES ($1, $2) \
     ON CONFLICT (lock) DO UPDATE SET token = EXCLUDED.token WHERE lockkeeper_fence.token <= EXCLUDED.token";
 
-/// Longest name of a table or column: what PostgreSQL does not cut off.
+/// Longest name of a table or column: PostgreSQL truncates longer ones.
 const MAX_NAME_BYTES: usize = 63;
 
-/// Why a statement cannot be made.
+/// Why a statement cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SqlError {
-    /// A name that is not taken: only ASCII letters, digits and `_`, so that nothing else can get into a statement this way.
-    #[error("{name:?} is no name of a {what}: it takes 1 to 63 ASCII letters, digits and '_', and no digit first")]
+    /// An invalid name: names have only ASCII letters, digits and `_`, so that no other SQL can get into a statement.
+    #[error("{name:?} is not a valid {what} name: it needs 1 to 63 ASCII letters, digits and '_', and no digit first")]
     BadName {
-        /// Of what.
+        /// What the name is for: table or column.
         what: &'static str,
         /// The name.
         name: String,
     },
-    /// A statement that would write nothing.
+    /// The statement would write no column.
     #[error("name at least one column to write")]
     NoColumns,
-    /// The token is not stored.
-    #[error("fencing token {0} is larger than a BIGINT; it is none that Lockkeeper gives")]
+    /// The token does not fit into a BIGINT.
+    #[error("fencing token {0} exceeds i64::MAX and was not issued by Lockkeeper")]
     TokenTooLarge(u64),
 }
 
 /// A token as the parameter of a statement.
 ///
 /// # Errors
-/// It is larger than any that the cluster gives.
+/// The token is larger than any that the cluster issues.
 pub fn parameter(token: u64) -> Result<i64, SqlError> {
     i64::try_from(token).map_err(|_| SqlError::TokenTooLarge(token))
 }
 
-/// What the number of rows means that a fenced statement wrote.
+/// Checks the number of rows that a fenced statement wrote.
 ///
 /// # Errors
-/// No row: the token is stale. (For an [update](FencedTable::update) also: there is no such row.)
+/// 0 rows: the token is stale. (For an [update](FencedTable::update) also: the row does not exist.)
 pub fn accepted(rows: u64, token: u64) -> Result<(), Stale> {
     if rows == 0 { Err(Stale { token, seen: None }) } else { Ok(()) }
 }
 
-/// A table whose rows carry the token of their last writer. In all of its statements `$1` is the token, `$2` the key, and the values follow in the
-/// order in which the columns are named.
+/// A table whose rows contain the token of their last writer. In all its statements `$1` is the token, `$2` the key,
+/// and the values follow in the order of the named columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedTable {
     table: String,
@@ -94,24 +97,24 @@ pub struct FencedTable {
 }
 
 impl FencedTable {
-    /// The table of that name (`table` or `schema.table`), its rows told apart by that column, which must be unique.
+    /// The table of that name (`table` or `schema.table`), with that key column, which must be unique.
     ///
     /// # Errors
-    /// A name that is not taken.
+    /// An invalid name.
     pub fn new(table: &str, key: &str) -> Result<Self, SqlError> {
         let parts: Result<Vec<String>, SqlError> = table.splitn(2, '.').map(|part| quoted("table", part)).collect();
         Ok(Self { table: parts?.join("."), key: quoted("column", key)?, fence: quoted("column", "fence")? })
     }
 
-    /// The token's column, where it is not to be `fence`.
+    /// Names the token's column; `fence` by default.
     ///
     /// # Errors
-    /// A name that is not taken.
+    /// An invalid name.
     pub fn fence_column(self, fence: &str) -> Result<Self, SqlError> {
         Ok(Self { fence: quoted("column", fence)?, ..self })
     }
 
-    /// Gives an existing table the token's column. Existing rows start at 0, below every token.
+    /// Adds the token's column to an existing table. Existing rows start at 0, below every token.
     pub fn add_column(&self) -> String {
         let Self { table, fence, .. } = self;
         format!("ALTER TABLE {table} ADD COLUMN {fence} BIGINT NOT NULL DEFAULT 0")
@@ -120,17 +123,17 @@ impl FencedTable {
     /// Writes these columns of the row if the token is not stale.
     ///
     /// # Errors
-    /// No column, or a name that is not taken.
+    /// No column, or an invalid name.
     pub fn update(&self, columns: &[&str]) -> Result<String, SqlError> {
         let Self { table, key, fence } = self;
         let set = assignments(columns, |at| format!("${}", at + 3))?;
         Ok(format!("UPDATE {table} SET {set}, {fence} = $1 WHERE {key} = $2 AND {fence} <= $1"))
     }
 
-    /// Writes these columns of the row if the token is not stale, and makes the row if it is missing.
+    /// Writes these columns of the row if the token is not stale, and inserts the row if it is missing.
     ///
     /// # Errors
-    /// No column, or a name that is not taken.
+    /// No column, or an invalid name.
     pub fn upsert(&self, columns: &[&str]) -> Result<String, SqlError> {
         let Self { table, key, fence } = self;
         let names: Result<Vec<String>, SqlError> = columns.iter().map(|name| quoted("column", name)).collect();
@@ -141,7 +144,8 @@ impl FencedTable {
         let row = table.rsplit('.').next().unwrap_or(table);
         Ok(format!(
             "INSERT INTO {table} ({fence}, {key}, {names}) VALUES ($1, $2, {values}) \
-             ON CONFLICT ({key}) DO UPDATE SET {set}, {fence} = EXCLUDED.{fence} WHERE {row}.{fence} <= EXCLUDED.{fence}"
+             ON CONFLICT ({key}) DO UPDATE SET {set}, {fence} = EXCLUDED.{fence} \
+             WHERE {row}.{fence} <= EXCLUDED.{fence}"
         ))
     }
 }
@@ -170,7 +174,11 @@ mod tests {
         let table = FencedTable::new("shop.orders", "id").unwrap().fence_column("token").unwrap();
         assert_eq!(
             table.upsert(&["state", "total"]).unwrap(),
-            r#"INSERT INTO "shop"."orders" ("token", "id", "state", "total") VALUES ($1, $2, $3, $4) ON CONFLICT ("id") DO UPDATE SET "state" = EXCLUDED."state", "total" = EXCLUDED."total", "token" = EXCLUDED."token" WHERE "orders"."token" <= EXCLUDED."token""#
+            concat!(
+                r#"INSERT INTO "shop"."orders" ("token", "id", "state", "total") VALUES ($1, $2, $3, $4) "#,
+                r#"ON CONFLICT ("id") DO UPDATE SET "state" = EXCLUDED."state", "total" = EXCLUDED."total", "#,
+                r#""token" = EXCLUDED."token" WHERE "orders"."token" <= EXCLUDED."token""#,
+            )
         );
         assert_eq!(
             table.update(&["state", "total"]).unwrap(),

@@ -1,7 +1,7 @@
-//! Waiting for a grant, in such a way that none is lost and none is given out too late.
+//! Waits for a grant so that none is left behind and none is returned too late.
 //!
-//! The future may be dropped at any moment: the request is then taken back, whether it waits by then, holds, or never arrived.
-//! A grant whose answer came after the session had been lost is given back, never given out.
+//! The future may be dropped at any moment: the request is then cancelled, whether it waits, holds, or never arrived. A
+//! grant whose answer came after the session was lost is released, never returned.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
-/// In what pieces a long wait is asked for. Each is open for `overlap + renew_after + overlap`, which is to be less than `piece` by as
-/// much as a busy machine may be late.
+/// How a long wait is split into calls. A call lasts `overlap + renew_after + overlap`, which must be shorter than
+/// `piece` by as much as a busy machine may be late.
 #[derive(Clone, Copy, Debug)]
 struct RenewalTiming {
     /// How long the server is asked to wait in one call.
     piece: Duration,
-    /// After so long alone, the next call is made under the same request id: it takes the place in the queue over.
+    /// After this time the next call is made under the same request id: it takes over the place in the queue.
     renew_after: Duration,
-    /// For so long two calls are open, and the later has taken over by the end of it. To end the earlier before that would take the
-    /// request out of the queue.
+    /// How long two calls are active; the later one has taken over by the end of it. Ending the earlier one before
+    /// would take the request out of the queue.
     overlap: Duration,
 }
 
-/// The server waits 10 minutes at most.
+/// The server waits at most 10 minutes.
 const RENEWAL_TIMING: RenewalTiming = RenewalTiming {
     piece: Duration::from_secs(600),
     renew_after: Duration::from_secs(500),
     overlap: Duration::from_secs(20),
 };
 
-/// Waits for the lock. None if it was not to be had in time.
+/// Acquires the lock; `None` if the wait ended before that.
 pub(crate) async fn acquire(session: &Session, request: &LockRequest, wait: Wait) -> Result<Option<Grant>, Error> {
     acquire_in_pieces(session, request, wait, RENEWAL_TIMING).await
 }
@@ -48,36 +48,37 @@ async fn acquire_in_pieces(
     timing: RenewalTiming,
 ) -> Result<Option<Grant>, Error> {
     loop {
-        let mut asked = PendingAcquire { session, request, request_id: Uuid::new_v4(), open: true };
-        match unless_lost(session, asked.answer(wait, timing)).await {
+        let mut pending = PendingAcquire { session, request, request_id: Uuid::new_v4(), undecided: true };
+        match unless_lost(session, pending.answer(wait, timing)).await {
             Ok(acquired) => {
-                asked.open = false;
+                pending.undecided = false;
                 let grant = Grant::new(session, request, &acquired);
                 return match grant.loss() {
                     Some(because) => Err(Error::Lost(because)),
                     None => Ok(Some(grant)),
                 };
             }
-            // Out of the queue: the wait is over, or somebody took the request out.
+            // Out of the queue: the wait is over, or the request was removed by force.
             Err(Error::Refused(problem)) if matches!(problem.code, Code::LockBusy | Code::NotQueued) => {
-                // Of several locks only one may be gone. The others would stand in the way of whoever asks anew.
+                // Only one of several locks may be gone. The others would block the next request.
                 let in_part = problem.code == Code::NotQueued && !request.also.is_empty();
-                asked.open = in_part && !asked.cancel(wait).await?;
-                if asked.open || wait.is_over() {
+                pending.undecided = in_part && !pending.cancel(wait).await?;
+                if pending.undecided || wait.is_over() {
                     return Ok(None);
                 }
-                tracing::debug!(lock = request.first, %problem, "asking anew");
+                tracing::debug!(lock = request.first, %problem, "acquiring again");
             }
             Err(error) => {
-                asked.open = !matches!(error, Error::Refused(_) | Error::Lost(_));
+                pending.undecided = !matches!(error, Error::Refused(_) | Error::Lost(_));
                 return Err(error);
             }
         }
     }
 }
 
-/// What comes of it, unless the session is lost first. Whoever was frozen finds an answer and the end of the session in the same
-/// moment: the end is the news. Only a grant is passed on as it is, for it is to be given back.
+/// The result of `work`, unless the session is lost first. A process that was frozen finds an answer and the loss of
+/// the session at the same moment: then the loss counts. Only a grant is returned as it is, so that it can be
+/// released.
 async fn unless_lost<T>(session: &Session, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let answer = tokio::select! {
         biased;
@@ -90,16 +91,16 @@ async fn unless_lost<T>(session: &Session, work: impl Future<Output = Result<T, 
     }
 }
 
-/// A request that the cluster may know of. Dropped while that is open, it is taken back.
+/// A request that the cluster may know. Dropped while that is undecided, it is cancelled.
 struct PendingAcquire<'a> {
     session: &'a Session,
     request: &'a LockRequest,
     request_id: Uuid,
-    open: bool,
+    undecided: bool,
 }
 
 impl PendingAcquire<'_> {
-    async fn ask(&self, wait: Duration) -> Result<Acquired, Error> {
+    async fn call(&self, wait: Duration) -> Result<Acquired, Error> {
         let acquire = self.request.acquire(self.request_id, wait);
         self.session.client().acquire(&self.request.first, &acquire).await
     }
@@ -116,21 +117,21 @@ impl PendingAcquire<'_> {
         .await
     }
 
-    /// The cluster's last word on this request. A wait that is longer than one call is handed from call to call.
+    /// The cluster's answer to this request. A wait that is longer than one call continues from call to call.
     async fn answer(&self, wait: Wait, timing: RenewalTiming) -> Result<Acquired, Error> {
-        let mut current = Box::pin(self.ask(wait.left(timing.piece)));
+        let mut current = Box::pin(self.call(wait.left(timing.piece)));
         while wait.left(timing.piece) == timing.piece {
             tokio::select! {
                 answer = &mut current => return answer,
                 () = sleep(timing.renew_after) => {}
             }
-            // From here on only the next call counts: what the earlier one is told, the next is told as well.
-            let mut next = Box::pin(self.ask(wait.left(timing.piece)));
+            // From here on only the next call counts: it gets every answer that the earlier one gets.
+            let mut next = Box::pin(self.call(wait.left(timing.piece)));
             tokio::select! {
                 answer = &mut next => return answer,
                 () = sleep(timing.overlap) => {}
             }
-            tracing::debug!(lock = self.request.first, "a long wait goes on");
+            tracing::debug!(lock = self.request.first, "a long wait continues with the next call");
             current = next;
         }
         current.await
@@ -139,7 +140,7 @@ impl PendingAcquire<'_> {
 
 impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
-        if self.open && !self.session.left().is_zero() {
+        if self.undecided && !self.session.left().is_zero() {
             cleanup::cancel_detached(self.session, self.request.clone(), self.request_id);
         }
     }

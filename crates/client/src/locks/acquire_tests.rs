@@ -89,7 +89,8 @@ async fn a_long_wait_ends_in_time_and_can_be_broken_off() {
     assert_eq!(client.lock("a").await.unwrap().holders.len(), 1);
 }
 
-/// The answer that the wait is over and the end of the session are found in the same moment, before any task could say so.
+/// The answer that the wait is over and the end of the session are found in the same moment, before any task could say
+/// so.
 #[tokio::test]
 async fn a_waiter_that_was_frozen_is_told_of_its_session_not_of_its_patience() {
     let cluster = Cluster::start(1).await.unwrap();

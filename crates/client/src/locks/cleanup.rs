@@ -1,5 +1,5 @@
-//! Clean-up that no caller waits for: cancelling a request whose caller has gone, and releasing a grant that was dropped
-//! or whose release was not answered.
+//! Clean-up that no caller waits for: cancelling a request whose caller has gone, and releasing a grant that was
+//! dropped or whose release was not answered.
 //!
 //! Both go on until the cluster has decided, or until the session is lost and with it all it owns. A session that lives
 //! on must never leave a request or a grant behind.

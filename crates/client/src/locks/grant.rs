@@ -1,7 +1,8 @@
-//! One grant of the cluster: what every guard stands on.
+//! One grant of the cluster, the base of every guard. This is where a lost lock is noticed: with its session, or by a
+//! report of the cluster (`stream/lock_loss.rs`).
 //!
-//! It is given back once: by [`Grant::release`], or when the last owner drops it. It must never say that it holds when the
-//! session's clock has run out, whatever its tasks have had the time to notice.
+//! A grant is released once: by [`Grant::release`], or when its last owner drops it. It must never claim to hold when
+//! the session's time has run out by the clock, even if no task has noticed yet.
 
 use std::time::Duration;
 
@@ -21,19 +22,19 @@ pub(crate) struct Grant {
     session: Session,
     request: LockRequest,
     token: u64,
-    /// Where in the replicated order the answer stood.
+    /// The position of the answer in the replicated order.
     zxid: u64,
-    /// Completes when the cluster tells that the lock was taken away.
+    /// Completes when the cluster reports that the lock was taken away.
     revoked: Shared<BoxFuture<'static, String>>,
-    /// Whether it is still to be given back.
+    /// Whether the drop must release it.
     to_release: bool,
 }
 
 impl Grant {
     pub(crate) fn new(session: &Session, request: &LockRequest, acquired: &Acquired) -> Self {
         let (token, zxid) = (acquired.token, acquired.zxid);
-        let told = request.names().map(|name| session.watch_grant(name, token).boxed());
-        let revoked = select_all(told).map(|(because, ..)| because).boxed().shared();
+        let reports = request.names().map(|name| session.watch_grant(name, token).boxed());
+        let revoked = select_all(reports).map(|(because, ..)| because).boxed().shared();
         tracing::debug!(lock = request.first, token, session = session.id(), "granted");
         Self { session: session.clone(), request: request.clone(), token, zxid, revoked, to_release: true }
     }
@@ -51,12 +52,12 @@ impl Grant {
         self.request.names()
     }
 
-    /// The lock that stands for all of them.
+    /// The first of the locks, which names the grant.
     pub(crate) fn name(&self) -> &str {
         &self.request.first
     }
 
-    /// Why it does not hold any more, if that is so. Looks at the clock, not only at what was told.
+    /// Why the grant does not hold any more; `None` if it holds. Reads the clock, not only the reports.
     pub(crate) fn loss(&self) -> Option<String> {
         if let Some(because) = self.revoked.clone().now_or_never() {
             return Some(because);
@@ -68,7 +69,7 @@ impl Grant {
         if self.loss().is_some() { Duration::ZERO } else { self.session.left() }
     }
 
-    /// Completes when it does not hold any more without having been given back.
+    /// Completes, with the reason, when the grant is lost.
     pub(crate) fn lost(&self) -> impl Future<Output = String> + Send + use<> {
         let (state, revoked, token) = (self.session.state(), self.revoked.clone(), self.token);
         async move {
@@ -82,24 +83,25 @@ impl Grant {
         }
     }
 
-    /// Gives it back, and says what came of that. Where the answer is missing, it goes on in the background.
+    /// Releases the grant and returns the outcome. Without an answer the release goes on in the background.
     pub(crate) async fn release(mut self) -> Result<(), Error> {
         let release = self.request.release(self.token);
         let answer = self.session.client().release_together(&self.request.first, &release).await;
         let result = answer.map(drop).map_err(|error| self.as_loss(error));
-        // Unreachable or unknown: dropping it sees to the rest. So it does to the locks that are held together with one that is lost.
-        let settled = matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
-        self.to_release = !settled || result.is_err() && !self.request.also.is_empty();
+        // Unreachable or unknown: the drop goes on releasing. So it does for the locks that are held together with a
+        // lost one.
+        let decided = matches!(result, Ok(()) | Err(Error::Refused(_) | Error::Lost(_)));
+        self.to_release = !decided || result.is_err() && !self.request.also.is_empty();
         result
     }
 
-    /// Makes the writer a reader. Whatever comes of it, the token stays right for giving it back.
+    /// Makes the writer a reader. Whatever the outcome, the token remains valid for the release.
     pub(crate) async fn downgrade(&self) -> Result<(), Error> {
         let answer = self.session.client().downgrade(&self.request.first, self.token).await;
         answer.map(drop).map_err(|error| self.as_loss(error))
     }
 
-    /// That it is not held any more is a loss.
+    /// Turns "not held" into a loss.
     fn as_loss(&self, error: Error) -> Error {
         match error {
             Error::Refused(problem) if problem.code == Code::NotHeld => {
@@ -118,7 +120,7 @@ impl Drop for Grant {
     }
 }
 
-/// Completes when the session is lost. Holds no part of it: whoever waits for this does not keep it alive.
+/// Completes, with the reason, when the session is lost. Does not keep the session alive.
 pub(crate) async fn session_lost(mut state: watch::Receiver<SessionState>) -> String {
     loop {
         if let SessionState::Lost { because } = &*state.borrow_and_update() {

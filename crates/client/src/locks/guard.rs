@@ -1,4 +1,4 @@
-//! The guard: the right to act, for as long as it lasts.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::shared_queue::Hold;
 use crate::error::Error;
 
-/// What kinds of guard there are. The kind says what a guard can do beyond what all can.
+/// The kinds of guards. Some kinds have methods of their own.
 pub mod kind {
     /// Of a [`Lock`](crate::locks::Lock) or [`SpinLock`](crate::locks::SpinLock).
     #[derive(Debug)]
@@ -34,15 +34,16 @@ pub mod kind {
 
 /// A lock that is held.
 ///
-/// **The guard protects nothing by itself.** A process can be paused for longer than its session lives, and then the cluster
-/// gives the lock to another. The guard tells ([`lost`](Self::lost), [`is_lost`](Self::is_lost)) before that happens, on this
-/// machine's monotonic clock; but what was sent before a pause arrives after it. So show [`token`](Self::token) to the resource
-/// with each write, and have the resource refuse a token that is smaller than one it has seen. A guard derefs to nothing, so that
-/// nobody takes it for a [`std::sync::MutexGuard`].
+/// **The guard protects nothing by itself.** A process can be paused for longer than its session lives, and then the
+/// cluster grants the lock to another process. The guard reports the loss ([`lost`](Self::lost),
+/// [`is_lost`](Self::is_lost)) before that happens, by this machine's monotonic clock; but a write that was sent
+/// before a pause may arrive after it. So show [`token`](Self::token) to the resource with each write, and have the
+/// resource refuse a token that is smaller than one it has seen. A guard does not deref to a value, so that it is not
+/// taken for a [`std::sync::MutexGuard`].
 ///
-/// Dropping it gives the lock back in the background. [`release`](Self::release) says what came of that.
+/// Dropping the guard releases the lock in the background. [`release`](Self::release) returns the outcome.
 ///
-/// If the lock is lost, its guard stays what it is, a value that says so. Dropping it then harms nobody's later grant.
+/// The guard of a lost lock remains a value that reports the loss. Dropping it does not affect any later grant.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +62,7 @@ pub mod kind {
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[must_use = "the lock is given back as soon as its guard is dropped"]
+#[must_use = "the lock is released as soon as its guard is dropped"]
 pub struct Guard<K = kind::Exclusive> {
     held: Hold,
     kind: PhantomData<fn() -> K>,
@@ -86,36 +87,37 @@ impl<K> Guard<K> {
         self.held.grant.token()
     }
 
-    /// The point of the cluster's order at which it was known to hold, for those who compare what several were told.
+    /// A zxid at which the lock was held, for comparing the answers that several processes got.
     pub fn zxid(&self) -> u64 {
         self.held.grant.zxid()
     }
 
-    /// The lock; the first in the order of their names where several are held together.
+    /// The lock's name; the first in alphabetical order where several locks are held together.
     pub fn name(&self) -> &str {
         self.held.grant.name()
     }
 
-    /// Completes, with the reason, when the lock is lost: its session can no longer be relied on, or it was taken away by force.
-    /// The latter is told over the session's stream only. Does not borrow the guard, and goes on after it has been given back.
+    /// Completes, with the reason, when the lock is lost: its session can no longer be relied on, or the lock was
+    /// taken away by force (which only the session's stream reports). Does not borrow the guard, and remains pending
+    /// after a release.
     pub fn lost(&self) -> impl Future<Output = String> + Send + use<K> {
         self.held.grant.lost()
     }
 
-    /// Whether it is lost, by the clock and by what the cluster has told.
+    /// Whether the lock is lost, by the clock and by the reports of the cluster.
     pub fn is_lost(&self) -> bool {
         self.held.grant.loss().is_some()
     }
 
-    /// How long it is sure to be held from now on, if no further keepalive is acknowledged. Zero once it is lost.
+    /// How much longer the lock is sure to be held if no further keepalive is acknowledged. Zero once it is lost.
     pub fn remaining(&self) -> Duration {
         self.held.grant.remaining()
     }
 
-    /// Runs `work` for as long as the lock is held. When the lock is lost `work` is dropped where it stands, and never polled
-    /// again: the clock is looked at before each poll, so that a process that wakes from a long pause does not go on.
+    /// Runs `work` while the lock is held. When the lock is lost, `work` is dropped and never polled again: the clock
+    /// is read before each poll, so that a process that wakes from a long pause does not continue.
     ///
-    /// Dropping cannot call back what `work` has sent already, and does not end tasks or threads that it has started.
+    /// Dropping cannot undo a write that `work` has sent, and does not end tasks or threads that it has started.
     ///
     /// # Errors
     /// [`Error::Lost`] if the lock was lost before `work` was done, or by the time it was done.
@@ -137,11 +139,11 @@ impl<K> Guard<K> {
         .await
     }
 
-    /// Gives the lock back and waits until that is certain.
+    /// Releases the lock and waits until that is certain.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was not held any more: what was done under it may have been done beside another. With
-    /// [`Error::UnknownOutcome`] and [`Error::Unreachable`] giving it back goes on in the background until the cluster has
+    /// [`Error::Lost`] if the lock was already lost: another holder may have acted at the same time. After
+    /// [`Error::UnknownOutcome`] and [`Error::Unreachable`] the release goes on in the background until the cluster has
     /// answered or the session is over; so it does if this future is dropped.
     pub async fn release(self) -> Result<(), Error> {
         self.held.release().await

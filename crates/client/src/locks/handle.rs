@@ -1,4 +1,4 @@
-//! What every lock handle is underneath: a session, a request, and the three ways of waiting.
+//! The common part of all lock handles: a session, a request, and the three ways of waiting.
 
 use std::time::Duration;
 
@@ -42,10 +42,10 @@ impl LockHandle {
     }
 }
 
-/// The options that every handle has, for the handles in these fields.
+/// Defines the options that every lock has, for the handles in these fields.
 macro_rules! asking_options {
     ($($handle:ident),+) => {
-        /// Who asks, for people who look at the queue.
+        /// A name for this process, for people who look at the queue.
         #[must_use]
         pub fn label(mut self, label: impl Into<String>) -> Self {
             let label = label.into();
@@ -53,8 +53,9 @@ macro_rules! asking_options {
             self
         }
 
-        /// Should the session *expire* while it holds, nobody is granted what it held for so long (Chubby's lock-delay): time for
-        /// what the holder had sent to arrive. A release and a closed session have no delay. At most 10 minutes.
+        /// If the session *expires* while it holds the lock, the lock stays closed for that long (Chubby's
+        /// lock-delay), so that writes the holder had sent can arrive. A release and a closed session cause no delay.
+        /// At most 10 minutes.
         #[must_use]
         pub fn delay(mut self, delay: std::time::Duration) -> Self {
             $(self.$handle.request.delayed_by(delay);)+

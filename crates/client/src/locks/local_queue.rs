@@ -1,21 +1,21 @@
-//! Who of a process's waiters has the lock next, and when it is the turn of others: the rules of sharing. Knows no cluster, no clock
-//! and no tasks; time is handed in.
+//! The rules of in-process sharing: which waiter of this process has the lock next, and when the grant must be
+//! released. Knows no cluster, no clock and no tasks; the time is an argument.
 //!
-//! One grant of the cluster serves several waiters of this process one after the other, each a *turn*. It must never let two turns
-//! overlap, never leave a waiter behind with nobody asking for it, and never pass a grant on that is lost or that has been passed on
-//! often or long enough.
+//! One grant of the cluster serves several waiters of this process one after the other; each service is a *turn*. Two
+//! turns must never overlap, no waiter may be left without a task that asks the cluster for it, and a grant must not
+//! be passed on that is lost, or that was passed on often or long enough.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// How long the waiters of one process may keep a lock among themselves, while other processes wait.
+/// How long one process may pass a lock among its waiters while other processes wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sharing {
-    /// A grant of the cluster is passed on so often at most; 0 never passes it on.
+    /// How often a grant of the cluster is passed on at most; 0 never passes it on.
     pub max_passes: u32,
-    /// A grant is not passed on any more when it is older than this.
+    /// A grant that is older than this is not passed on.
     pub max_time: Duration,
 }
 
@@ -27,33 +27,33 @@ impl Default for Sharing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nobody wants it.
+    /// No waiter.
     Idle,
-    /// The cluster is being asked.
+    /// A task asks the cluster.
     Asking,
-    /// A turn is under way, or the grant is being given back.
+    /// A turn is under way, or the grant is being released.
     Held { since: Moment, passes: u32 },
 }
 
-/// See the module's text. `W` is how to reach a waiter.
+/// See the module's text. `W` is the handle of a waiter.
 #[derive(Debug)]
 pub(super) struct LocalQueue<W> {
     sharing: Sharing,
     stage: Stage,
-    /// Counts the grants, so that a turn of an earlier one has no say.
+    /// Numbers the grants, so that a turn of an earlier grant has no effect.
     grant: u64,
     last_waiter: u64,
     waiters: VecDeque<(u64, W)>,
 }
 
-/// What to do when a turn has ended.
+/// What follows the end of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum AfterTurn<W> {
-    /// The next turn is this waiter's.
+    /// This waiter has the next turn.
     Pass(W),
     /// Release the grant to the cluster, then call [`LocalQueue::over`].
     Release,
-    /// The grant of that turn is over already.
+    /// Nothing: the grant of that turn is already over.
     GrantOver,
 }
 
@@ -62,7 +62,7 @@ impl<W> LocalQueue<W> {
         Self { sharing, stage: Stage::Idle, grant: 0, last_waiter: 0, waiters: VecDeque::new() }
     }
 
-    /// A waiter comes; its number, and whether somebody must begin to ask the cluster.
+    /// Adds a waiter. Returns its number, and whether a task must start to ask the cluster.
     pub(super) fn join(&mut self, waiter: W) -> (u64, bool) {
         self.last_waiter += 1;
         self.waiters.push_back((self.last_waiter, waiter));
@@ -73,19 +73,19 @@ impl<W> LocalQueue<W> {
         (self.last_waiter, begin)
     }
 
-    /// As [`join`](Self::join), for one who does not want to wait for anybody here.
+    /// As [`join`](Self::join), for a waiter that does not want to wait for others in this process.
     pub(super) fn join_if_idle(&mut self, waiter: impl FnOnce() -> W) -> Option<u64> {
         (self.stage == Stage::Idle).then(|| self.join(waiter()).0)
     }
 
-    /// A waiter goes; gives it back unless its turn has come, and tells whether the cluster is now asked for nobody.
+    /// Removes a waiter. Returns it unless its turn has come, and whether the cluster is now asked for no waiter.
     pub(super) fn leave(&mut self, number: u64) -> (Option<W>, bool) {
         let Some(at) = self.waiters.iter().position(|(waiter, _)| *waiter == number) else { return (None, false) };
         let gone = self.waiters.remove(at).map(|(_, waiter)| waiter);
         (gone, self.waiters.is_empty() && self.stage == Stage::Asking)
     }
 
-    /// Stops asking if nobody waits any more.
+    /// Stops asking if there is no waiter any more.
     pub(super) fn stop_asking(&mut self) -> bool {
         let stops = self.waiters.is_empty() && self.stage == Stage::Asking;
         if stops {
@@ -94,7 +94,8 @@ impl<W> LocalQueue<W> {
         stops
     }
 
-    /// The cluster has granted it: the number of the grant and whose turn is first. Nobody's: it goes back, then [`over`](Self::over).
+    /// The cluster has granted the lock. Returns the number of the grant and the first waiter. Without a waiter,
+    /// release the grant, then call [`over`](Self::over).
     pub(super) fn granted(&mut self, now: Moment) -> (u64, Option<W>) {
         self.grant += 1;
         self.stage = Stage::Held { since: now, passes: 0 };
@@ -121,13 +122,13 @@ impl<W> LocalQueue<W> {
         }
     }
 
-    /// The grant was given back, or was lost: whether to ask anew, for those who wait.
+    /// The grant was released or lost. Returns whether to ask again, for the waiters that remain.
     pub(super) fn over(&mut self) -> bool {
         self.stage = if self.waiters.is_empty() { Stage::Idle } else { Stage::Asking };
         self.stage == Stage::Asking
     }
 
-    /// The cluster was asked in vain: all who are to be told so, for whom nobody asks any more.
+    /// The request to the cluster failed. Returns all waiters, which are to get the error.
     pub(super) fn failed(&mut self) -> Vec<W> {
         self.stage = Stage::Idle;
         self.waiters.drain(..).map(|(_, waiter)| waiter).collect()

@@ -1,4 +1,4 @@
-//! The rules of sharing: by example, and against every order of events that chance comes up with.
+//! The rules of sharing: by example, and against random orders of events.
 
 use std::collections::VecDeque;
 
@@ -90,12 +90,12 @@ fn who_leaves_is_skipped_and_nobody_is_asked_for_nobody() {
     assert!(queue.join('f').1);
 }
 
-/// What may happen next; numbers choose among what is there.
+/// A random event; its number selects one of the candidates.
 #[derive(Clone, Debug)]
 enum Event {
     Join,
     Leave(usize),
-    /// The agent gets its answer: granted, or in vain.
+    /// The task gets its answer: granted or failed.
     Answer {
         granted: bool,
     },
@@ -105,7 +105,7 @@ enum Event {
     Lose,
     /// A turn of a lost grant ends at last.
     EndOldTurn,
-    /// The agent has given back.
+    /// The task has released the grant.
     GivenBack,
     Pass(u64),
 }
@@ -161,7 +161,7 @@ fn step(world: &mut World, queue: &mut LocalQueue<u64>, event: &Event) {
             let (number, name) = world.waiting.remove(which % world.waiting.len()).unwrap();
             let for_nobody = world.asking && world.waiting.is_empty();
             assert_eq!(queue.leave(number), (Some(name), for_nobody));
-            // The agent may or may not come to look before its answer is there.
+            // The task may or may not check before its answer comes.
             if for_nobody && which % 2 == 0 {
                 assert!(queue.stop_asking());
                 world.asking = false;
@@ -223,7 +223,8 @@ proptest! {
     /// Whatever happens in whatever order: never two turns, never beyond the caps, in order, and nobody forgotten.
     #[test]
     fn no_order_of_events_breaks_the_rules(events in prop::collection::vec(event(), 1..120)) {
-        let mut queue = LocalQueue::new(Sharing { max_passes: MAX_PASSES, max_time: Duration::from_millis(MAX_TIME_MS) });
+        let max_time = Duration::from_millis(MAX_TIME_MS);
+        let mut queue = LocalQueue::new(Sharing { max_passes: MAX_PASSES, max_time });
         let mut world = World::default();
         for event in &events {
             step(&mut world, &mut queue, event);

@@ -1,11 +1,11 @@
 //! Locks as guards: mutex, reentrant lock, read-write lock, semaphore, several locks at once.
 //!
-//! All stand on one grant of the cluster, which is given back exactly once, and on one way of waiting for it, which
-//! may be broken off anywhere. Nothing here may give out a grant of a session that is lost, or leave a request or a grant
-//! behind in a session that lives on.
+//! Every guard is built on a grant of the cluster, which is released exactly once, and on one way of waiting for it,
+//! which may be cancelled anywhere. Nothing here may return a grant of a session that is lost, or leave a request or a
+//! grant behind in a session that lives on.
 //!
-//! Every guard has a fencing token. Holding a guard is a good reason to act; that the resource checks the token is what makes
-//! acting safe.
+//! Every guard has a fencing token. A guard tells you that you may act; only the check of the token at the resource
+//! makes it safe.
 
 mod acquire;
 mod cleanup;
@@ -40,7 +40,7 @@ impl Session {
         Lock::new(self, name)
     }
 
-    /// The lock of that name, for owners that may take it again while they hold it.
+    /// The lock of that name, which its owner may take again while holding it.
     pub fn reentrant(&self, name: impl Into<String>) -> ReentrantLock {
         ReentrantLock::new(self, name)
     }
@@ -50,17 +50,17 @@ impl Session {
         RwLock::new(self, name)
     }
 
-    /// The semaphore of that name, with so many permits (1 to 1,000).
+    /// The semaphore of that name, with that number of permits (1 to 1,000).
     pub fn semaphore(&self, name: impl Into<String>, permits: u16) -> Semaphore {
         Semaphore::new(self, name, permits)
     }
 
-    /// The locks of these names together (1 to 32). Order and repetition mean nothing.
+    /// The locks of these names, held together (1 to 32). Order and repetition do not matter.
     pub fn multi_lock(&self, names: impl IntoIterator<Item = impl Into<String>>) -> MultiLock {
         MultiLock::new(self, names)
     }
 
-    /// The lock of that name, for those who try instead of queueing.
+    /// The lock of that name, acquired by repeated attempts instead of queueing.
     pub fn spin_lock(&self, name: impl Into<String>, backoff: Backoff) -> SpinLock {
         SpinLock::new(self, name, backoff)
     }

@@ -11,11 +11,11 @@ use crate::session::Session;
 /// Several locks that are held together.
 pub type MultiGuard = Guard<kind::Together>;
 
-/// From 1 to 32 locks that are taken and given back together.
+/// From 1 to 32 locks that are acquired and released together.
 ///
-/// The requests enter all the queues at one point of the cluster's order. So two multi-locks never wait for each other in a circle,
-/// whatever names they share; while they wait, though, they stand in all their queues, and those behind them wait as well. There is
-/// one token for all; to each of the resources it is larger than every earlier one.
+/// The requests enter all queues at one point of the cluster's order. So two multi-locks never deadlock, whatever
+/// names they share. While a multi-lock waits, it waits in all its queues, and the requests behind it wait as well.
+/// All its locks have one token, which is larger than every earlier token of each of them.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@ impl MultiLock {
 
     asking_options!(handle);
 
-    /// Waits until all are held, for as long as the session lives. Dropping the future withdraws from all.
+    /// Waits until all locks are held, while the session lives. Dropping the future cancels all requests.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -50,7 +50,7 @@ impl MultiLock {
         self.handle.wait().await
     }
 
-    /// Takes all if nobody holds or waits for any of them.
+    /// Takes all locks if each is free and nobody waits for it.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -58,7 +58,7 @@ impl MultiLock {
         self.handle.try_once().await
     }
 
-    /// Waits until all are held, for so long at most.
+    /// Waits until all locks are held, at most that long.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -68,7 +68,7 @@ impl MultiLock {
 }
 
 impl MultiGuard {
-    /// The locks, in the order of their names.
+    /// The names of the locks, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.held().grant.names()
     }

@@ -12,13 +12,13 @@ use super::shared_queue::SharedQueues;
 use crate::error::Error;
 use crate::session::Session;
 
-/// A lock by its name. Making one asks nothing of the cluster.
+/// A lock by its name. Creating the handle sends no request.
 ///
-/// It is not reentrant: whoever asks again while holding waits for themselves, through this handle or another, until the
-/// wait is over. Two guards of one lock in one process exclude each other like those of two processes;
-/// [`ReentrantLock`](super::ReentrantLock) is for those who want otherwise.
+/// The lock is not reentrant: a holder that asks for it again, through this handle or another, waits for itself until
+/// the wait ends. Two guards of one lock in one process exclude each other like those of two processes. Use
+/// [`ReentrantLock`](super::ReentrantLock) if a holder may take the lock again.
 ///
-/// A Curator `InterProcessMutex` on `/locks/<name>` stands in the same queue.
+/// A Curator `InterProcessMutex` on `/locks/<name>` waits in the same queue.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,19 +47,21 @@ impl Lock {
 
     asking_options!(handle);
 
-    /// Lets this process' waiters have one place in the cluster's queue in common. Without this each has its own.
+    /// Lets the waiters of this process share one place in the cluster's queue. Without this each waiter has its own.
     ///
-    /// A guard that goes may then be followed by the next waiter of this session without asking the cluster, first come first served
-    /// among those here, until the grant has been passed on [`max_passes`](Sharing::max_passes) times or is older than
-    /// [`max_time`](Sharing::max_time), whichever comes first. Then it is given back, and those who still wait here queue
-    /// behind everyone who waits elsewhere by that time. It is given back at once when nobody waits here.
+    /// When a guard is released, the next waiter of this session gets the lock without a request to the cluster, first
+    /// come first served, until the grant has been passed on [`max_passes`](Sharing::max_passes) times or is older
+    /// than [`max_time`](Sharing::max_time), whichever comes first. Then the grant is released, and the remaining
+    /// waiters queue behind all waiters of other processes. Without a waiter here the grant is released at once.
     ///
-    /// All guards of one grant have the same **token**: it names this process' grant, and orders this process' writes
-    /// against those of others. The writes of one turn and the next are ordered by this process alone: end a turn (and its
-    /// writes) before its guard goes. A loss reaches whoever has the guard, and those who wait ask anew.
+    /// All guards of one grant have the same **token**: it identifies this process's grant, and orders this process's
+    /// writes against those of others. Only this process orders the writes of successive turns: finish the writes of a
+    /// turn before its guard is released. A loss is reported to the guard that holds, and the waiters ask the cluster
+    /// again.
     ///
-    /// It is the handles of one session with the same name, delay and caps that share; the request in the cluster's queue has the
-    /// label of the first. A turn is never cut short: the caps say when the lock is passed on, not how long a guard may be kept.
+    /// Handles of one session with the same name, delay and caps share; the request in the cluster's queue has the
+    /// label of the first one. The caps say when the lock is passed on, not how long a guard may be kept: a turn is
+    /// never cut short.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,11 +87,11 @@ impl Lock {
         Self { sharing: Some(sharing), ..self }
     }
 
-    /// Waits for the lock in its queue for as long as the session lives.
+    /// Waits for the lock in its queue while the session lives.
     ///
-    /// Dropping the future takes the request out of the queue, and gives the lock back should it have come at that moment.
-    /// A wait of more than 10 minutes is asked for in pieces and keeps its place, except where a change of node falls into the
-    /// hand-over from one piece to the next: then it queues anew.
+    /// Dropping the future removes the request from the queue, and releases the lock if it is granted at that moment. A
+    /// wait of more than 10 minutes is split into several calls and keeps its place, unless the client changes its node
+    /// between two calls: then it queues again.
     ///
     /// # Errors
     /// [`Error::Lost`] if the session was lost while waiting; otherwise see [`Error`].
@@ -101,7 +103,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody holds it and nobody waits for it.
+    /// Takes the lock if it is free and nobody waits for it.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -109,7 +111,7 @@ impl Lock {
         self.acquire(Wait::Try).await
     }
 
-    /// Waits for the lock for so long at most. Finding a node that serves may come on top.
+    /// Waits for the lock at most that long. The time to find a node that serves may be added.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).

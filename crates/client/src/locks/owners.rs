@@ -1,8 +1,8 @@
-//! Who in this process holds which lock already: the table behind reentrant locks. Knows nothing of the cluster.
+//! The owners of reentrant locks in this process: which owner already holds which lock. Knows nothing of the cluster.
 //!
-//! A hold is counted by its shares: the table keeps a weak reference, each guard a strong one. Nobody can come in between the last
-//! guard's going and the next one's coming: either the weak reference still leads to the hold, and then it lives on, or it does not,
-//! and then the owner asks anew.
+//! A hold is counted by its references: this table keeps a weak one, each guard a strong one. The drop of the last
+//! guard cannot race with the next one: either the weak reference still leads to the hold, and the hold lives on, or
+//! it does not, and the owner asks the cluster again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
-/// On whose behalf a reentrant lock is held.
+/// The owner of a reentrant lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Owner {
-    /// As the caller named it.
+    /// An owner that the caller named.
     Named(Arc<str>),
-    /// A task of tokio's.
+    /// A tokio task.
     Task(tokio::task::Id),
-    /// Code that runs in no task: what `block_on` was given, which stays on its thread.
+    /// A thread, for code outside of tasks: a future given to `block_on` stays on its thread.
     Thread(ThreadId),
 }
 
@@ -28,13 +28,13 @@ impl Owner {
     }
 }
 
-/// What an owner has of a lock. Locked while the owner asks the cluster, so that it asks once at a time.
+/// An owner's hold of a lock. Locked while the owner asks the cluster, so that it sends one request at a time.
 pub(super) type Slot<G> = tokio::sync::Mutex<Weak<G>>;
 
 #[derive(Debug)]
 struct Slots<G> {
     by_owner: HashMap<(String, Owner), Arc<Slot<G>>>,
-    /// Unused slots are cleared away when there are so many in all.
+    /// Unused slots are removed when there are this many slots.
     clear_at: usize,
 }
 
@@ -68,7 +68,7 @@ impl<G> Owners<G> {
 }
 
 fn is_used<G>(slot: &Arc<Slot<G>>) -> bool {
-    // Whoever has it beside the table may be about to fill it.
+    // A caller that has the slot may be about to fill it.
     Arc::strong_count(slot) > 1 || slot.try_lock().map_or(true, |hold| hold.strong_count() > 0)
 }
 

@@ -1,4 +1,4 @@
-//! The reentrant lock: whoever holds it may take it again.
+//! The reentrant lock: its holder may take it again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,14 @@ use crate::session::Session;
 /// One hold of a reentrant lock.
 pub type ReentrantGuard = Guard<kind::Reentrant>;
 
-/// A lock that its owner may take again while holding it; the cluster is asked the first time only, and given it back with the last
-/// guard. All guards of one hold have one token.
+/// A lock that its owner may take again while holding it. Only the first time sends a request to the cluster, and the
+/// drop of the last guard releases the lock. All guards of one hold have the same token.
 ///
-/// The owner is the current tokio task, or, outside of tasks, the thread; [`lock_as`](Self::lock_as) names it instead. So the
-/// branches of one `join!` or `select!` are *one* owner and do not exclude each other, and a task that is spawned while holding is
-/// another and waits. Owners are those of one session, whichever handle they come through; owners of another session, in this
-/// process or elsewhere, wait in the cluster's queue as for a [`Lock`](super::Lock), with which it shares its queue.
+/// The owner is the current tokio task, or the thread outside of tasks; [`lock_as`](Self::lock_as) names another
+/// owner. So the branches of one `join!` or `select!` are *one* owner and do not exclude each other, and a task that
+/// is spawned while holding is another owner and waits. All handles of a session share its owners; owners of another
+/// session, in this process or elsewhere, wait in the cluster's queue as for a [`Lock`](super::Lock), which uses the
+/// same queue.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,13 +57,13 @@ impl ReentrantLock {
     /// Takes the lock for the current task, again or for the first time.
     ///
     /// # Errors
-    /// [`Error::Lost`] if this owner's hold was lost and some of its guards are still there; otherwise as
+    /// [`Error::Lost`] if this owner's hold was lost and some of its guards still exist; otherwise as
     /// [`Lock::lock`](super::Lock::lock).
     pub async fn lock(&self) -> Result<ReentrantGuard, Error> {
         self.wait(Owner::current()).await
     }
 
-    /// Takes it for the current task if that holds it already, or nobody holds it or waits for it.
+    /// Takes the lock for the current task if the task already holds it, or if it is free and nobody waits for it.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -70,7 +71,7 @@ impl ReentrantLock {
         self.enter(Owner::current(), Wait::Try).await
     }
 
-    /// Takes it for the current task, waiting for so long at most.
+    /// Takes the lock for the current task, waiting at most that long.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -78,7 +79,7 @@ impl ReentrantLock {
         self.enter(Owner::current(), Wait::lasting(wait)).await
     }
 
-    /// Takes it for an owner by that name, such as an order or a request that several tasks work on.
+    /// Takes the lock for a named owner, such as an order or a request that several tasks work on.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -86,7 +87,7 @@ impl ReentrantLock {
         self.wait(Owner::Named(owner.as_ref().into())).await
     }
 
-    /// Takes it for an owner by that name if that owner holds it already, or nobody holds it or waits for it.
+    /// Takes the lock for a named owner if the owner already holds it, or if it is free and nobody waits for it.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -94,7 +95,7 @@ impl ReentrantLock {
         self.enter(Owner::Named(owner.as_ref().into()), Wait::Try).await
     }
 
-    /// Takes it for an owner by that name, waiting for so long at most.
+    /// Takes the lock for a named owner, waiting at most that long.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
@@ -117,7 +118,7 @@ impl ReentrantLock {
     async fn enter(&self, owner: Owner, wait: Wait) -> Result<Option<ReentrantGuard>, Error> {
         let LockHandle { session, request } = &self.handle;
         let slot = session.extension::<Owners<Grant>>().slot(&request.first, &owner);
-        // Somebody may be asking for the same owner at this moment; what comes of that is this one's as well.
+        // Another call for the same owner may be asking at this moment; this call then shares its grant.
         let mut hold = match wait {
             Wait::Try => match slot.try_lock() {
                 Ok(hold) => hold,
@@ -147,7 +148,7 @@ fn guard(grant: Arc<Grant>) -> ReentrantGuard {
 }
 
 impl ReentrantGuard {
-    /// How many guards the owner has of this hold, this one included. The last that goes gives the lock back.
+    /// How many guards the owner has of this hold, this one included. The drop of the last one releases the lock.
     pub fn hold_count(&self) -> usize {
         Arc::strong_count(&self.held().grant)
     }

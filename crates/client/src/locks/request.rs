@@ -1,4 +1,4 @@
-//! What is asked of the cluster for a lock, and how long the caller is ready to wait. Pure.
+//! A request for a lock, and how long its caller waits. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use lockkeeper_api::locks::{Acquire, Mode, Release};
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-/// One kind of request; the same for every wait of a handle.
+/// The request of a handle; the same for each of its waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockRequest {
-    /// The lock in the path of the call.
+    /// The lock in the path of the HTTP request.
     pub(crate) first: String,
-    /// Those that are taken together with it.
+    /// The locks that are acquired together with it.
     pub(crate) also: Vec<String>,
     pub(crate) mode: Mode,
     pub(crate) permits: Option<u16>,
@@ -25,8 +25,8 @@ impl LockRequest {
         Self { first: name.into(), also: Vec::new(), mode, permits: None, label: String::new(), delay_ms: 0 }
     }
 
-    /// All of these, or none. They are a set: order and repetition mean nothing. None at all are refused like a lock without a name,
-    /// and too many by the server, which has the bound.
+    /// A request for all of these locks together. They are a set: order and repetition do not matter. An empty set is
+    /// refused like a lock without a name; the server refuses too many.
     pub(crate) fn together(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let mut names = names.into_iter().map(Into::into).collect::<BTreeSet<String>>().into_iter();
         let first = names.next().unwrap_or_default();
@@ -34,7 +34,7 @@ impl LockRequest {
     }
 
     pub(crate) fn delayed_by(&mut self, delay: Duration) {
-        // What is longer than the server takes is refused there, with its bound.
+        // The server refuses a longer delay than it accepts, and names its limit.
         self.delay_ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
     }
 
@@ -59,8 +59,8 @@ impl LockRequest {
         Release { token, also: self.also.clone(), even_in_part: false }
     }
 
-    /// The release of one who does not wait for the answer. It takes what is left: if one of several locks was broken by force, a
-    /// release of all would be refused, and the others would stay with a session that lives on.
+    /// The release for a caller that does not wait for the answer. It releases what remains: if one of several locks
+    /// was broken by force, a release of all would be refused, and the others would stay with a session that lives on.
     pub(crate) fn detached_release(&self, token: u64) -> Release {
         Release { even_in_part: !self.also.is_empty(), ..self.release(token) }
     }
@@ -69,21 +69,21 @@ impl LockRequest {
 /// How long to wait in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Not at all.
+    /// Do not wait.
     Try,
-    /// Until then.
+    /// Wait until then.
     Until(Instant),
-    /// As long as the session lives.
+    /// Wait while the session lives.
     Endless,
 }
 
 impl Wait {
-    /// A time so long that it cannot be expressed is endless.
+    /// Waits that long; a time too long to express is endless.
     pub(crate) fn lasting(wait: Duration) -> Self {
         Instant::now().checked_add(wait).map_or(Self::Endless, Self::Until)
     }
 
-    /// What is left of it; at most `longest`.
+    /// The remaining time, at most `longest`.
     pub(crate) fn left(self, longest: Duration) -> Duration {
         match self {
             Self::Try => Duration::ZERO,
@@ -92,7 +92,7 @@ impl Wait {
         }
     }
 
-    /// Completes when it is over.
+    /// Completes when the wait is over.
     pub(crate) async fn ended(self) {
         match self {
             Self::Try => {}
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_runs_out() {
+    fn waits_run_out() {
         let longest = Duration::from_secs(600);
         assert_eq!(Wait::Try.left(longest), Duration::ZERO);
         assert!(Wait::Try.is_over());

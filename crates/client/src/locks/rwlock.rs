@@ -1,4 +1,4 @@
-//! The read-write lock: many readers or one writer, in the order in which they asked.
+//! The read-write lock: many readers or one writer, in the order of their requests.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::Session;
 
-/// Shared with other readers.
+/// The guard of a reader.
 pub type ReadGuard = Guard<kind::Read>;
-/// Held alone.
+/// The guard of a writer.
 pub type WriteGuard = Guard<kind::Write>;
 
-/// A read-write lock by its name. Fair: a reader that asks after a writer waits for it, so that writers do not starve; readers that
-/// stand together in the queue are granted together.
+/// A read-write lock by its name. It is fair: a reader that asks after a writer waits for the writer, so that writers
+/// do not starve; readers that are adjacent in the queue are granted together.
 ///
-/// Not reentrant: a reader that asks to write while it reads waits for itself. A writer becomes a reader without letting go by
-/// [`downgrade`](WriteGuard::downgrade). A Curator `InterProcessReadWriteLock` on `/locks/<name>` stands in the same queue.
+/// It is not reentrant: a reader that asks to write while it reads waits for itself. A writer becomes a reader without
+/// releasing the lock by [`downgrade`](WriteGuard::downgrade). A Curator `InterProcessReadWriteLock` on `/locks/<name>`
+/// waits in the same queue.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -54,7 +55,7 @@ impl RwLock {
 
     asking_options!(reading, writing);
 
-    /// Waits to read, for as long as the session lives. Dropping the future withdraws.
+    /// Waits to read, while the session lives. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -62,7 +63,7 @@ impl RwLock {
         self.reading.wait().await
     }
 
-    /// Reads if no writer holds it or waits for it.
+    /// Takes the lock for reading if no writer holds it or waits for it.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -70,7 +71,7 @@ impl RwLock {
         self.reading.try_once().await
     }
 
-    /// Waits to read, for so long at most.
+    /// Waits to read, at most that long.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -78,7 +79,7 @@ impl RwLock {
         self.reading.wait_for(wait).await
     }
 
-    /// Waits to write, for as long as the session lives. Dropping the future withdraws.
+    /// Waits to write, while the session lives. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -86,7 +87,7 @@ impl RwLock {
         self.writing.wait().await
     }
 
-    /// Writes if nobody holds it or waits for it.
+    /// Takes the lock for writing if it is free and nobody waits for it.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -94,7 +95,7 @@ impl RwLock {
         self.writing.try_once().await
     }
 
-    /// Waits to write, for so long at most.
+    /// Waits to write, at most that long.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -104,11 +105,12 @@ impl RwLock {
 }
 
 impl WriteGuard {
-    /// Becomes a reader without anybody coming between. Readers that wait right behind are granted; the token stays as it is.
+    /// Becomes a reader; no other writer is granted in between. Readers that wait right behind are granted. The token
+    /// stays the same.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was not held any more; otherwise see [`Error`]. In any case the lock is then given back, whether the
-    /// cluster had made it a reader's or not.
+    /// [`Error::Lost`] if the lock was already lost; otherwise see [`Error`]. After any error the lock is released,
+    /// whether the cluster had downgraded it or not.
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
         self.held().grant.downgrade().await?;
         Ok(self.into_kind())

@@ -1,4 +1,4 @@
-//! The semaphore: so many holders at a time.
+//! The semaphore: a bounded number of holders at a time.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use super::request::LockRequest;
 use crate::error::Error;
 use crate::session::Session;
 
-/// One of a semaphore's permits.
+/// A permit of a semaphore.
 pub type Permit = Guard<kind::Permit>;
 
-/// A semaphore by its name and number of permits, from 1 to 1,000. First come first served, and one waiter is woken for each permit
-/// that comes free.
+/// A semaphore by its name and number of permits, from 1 to 1,000. Permits are granted first come first served, and
+/// each released permit wakes one waiter.
 ///
-/// Everyone in the queue states the same number; another number is refused with
-/// [`LockMismatch`](lockkeeper_api::Code::LockMismatch) for as long as somebody stands there, and so is a plain lock of the same
-/// name. The tokens of those who hold at the same time differ and come in no order: a resource can tell by them that a holder is
-/// [over](crate::Client::verify), not that it is the only one.
+/// All holders and waiters state the same number. While there is one, another number is refused with
+/// [`LockMismatch`](lockkeeper_api::Code::LockMismatch), and so is a plain lock of the same name. The tokens of
+/// concurrent holders differ and are not ordered: by a token a resource can [verify](crate::Client::verify) that its
+/// holder still holds a permit, not that it is the only holder.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +48,7 @@ impl Semaphore {
 
     asking_options!(handle);
 
-    /// Waits for a permit, for as long as the session lives. Dropping the future withdraws.
+    /// Waits for a permit, while the session lives. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -64,7 +64,7 @@ impl Semaphore {
         self.handle.try_once().await
     }
 
-    /// Waits for a permit, for so long at most.
+    /// Waits for a permit, at most that long.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).

@@ -1,9 +1,9 @@
 //! In-process sharing: the waiters of one session for one lock, and the task that asks the cluster for all of them.
 //!
-//! The rules are in [`local_queue`](super::local_queue). One task, [`AcquireTask`], runs while anybody waits: it acquires
-//! a grant, starts the first turn, and waits until the grant is released or lost. Guards pass the grant on from turn to
-//! turn themselves. Nothing is sent to a waiter while the queue is locked: a waiter that has gone drops the message, and
-//! that ends its turn.
+//! The rules are in [`local_queue`](super::local_queue). One task, [`AcquireTask`], runs while anybody waits: it
+//! acquires a grant, starts the first turn, and waits until the grant is released or lost. Guards pass the grant on
+//! from turn to turn themselves. Nothing is sent to a waiter while the queue is locked: a waiter that has gone drops
+//! the message, and that ends its turn.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The lock that does not queue: tries, and after a pause tries again.
+//! A lock that does not queue: it tries, and tries again after a pause.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use super::request::{LockRequest, Wait};
 use crate::error::Error;
 use crate::session::Session;
 
-/// No pause is shorter: that would be a load on the cluster and no gain.
+/// A shorter pause would load the cluster without a gain.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// How long to pause between tries: twice as long after each, up to a bound, and each time by chance between half of that and all
-/// of it, so that many who failed together do not come back together.
+/// The pause between attempts. It doubles after each attempt, up to a bound; the actual pause is random between half
+/// of it and all of it, so that clients that failed together do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first try.
+    /// The pause after the first attempt.
     pub first: Duration,
-    /// At most.
+    /// The longest pause.
     pub longest: Duration,
 }
 
@@ -32,18 +32,19 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many tries, from 1; `chance` is from 0 to 1.
-    fn pause(&self, tries: u32, chance: f64) -> Duration {
-        let doublings = tries.saturating_sub(1).min(31);
+    /// The pause after that many attempts, from 1; `chance` is from 0 to 1.
+    fn pause(&self, attempts: u32, chance: f64) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
         let whole = self.first.max(SHORTEST_PAUSE).saturating_mul(1 << doublings).min(self.longest);
         whole.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0).max(SHORTEST_PAUSE)
     }
 }
 
-/// A lock that is asked for without standing in its queue between tries.
+/// A lock that leaves its queue between attempts.
 ///
-/// Not fair: whoever tries at the right moment has it, those who stand in the queue go first, and a single unlucky one may wait for
-/// ever. For work that may as well be left out or done later; otherwise take [`Lock`](super::Lock), which costs the cluster less.
+/// It is not fair: the client that tries at the right moment gets the lock, waiters in the queue go first, and an
+/// unlucky client may wait for ever. Use it for work that may be skipped or done later; otherwise use
+/// [`Lock`](super::Lock), which costs the cluster less.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,7 +75,7 @@ impl SpinLock {
 
     asking_options!(handle);
 
-    /// Tries until it has the lock or the session is lost.
+    /// Tries until it gets the lock or the session is lost.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -94,7 +95,7 @@ impl SpinLock {
         self.handle.try_once().await
     }
 
-    /// Tries for so long at most, and once at least.
+    /// Tries at most that long, and at least once.
     ///
     /// # Errors
     /// As [`Lock::lock`](super::Lock::lock).
@@ -103,7 +104,7 @@ impl SpinLock {
     }
 
     async fn spin(&self, wait: Wait) -> Result<Option<Guard>, Error> {
-        let mut tries = 0_u32;
+        let mut attempts = 0_u32;
         loop {
             if let Some(guard) = self.handle.try_once().await? {
                 return Ok(Some(guard));
@@ -111,8 +112,8 @@ impl SpinLock {
             if wait.is_over() {
                 return Ok(None);
             }
-            tries = tries.saturating_add(1);
-            let pause = self.backoff.pause(tries, rand::rng().random_range(0.0..1.0));
+            attempts = attempts.saturating_add(1);
+            let pause = self.backoff.pause(attempts, rand::rng().random_range(0.0..1.0));
             sleep(wait.left(pause)).await;
         }
     }

@@ -1,4 +1,4 @@
-//! A gate across the way of many, opened by one (Curator's `DistributedBarrier`).
+//! A barrier that holds up many processes until one removes it (Curator's `DistributedBarrier`).
 
 use lockkeeper_api::nodes::{Create, Kind};
 use lockkeeper_api::watch::ChangeKind;
@@ -11,11 +11,12 @@ use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// While the barrier stands, [`wait`](Self::wait) waits; when it is removed, all go on. Where none stands, nobody waits.
+/// While the barrier exists, [`wait`](Self::wait) waits; when it is removed, all waiters go on.
 ///
-/// A barrier is a persistent node: it stands until somebody removes it, whatever becomes of who set it. One that was set with
-/// [`block_while_alive`](Self::block_while_alive) falls with its session as well. A removal tells everyone who waits, once. When the session of a
-/// waiter is lost its wait ends in [`Error::Lost`](crate::Error::Lost), which does not say that the way is free.
+/// A barrier is a persistent node: it outlives the process that set it. A barrier that was set with
+/// [`block_while_alive`](Self::block_while_alive) also ends with its session. A removal notifies each waiter once.
+/// When the session of a waiter is lost, its wait ends in [`Error::Lost`](crate::Error::Lost); the barrier may still
+/// exist then.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,12 +45,12 @@ impl Barrier {
         Self { session, path }
     }
 
-    /// Where it stands.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.path.as_str()
     }
 
-    /// Sets the barrier; `false` if it stood already.
+    /// Sets the barrier; `false` if it already exists.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -57,7 +58,7 @@ impl Barrier {
         self.set(Kind::Persistent).await
     }
 
-    /// Sets a barrier that falls by itself when this session ends; `false` if one stood already, which may live longer.
+    /// Sets a barrier that ends with this session; `false` if one already exists, which may live longer.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -74,7 +75,7 @@ impl Barrier {
         }
     }
 
-    /// Removes the barrier, whoever set it; `false` if none stood.
+    /// Removes the barrier, whoever set it; `false` if there is none.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -86,7 +87,7 @@ impl Barrier {
         }
     }
 
-    /// Whether it stands, linearizable.
+    /// Whether the barrier exists, linearizable.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -94,7 +95,7 @@ impl Barrier {
         Ok(read_node(self.session.client(), self.path(), &Reading::default()).await?.node.is_some())
     }
 
-    /// Waits until no barrier stands. Dropping the future gives up waiting and leaves nothing behind.
+    /// Waits until there is no barrier. Dropping the future ends the wait and leaves nothing behind.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -111,7 +112,7 @@ impl Barrier {
                 Err(error) if error.code() == Some(Code::NoNode) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            // Another barrier at the same path means that the one waited for was removed.
+            // Another barrier at the same path means that the first one was removed.
             if *waits_for.get_or_insert(node.stat.czxid) != node.stat.czxid {
                 return Ok(());
             }

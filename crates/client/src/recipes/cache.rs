@@ -1,6 +1,7 @@
 //! A node, or a subtree, kept in memory and up to date by a watch (Curator's `CuratorCache`).
 //!
-//! This is what a reader sees: images, and the differences between them. `keeping` makes the images.
+//! This is the reader's side: images, and the differences between them. [`cache_sync`](super::cache_sync) makes the
+//! images.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,23 +10,20 @@ use lockkeeper_api::nodes::{Kind, Node, Stat};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::cache_sync::CacheSync;
 use super::error::RecipeError;
 use super::gapless_watch::bytes_of;
-use super::path::RecipePath;
-use crate::client::Client;
 
-/// Most nodes that a tree cache holds.
+/// Most nodes in a tree cache.
 pub const MAX_CACHED_NODES: usize = 10_000;
 
 /// A node in a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedNode {
-    /// Its data.
+    /// The node's data.
     pub data: Vec<u8>,
-    /// How it lives.
+    /// The node's kind: persistent, ephemeral, …
     pub kind: Kind,
-    /// Its bookkeeping.
+    /// The node's versions, zxids and times.
     pub stat: Stat,
 }
 
@@ -37,7 +35,7 @@ impl CachedNode {
 
 pub(super) type Nodes = BTreeMap<Arc<str>, Arc<CachedNode>>;
 
-/// What a cache holds at some moment. Cheap to clone.
+/// The content of a cache at some moment. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     pub(super) nodes: Arc<Nodes>,
@@ -51,22 +49,22 @@ impl Image {
         self.nodes.get(path).map(|node| &**node)
     }
 
-    /// All nodes in the order of their paths.
+    /// All nodes, in the order of their paths.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &CachedNode)> {
         self.nodes.iter().map(|(path, node)| (&**path, &**node))
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Every change up to this zxid is in it. Some nodes may be newer: each is as of its own reading.
+    /// The image contains every change up to this zxid. Some nodes may be newer: each is as of its own read.
     pub fn zxid(&self) -> u64 {
         self.zxid
     }
@@ -84,15 +82,15 @@ impl Image {
 /// A difference between two images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheChange {
-    /// A node came to be.
+    /// A node was created.
     Added(String),
-    /// A node's data or bookkeeping is another. So it is for one that was removed and made again in between.
+    /// A node's data or [`Stat`] changed, or it was deleted and created again.
     Changed(String),
-    /// A node went.
+    /// A node was deleted.
     Removed(String),
 }
 
-/// What must be done to one image to get the other, in the order of the paths.
+/// The changes that turn one image into the other, in the order of their paths.
 fn difference(old: &Image, new: &Image) -> Vec<CacheChange> {
     let mut changes = Vec::new();
     let paths: BTreeSet<&Arc<str>> = old.nodes.keys().chain(new.nodes.keys()).collect();
@@ -118,9 +116,10 @@ impl Drop for SyncTask {
     }
 }
 
-/// A node kept in memory and up to date. Clones share what they hold; each has its own place in the sequence of changes.
+/// A node kept in memory and up to date. Clones share the image; each has its own position in the sequence of changes.
 ///
-/// It needs no session, and outlives the one through which it was made. Every change notifies it once, and costs one read.
+/// A cache needs no session, and outlives the session that it was made through. Every change notifies it once and costs
+/// one read.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -138,29 +137,29 @@ impl Drop for SyncTask {
 /// ```
 #[derive(Clone, Debug)]
 pub struct NodeCache {
-    inner: TreeCache,
-    path: String,
+    pub(super) inner: TreeCache,
+    pub(super) path: String,
 }
 
 impl NodeCache {
-    /// What is there now, as far as is known; nothing is asked of the cluster.
+    /// The node as the cache has it now, without a request to the cluster; `None` if there is no node.
     pub fn current(&self) -> Option<CachedNode> {
         self.inner.current().get(&self.path).cloned()
     }
 
-    /// The same with its zxid and with what troubles it.
+    /// The image, with its zxid and the reason why it is not up to date, if there is one.
     pub fn image(&self) -> Image {
         self.inner.current()
     }
 
-    /// Waits until what is there is another than at the last call (or than when the cache was made), and gives it. Several changes in a
-    /// row may be given as one. Dropping the future loses nothing.
+    /// Waits until the node differs from that of the last call (or of when the cache was made), and returns it. Several
+    /// changes may be reported as one. Dropping the future loses no change.
     pub async fn changed(&mut self) -> Option<CachedNode> {
         self.inner.changes().await;
         self.inner.seen.get(&self.path).cloned()
     }
 
-    /// Waits until what is there fits.
+    /// Waits until the node satisfies `fits`, and returns it.
     pub async fn wait_for(&mut self, mut fits: impl FnMut(Option<&CachedNode>) -> bool) -> Option<CachedNode> {
         let path = self.path.clone();
         let image = self.inner.wait_for(|image| fits(image.get(&path))).await;
@@ -168,11 +167,11 @@ impl NodeCache {
     }
 }
 
-/// A node and everything below it kept in memory and up to date. Clones share what they hold; each has its own place in the
-/// sequence of changes. Otherwise as [`NodeCache`].
+/// A node and everything below it, kept in memory and up to date. Clones share the image; each has its own position in
+/// the sequence of changes. Otherwise as [`NodeCache`].
 ///
-/// A subtree of more than [`MAX_CACHED_NODES`] nodes is refused; if it grows beyond that later, [`Image::trouble`] says so, and what came
-/// since is not in the image. Counts of children in a node's [`Stat`] are those of its last reading.
+/// A subtree of more than [`MAX_CACHED_NODES`] nodes is refused. If it grows beyond that later, [`Image::trouble`] says
+/// so, and later changes are not in the image. The number of children in a node's [`Stat`] is that of its last read.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -193,17 +192,21 @@ impl NodeCache {
 pub struct TreeCache {
     images: watch::Receiver<Image>,
     seen: Image,
-    _keeper: Arc<SyncTask>,
+    _task: Arc<SyncTask>,
 }
 
 impl TreeCache {
-    /// What is there now, as far as is known; nothing is asked of the cluster.
+    pub(super) fn new(image: Image, images: watch::Receiver<Image>, task: JoinHandle<()>) -> Self {
+        Self { images, seen: image, _task: Arc::new(SyncTask(task)) }
+    }
+
+    /// The image as the cache has it now, without a request to the cluster.
     pub fn current(&self) -> Image {
         self.images.borrow().clone()
     }
 
-    /// Waits for changes since the last call (or since the cache was made), and gives them in the order of their paths. Several changes of one
-    /// node may be given as one. Dropping the future loses nothing.
+    /// Waits for changes since the last call (or since the cache was made), and returns them in the order of their
+    /// paths. Several changes of one node may be reported as one. Dropping the future loses no change.
     pub async fn changes(&mut self) -> Vec<CacheChange> {
         let seen = self.seen.clone();
         let image = self.wait_for(|image| !image.shows_the_same(&seen)).await;
@@ -212,7 +215,7 @@ impl TreeCache {
         changes
     }
 
-    /// Waits until the image fits.
+    /// Waits until the image satisfies `fits`, and returns it.
     pub async fn wait_for(&mut self, mut fits: impl FnMut(&Image) -> bool) -> Image {
         match self.images.wait_for(|image| fits(image)).await {
             Ok(image) => image.clone(),
@@ -220,37 +223,4 @@ impl TreeCache {
             Err(_) => std::future::pending().await,
         }
     }
-}
-
-impl Client {
-    /// A node kept in memory, loaded once. That it does not exist is no error. See [`NodeCache`].
-    ///
-    /// # Errors
-    /// [`RecipeError::BadPath`], or it could not be loaded.
-    pub async fn node_cache(&self, path: &str) -> Result<NodeCache, RecipeError> {
-        let checked = RecipePath::readable(path)?;
-        let inner = start(CacheSync { client: self.clone(), path: checked.as_str().into(), tree: false }).await?;
-        Ok(NodeCache { inner, path: path.into() })
-    }
-
-    /// A subtree kept in memory, loaded once. That it does not exist is no error. See [`TreeCache`].
-    ///
-    /// # Errors
-    /// [`RecipeError::BadPath`], or it could not be loaded.
-    pub async fn tree_cache(&self, path: &str) -> Result<TreeCache, RecipeError> {
-        let checked = RecipePath::readable(path)?;
-        start(CacheSync { client: self.clone(), path: checked.as_str().into(), tree: true }).await
-    }
-}
-
-/// A subtree as it is, once.
-pub(super) async fn load_tree(client: &Client, path: &str) -> Result<Image, RecipeError> {
-    CacheSync { client: client.clone(), path: path.into(), tree: true }.load().await
-}
-
-async fn start(scope: CacheSync) -> Result<TreeCache, RecipeError> {
-    let image = scope.load().await?;
-    let (send, images) = watch::channel(image.clone());
-    let task = Arc::new(SyncTask(tokio::spawn(scope.run(send))));
-    Ok(TreeCache { images, seen: image, _keeper: task })
 }

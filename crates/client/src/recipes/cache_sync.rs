@@ -1,8 +1,9 @@
-//! Keeping a cache up to date.
+//! The task that keeps a cache up to date.
 //!
-//! It loads, then follows from the zxid of its first read. A change marks its path, and what is marked is read again; so what is in
-//! memory is always something that was true, and the order of events cannot confuse it. When the watch is cut off (`compacted`) it
-//! loads again. It must never stop by itself: in trouble it says so and goes on trying.
+//! It loads the nodes, then watches from the zxid of its first read. A change marks its path, and marked paths are
+//! read again: so the image never holds a state that was not true, whatever the order of the events. When the watch is
+//! cut off (`compacted`) the task loads again. It must never stop by itself: on an error it reports the reason and
+//! retries.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,31 +16,63 @@ use lockkeeper_api::nodes::Node;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::cache::{CachedNode, Image, MAX_CACHED_NODES, Nodes};
+use super::cache::{CachedNode, Image, MAX_CACHED_NODES, NodeCache, Nodes, TreeCache};
 use super::error::RecipeError;
 use super::gapless_watch::read_node;
+use super::path::RecipePath;
 use crate::client::Client;
 use crate::error::Error;
 use crate::routes::Reading;
 use crate::watch::{Watch, WatchItem, WatchOptions};
 
 const READS_AT_ONCE: usize = 16;
-/// Changes that are taken together before they are read.
-const MOST_AT_ONCE: usize = 512;
-/// Pause after a failure, doubled up to the longest.
+/// Most changes that are read together.
+const CHANGES_AT_ONCE: usize = 512;
+/// Pause after a failure; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is kept.
-pub(super) struct CacheSync {
-    pub(super) client: Client,
-    pub(super) path: Arc<str>,
-    pub(super) tree: bool,
+struct CacheSync {
+    client: Client,
+    path: Arc<str>,
+    tree: bool,
+}
+
+impl Client {
+    /// A node kept in memory, loaded once. A node that does not exist is no error. See [`NodeCache`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`], or it could not be loaded.
+    pub async fn node_cache(&self, path: &str) -> Result<NodeCache, RecipeError> {
+        Ok(NodeCache { inner: CacheSync::new(self, path, false)?.start().await?, path: path.into() })
+    }
+
+    /// A subtree kept in memory, loaded once. A node that does not exist is no error. See [`TreeCache`].
+    ///
+    /// # Errors
+    /// [`RecipeError::BadPath`], or it could not be loaded.
+    pub async fn tree_cache(&self, path: &str) -> Result<TreeCache, RecipeError> {
+        CacheSync::new(self, path, true)?.start().await
+    }
+}
+
+/// Loads a subtree once.
+pub(super) async fn load_tree(client: &Client, path: &str) -> Result<Image, RecipeError> {
+    CacheSync { client: client.clone(), path: path.into(), tree: true }.load().await
 }
 
 impl CacheSync {
-    /// Follows for ever.
-    pub(super) async fn run(mut self, send: watch::Sender<Image>) {
+    fn new(client: &Client, path: &str, tree: bool) -> Result<Self, RecipeError> {
+        Ok(Self { client: client.clone(), path: RecipePath::readable(path)?.as_str().into(), tree })
+    }
+
+    async fn start(self) -> Result<TreeCache, RecipeError> {
+        let image = self.load().await?;
+        let (sender, images) = watch::channel(image.clone());
+        Ok(TreeCache::new(image, images, tokio::spawn(self.run(sender))))
+    }
+
+    async fn run(mut self, send: watch::Sender<Image>) {
         let mut image = send.borrow().clone();
         let mut watch = Some(self.watch(image.zxid));
         let mut pause = FIRST_PAUSE;
@@ -57,7 +90,7 @@ impl CacheSync {
                 Ok(None) => watch = None,
                 Err(error) => {
                     if error.is_lost() {
-                        // What is cached is nobody's in particular: it can be read without a session.
+                        // The nodes belong to no session: they can be read without one.
                         self.client = self.client.anonymous();
                     }
                     image.trouble = Some(error.to_string().into());
@@ -81,12 +114,12 @@ impl CacheSync {
         self.client.watch(WatchOptions { recursive: self.tree, from: Some(from), ..WatchOptions::new(path) })
     }
 
-    /// The image after what the watch tells next; `None` if it was cut off.
+    /// The image after the next changes of the watch; `None` if the watch was cut off.
     async fn follow(&self, watch: &mut Watch, image: &Image) -> Result<Option<Image>, RecipeError> {
         let mut dirty = BTreeSet::new();
         let mut next = watch.next().await;
-        // What came together is read together.
-        for _ in 0..MOST_AT_ONCE {
+        // Changes that came together are read together.
+        for _ in 0..CHANGES_AT_ONCE {
             let zxid = match next {
                 Some(Ok(WatchItem::Change(change))) => {
                     dirty.insert(Arc::<str>::from(change.path));
@@ -105,7 +138,7 @@ impl CacheSync {
                 }
             }
         }
-        // So many that loading is no dearer.
+        // So many changes that loading costs no more.
         Ok(None)
     }
 
@@ -129,7 +162,7 @@ impl CacheSync {
         Ok(Arc::new(nodes))
     }
 
-    pub(super) async fn load(&self) -> Result<Image, RecipeError> {
+    async fn load(&self) -> Result<Image, RecipeError> {
         let mut nodes = Nodes::new();
         let reading = Reading { children: self.tree, ..Reading::default() };
         let first = read_node(&self.client, &self.path, &reading).await?;
@@ -171,6 +204,6 @@ fn within_bound(nodes: &Nodes) -> Result<(), RecipeError> {
         return Ok(());
     }
     Err(RecipeError::BadArgument(format!(
-        "a cache holds at most {MAX_CACHED_NODES} nodes, and there are more; cache a smaller subtree"
+        "a cache holds at most {MAX_CACHED_NODES} nodes, and the subtree has more; cache a smaller subtree"
     )))
 }

@@ -1,4 +1,4 @@
-//! One node whose data is changed by compare-and-set on its version, again and again until nobody came between.
+//! One node whose data is changed by compare-and-set on its version, retried until no other change came between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::path::{self, RecipePath};
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// How long a change is tried while others come between.
+/// How long an update is retried while other changes come between.
 const LONGEST_CONTENTION: Duration = Duration::from_secs(20);
-/// Bounds of the pause after the first and after many conflicts; the pause itself is drawn from zero to the bound.
+/// Upper bounds of the random pause after the first and after many conflicts.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 
-/// What to do with what was read.
+/// What to do with the data that was read.
 pub(crate) enum Edit<T> {
-    /// Leave it.
+    /// Leave the data.
     Keep(T),
-    /// Replace it.
+    /// Replace the data.
     Put(String, T),
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct UpdateLock(#[allow(dead_code, reason = "held, never looked at"
 pub(crate) struct CasCell {
     pub(crate) session: Session,
     pub(crate) path: RecipePath,
-    /// Clones of a handle take turns here instead of colliding in the cluster.
+    /// Clones of a handle update one after the other, instead of conflicting in the cluster.
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -44,7 +44,7 @@ impl CasCell {
         Self { session, path, lock: Arc::default() }
     }
 
-    /// What is there, with the zxid at which that is true.
+    /// The data, and the zxid as of which that is true.
     pub(crate) async fn read(&self) -> Result<(Option<Vec<u8>>, u64), RecipeError> {
         let seen =
             super::gapless_watch::read_node(self.session.client(), self.path.as_str(), &Reading::default()).await?;
@@ -56,8 +56,8 @@ impl CasCell {
         UpdateLock(self.lock.clone().lock_owned().await)
     }
 
-    /// Decides by what is there, and writes only if it still is. Each write has a request id: it happens once, or its outcome is
-    /// reported as unknown.
+    /// Decides by the current data, and writes only if it has not changed since. Each write has a request id: it is
+    /// applied once, or its outcome is reported as unknown.
     pub(crate) async fn update<T>(
         &self,
         decide: impl Fn(Option<&[u8]>) -> Result<Edit<T>, RecipeError>,

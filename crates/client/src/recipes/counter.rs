@@ -12,16 +12,17 @@ use super::path::RecipePath;
 use crate::error::Error;
 use crate::session::Session;
 
-/// A signed 64-bit number that many change at the same time. A counter that nobody has touched stands at 0.
+/// A signed 64-bit number that many processes change at the same time. A counter that does not exist yet is 0.
 ///
-/// Each change is one compare-and-set under a request id of the session: a lost answer is asked for again, so an addition counts
-/// **once**; where its fate cannot be found out, the error is [`UnknownOutcome`](crate::Error::UnknownOutcome) and the caller must look
-/// before it adds again. When others come between, it tries again with a jittered pause, for up to 20 s, and gives up with
-/// [`Contended`](RecipeError::Contended), having changed nothing. Clones of a handle do not collide among themselves: what they add at
-/// the same time is written as one sum, and each is given its own value.
+/// Each change is one compare-and-set under a request id of the session: a lost answer is asked for again, so an
+/// addition counts **once**. Where the outcome cannot be found out, the error is
+/// [`UnknownOutcome`](crate::Error::UnknownOutcome); read the counter before you add again. When other changes come
+/// between, the counter retries with a random pause, for up to 20 s, and then fails with
+/// [`Contended`](RecipeError::Contended), having changed nothing. Clones of a handle do not conflict with each other:
+/// concurrent additions are written as one sum, and each caller gets its own value.
 ///
-/// The value is kept as decimal text in one persistent node. Do not delete that node while somebody counts: versions start anew
-/// with it. A session that is lost in the middle leaves either the old or the new value.
+/// The value is kept as decimal text in one persistent node. Do not delete that node while processes count: its version
+/// would start again. A session that is lost in the middle leaves either the old or the new value.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,10 +38,10 @@ use crate::session::Session;
 #[derive(Clone, Debug)]
 pub struct Counter {
     cell: CasCell,
-    waiting: Arc<Mutex<Vec<Addition>>>,
+    pending: Arc<Mutex<Vec<Addition>>>,
 }
 
-/// What a clone wants added, and where its answer goes.
+/// A pending addition of one clone, and where its answer goes.
 #[derive(Debug)]
 struct Addition {
     delta: i64,
@@ -49,15 +50,15 @@ struct Addition {
 
 impl Counter {
     pub(crate) fn new(session: Session, path: RecipePath) -> Self {
-        Self { cell: CasCell::new(session, path), waiting: Arc::default() }
+        Self { cell: CasCell::new(session, path), pending: Arc::default() }
     }
 
-    /// Where it lives.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.cell.path.as_str()
     }
 
-    /// Its value, linearizable.
+    /// Reads the value, linearizable.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -66,32 +67,32 @@ impl Counter {
         self.parse(bytes.as_deref())
     }
 
-    /// Adds and gives the new value.
+    /// Adds `delta` and returns the new value.
     ///
     /// # Errors
     /// [`RecipeError::Overflow`] if the sum does not fit; otherwise see [`RecipeError`].
     pub async fn add(&self, delta: i64) -> Result<i64, RecipeError> {
-        let (answer, mut told) = oneshot::channel();
-        self.waiting.lock().push(Addition { delta, answer });
+        let (answer, mut result) = oneshot::channel();
+        self.pending.lock().push(Addition { delta, answer });
         let lock = tokio::select! {
             biased;
-            told = &mut told => return told.unwrap_or_else(|_| Err(cut_off())),
+            result = &mut result => return result.unwrap_or_else(|_| Err(writer_ended())),
             lock = self.cell.lock() => lock,
         };
         let counter = self.clone();
-        // The others' additions go on if this future is dropped.
+        // The additions of other clones go on if this future is dropped.
         run_to_completion(&self.cell.session, async move {
-            counter.add_what_waits(lock).await;
+            counter.add_pending(lock).await;
             Ok(())
         })
         .await?;
-        // It was among them, or had been answered just before it got the update lock.
-        told.await.unwrap_or_else(|_| Err(cut_off()))
+        // This addition was among them, or was answered just before this future got the update lock.
+        result.await.unwrap_or_else(|_| Err(writer_ended()))
     }
 
-    /// Adds what all clones wait for in one write. Whoever went away before that has nothing added.
-    async fn add_what_waits(&self, lock: UpdateLock) {
-        let mut additions = std::mem::take(&mut *self.waiting.lock());
+    /// Writes the pending additions of all clones in one update. A caller that has gone away before that adds nothing.
+    async fn add_pending(&self, lock: UpdateLock) {
+        let mut additions = std::mem::take(&mut *self.pending.lock());
         additions.retain(|addition| !addition.answer.is_closed());
         if additions.is_empty() {
             return;
@@ -109,16 +110,16 @@ impl Counter {
             Ok(if value == before { Edit::Keep(each) } else { Edit::Put(value.to_string(), each) })
         };
         let done = self.cell.update_locked(&lock, sums).await;
-        for (place, addition) in additions.into_iter().enumerate() {
+        for (index, addition) in additions.into_iter().enumerate() {
             let answer = match &done {
-                Ok(each) => each[place].clone(),
+                Ok(each) => each[index].clone(),
                 Err(error) => Err(error.clone()),
             };
             drop(addition.answer.send(answer));
         }
     }
 
-    /// Adds 1 and gives the new value.
+    /// Adds 1 and returns the new value.
     ///
     /// # Errors
     /// See [`add`](Self::add).
@@ -126,7 +127,7 @@ impl Counter {
         self.add(1).await
     }
 
-    /// Puts `new` in the place of `expected`; `false` if another value is there.
+    /// Sets `new` if the value is `expected`; `false` if it is not.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -137,7 +138,7 @@ impl Counter {
         self.cell.update(exchange).await
     }
 
-    /// Puts a value there, whatever is there, and gives the one before.
+    /// Sets the value, whatever it is, and returns the previous one.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -156,7 +157,7 @@ impl Counter {
     }
 }
 
-/// The runtime of whoever wrote for all has ended.
-fn cut_off() -> RecipeError {
+/// The error for an addition whose writer ended with its runtime.
+fn writer_ended() -> RecipeError {
     Error::UnknownOutcome("the runtime is shutting down".into()).into()
 }

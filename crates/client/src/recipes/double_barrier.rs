@@ -1,8 +1,10 @@
-//! A barrier at which N parties meet on the way in and on the way out (ZooKeeper's recipe, Curator's `DistributedDoubleBarrier`).
+//! A barrier at which N parties wait for each other on the way in and on the way out (ZooKeeper's recipe, Curator's
+//! `DistributedDoubleBarrier`).
 //!
-//! ZooKeeper's recipe marks a full barrier by a child `ready`. Here the mark is the data of the barrier's own node: the names of the
-//! parties of the round. It is set by compare-and-set in a transaction that checks that its author still stands there, so nobody enters by a
-//! mark of an earlier round, and one that comes too late for a round waits for the next.
+//! ZooKeeper's recipe marks a full barrier by a child `ready`. Here the mark is the data of the barrier's own node:
+//! the names of the parties of the round. A party sets it by compare-and-set, in a transaction that checks that the
+//! party's own node still exists. So no party enters by the mark of an earlier round, and a party that comes too late
+//! for a round waits for the next.
 
 use std::collections::BTreeSet;
 
@@ -21,22 +23,23 @@ use super::until_lost::until_lost;
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// Most parties: each listing and each mark names them all.
+/// Most parties: each listing and each mark contains all names.
 const MAX_PARTIES: u32 = 1_000;
 
-/// [`enter`](Self::enter) waits until N parties are there; [`Entered::leave`] waits until all of them have left.
+/// [`enter`](Self::enter) waits until N parties have come; [`Entered::leave`] waits until all of them have left.
 ///
-/// Parties are sessions' ephemeral nodes, so the dead are not waited for:
-/// - who dies, or gives up, before the round is full does not count, and another may come in its place;
-/// - who dies inside counts as having left.
+/// Parties are ephemeral nodes, so nobody waits for a dead party:
+/// - a party that dies or gives up before the round is full does not count, and another may take its place;
+/// - a party that dies inside counts as having left.
 ///
-/// Exactly the N parties that came first make a round; one more waits until that round is over and belongs to the next. Everybody states
-/// the same N.
+/// The first N parties make a round; a further party waits until that round is over and belongs to the next. All
+/// parties state the same N.
 ///
-/// An entry notifies nobody, the last one all N. Who waits to leave watches one of those inside, chosen at random, so a departure notifies few.
-/// Those that came too late for a round are told of each departure. When a waiting party's session is lost its wait ends in
-/// [`Error::Lost`](crate::Error::Lost). Should the last party that comes stop between its arrival and its mark, the round opens when it goes
-/// on, or when another comes after its session has ended.
+/// An arrival notifies no other party; the last one notifies all N. A party that waits to leave watches one random
+/// party that is still inside, so a departure notifies few. Parties that came too late for a round are notified of
+/// each departure. When a waiting party's session is lost, its wait ends in [`Error::Lost`](crate::Error::Lost). If
+/// the last party stops between its arrival and its mark, the round opens when it continues, or when another party
+/// comes after its session has ended.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,7 +64,7 @@ pub struct DoubleBarrier {
     parties: u32,
 }
 
-/// A round as its mark has it.
+/// A round, as its mark describes it.
 struct BarrierRound {
     members: BTreeSet<String>,
     parties: u32,
@@ -77,7 +80,7 @@ impl DoubleBarrier {
         Ok(Self { session, path, parties })
     }
 
-    /// Where it stands.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.path.as_str()
     }
@@ -86,18 +89,18 @@ impl DoubleBarrier {
         self.path.child("parties")
     }
 
-    /// Waits until all parties are there. Dropping the future takes this one away again; if the round had opened at that moment, the
-    /// others see it as having left.
+    /// Waits until all parties have come. Dropping the future removes this party again; if the round opens at that
+    /// moment, the others see this party as having left.
     ///
-    /// Entering goes on through an outage that the session outlives. A party that has gone is not there twice when it comes again: entering
-    /// waits until what this session left behind here is gone.
+    /// Entering continues through an outage that the session outlives. A party that comes again never counts twice: it
+    /// first waits until the nodes that this session left behind here are gone.
     ///
     /// # Errors
-    /// [`RecipeError::Mismatch`] if others state another N; otherwise see [`RecipeError`].
+    /// [`RecipeError::Mismatch`] if the other parties state another N; otherwise see [`RecipeError`].
     pub async fn enter(&self) -> Result<Entered, RecipeError> {
         let parties = self.session.extension::<Participants>();
         let entering = async {
-            // One party with two nodes would count as two.
+            // A party with two nodes would count as two.
             parties.no_stale_nodes(self.path()).await;
             let (participant_guard, node_guard) = parties.arrive(self.path());
             let arriving = self.clone();
@@ -108,13 +111,13 @@ impl DoubleBarrier {
         until_lost(&self.session, entering).await
     }
 
-    /// Makes this party's node. Where the answer is missing it goes on until there is one: a node that may be there would count.
+    /// Creates this party's node. Without an answer it retries until there is one: a node that may exist would count.
     async fn arrive(self, node_guard: NodeGuard) -> Result<EphemeralNode, RecipeError> {
         let prefix = format!("{}/{}-", self.directory(), Uuid::new_v4().simple());
         let create = Create { kind: Kind::Ephemeral, sequential: true, ..Create::default() };
-        let mut open = None;
-        let made = match path::create_node_tracked(self.session.client(), &prefix, &create, &mut open).await {
-            Err(error) => match open {
+        let mut undecided = None;
+        let made = match path::create_node_tracked(self.session.client(), &prefix, &create, &mut undecided).await {
+            Err(error) => match undecided {
                 Some(change) => change.decided::<Changed>(&self.session).await?,
                 None => return Err(error.into()),
             },
@@ -149,7 +152,7 @@ impl DoubleBarrier {
         }
     }
 
-    /// Marks those who came first as the parties of the round, unless somebody else has marked one since.
+    /// Marks the first N parties as those of the round, unless another party has set a mark since.
     async fn open(&self, own: &str, present: &BTreeSet<String>, version: i32) -> Result<(), RecipeError> {
         let mut by_arrival: Vec<&String> = present.iter().collect();
         by_arrival.sort_by_key(|name| name.rsplit('-').next().map(str::to_owned));
@@ -169,7 +172,7 @@ impl DoubleBarrier {
     async fn round(&self) -> Result<BarrierRound, RecipeError> {
         let Observed { node, as_of } = read_node(self.session.client(), self.path(), &Reading::default()).await?;
         let Some(node) = node else {
-            // Made with its parties' directory, and never removed while one stands there.
+            // The node is created above the directory of its parties, and never removed while one is there.
             make_directories(self.session.client(), self.path()).await?;
             return Ok(BarrierRound { members: BTreeSet::new(), parties: self.parties, version: -1, as_of });
         };
@@ -187,7 +190,7 @@ impl DoubleBarrier {
         Ok(BarrierRound { members: lines.map(str::to_owned).collect(), parties, version: node.stat.version, as_of })
     }
 
-    /// The names of those who are there.
+    /// The names of the parties that have a node.
     async fn present(&self) -> Result<(BTreeSet<String>, u64), RecipeError> {
         let reading = Reading { children: true, ..Reading::default() };
         let seen = read_node(self.session.client(), &self.directory(), &reading).await?;
@@ -207,24 +210,25 @@ impl DoubleBarrier {
     }
 }
 
-/// This party is inside. Dropping it leaves without waiting for the others.
+/// A party inside the barrier. Dropping it leaves without waiting for the others.
 #[derive(Debug)]
-#[must_use = "who drops this has left"]
+#[must_use = "dropping this leaves the barrier"]
 pub struct Entered {
     barrier: DoubleBarrier,
     members: BTreeSet<String>,
-    /// Goes before the node does.
+    /// Dropped before the node is removed.
     participant_guard: ParticipantGuard,
     own: EphemeralNode,
 }
 
 impl Entered {
-    /// How many make the round, this one included.
+    /// The number of parties of the round, this one included.
     pub fn parties(&self) -> usize {
         self.members.len()
     }
 
-    /// Leaves, and waits until all others of the round have left or died. If the future is dropped this party has left all the same.
+    /// Leaves, and waits until all other parties of the round have left or died. This party has left even if the
+    /// future is dropped.
     ///
     /// # Errors
     /// See [`RecipeError`].

@@ -1,9 +1,9 @@
-//! Leader election (etcd's `concurrency.Election`, Curator's `LeaderLatch`): the lock queue decides who leads, and a node beside it
-//! says who that is.
+//! Leader election (etcd's `concurrency.Election`, Curator's `LeaderLatch`): the lock queue decides who leads, and a
+//! node beside it names the leader.
 //!
-//! The leader's node is ephemeral and belongs to the same session as the lock, so both go in one transaction when that session ends. It is
-//! named by the token, so that nobody can take another leader's for its own, and written only in transactions that are guarded by
-//! the lock, so that one that was deposed cannot speak as the leader any more.
+//! The leader's node is ephemeral and belongs to the same session as the lock, so both end in one transaction with that
+//! session. The node is named by the token, so that no candidate takes another leader's node for its own. It is written
+//! only in transactions that check the lock, so that a deposed leader cannot write it any more.
 
 use std::time::Duration;
 
@@ -12,62 +12,21 @@ use lockkeeper_api::Data;
 use super::ephemeral::run_to_completion;
 use super::error::RecipeError;
 use super::gapless_watch::{GaplessWatch, Observed, bytes_of, read_node};
-use super::leadership::Leadership;
-use super::path::RecipePath;
+use super::leadership::{ElectionPaths, Leadership, check_data};
 use crate::client::Client;
 use crate::locks::Guard;
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// Largest data of a leader, in bytes.
-const MAX_DATA_BYTES: usize = 64 * 1024;
-/// Where leaders' nodes are; the part of a name that they have to themselves.
-const ROOT: &str = "/elections";
-const LEADER: &str = "_leader";
-
-/// Where an election takes place.
-#[derive(Clone, Debug)]
-pub(super) struct ElectionPaths {
-    pub(super) name: String,
-    directory: String,
-}
-
-impl ElectionPaths {
-    fn of(name: &str) -> Result<Self, RecipeError> {
-        let bad = |why: String| RecipeError::BadPath { path: name.into(), why };
-        let directory = format!("{ROOT}/{name}");
-        RecipePath::parse(&directory).map_err(|error| match error {
-            RecipeError::BadPath { why, .. } => bad(why),
-            other => other,
-        })?;
-        if name.split('/').any(|part| part == LEADER) {
-            return Err(bad(format!("'{LEADER}' is where the leader's node is; choose another name")));
-        }
-        Ok(Self { name: name.into(), directory })
-    }
-
-    pub(super) fn lock(&self) -> String {
-        format!("elections/{}", self.name)
-    }
-
-    /// Where leaders' nodes are: one, and for a while that of a leader that was deposed by force.
-    pub(super) fn leaders(&self) -> String {
-        format!("{}/{LEADER}", self.directory)
-    }
-
-    /// Twenty digits, so that the order of the names is that of the tokens.
-    pub(super) fn node(&self, token: u64) -> String {
-        format!("{}/{token:020}", self.leaders())
-    }
-}
-
 /// One leader at a time, first come first served.
 ///
-/// Candidates stand in the queue of the lock [`lock_name`](Self::lock_name): fair, and without a herd, since each candidate watches only the one before it. A
-/// change of leaders notifies the next candidate, and each observer once or twice (the old leader's end, the new one's beginning).
+/// Candidates wait in the queue of the lock [`lock_name`](Self::lock_name). The queue is fair and has no herd effect:
+/// each candidate watches only the one before it. A change of leaders notifies the next candidate, and each observer
+/// once or twice (the old leader's end, the new leader's beginning).
 ///
-/// A leader is one by the cluster's order, not by the wall clock: one that was paused may act after it was deposed. Give what it writes to the
-/// fencing token ([`Leadership::token`]), or write through transactions with [`Leadership::guard`].
+/// Leadership follows the cluster's order, not the wall clock: a leader that was paused may act after it was deposed.
+/// Show the fencing token ([`Leadership::token`]) with each write, or write in transactions with
+/// [`Leadership::guard`].
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -96,7 +55,7 @@ impl Election {
         Ok(Self { session, paths: ElectionPaths::of(name)?, label: "candidate".into() })
     }
 
-    /// Who stands for election, for people who look at the queue.
+    /// A name for this candidate, for people who look at the queue.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
@@ -113,46 +72,46 @@ impl Election {
         self.paths.lock()
     }
 
-    /// Stands for election and waits until this candidate leads. `data` is what observers are given, such as an address: it can be
-    /// seen as soon as it leads and not before. Dropping the future withdraws the candidate.
+    /// Waits until this candidate leads. Observers see `data`, such as an address, as soon as it leads and not before.
+    /// Dropping the future withdraws the candidate.
     ///
     /// # Errors
     /// [`Error::Lost`](crate::Error::Lost) if the session is lost; otherwise see [`RecipeError`].
     pub async fn campaign(&self, data: &[u8]) -> Result<Leadership, RecipeError> {
         check_data(data)?;
-        let guard = self.candidacy().lock().await?;
-        self.take_office(guard, data).await
+        let guard = self.lock().lock().await?;
+        self.announce(guard, data).await
     }
 
-    /// Leads if nobody does and nobody waits to.
+    /// Leads if there is no leader and no other candidate.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
     pub async fn try_campaign(&self, data: &[u8]) -> Result<Option<Leadership>, RecipeError> {
         check_data(data)?;
-        match self.candidacy().try_lock().await? {
-            Some(guard) => self.take_office(guard, data).await.map(Some),
+        match self.lock().try_lock().await? {
+            Some(guard) => self.announce(guard, data).await.map(Some),
             None => Ok(None),
         }
     }
 
-    /// The same as [`campaign`](Self::campaign), waiting for so long at most.
+    /// As [`campaign`](Self::campaign), waiting at most that long.
     ///
     /// # Errors
     /// As [`campaign`](Self::campaign).
     pub async fn campaign_timeout(&self, data: &[u8], wait: Duration) -> Result<Option<Leadership>, RecipeError> {
         check_data(data)?;
-        match self.candidacy().lock_timeout(wait).await? {
-            Some(guard) => self.take_office(guard, data).await.map(Some),
+        match self.lock().lock_timeout(wait).await? {
+            Some(guard) => self.announce(guard, data).await.map(Some),
             None => Ok(None),
         }
     }
 
-    fn candidacy(&self) -> crate::locks::Lock {
+    fn lock(&self) -> crate::locks::Lock {
         self.session.lock(self.paths.lock()).label(self.label.as_str())
     }
 
-    async fn take_office(&self, guard: Guard, data: &[u8]) -> Result<Leadership, RecipeError> {
+    async fn announce(&self, guard: Guard, data: &[u8]) -> Result<Leadership, RecipeError> {
         let leadership = Leadership::new(&self.session, self.paths.clone(), guard);
         let data = Data::from_bytes(data);
         run_to_completion(&self.session, async move {
@@ -170,14 +129,14 @@ impl Election {
         Ok(leader_now(self.session.client(), &self.paths).await?.0)
     }
 
-    /// Follows who leads. Needs no session, and goes on when the one through which it was made is lost.
+    /// Follows who leads. Needs no session, and outlives the session that it was made through.
     pub fn observe(&self) -> LeaderWatch {
         LeaderWatch::new(self.session.client().anonymous(), self.paths.clone())
     }
 }
 
 impl Client {
-    /// Follows who leads an election, without taking part in it. See [`LeaderWatch`].
+    /// Follows who leads an election, without being a candidate. See [`LeaderWatch`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`].
@@ -186,30 +145,21 @@ impl Client {
     }
 }
 
-pub(super) fn check_data(data: &[u8]) -> Result<(), RecipeError> {
-    if data.len() <= MAX_DATA_BYTES {
-        return Ok(());
-    }
-    Err(RecipeError::BadArgument(format!(
-        "a leader's data are at most {MAX_DATA_BYTES} bytes, these are {}",
-        data.len()
-    )))
-}
-
-/// Somebody leads.
+/// The leader of an election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// With this fencing token; larger than that of each leader before.
+    /// Its fencing token; larger than that of every earlier leader.
     pub token: u64,
-    /// By this session.
+    /// Its session.
     pub session_id: u64,
-    /// What it said of itself last.
+    /// The data that it published last.
     pub data: Vec<u8>,
-    /// The zxid at which this was true.
+    /// The zxid as of which this is true.
     pub zxid: u64,
 }
 
-/// Who leads, and as of when. A leader that was deposed by force may have left its node behind: the lock is asked.
+/// Who leads, and as of which zxid. The node of a leader that was deposed by force may remain for a while, so the lock
+/// decides.
 async fn leader_now(client: &Client, paths: &ElectionPaths) -> Result<(Option<Leader>, u64), RecipeError> {
     loop {
         let reading = Reading { children: true, ..Reading::default() };
@@ -224,8 +174,8 @@ async fn leader_now(client: &Client, paths: &ElectionPaths) -> Result<(Option<Le
     }
 }
 
-/// Follows who leads: at first who does now, then each change that is still news when it is asked for. Leaders that came and went in between
-/// may be passed over; the last one never is.
+/// Follows who leads: first the current leader, then each change. Leaders that came and went between two calls may be
+/// skipped; the last one never is.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -268,24 +218,6 @@ impl LeaderWatch {
             if news {
                 return Ok(leader);
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names() {
-        let paths = ElectionPaths::of("db/primary").unwrap();
-        assert_eq!(
-            (paths.lock().as_str(), paths.leaders().as_str()),
-            ("elections/db/primary", "/elections/db/primary/_leader")
-        );
-        assert!(paths.node(9) < paths.node(10), "the order of the names is that of the tokens");
-        for bad in ["", "/", "a/", "/a", "a/_leader", "a/../b", "a\n"] {
-            assert!(matches!(ElectionPaths::of(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Nodes that a session makes for a purpose and removes when the purpose is gone, however that comes about.
+//! Ephemeral nodes that are removed when their handle is dropped.
 //!
-//! A creation runs in a task of its own: dropping the future that waits for it cannot cut it off in the middle, where nobody
-//! would know whether the node exists. Whoever gets the result owns the node; if nobody does, it is removed.
+//! A creation runs in a task of its own: dropping the future that waits for it cannot stop it in the middle, where it
+//! would be unknown whether the node exists. The receiver of the result owns the node; without a receiver it is
+//! removed.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,19 +20,19 @@ use crate::error::Error;
 use crate::routes::Reading;
 use crate::session::Session;
 
-/// How long a node is tried to be removed while the cluster cannot be reached (no session outlives this in silence); the pause between
-/// two tries.
+/// How long the removal of a node is retried while the cluster cannot be reached (no session lives that long without a
+/// keepalive), and the pause between two attempts.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(3_600);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs to its end even if the caller goes away. A result that nobody takes is dropped, so it should clean up when dropped.
+/// Runs `work` to its end even if the caller goes away. The result is then dropped, so its drop should clean up.
 pub(crate) async fn run_to_completion<T: Send + 'static>(
     session: &Session,
     work: impl Future<Output = Result<T, RecipeError>> + Send + 'static,
 ) -> Result<T, RecipeError> {
     let (send, receive) = oneshot::channel();
     session.client().context.tasks.spawn(async move {
-        // An error means that the caller is gone; the result is dropped here.
+        // If the caller is gone, the result is dropped here.
         drop(send.send(work.await));
     });
     receive.await.unwrap_or_else(|_| Err(Error::UnknownOutcome("the runtime is shutting down".into()).into()))
@@ -42,9 +43,9 @@ pub(crate) async fn run_to_completion<T: Send + 'static>(
 pub(crate) struct EphemeralNode {
     session: Session,
     path: Option<String>,
-    /// What was to make it, and may or may not have.
+    /// The creation, if its outcome is unknown.
     undecided: Option<TrackedChange>,
-    /// There for as long as the node may be.
+    /// Dropped when the node certainly does not exist.
     node_guard: Option<NodeGuard>,
 }
 
@@ -53,16 +54,16 @@ impl EphemeralNode {
         Self { session: session.clone(), path: Some(path), undecided: None, node_guard: None }
     }
 
-    /// With something that is to be dropped when the node is certainly gone.
+    /// Adds a guard that is dropped when the node certainly does not exist.
     pub(crate) fn guarded_by(mut self, node_guard: NodeGuard) -> Self {
         self.node_guard = Some(node_guard);
         self
     }
 
-    /// Making it failed. If that leaves a change open, it is found out in the background what became of it, and undone; if not, the
-    /// node is not there, or somebody else's.
-    pub(crate) fn not_made(mut self, open: Option<TrackedChange>) {
-        match open {
+    /// The creation failed. If its outcome is unknown, it is found out and undone in the background. Otherwise the node
+    /// does not exist, or belongs to another owner.
+    pub(crate) fn creation_failed(mut self, undecided: Option<TrackedChange>) {
+        match undecided {
             Some(change) => self.undecided = Some(change),
             None => self.forget(),
         }
@@ -81,12 +82,12 @@ impl EphemeralNode {
         self.path().rsplit('/').next().unwrap_or_default()
     }
 
-    /// It is not there, or somebody else's business now.
+    /// Drops the handle without removing the node: it does not exist, or belongs to another owner.
     pub(crate) fn forget(mut self) {
         self.path = None;
     }
 
-    /// Removes it. That it is gone already is no error. On an error it goes on in the background.
+    /// Removes the node. A node that is already gone is no error. After an error it goes on in the background.
     pub(crate) async fn remove(self) -> Result<(), RecipeError> {
         match self.session.client().delete(self.path(), None).await {
             Err(error) if error.code() != Some(Code::NoNode) => Err(error.into()),
@@ -107,13 +108,13 @@ impl Drop for EphemeralNode {
         self.session.client().context.spawn(async move {
             let _until_it_is_gone = node_guard;
             if let Some((change, session)) = undecided {
-                // A read would not do: what is still on its way would come behind it.
+                // A read would not do: a creation that is still on its way would come after it.
                 if let Err(error) = change.decided::<IgnoredAny>(&session).await {
-                    tracing::debug!(%error, path, "a node never came to be");
+                    tracing::debug!(%error, path, "the node was never created");
                     return;
                 }
             }
-            // A session outlives an outage that is shorter than its timeout, so this does too.
+            // A session outlives an outage that is shorter than its timeout, so the removal does too.
             let give_up_at = Instant::now() + LONGEST_OUTAGE;
             while let Err(error) = remove_if_owned(&client, session_id, &path).await {
                 tracing::debug!(%error, path, "a node could not be removed");
@@ -126,7 +127,7 @@ impl Drop for EphemeralNode {
     }
 }
 
-/// The node may never have come to be, and another's may stand there: only one's own is removed.
+/// Removes the node only if this session owns it: the own node may never have existed, and another may be there.
 async fn remove_if_owned(client: &Client, session_id: u64, path: &str) -> Result<(), Error> {
     let removed = async {
         if client.node(path, &Reading::default()).await?.stat.ephemeral_owner == Some(session_id) {

@@ -1,90 +1,91 @@
-//! Why a recipe did not do what was asked.
+//! Errors of the recipes.
 
 use lockkeeper_api::Code;
 use thiserror::Error;
 
 use crate::error::Error;
 
-/// Why a recipe did not do what was asked. Everything but [`Client`](Self::Client) is certain: nothing changed.
+/// Why a recipe's operation failed. After every error but [`Client`](Self::Client) nothing has changed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum RecipeError {
-    /// The call itself failed; the class of the error says whether it may have taken place.
+    /// The request failed; the class of the error says whether it may have taken effect.
     #[error(transparent)]
     Client(#[from] Error),
     /// The path or name cannot be used.
     #[error("'{path}' cannot be used: {why}")]
     BadPath {
-        /// What was given.
+        /// The path or name.
         path: String,
-        /// Which rule it breaks, and what to do.
+        /// The rule that it breaks, and what to do.
         why: String,
     },
     /// An argument is out of bounds.
     #[error("{0}")]
     BadArgument(String),
-    /// Something else lives at that path.
-    #[error("{path} holds something that is no {recipe}: {why}; use another path, or remove it")]
+    /// The node at that path was not made by this recipe.
+    #[error("{path} is not a {recipe}: {why}; use another path, or delete the node")]
     Foreign {
-        /// Where.
+        /// The path.
         path: String,
-        /// What was looked for.
+        /// The kind of node that was expected.
         recipe: &'static str,
-        /// What is wrong with what is there.
+        /// What is wrong with the node.
         why: String,
     },
-    /// Others use the same path with another parameter.
-    #[error("{path} is in use with {found}, and was asked for with {asked}; all must state the same")]
+    /// Other processes use the same path with another parameter.
+    #[error("{path} is in use with {found}, and was asked for with {asked}; all users must state the same")]
     Mismatch {
-        /// Where.
+        /// The path.
         path: String,
-        /// What was asked for.
+        /// The parameter of this process.
         asked: String,
-        /// What is there.
+        /// The parameter of the others.
         found: String,
     },
-    /// The counter cannot hold the sum.
+    /// The sum does not fit into the counter.
     #[error("counter {path} stands at {value}; adding {delta} would leave the range of 64 bits; nothing was added")]
     Overflow {
-        /// Which counter.
+        /// The counter.
         path: String,
         /// Its value.
         value: i64,
-        /// What was to be added.
+        /// The number to add.
         delta: i64,
     },
-    /// Others were faster each time.
+    /// Another process changed the node before each attempt.
     #[error(
-        "gave up changing {path} after {tries} tries in {elapsed_ms} ms: others changed it each time; nothing changed; try again"
+        "gave up changing {path} after {tries} attempts in {elapsed_ms} ms: other processes changed it each time; \
+         nothing was changed; try again"
     )]
     Contended {
-        /// Where.
+        /// The path.
         path: String,
-        /// How often it was tried.
+        /// The number of attempts.
         tries: u32,
-        /// For how long.
+        /// How long they took, in milliseconds.
         elapsed_ms: u64,
     },
-    /// What the handle stood for is no longer the caller's: another may have it by now.
+    /// The delivery or leadership is no longer the caller's: another process may have it by now.
     #[error("{what} is no longer yours: {why}")]
     Stale {
         /// The delivery, leadership, …
         what: String,
-        /// How that is known.
+        /// The evidence.
         why: String,
     },
     /// The name belongs to another session, or to another handle of this one.
     #[error("{path} is taken by {owner}; use another name, or wait until that session has ended")]
     Taken {
-        /// Where.
+        /// The path.
         path: String,
-        /// Whose it is, for people.
+        /// The owner, for people.
         owner: String,
     },
-    /// What was waited for does not exist any more.
-    #[error("{path} was removed while it was waited for")]
+    /// The node was deleted during the wait.
+    #[error("{path} was deleted during the wait")]
     Removed {
-        /// Where.
+        /// The path.
         path: String,
     },
 }
@@ -98,18 +99,18 @@ impl RecipeError {
         }
     }
 
-    /// Whether the session is lost, and with it all it owned.
+    /// Whether the session is lost, and with it all that it owned.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Client(Error::Lost(_)))
     }
 
-    /// Whether the change may have taken place all the same.
+    /// Whether the change may have taken effect all the same.
     pub fn is_unknown(&self) -> bool {
         matches!(self, Self::Client(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. }))
     }
 }
 
-/// Of a transaction that was refused: which operation, and why.
+/// The operation that made the cluster refuse a transaction, and why.
 pub(crate) fn refused_operation(error: &Error) -> Option<(u32, Code)> {
     match error {
         Error::Refused(problem) if problem.code == Code::TransactionFailed => problem.operation.zip(problem.cause),

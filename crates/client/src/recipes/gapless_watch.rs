@@ -1,4 +1,4 @@
-//! Waiting for changes without a gap: a read tells the zxid at which it is true, and the watch begins right behind it.
+//! Waits for changes without a gap: a read gives the zxid as of which it is true, and the watch begins right after it.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::watch::{Watch, WatchItem, WatchOptions};
 /// Pause before a watch that was cut off is begun again.
 const PAUSE_AFTER_CUT: Duration = Duration::from_millis(20);
 
-/// What a linearizable read saw.
+/// The result of a linearizable read.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
     pub(crate) node: Option<Node>,
-    /// Every change after this is still to be told by a watch from here.
+    /// A watch from this zxid reports every change after the read.
     pub(crate) as_of: u64,
 }
 
-/// Reads a node that may not be there.
+/// Reads a node that may not exist.
 pub(crate) async fn read_node(client: &Client, path: &str, reading: &Reading) -> Result<Observed, Error> {
     if let Some(seen) = present(client, path, reading).await? {
         return Ok(seen);
     }
-    // A refusal carries no zxid. The root's read has one, and it lies before the second read.
+    // A refusal carries no zxid. A read of the root does, and it comes before the second read.
     let as_of = client.node("/", &Reading::default()).await?.zxid;
     Ok(present(client, path, reading).await?.unwrap_or(Observed { node: None, as_of }))
 }
@@ -48,7 +48,7 @@ pub(crate) fn bytes_of(node: &Node) -> Result<Vec<u8>, RecipeError> {
     node.data.to_bytes().map_err(foreign)
 }
 
-/// Follows a path from read to read.
+/// Watches a path from read to read.
 pub(crate) struct GaplessWatch {
     client: Client,
     path: String,
@@ -57,18 +57,18 @@ pub(crate) struct GaplessWatch {
 }
 
 impl GaplessWatch {
-    /// Everything about one node.
+    /// Watches one node.
     pub(crate) fn node(client: &Client, path: &str) -> Self {
         Self { client: client.clone(), path: path.into(), recursive: false, watch: None }
     }
 
-    /// A node and everything below it.
+    /// Watches a node and everything below it.
     pub(crate) fn tree(client: &Client, path: &str) -> Self {
         Self { recursive: true, ..Self::node(client, path) }
     }
 
-    /// The next change after `as_of` that matters, or `None` when changes may have been missed. In both cases: read again, and
-    /// come back with the zxid of that read.
+    /// Waits for the next change after `as_of` that matters; `None` when changes may have been missed. In both cases
+    /// the caller reads again, and calls this with the zxid of that read.
     pub(crate) async fn change(
         &mut self,
         as_of: u64,

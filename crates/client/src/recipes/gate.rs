@@ -1,14 +1,16 @@
-//! Idempotency gates: an operation that is asked for any number of times and done once (Stripe's `Idempotency-Key`, GTIS).
+//! Idempotency gates: an operation that is requested any number of times and done once (Stripe's `Idempotency-Key`,
+//! GTIS).
 //!
-//! The cluster decides who does it, and keeps the result for those who ask later. This module must never take silence for
-//! "did not happen": a worker that goes away without a word leaves the gate to the end of its session or of its pending time.
+//! The cluster decides which worker does the operation, and keeps the result for later requests. This module must never
+//! take silence for "did not happen": a worker that disappears leaves the gate pending until its session or its pending
+//! time ends.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper_api::gates::{Begin, Finish, Gate as Standing, GateView};
+use lockkeeper_api::gates::{self, Begin, Finish, GateView};
 use lockkeeper_api::{Code, Data};
 use tokio::time::sleep;
 
@@ -21,35 +23,36 @@ use crate::error::Error;
 use crate::lease::safety_margin;
 use crate::session::Session;
 
-/// How long an operation may take where nothing else is said.
-const PENDING: Duration = Duration::from_secs(60);
-/// The clock is looked at this often at least: timers of the runtime do not count the time that a machine sleeps.
+/// How long an operation may take by default.
+const DEFAULT_PENDING: Duration = Duration::from_secs(60);
+/// The clock is read at least this often: timers of the runtime do not count the time that a machine sleeps.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
-/// Before a gate whose time should be over is asked about again: clocks differ.
-const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+/// Pause before the client asks again about a gate whose time should be over: clocks differ.
+const SHORTEST_RECHECK: Duration = Duration::from_millis(100);
 
 impl Session {
-    /// The gate of that key, such as `payments/42`. Making one asks nothing of the cluster. See [`Gate`].
+    /// The gate of that key, such as `payments/42`. Sends no request. See [`Gate`].
     pub fn gate(&self, key: impl Into<String>) -> Gate {
-        Gate { session: self.clone(), key: key.into(), label: String::new(), pending: PENDING }
+        Gate { session: self.clone(), key: key.into(), label: String::new(), pending: DEFAULT_PENDING }
     }
 }
 
 /// A gate before an operation that is to be done once.
 ///
-/// Whoever [begins](Self::begin) first is told to proceed and does the work; everybody else learns that it is in progress, or gets
-/// the stored result. [`run_once`](Self::run_once) does all of it. The **fingerprint** says what the operation is, such as a hash of its
-/// arguments: the same key with another fingerprint is refused with [`Code::GateMismatch`], instead of answering one
-/// operation with the result of another.
+/// The first process that [begins](Self::begin) proceeds and does the work; every other process learns that the work
+/// is in progress, or gets the stored result. [`run_once`](Self::run_once) combines these steps. The **fingerprint**
+/// identifies the operation, such as a hash of its arguments: the same key with another fingerprint is refused with
+/// [`Code::GateMismatch`], instead of answering one operation with the result of another.
 ///
-/// A worker that crashes frees the gate when its session expires, one that hangs when its pending time is over. Then another
-/// may begin, and **the work may be done a second time**, in part or beside the first: let what it touches check the ticket's
-/// [token](GateTicket::token), as for a lock.
+/// A worker that crashes frees the gate when its session expires, a worker that hangs when its pending time is over.
+/// Then another may begin, and **the work may be done a second time**, in part or at the same time: let each resource
+/// check the ticket's [token](GateTicket::token), as for a lock.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
-/// # let session = lockkeeper_client::Session::open(&lockkeeper_client::Client::connect(cluster.endpoints()).await?, &Default::default()).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
 /// use lockkeeper_client::recipes::Begun;
 /// use std::time::Duration;
 ///
@@ -72,55 +75,55 @@ pub struct Gate {
     pending: Duration,
 }
 
-/// How a gate stood when an operation was to begin.
+/// The state of a gate when a process asked to begin.
 #[derive(Debug)]
 pub enum Begun {
-    /// The caller is to do the work.
+    /// The caller does the work.
     Proceed(GateTicket),
-    /// Somebody does the work.
+    /// Another worker does the work.
     InProgress(InProgress),
     /// The work is done.
     Done(Done),
 }
 
-/// Work that somebody does.
+/// Work in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InProgress {
-    /// Under which token.
+    /// The worker's token.
     pub token: u64,
-    /// Whose session it is; none for one begun without a session.
+    /// The worker's session; `None` if it began without a session.
     pub session_id: Option<u64>,
-    /// Who it is, for people.
+    /// The worker's label, for people.
     pub label: String,
-    /// Since when, in milliseconds since 1970 by the replicated clock.
+    /// When the work began, in milliseconds since 1970 by the replicated clock.
     pub since_ms: u64,
-    /// From when on another may begin it, if its session lives that long.
+    /// When another worker may begin at the latest; earlier if the session ends.
     pub until_ms: u64,
 }
 
-/// Work that is done.
+/// Finished work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Under which token.
+    /// The worker's token.
     pub token: u64,
-    /// What was stored.
+    /// The stored result.
     pub result: Vec<u8>,
-    /// Since when, in milliseconds since 1970 by the replicated clock.
+    /// When the work was finished, in milliseconds since 1970 by the replicated clock.
     pub since_ms: u64,
-    /// Until when it is kept.
+    /// Until when the result is kept.
     pub until_ms: u64,
 }
 
 impl Gate {
-    /// Who works, for people.
+    /// A name for the worker, for people.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// How long the work may take before another may begin it; one minute where nothing is said, a day at most. Counts even
-    /// while the worker's session lives.
+    /// How long the work may take before another worker may begin: one minute by default, one day at most. The time
+    /// runs even while the worker's session lives.
     #[must_use]
     pub fn pending(mut self, pending: Duration) -> Self {
         self.pending = pending;
@@ -132,20 +135,20 @@ impl Gate {
         &self.key
     }
 
-    /// Asks to do the operation. Does not wait for a worker that is at it.
+    /// Asks to do the operation. Does not wait for another worker.
     ///
-    /// Dropping the future opens the gate again should it have been the caller's at that moment. On
-    /// [`Error::UnknownOutcome`] it may be the caller's without a ticket: then the next one begins when this session ends or the
+    /// Dropping the future opens the gate again if the caller got it at that moment. After [`Error::UnknownOutcome`]
+    /// the gate may be the caller's without a ticket: then the next worker begins when this session ends or the
     /// pending time is over.
     ///
     /// # Errors
-    /// [`Code::GateMismatch`] if the key is in use for another operation; [`Code::BadPath`] for a key that cannot be used; otherwise see
-    /// [`Error`].
+    /// [`Code::GateMismatch`] if the key is in use for another operation; [`Code::BadPath`] for a key that cannot be
+    /// used; otherwise see [`Error`].
     pub async fn begin(&self, fingerprint: &str) -> Result<Begun, Error> {
         Ok(self.begin_at(fingerprint).await?.0)
     }
 
-    /// How it stands, and at which zxid.
+    /// The state of the gate, and the zxid as of which that is true.
     async fn begin_at(&self, fingerprint: &str) -> Result<(Begun, u64), Error> {
         check_key(&self.key)?;
         let begin = Begin {
@@ -154,16 +157,16 @@ impl Gate {
             label: Some(self.label.clone()),
         };
         let gate = self.clone();
-        // In a task of its own: were it cut off in the middle, nobody would know whose the gate is.
+        // In a task of its own: if it stopped in the middle, it would be unknown whose the gate is.
         let asked = async move {
-            // Counting from before the first try can only make the worker more careful than it needs to be.
+            // Counting from before the first attempt can only make the worker more careful than it needs to be.
             let asked_at = Moment::now();
             let view = gate.session.client().gate_begin(&gate.key, &begin).await?;
             Ok(UnclaimedTicket(Some((gate.understand(view.clone(), asked_at)?, view.zxid))))
         };
         match run_to_completion::<UnclaimedTicket>(&self.session, asked).await {
             Ok(mut unclaimed) => {
-                unclaimed.0.take().ok_or_else(|| Error::UnknownOutcome("the answer was taken twice".into()))
+                unclaimed.0.take().ok_or_else(|| Error::UnknownOutcome("the answer was received twice".into()))
             }
             Err(RecipeError::Client(error)) => Err(error),
             Err(other) => Err(Error::UnknownOutcome(other.to_string())),
@@ -172,15 +175,15 @@ impl Gate {
 
     fn understand(&self, view: GateView, asked_at: Moment) -> Result<Begun, Error> {
         Ok(match view.gate {
-            Standing::Proceed { token, .. } => {
+            gates::Gate::Proceed { token, .. } => {
                 let pending = self.pending.saturating_sub(safety_margin(self.pending));
                 let ticket = Ticket { session: self.session.clone(), key: self.key.clone(), token };
                 Begun::Proceed(GateTicket { ticket, ends_at: asked_at + pending })
             }
-            Standing::InProgress { token, session_id, label, since_ms, until_ms } => {
+            gates::Gate::InProgress { token, session_id, label, since_ms, until_ms } => {
                 Begun::InProgress(InProgress { token, session_id, label, since_ms, until_ms })
             }
-            Standing::Done { token, result, since_ms, until_ms } => {
+            gates::Gate::Done { token, result, since_ms, until_ms } => {
                 let result = result.to_bytes().map_err(|why| Error::NotLockkeeper {
                     endpoint: self.session.client().preferred().to_string(),
                     why: format!("result of a gate: {why}"),
@@ -190,18 +193,20 @@ impl Gate {
         })
     }
 
-    /// Does the operation if nobody has, waits for the result if somebody is at it, and gives the result if it is done.
+    /// Does the operation if no worker has, waits for the result while another worker does it, and returns the result.
     ///
-    /// `work` gets the ticket's token, runs while the ticket is [good](GateTicket::run), and gives the result, which is kept for
-    /// `keep_for`. Its error means "did not take place" and opens the gate for the next one; so an error after half of the work must be
-    /// one that the next one can go on from. If `work` is dropped or panics, the gate is left to its session or pending time.
+    /// `work` gets the ticket's token, runs while the ticket is [valid](GateTicket::run), and returns the result,
+    /// which is kept for `keep_for`. Its error means "did not take place" and opens the gate for the next worker; so
+    /// after an error in the middle of the work the next worker must be able to continue. If `work` is dropped or
+    /// panics, the gate stays pending until the session or the pending time ends.
     ///
-    /// Those who wait watch the gate and are all woken when it changes: all of them want the result.
+    /// Waiters watch the gate, and all are woken when it changes: all of them want the result.
     ///
     /// ```
     /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
-    /// # let session = lockkeeper_client::Session::open(&lockkeeper_client::Client::connect(cluster.endpoints()).await?, &Default::default()).await?;
+    /// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+    /// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
     /// # use std::time::Duration;
     /// let gate = session.gate("mails/welcome/ann");
     /// let send = async |_token: u64| Ok::<_, std::io::Error>(b"sent".to_vec());
@@ -222,18 +227,18 @@ impl Gate {
     ) -> Result<Once, OnceError<E>> {
         let mut follow = None;
         let ticket = loop {
-            let (underway, as_of) = match self.begin_at(fingerprint).await? {
+            let (in_progress, as_of) = match self.begin_at(fingerprint).await? {
                 (Begun::Proceed(ticket), _) => break ticket,
                 (Begun::Done(done), _) => {
                     return Ok(Once { ran_here: false, token: done.token, result: done.result });
                 }
-                (Begun::InProgress(underway), as_of) => (underway, as_of),
+                (Begun::InProgress(in_progress), as_of) => (in_progress, as_of),
             };
             let follow = follow
                 .get_or_insert_with(|| GaplessWatch::node(self.session.client(), &format!("/gates/{}", self.key)));
             tokio::select! {
                 changed = follow.change(as_of, |_| true) => drop(changed.map_err(only_client)?),
-                () = sleep(until_over(&underway)) => {}
+                () = sleep(until_over(&in_progress)) => {}
                 because = self.session.lost() => return Err(Error::Lost(because).into()),
             }
         };
@@ -245,7 +250,7 @@ impl Gate {
             }
             Err(error) => {
                 if let Err(error) = ticket.fail().await {
-                    tracing::debug!(%error, key = self.key, "a gate is left to its session or its pending time");
+                    tracing::debug!(%error, key = self.key, "gate left pending until its session or time ends");
                 }
                 Err(OnceError::Work(error))
             }
@@ -253,12 +258,12 @@ impl Gate {
     }
 }
 
-/// What came of [`Gate::run_once`].
+/// The outcome of [`Gate::run_once`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Once {
-    /// Whether it was done by this call, or before by another.
+    /// Whether this call did the work; otherwise an earlier one did.
     pub ran_here: bool,
-    /// Under which token.
+    /// The worker's token.
     pub token: u64,
     /// The result.
     pub result: Vec<u8>,
@@ -267,23 +272,24 @@ pub struct Once {
 /// Why [`Gate::run_once`] has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum OnceError<E> {
-    /// The work said so. The gate is open for the next one.
+    /// The work failed. The gate is open for the next worker.
     #[error("the operation failed: {0}")]
     Work(E),
-    /// The gate did. If the work had been done by then, its result is not stored.
+    /// A request to the gate failed. If the work was done by then, its result is not stored.
     #[error(transparent)]
     Gate(#[from] Error),
 }
 
 /// The right, and the duty, to do the work.
 ///
-/// Say what came of it: [`finish`](Self::finish) or [`fail`](Self::fail). **Dropping the ticket says nothing**, because nobody knows how
-/// far the work had come: the gate stays pending until this session ends or the pending time is over.
+/// Report the outcome by [`finish`](Self::finish) or [`fail`](Self::fail). **Dropping the ticket reports nothing**,
+/// since it is unknown how far the work has come: the gate stays pending until this session ends or the pending time
+/// is over.
 #[derive(Debug)]
-#[must_use = "the gate stays shut until the ticket is finished or failed, or its time is over"]
+#[must_use = "the gate stays pending until the ticket is finished or failed, or its time is over"]
 pub struct GateTicket {
     ticket: Ticket,
-    /// On this machine's clock; before the cluster lets another begin.
+    /// By this machine's clock; before the cluster lets another worker begin.
     ends_at: Moment,
 }
 
@@ -295,7 +301,8 @@ struct Ticket {
 }
 
 impl GateTicket {
-    /// A fencing token: larger than that of everyone who began this operation before. Show it to what the work touches.
+    /// A fencing token: larger than that of every earlier worker of this operation. Show it to each resource that the
+    /// work changes.
     pub fn token(&self) -> u64 {
         self.ticket.token
     }
@@ -305,14 +312,14 @@ impl GateTicket {
         &self.ticket.key
     }
 
-    /// How long nobody else may begin the work, as far as this machine's clock can tell: what is left of the pending time or of
-    /// the session, whichever ends first. Zero once it is over.
+    /// How much longer no other worker may begin, by this machine's clock: the rest of the pending time or of the
+    /// session, whichever ends first. Zero once it is over.
     pub fn remaining(&self) -> Duration {
         let now = Moment::now();
         now.until(self.ends_at).min(now.until(self.ticket.session.lost_at()))
     }
 
-    /// Completes, with the reason, when another may begin the work.
+    /// Completes, with the reason, when another worker may begin.
     pub async fn lost(&self) -> String {
         loop {
             let left = Moment::now().until(self.ends_at);
@@ -326,7 +333,7 @@ impl GateTicket {
         }
     }
 
-    /// Runs `work` for as long as nobody else may begin it, as [`Guard::run`](crate::Guard::run) does for a lock.
+    /// Runs `work` while no other worker may begin, as [`Guard::run`](crate::Guard::run) does for a lock.
     ///
     /// # Errors
     /// [`Error::Lost`] if the session was lost or the pending time was over before `work` was done.
@@ -337,7 +344,7 @@ impl GateTicket {
             if let Poll::Ready(because) = lost.as_mut().poll(context) {
                 return Poll::Ready(Err(Error::Lost(because)));
             }
-            // A process that wakes from a long pause does not go on.
+            // A process that wakes from a long pause must not continue.
             if self.remaining().is_zero() {
                 return Poll::Ready(Err(over()));
             }
@@ -347,12 +354,13 @@ impl GateTicket {
         .await
     }
 
-    /// Stores the result, at most 64 KiB, for all who ask within `keep_for`, at most a year; after that the operation may be done anew.
+    /// Stores the result, at most 64 KiB, for requests within `keep_for`, at most one year. After that the operation
+    /// may be done again.
     ///
     /// # Errors
-    /// [`Code::GateNotPending`] if another may have begun it meanwhile: then nothing was stored, and two may have done the work. With
-    /// [`Error::UnknownOutcome`] and [`Error::Unreachable`] [`Client::gate_finish`](crate::Client::gate_finish) can try again with the same
-    /// token. Otherwise see [`Error`].
+    /// [`Code::GateNotPending`] if another worker may have begun meanwhile: then nothing was stored, and two workers
+    /// may have done the work. After [`Error::UnknownOutcome`] and [`Error::Unreachable`] you can try again with
+    /// [`Client::gate_finish`](crate::Client::gate_finish) and the same token. Otherwise see [`Error`].
     pub async fn finish(self, result: impl AsRef<[u8]>, keep_for: Duration) -> Result<(), Error> {
         let Ticket { session, key, token } = &self.ticket;
         let result = Data::from_bytes(result.as_ref());
@@ -360,7 +368,7 @@ impl GateTicket {
         session.client().gate_finish(key, &finish).await.map(drop)
     }
 
-    /// Opens the gate again: the operation did not take place, or can be done again without harm.
+    /// Opens the gate again: the operation did not take place, or can safely be done again.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -375,7 +383,7 @@ impl Ticket {
     }
 }
 
-/// An answer on its way to the caller. If nobody takes it, the work has not begun, and the gate is opened again.
+/// An answer on its way to the caller. If the caller is gone, the work has not begun, and the gate is opened again.
 struct UnclaimedTicket(Option<(Begun, u64)>);
 
 impl Drop for UnclaimedTicket {
@@ -385,27 +393,27 @@ impl Drop for UnclaimedTicket {
         let session = ticket.session.clone();
         session.client().context.spawn(async move {
             if let Err(error) = ticket.fail().await {
-                tracing::debug!(%error, key = ticket.key, "a gate is left to its session or its pending time");
+                tracing::debug!(%error, key = ticket.key, "gate left pending until its session or time ends");
             }
         });
     }
 }
 
-/// URLs resolve `.` and `..`: such a key would quietly mean another resource.
+/// URLs resolve `.` and `..`: such a key would silently name another resource.
 fn check_key(key: &str) -> Result<(), Error> {
     let bad = |error: RecipeError| {
-        Error::refused(Code::BadPath, format!("a gate's key is one or more parts with '/' between: {error}"))
+        Error::refused(Code::BadPath, format!("a gate's key is one or more parts separated by '/': {error}"))
     };
     key.split('/').try_for_each(check_part).map_err(bad)
 }
 
-/// When to ask again about a gate that nobody has changed. Only a guess, by a clock that may differ from the replicated one: what
-/// counts is what the cluster then says.
-fn until_over(underway: &InProgress) -> Duration {
+/// When to ask again about an unchanged gate. An estimate, by a clock that may differ from the replicated one: the
+/// cluster decides.
+fn until_over(in_progress: &InProgress) -> Duration {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap_or_default();
-    let at_most = underway.until_ms.saturating_sub(underway.since_ms);
-    let left_ms = underway.until_ms.saturating_sub(now_ms).min(at_most);
-    Duration::from_millis(left_ms).max(SHORTEST_LOOK)
+    let at_most = in_progress.until_ms.saturating_sub(in_progress.since_ms);
+    let left_ms = in_progress.until_ms.saturating_sub(now_ms).min(at_most);
+    Duration::from_millis(left_ms).max(SHORTEST_RECHECK)
 }
 
 fn only_client(error: RecipeError) -> Error {
@@ -416,7 +424,7 @@ fn only_client(error: RecipeError) -> Error {
 }
 
 fn millis(duration: Duration) -> u64 {
-    // A part of a millisecond asked for is a millisecond given.
+    // Rounded up: a requested time is never shortened.
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -437,14 +445,14 @@ mod tests {
     #[test]
     fn a_gate_is_looked_at_when_its_time_is_over_and_never_in_a_rush() {
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map(millis).unwrap();
-        let underway =
+        let in_progress =
             |since_ms, until_ms| InProgress { token: 1, session_id: None, label: String::new(), since_ms, until_ms };
-        assert_eq!(until_over(&underway(0, 1)), SHORTEST_LOOK);
-        let left = until_over(&underway(now_ms, now_ms + 60_000));
+        assert_eq!(until_over(&in_progress(0, 1)), SHORTEST_RECHECK);
+        let left = until_over(&in_progress(now_ms, now_ms + 60_000));
         assert!(left > Duration::from_secs(50) && left <= Duration::from_secs(60), "{left:?}");
         // The cluster's clock is a day ahead: not longer than the work may take in all.
         let ahead = now_ms + 24 * 3_600_000;
-        assert_eq!(until_over(&underway(ahead, ahead + 5_000)), Duration::from_secs(5));
+        assert_eq!(until_over(&in_progress(ahead, ahead + 5_000)), Duration::from_secs(5));
         assert_eq!(millis(Duration::from_nanos(1)), 1);
     }
 }

@@ -1,11 +1,12 @@
-//! Who is there (Curator's `GroupMember`, the membership recipe of ZooKeeper's guide).
+//! Group membership (Curator's `GroupMember`, the membership recipe of ZooKeeper's guide).
 
 use std::collections::BTreeMap;
 
 use lockkeeper_api::nodes::{Create, Kind, SetData};
 use lockkeeper_api::{Code, Data};
 
-use super::cache::{CacheChange, Image, TreeCache, load_tree};
+use super::cache::{CacheChange, Image, TreeCache};
+use super::cache_sync::load_tree;
 use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::RecipeError;
 use super::gapless_watch::read_node;
@@ -19,11 +20,12 @@ const MAX_MEMBER_BYTES: usize = 64 * 1024;
 
 /// A group of processes that see each other, each under a name and with some data.
 ///
-/// A member is an ephemeral node: it is there until it leaves or its session ends, and its going is one point in the order for
-/// everybody. Each change notifies each [`watch`](Self::watch) once. Membership says that the session lives, not that the process does well.
+/// A member is an ephemeral node: it exists until the member leaves or its session ends, and all observers see that at
+/// the same point of the cluster's order. Each change notifies each [`watch`](Self::watch) once. Membership says that
+/// the session lives, not that the process is healthy.
 ///
-/// A name belongs to one member at a time. A process that starts again before its old session has ended finds its name
-/// [`Taken`](RecipeError::Taken): use a name of its own for each start, or wait.
+/// A name belongs to one member at a time. A process that restarts before its old session has ended finds its name
+/// [`Taken`](RecipeError::Taken): use a different name for each start, or wait.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -51,12 +53,12 @@ impl Group {
         Self { session, path }
     }
 
-    /// Where it lives.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.path.as_str()
     }
 
-    /// Becomes a member. Dropping the future undoes it.
+    /// Joins the group. Dropping the future undoes it.
     ///
     /// # Errors
     /// [`RecipeError::Taken`]; otherwise see [`RecipeError`].
@@ -73,11 +75,11 @@ impl Group {
         let create = Create { data, kind: Kind::Ephemeral, ..Create::default() };
         let client = self.session.client();
         let node = EphemeralNode::new(&self.session, path.clone());
-        let mut open = None;
-        match path::create_node_tracked(client, &path, &create, &mut open).await {
+        let mut undecided = None;
+        match path::create_node_tracked(client, &path, &create, &mut undecided).await {
             Ok(_) => Ok(Membership { node }),
             Err(error) if error.code() == Some(Code::NodeExists) => {
-                // Not this handle's to remove, even if it is the same session's.
+                // Another handle owns the node, even if it is of the same session.
                 node.forget();
                 let owner =
                     read_node(client, &path, &Reading::default()).await?.node.and_then(|n| n.stat.ephemeral_owner);
@@ -89,13 +91,13 @@ impl Group {
                 Err(RecipeError::Taken { path, owner })
             }
             Err(error) => {
-                node.not_made(open);
+                node.creation_failed(undecided);
                 Err(error.into())
             }
         }
     }
 
-    /// Who is there now, with their data, as of the cluster's last word.
+    /// Reads the members and their data, linearizable.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -103,7 +105,7 @@ impl Group {
         Ok(members_of(self.path(), &load_tree(self.session.client(), self.path()).await?))
     }
 
-    /// Follows who is there. Goes on when the session through which it was made is lost.
+    /// Follows the members. Outlives the session that it was made through.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -134,14 +136,14 @@ fn members_of(group: &str, image: &Image) -> BTreeMap<String, Vec<u8>> {
     image.iter().filter_map(named).collect()
 }
 
-/// What happened in a group.
+/// A change in a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// Somebody came.
+    /// A member joined.
     Joined(String),
-    /// Somebody's data changed, or they left and came again.
+    /// A member's data changed, or it left and joined again.
     Updated(String),
-    /// Somebody left, or their session ended.
+    /// A member left, or its session ended.
     Left(String),
 }
 
@@ -153,13 +155,13 @@ pub struct Members {
 }
 
 impl Members {
-    /// Who is there, as far as is known; nothing is asked of the cluster.
+    /// The members as known now, without a request to the cluster.
     pub fn current(&self) -> BTreeMap<String, Vec<u8>> {
         members_of(&self.path, &self.cache.current())
     }
 
-    /// Waits for changes since the last call (or since the beginning) and gives them by name. Who came and left in between may not be told.
-    /// Dropping the future loses nothing.
+    /// Waits for changes since the last call (or since the watch began), and returns them in the order of names. A
+    /// member that joined and left in between may be left out. Dropping the future loses no change.
     pub async fn changes(&mut self) -> Vec<MemberChange> {
         loop {
             let changes = self.cache.changes().await;
@@ -170,7 +172,7 @@ impl Members {
         }
     }
 
-    /// Waits until those who are there fit.
+    /// Waits until the members satisfy `fits`, and returns them.
     pub async fn wait_for(&mut self, fits: impl Fn(&BTreeMap<String, Vec<u8>>) -> bool) -> BTreeMap<String, Vec<u8>> {
         let path = self.path.clone();
         members_of(&self.path, &self.cache.wait_for(|image| fits(&members_of(&path, image))).await)
@@ -186,15 +188,15 @@ impl Members {
     }
 }
 
-/// This process is a member. Dropping it leaves, in the background.
+/// The membership of this process. Dropping it leaves the group, in the background.
 #[derive(Debug)]
-#[must_use = "who drops this leaves the group"]
+#[must_use = "dropping this leaves the group"]
 pub struct Membership {
     node: EphemeralNode,
 }
 
 impl Membership {
-    /// Under which name.
+    /// The member's name.
     pub fn name(&self) -> &str {
         self.node.name()
     }
@@ -210,15 +212,15 @@ impl Membership {
         Ok(())
     }
 
-    /// Completes, with the reason, when this process is no longer a member because its session is lost.
+    /// Completes, with the reason, when the membership is lost with its session.
     pub async fn lost(&self) -> String {
         self.node.session().lost().await
     }
 
-    /// Leaves.
+    /// Leaves the group.
     ///
     /// # Errors
-    /// See [`RecipeError`]; then it goes on in the background.
+    /// See [`RecipeError`]; leaving then goes on in the background.
     pub async fn leave(self) -> Result<(), RecipeError> {
         let session = self.node.session().clone();
         run_to_completion(&session, self.node.remove()).await

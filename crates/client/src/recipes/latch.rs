@@ -9,16 +9,19 @@ use super::path::RecipePath;
 use super::until_lost::until_lost;
 use crate::session::Session;
 
-/// Some count down, others wait until 0 is reached; then it stays at 0 until it is removed.
+/// Some processes count down, others wait until 0 is reached. The latch then stays at 0 until it is removed.
 ///
-/// Everybody states the same count, and whoever comes first makes the latch; another count is refused with
-/// [`Mismatch`](RecipeError::Mismatch). A count belongs to no session: what a process has counted stays counted when it dies, and what it has
-/// not counted nobody counts for it (use a [group](crate::Session::group) or a [double barrier](crate::Session::double_barrier) where deaths matter).
+/// All processes state the same count, and the first one creates the latch; another count is refused with
+/// [`Mismatch`](RecipeError::Mismatch). A count belongs to no session: it stays when the process that counted dies,
+/// and no other process counts for one that died before. Where deaths matter, use a [group](crate::Session::group) or
+/// a [double barrier](crate::Session::double_barrier).
 ///
-/// Remove it only when all who wait have gone on: whoever still waits is told [`Removed`](RecipeError::Removed).
+/// Remove the latch only when all waiters have gone on: a process that still waits gets
+/// [`Removed`](RecipeError::Removed).
 ///
-/// A count is exactly once under retries, as with [`Counter`](super::Counter). Each waiter is told of every count: `waiters × count`
-/// notifications in the life of a latch. When the session is lost a wait ends in [`Error::Lost`](crate::Error::Lost); the latch stays as it is.
+/// Each count is applied exactly once under retries, as with [`Counter`](super::Counter). Each count notifies each
+/// waiter: `waiters × count` notifications in the life of a latch. When the session of a waiter is lost, its wait ends
+/// in [`Error::Lost`](crate::Error::Lost); the latch stays as it is.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,12 +52,12 @@ impl Latch {
         Ok(Self { cell: CasCell::new(session, path), count })
     }
 
-    /// Where it lives.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.cell.path.as_str()
     }
 
-    /// How many counts are missing, linearizable.
+    /// How many counts remain, linearizable.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -63,7 +66,7 @@ impl Latch {
         self.parse(bytes.as_deref())
     }
 
-    /// Counts down by one and gives what is left. At 0 it stays at 0.
+    /// Counts down by one and returns the remaining count, which stays at 0.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -75,7 +78,7 @@ impl Latch {
         self.cell.update(step).await
     }
 
-    /// Waits until 0 is reached. Dropping the future gives up waiting and leaves nothing behind.
+    /// Waits until 0 is reached. Dropping the future ends the wait and leaves nothing behind.
     ///
     /// # Errors
     /// [`RecipeError::Removed`] if the latch is removed; otherwise see [`RecipeError`].
@@ -102,7 +105,7 @@ impl Latch {
         }
     }
 
-    /// Removes it, so that the path can be used for another. That it does not exist is no error.
+    /// Removes the latch, so that another can use its path. A latch that does not exist is no error.
     ///
     /// # Errors
     /// See [`RecipeError`].

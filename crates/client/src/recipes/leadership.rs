@@ -1,6 +1,6 @@
-//! Leading: what a candidate has from its election until it resigns or is deposed.
+//! The leadership of an elected candidate, until it resigns or is deposed.
 //!
-//! Everything it says as the leader is said in a transaction that is guarded by the lock and its token.
+//! Everything that it writes as the leader is written in a transaction that checks the lock and its token.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,20 +9,71 @@ use lockkeeper_api::nodes::{Kind, Txn, TxnOp};
 use lockkeeper_api::{Code, Data};
 use tokio::task::JoinHandle;
 
-use super::election::{ElectionPaths, check_data};
 use super::ephemeral::{EphemeralNode, run_to_completion};
 use super::error::{RecipeError, refused_operation};
-use super::path::make_directories;
+use super::path::{RecipePath, make_directories};
 use crate::error::Error;
 use crate::locks::Guard;
 use crate::session::Session;
 
-/// What a leader has until it resigns.
+/// Largest data of a leader, in bytes.
+const MAX_DATA_BYTES: usize = 64 * 1024;
+/// The directory of all elections, and the reserved part of a name below which leaders' nodes are.
+const ROOT: &str = "/elections";
+const LEADER: &str = "_leader";
+
+/// The lock and the nodes of an election.
+#[derive(Clone, Debug)]
+pub(super) struct ElectionPaths {
+    pub(super) name: String,
+    directory: String,
+}
+
+impl ElectionPaths {
+    pub(super) fn of(name: &str) -> Result<Self, RecipeError> {
+        let bad = |why: String| RecipeError::BadPath { path: name.into(), why };
+        let directory = format!("{ROOT}/{name}");
+        RecipePath::parse(&directory).map_err(|error| match error {
+            RecipeError::BadPath { why, .. } => bad(why),
+            other => other,
+        })?;
+        if name.split('/').any(|part| part == LEADER) {
+            return Err(bad(format!("'{LEADER}' is reserved for the leader's node; choose another name")));
+        }
+        Ok(Self { name: name.into(), directory })
+    }
+
+    pub(super) fn lock(&self) -> String {
+        format!("elections/{}", self.name)
+    }
+
+    /// The directory of leaders' nodes. It holds one node, and for a while that of a leader that was deposed by force.
+    pub(super) fn leaders(&self) -> String {
+        format!("{}/{LEADER}", self.directory)
+    }
+
+    /// The token has 20 digits, so that names sort like tokens.
+    pub(super) fn node(&self, token: u64) -> String {
+        format!("{}/{token:020}", self.leaders())
+    }
+}
+
+pub(super) fn check_data(data: &[u8]) -> Result<(), RecipeError> {
+    if data.len() <= MAX_DATA_BYTES {
+        return Ok(());
+    }
+    Err(RecipeError::BadArgument(format!(
+        "a leader's data are at most {MAX_DATA_BYTES} bytes, these are {}",
+        data.len()
+    )))
+}
+
+/// What a leader owns until it resigns.
 #[derive(Debug)]
 struct LeaderState {
     guard: Guard,
     node: EphemeralNode,
-    /// Removes the node of a leader that was deposed by force, so that observers are told.
+    /// Removes the node of a leader that was deposed by force, so that observers notice.
     deposed_cleanup: DeposedCleanup,
 }
 
@@ -40,7 +91,7 @@ impl LeaderState {
         let (lost, client, path) = (guard.lost(), node.session().client().clone(), node.path().to_owned());
         let deposed_cleanup = DeposedCleanup(node.session().client().context.tasks.spawn(async move {
             lost.await;
-            // If its session is lost too, the node is going or gone already.
+            // If the session is lost too, the node ends with it.
             if let Err(error) = client.delete(&path, None).await {
                 tracing::debug!(%error, path, "the node of a leader that lost its lock goes with its session");
             }
@@ -48,11 +99,11 @@ impl LeaderState {
         Self { guard, node, deposed_cleanup }
     }
 
-    /// In this order: nobody is to be observed as the leader who is none.
+    /// Removes the node before it releases the lock: observers must not see a leader that is none.
     async fn leave(self) -> Result<(), RecipeError> {
         let Self { guard, node, deposed_cleanup } = self;
         drop(deposed_cleanup);
-        // What fails goes on in the background, and the end of the lock counts whatever became of the node.
+        // A failed removal goes on in the background. The lock decides who leads, whatever becomes of the node.
         if let Err(error) = node.remove().await {
             tracing::debug!(%error, "the leader's node could not be removed yet");
         }
@@ -60,12 +111,12 @@ impl LeaderState {
     }
 }
 
-/// This candidate leads. Dropping it resigns, in the background.
+/// This process leads. Dropping it resigns, in the background.
 #[derive(Debug)]
 #[must_use = "who drops this resigns"]
 pub struct Leadership {
     paths: ElectionPaths,
-    /// There until the drop.
+    /// `Some` until the drop.
     state: Option<LeaderState>,
 }
 
@@ -87,23 +138,23 @@ impl Leadership {
         self.state.as_ref().map(|state| &state.guard)
     }
 
-    /// The fencing token: larger than that of each leader before. Show it to what the leader writes to.
+    /// The fencing token: larger than that of every earlier leader. Show it to each resource that the leader writes to.
     pub fn token(&self) -> u64 {
         self.lock().map_or(0, Guard::token)
     }
 
-    /// The lock whose holder leads; with the token a guard for transactions.
+    /// The lock whose holder leads. With the token it guards transactions.
     pub fn lock_name(&self) -> String {
         self.paths.lock()
     }
 
-    /// An operation for transactions that refuses them when this leadership is over.
+    /// An operation that makes a transaction fail when this leadership is over.
     pub fn guard(&self) -> TxnOp {
         TxnOp::LockHeld { lock: self.paths.lock(), token: self.token() }
     }
 
-    /// Completes, with the reason, when the leadership is lost: its session is, or (told over the session's stream only) it was
-    /// taken away by force.
+    /// Completes, with the reason, when the leadership is lost: with its session, or because it was taken away by force
+    /// (which only the session's stream reports).
     pub fn lost(&self) -> impl Future<Output = String> + Send + use<> {
         let lost = self.lock().map(Guard::lost);
         async move {
@@ -114,25 +165,26 @@ impl Leadership {
         }
     }
 
-    /// Whether it is lost, by the clock and by what the cluster has told.
+    /// Whether the leadership is lost, by the clock and by the reports of the cluster.
     pub fn is_lost(&self) -> bool {
         self.lock().is_none_or(Guard::is_lost)
     }
 
-    /// How long it is sure to last from now on, if no further keepalive is acknowledged. Zero once it is lost.
+    /// How much longer the leadership is sure to last if no further keepalive is acknowledged. Zero once it is lost.
     pub fn remaining(&self) -> Duration {
         self.lock().map_or(Duration::ZERO, Guard::remaining)
     }
 
-    /// Runs `work` for as long as this candidate leads; see [`Guard::run`].
+    /// Runs `work` while this process leads; see [`Guard::run`].
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if the leadership was lost before `work` was done, or by the time it was done.
+    /// [`Error::Lost`](crate::Error::Lost) if the leadership was lost before `work` was done, or by the time it was
+    /// done.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, RecipeError> {
         Ok(self.state()?.guard.run(work).await?)
     }
 
-    /// Gives observers other data, if this candidate still leads.
+    /// Publishes new data for observers, if this process still leads.
     ///
     /// # Errors
     /// [`RecipeError::Stale`] if it does not; otherwise see [`RecipeError`].
@@ -142,19 +194,19 @@ impl Leadership {
         let set = TxnOp::Set { path: self.state()?.node.path().to_owned(), data: data.clone(), version: None };
         match self.guarded(set).await? {
             None => Ok(()),
-            // Somebody has removed the node.
+            // The node was deleted.
             Some(Code::NoNode) => self.announce(data).await,
             Some(code) => Err(Error::refused(code, "the leader's node could not be written").into()),
         }
     }
 
-    /// Makes the leader's node.
+    /// Creates the leader's node.
     pub(super) async fn announce(&self, data: Data) -> Result<(), RecipeError> {
         let state = self.state()?;
         let path = state.node.path().to_owned();
         let (kind, ttl_ms, sequential, acl) = (Kind::Ephemeral, None, false, None);
         let create = TxnOp::Create { path: path.clone(), data, kind, ttl_ms, sequential, acl };
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MOST_ATTEMPTS {
             match self.guarded(create.clone()).await? {
                 None | Some(Code::NodeExists) => return Ok(()),
                 Some(Code::NoNode) => make_directories(state.node.session().client(), &self.paths.leaders()).await?,
@@ -164,7 +216,7 @@ impl Leadership {
         Err(RecipeError::Removed { path: self.paths.leaders() })
     }
 
-    /// Carries out an operation if this candidate still leads; gives the code if it was refused for itself.
+    /// Carries out an operation if this process still leads. Returns the code if the operation itself was refused.
     async fn guarded(&self, operation: TxnOp) -> Result<Option<Code>, RecipeError> {
         let txn = Txn { operations: vec![self.guard(), operation] };
         match self.state()?.node.session().client().txn(&txn).await {
@@ -177,11 +229,11 @@ impl Leadership {
         }
     }
 
-    /// Gives the leadership up and waits until that is certain. If the future is dropped it goes on in the background.
+    /// Resigns and waits until that is certain. If the future is dropped, it goes on in the background.
     ///
     /// # Errors
-    /// [`Error::Lost`](crate::Error::Lost) if it was not held any more: what was done as the leader may have been done beside another. After any
-    /// error it goes on in the background until the cluster has answered or the session is over.
+    /// [`Error::Lost`](crate::Error::Lost) if the leadership was already lost: another leader may have acted at the
+    /// same time. After any error it goes on in the background until the cluster has answered or the session is over.
     pub async fn resign(mut self) -> Result<(), RecipeError> {
         match self.state.take() {
             Some(state) => {
@@ -193,8 +245,8 @@ impl Leadership {
     }
 }
 
-/// How often the directory of the leader's node may vanish between its making and its use.
-const MOST_TRIES: u32 = 16;
+/// How often the directory of the leader's node may vanish between its creation and its use.
+const MOST_ATTEMPTS: u32 = 16;
 
 impl Drop for Leadership {
     fn drop(&mut self) {
@@ -202,8 +254,26 @@ impl Drop for Leadership {
         let client = state.node.session().client().clone();
         client.context.spawn(async move {
             if let Err(error) = state.leave().await {
-                tracing::debug!(%error, "a leader that resigned had been deposed, or is seen to in the background");
+                tracing::debug!(%error, "leader deposed before it resigned, or its lock is still being released");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let paths = ElectionPaths::of("db/primary").unwrap();
+        assert_eq!(
+            (paths.lock().as_str(), paths.leaders().as_str()),
+            ("elections/db/primary", "/elections/db/primary/_leader")
+        );
+        assert!(paths.node(9) < paths.node(10), "the order of the names is that of the tokens");
+        for bad in ["", "/", "a/", "/a", "a/_leader", "a/../b", "a\n"] {
+            assert!(matches!(ElectionPaths::of(bad), Err(RecipeError::BadPath { .. })), "{bad:?} was taken");
+        }
     }
 }

@@ -1,17 +1,19 @@
-//! What people know from Curator, Redisson and etcd's `concurrency` package, on top of sessions, nodes, transactions and watches.
+//! The recipes known from Curator, Redisson and etcd's `concurrency` package, built on sessions, nodes, transactions
+//! and watches.
 //!
-//! Each recipe is a handle that costs nothing to make: [`Session::counter`], [`Session::queue`] and so on check the path and
-//! nothing else. They share four rules:
+//! Each recipe is a handle that costs nothing to make: [`Session::counter`], [`Session::queue`] and so on only check
+//! the path. All recipes follow four rules:
 //!
-//! - **Watch, then read, without a gap.** A wait reads, and watches from the zxid of what it read.
-//! - **Cancellation.** A future may be dropped at any time. What stood for the caller in the cluster (a place in a queue, a claim, a
-//!   membership) is undone in the background; a change that was under way (an addition, an item put) may take place or not.
-//! - **Loss.** When the session is lost, what waits ends in [`Error::Lost`](crate::Error::Lost), and what the session owned is gone.
-//! - **Unknown is an answer.** A change whose fate is not known is reported as
-//!   [`Error::UnknownOutcome`](crate::Error::UnknownOutcome), never repeated under another request id.
+//! - **Read, then watch, without a gap.** A wait reads, and watches from the zxid of that read.
+//! - **Cancellation.** A future may be dropped at any time. The caller's place in a queue, its claim or its membership
+//!   is removed in the background; a change that was under way (an addition, an item put) may take effect or not.
+//! - **Loss.** When the session is lost, waits end in [`Error::Lost`](crate::Error::Lost), and all that the session
+//!   owned is gone.
+//! - **Unknown outcomes are reported.** A change whose outcome is unknown ends in
+//!   [`Error::UnknownOutcome`](crate::Error::UnknownOutcome); it is never repeated under another request id.
 //!
-//! A recipe must never poll, never wake everybody where one would do (what it wakes is in its documentation), and never
-//! delete what it did not make.
+//! A recipe must never poll, never wake all waiters where one would do (its documentation says which it wakes), and
+//! never delete a node that it did not create.
 
 mod barrier;
 mod cache;
@@ -55,7 +57,7 @@ use crate::session::Session;
 use path::RecipePath;
 
 impl Session {
-    /// A number that everybody may change. See [`Counter`].
+    /// A number that many processes change. See [`Counter`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`].
@@ -63,7 +65,7 @@ impl Session {
         Ok(Counter::new(self.clone(), RecipePath::parse(path)?))
     }
 
-    /// A count that goes down to 0 once, and those who wait for it. See [`Latch`].
+    /// A count that goes down to 0 once, and processes that wait for 0. See [`Latch`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`], or a count of 0.
@@ -71,7 +73,7 @@ impl Session {
         Latch::new(self.clone(), RecipePath::parse(path)?, count)
     }
 
-    /// A gate across the way of many, opened by one. See [`Barrier`].
+    /// A barrier that holds up many processes until one removes it. See [`Barrier`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`].
@@ -79,7 +81,7 @@ impl Session {
         Ok(Barrier::new(self.clone(), RecipePath::parse(path)?))
     }
 
-    /// First in, first out, with take and acknowledge. See [`Queue`].
+    /// A first-in, first-out queue with acknowledgements. See [`Queue`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`].
@@ -87,7 +89,7 @@ impl Session {
         Ok(Queue::new(self.clone(), RecipePath::parse(path)?))
     }
 
-    /// N parties that meet on the way in and on the way out. See [`DoubleBarrier`].
+    /// N parties that wait for each other on the way in and on the way out. See [`DoubleBarrier`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`], or a number of parties out of bounds.
@@ -95,7 +97,7 @@ impl Session {
         DoubleBarrier::new(self.clone(), RecipePath::parse(path)?, parties)
     }
 
-    /// Processes that see each other. See [`Group`].
+    /// Processes that see which others are running. See [`Group`].
     ///
     /// # Errors
     /// [`RecipeError::BadPath`].

@@ -1,7 +1,7 @@
-//! Paths that recipes take, and making the nodes at them.
+//! Paths of recipes, and the creation of nodes there.
 //!
-//! Directories above a recipe's node are made as containers, which the cluster removes when they have been empty for a while; so a
-//! creation may find its directory gone again, and makes it anew.
+//! Directories above a recipe's node are containers, which the cluster removes when they have been empty for a while.
+//! So a creation may find that its directory is gone, and creates it again.
 
 use lockkeeper_api::Code;
 use lockkeeper_api::nodes::{Changed, Create, Kind};
@@ -16,12 +16,12 @@ use crate::routes::create_spec;
 const MAX_PATH_BYTES: usize = 1024;
 /// Longest part of a path, in bytes; the server's own bound.
 const MAX_PART_BYTES: usize = 255;
-/// Room for what a recipe keeps below its path.
+/// Room for the nodes that a recipe creates below its path.
 const ROOM_BYTES: usize = 300;
-/// What other parts of Lockkeeper keep there has rules of its own.
+/// Directories of other parts of Lockkeeper, which have rules of their own.
 const RESERVED: [&str; 3] = ["/locks", "/gates", "/zookeeper"];
-/// Bounds the making of directories: a path has at most half as many parts as bytes, and some may vanish in between.
-const MAX_MAKINGS: usize = 600;
+/// Most directories that one creation makes: a path has at most half as many parts as bytes, and some may vanish again.
+const MAX_DIRECTORIES_MADE: usize = 600;
 
 /// A path that a recipe may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,17 +33,17 @@ impl RecipePath {
         let bad = |why: &str| Err(RecipeError::BadPath { path: path.into(), why: why.into() });
         check(path, ROOM_BYTES)?;
         if path == "/" {
-            return bad("the root is nobody's; give a path such as /app/name");
+            return bad("the root cannot be used; give a path such as /app/name");
         }
         let within =
             |root: &&&str| path.strip_prefix(**root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         match RESERVED.iter().find(within) {
-            Some(root) => bad(&format!("what is below {root} has rules of its own; give a path elsewhere")),
+            Some(root) => bad(&format!("nodes below {root} have rules of their own; give a path elsewhere")),
             None => Ok(Self(path.into())),
         }
     }
 
-    /// Checks a path for a recipe that only reads there: any path will do.
+    /// Checks a path for a recipe that only reads there: any valid path is accepted.
     pub(crate) fn readable(path: &str) -> Result<Self, RecipeError> {
         check(path, 0)?;
         Ok(Self(path.into()))
@@ -53,13 +53,13 @@ impl RecipePath {
         &self.0
     }
 
-    /// The path of something below, whose name the recipe chose.
+    /// The path of a child whose name the recipe chose.
     pub(crate) fn child(&self, name: &str) -> String {
         if self.0 == "/" { format!("/{name}") } else { format!("{}/{name}", self.0) }
     }
 }
 
-/// Checks a name that a user chose for a node below a recipe's path.
+/// Checks a name that a user chose for a child.
 pub(crate) fn check_part(name: &str) -> Result<(), RecipeError> {
     let bad = |why: String| Err(RecipeError::BadPath { path: name.into(), why });
     match name {
@@ -100,18 +100,18 @@ fn parent(path: &str) -> &str {
     }
 }
 
-/// Makes the directory and those above it, as containers. That they exist is no error.
+/// Creates a directory and those above it, as containers. An existing directory is no error.
 pub(crate) async fn make_directories(client: &Client, directory: &str) -> Result<(), Error> {
     let container = Create { kind: Kind::Container, ..Create::default() };
-    let mut makings = 0;
-    // From below upwards until one can be made, then down again.
+    let mut made = 0;
+    // Upwards until one directory can be created, then down again.
     let mut missing = vec![directory];
     while let Some(path) = missing.last().copied().filter(|path| *path != "/") {
         match client.create(path, &container).await {
             Ok(_) => drop(missing.pop()),
             Err(error) if error.code() == Some(Code::NodeExists) => drop(missing.pop()),
-            Err(error) if error.code() == Some(Code::NoNode) && makings < MAX_MAKINGS => {
-                makings += 1;
+            Err(error) if error.code() == Some(Code::NoNode) && made < MAX_DIRECTORIES_MADE => {
+                made += 1;
                 missing.push(parent(path));
             }
             Err(error) => return Err(error),
@@ -120,27 +120,27 @@ pub(crate) async fn make_directories(client: &Client, directory: &str) -> Result
     Ok(())
 }
 
-/// Creates a node, and the directories above it where they are missing.
+/// Creates a node, and the missing directories above it.
 pub(crate) async fn create_node(client: &Client, path: &str, create: &Create) -> Result<Changed, Error> {
     create_node_tracked(client, path, create, &mut None).await
 }
 
-/// The same. After an error `open` has the creation that may still take place, if there is one.
+/// As [`create_node`]. After an error `undecided` has the creation that may still take effect, if there is one.
 pub(crate) async fn create_node_tracked(
     client: &Client,
     path: &str,
     create: &Create,
-    open: &mut Option<TrackedChange>,
+    undecided: &mut Option<TrackedChange>,
 ) -> Result<Changed, Error> {
-    let mut makings = 0;
+    let mut made = 0;
     loop {
-        let done = open.insert(TrackedChange::new(create_spec(path, create)?)).ask(client).await;
+        let done = undecided.insert(TrackedChange::new(create_spec(path, create)?)).send(client).await;
         if !matches!(done, Err(Error::UnknownOutcome(_) | Error::NotLockkeeper { .. })) {
-            *open = None;
+            *undecided = None;
         }
         match done {
-            Err(error) if error.code() == Some(Code::NoNode) && makings < MAX_MAKINGS => {
-                makings += 1;
+            Err(error) if error.code() == Some(Code::NoNode) && made < MAX_DIRECTORIES_MADE => {
+                made += 1;
                 make_directories(client, parent(path)).await?;
             }
             done => return done,

@@ -1,9 +1,9 @@
-//! An ephemeral node that comes back (Curator's `PersistentEphemeralNode`): for service discovery, where a process wants to be found
-//! for as long as it runs, whatever becomes of its sessions.
+//! An ephemeral node that is created again whenever it is gone (Curator's `PersistentEphemeralNode`): for service
+//! discovery, where a process should be found while it runs, whatever becomes of its sessions.
 //!
-//! It has a session of its own, and a task that compares what there is with what there should be, at each change of either.
-//! So an answer that was lost, an update that met a broken connection, a node that somebody deleted, an old session's node that is
-//! still there: all end in the same comparison, and nothing must be remembered.
+//! It has a session of its own, and a task that compares the node with its desired state at each change of either. A
+//! lost answer, an update over a broken connection, a deleted node, a remaining node of an old session: all end in the
+//! same comparison, and the task needs no memory of them.
 
 use std::time::Duration;
 
@@ -26,33 +26,34 @@ const MAX_BYTES: usize = 256 * 1024;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is known of the node.
+/// The state of the node, as far as the client knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PersistentState {
-    /// It is not there, or not with the data it should have.
+    /// The node does not exist, or has other data.
     Absent {
-        /// Why.
+        /// The reason.
         because: String,
     },
-    /// It is there as it should be.
+    /// The node exists with the desired data.
     Present {
-        /// The session it belongs to now.
+        /// The session that owns it.
         session_id: u64,
-        /// The data it has.
+        /// Its data.
         data: Vec<u8>,
-        /// The zxid at which this was true.
+        /// The zxid as of which this is true.
         zxid: u64,
     },
 }
 
-/// An ephemeral node that is made again when its session is lost, or when somebody deletes it.
+/// An ephemeral node that is created again when its session is lost or the node is deleted.
 ///
-/// Between the end of a session and the making of the next node there is a gap in which the node is not there: that is the point of an ephemeral
-/// node. While another session's node stands at the path (such as that of this process's former life) it waits for that one to go, and says so in its
-/// [`state`](Self::state); it never deletes or takes over what is another's. The last data that were [set](Self::set_data) win, also across
-/// sessions.
+/// Between the end of a session and the next creation there is a gap without the node, as with every ephemeral node.
+/// While a node of another session is at the path (such as that of an earlier run of this process), this one waits
+/// until it is gone, and says so in its [`state`](Self::state); it never deletes or takes over a foreign node. The
+/// last data [set](Self::set_data) win, also across sessions.
 ///
-/// [`close`](Self::close) removes the node. Dropping does so in the background; if the process dies the node ends with its session.
+/// [`close`](Self::close) removes the node. Dropping does so in the background; if the process dies, the node ends
+/// with its session.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,8 +80,8 @@ pub struct PersistentNode {
 }
 
 impl PersistentNode {
-    /// Begins to keep a node there, over a session that is opened for it with `options`. Does not wait for anything: the cluster need
-    /// not even be reachable yet.
+    /// Starts to maintain a node at `path`, with a session of its own that is opened with `options`. Does not wait: the
+    /// cluster need not be reachable yet.
     ///
     /// # Errors
     /// [`RecipeError::BadPath`], or too much data.
@@ -88,33 +89,37 @@ impl PersistentNode {
         let checked = RecipePath::parse(path)?;
         check_data(data)?;
         let (desired, wanted) = watch::channel(data.to_vec());
-        let (report, state) = watch::channel(PersistentState::Absent { because: "it was not made yet".into() });
+        let (report, state) = watch::channel(PersistentState::Absent { because: "it was not created yet".into() });
         let client = client.anonymous();
         let maintainer = NodeMaintainer { client, options, path: checked, wanted, report };
         Ok(Self { desired, state, path: path.into(), task: tokio::spawn(maintainer.run()) })
     }
 
-    /// Where it is.
+    /// The path of the node.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// What is known of it now.
+    /// The state as known now.
     pub fn state(&self) -> PersistentState {
         self.state.borrow().clone()
     }
 
-    /// Waits until it is there with the data that were set last.
+    /// Waits until the node exists with the data that were set last.
     pub async fn present(&self) -> PersistentState {
-        let fits = |state: &PersistentState| matches!(state, PersistentState::Present { data, .. } if *data == *self.desired.borrow());
+        let fits = |state: &PersistentState| match state {
+            PersistentState::Present { data, .. } => *data == *self.desired.borrow(),
+            PersistentState::Absent { .. } => false,
+        };
         match self.state.clone().wait_for(fits).await {
             Ok(state) => state.clone(),
-            // The maintainer ends with its runtime: nothing will come any more.
+            // The task ended with its runtime: the state will not change any more.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Gives it other data, now and whenever it is made again. Does not wait; [`present`](Self::present) does.
+    /// Sets the node's data, now and whenever the node is created again. Does not wait; [`present`](Self::present)
+    /// does.
     ///
     /// # Errors
     /// Too much data.
@@ -124,11 +129,12 @@ impl PersistentNode {
         Ok(())
     }
 
-    /// Removes it and closes its session. If the cluster cannot be reached it goes with the session's timeout.
+    /// Removes the node and closes its session. If the cluster cannot be reached, the node ends when its session
+    /// expires.
     pub async fn close(self) {
         let Self { desired, task, .. } = self;
         drop(desired);
-        // It ends by itself, whether or not this is waited for; that it panicked was said where it did.
+        // The task ends by itself now. A panic was reported where it happened.
         let _ = task.await;
     }
 }
@@ -140,7 +146,7 @@ fn check_data(data: &[u8]) -> Result<(), RecipeError> {
     Err(RecipeError::BadArgument(format!("the data are at most {MAX_BYTES} bytes, these are {}", data.len())))
 }
 
-/// Why a session is no longer used.
+/// Why the task stops to use a session.
 enum End {
     Stopped,
     Lost,
@@ -183,7 +189,7 @@ impl NodeMaintainer {
         }
     }
 
-    /// Keeps the node there for the life of one session.
+    /// Maintains the node while one session lives.
     async fn keep(&mut self, session: &Session) -> End {
         let mut follow = GaplessWatch::node(session.client(), self.path.as_str());
         let mut pause = FIRST_PAUSE;
@@ -208,7 +214,7 @@ impl NodeMaintainer {
             };
             let wait = async {
                 match news {
-                    // An error shows again in the next comparison.
+                    // The next comparison meets the same error again.
                     Some(as_of) => drop(follow.change(as_of, |_| true).await),
                     None => sleep(pause).await,
                 }
@@ -222,7 +228,8 @@ impl NodeMaintainer {
         }
     }
 
-    /// Makes what there is what there should be, by one step at most, and gives the zxid from which on changes matter.
+    /// Compares the node with its desired state, corrects it by one step at most, and returns the zxid from which on
+    /// changes matter.
     async fn compare(&self, session: &Session) -> Result<u64, RecipeError> {
         let (client, path) = (session.client(), self.path.as_str());
         let wanted = self.wanted.borrow().clone();
@@ -234,8 +241,8 @@ impl NodeMaintainer {
             }
             Some(node) if node.stat.ephemeral_owner != Some(session.id()) => {
                 let owner = node.stat.ephemeral_owner;
-                let owner = owner.map_or_else(|| "nobody's session".to_owned(), |id| format!("session {id}"));
-                self.absent(format!("a node of {owner} is there; waiting for it to go"));
+                let owner = owner.map_or_else(|| "no session".to_owned(), |id| format!("session {id}"));
+                self.absent(format!("a node of {owner} is at the path; waiting until it is gone"));
                 return Ok(as_of);
             }
             Some(node) if bytes_of(&node)? == wanted => {
@@ -249,7 +256,7 @@ impl NodeMaintainer {
             Some(node) => client.set(path, &SetData { data: Data::from_bytes(&wanted) }, Some(node.stat.version)).await,
         };
         match done {
-            // Its own change comes back by the watch, and so does another's that was faster: then it is compared again.
+            // The watch reports this change, or the faster change of another; both lead to the next comparison.
             Ok(_) => Ok(as_of),
             Err(Error::Refused(problem)) if is_race(problem.code) => Ok(as_of),
             Err(error) => Err(error.into()),

@@ -1,10 +1,11 @@
-//! A queue: first in, first out, and nothing is lost with the one who took it (compare Curator's `DistributedQueue` with its
-//! lock safety, and Amazon's SQS for take and acknowledge).
+//! A first-in, first-out queue that loses no item with its consumer (compare Curator's `DistributedQueue` with its lock
+//! safety, and Amazon SQS for take and acknowledge).
 //!
-//! Below the queue's path `items` holds one node for each item, numbered by the cluster, and `claims` one ephemeral node, of the same
-//! name, for each item that somebody is at work on. Taking an item makes the claim and raises the item's version in one transaction;
-//! acknowledging removes both in one transaction that checks that version. So a taker that lost its claim cannot acknowledge what
-//! another has taken since, and the version says how often the item was given out.
+//! Below the queue's path, `items` holds one node for each item, numbered by the cluster, and `claims` holds one
+//! ephemeral node of the same name for each item that a consumer works on. Taking an item creates the claim and raises
+//! the item's version in one transaction; acknowledging removes both in one transaction that checks that version. So a
+//! consumer that lost its claim cannot acknowledge an item that another has taken since, and the version counts the
+//! deliveries.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -25,23 +26,25 @@ use crate::error::Error;
 use crate::routes::{Reading, txn_spec};
 use crate::session::Session;
 
-/// Largest item, in bytes: each taking writes it once.
+/// Largest item, in bytes: each delivery writes it once.
 const MAX_ITEM_BYTES: usize = 256 * 1024;
-/// How many items are looked at in one go. Items in work stand before those that are free, so this should exceed the takers.
+/// How many items one page has. Claimed items come before free ones, so this should exceed the number of consumers.
 const PAGE: u32 = 64;
 
 /// A queue in the cluster.
 ///
-/// - **Order.** Items are given out in the order in which they were put; one that was given back keeps its place, so it goes next.
-/// - **At least once.** An item is there until it is [acknowledged](Delivery::ack). If its taker gives it back, drops it, or dies (its session
-///   ends), it is given to another; [`Delivery::attempt`] says for the how-many-th time. What a taker does should be safe to repeat, or be done in
-///   the acknowledging transaction itself ([`Delivery::ack_with`]).
-/// - **Cost.** A put is one write. Taking reads the names of the claims and at most one page of items beyond them, however long the
-///   queue is, and writes once; so does acknowledging. Items stay in the memory of every node: this is for jobs, not for bulk.
-/// - **No herd.** Those who wait for items stand in a fair line (the lock [`line`](Self::line)); only the first of them watches the queue, and is
-///   told what happens in it; the others are told of nothing. Takers that find an item at once do not stand in line.
+/// - **Order.** Items are delivered in the order in which they were put. A returned item keeps its position, so it is
+///   delivered next.
+/// - **At least once.** An item stays until it is [acknowledged](Delivery::ack). If its consumer returns it, drops it,
+///   or dies (its session ends), it is delivered to another; [`Delivery::attempt`] counts the deliveries. The work
+///   should be safe to repeat, or be done in the acknowledging transaction itself ([`Delivery::ack_with`]).
+/// - **Cost.** A put is one write. A take reads the names of the claims and at most one page of items beyond them,
+///   however long the queue is, and writes once; so does an acknowledgement. Items stay in the memory of every node:
+///   use the queue for jobs, not for bulk data.
+/// - **No herd.** Consumers that wait for items wait in a fair queue (the lock [`line`](Self::line)). Only the first of
+///   them watches the items and is notified of changes. A consumer that finds an item at once does not wait in line.
 ///
-/// The path and its `items` stay until somebody removes them.
+/// The path and its `items` stay until you delete them.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,12 +71,12 @@ impl Queue {
         Self { session, path }
     }
 
-    /// Where it lives.
+    /// The path of its node.
     pub fn path(&self) -> &str {
         self.path.as_str()
     }
 
-    /// The lock in whose queue takers wait.
+    /// The lock in whose queue consumers wait.
     pub fn line(&self) -> String {
         format!("queues{}", self.path())
     }
@@ -90,14 +93,15 @@ impl Queue {
         self.session.client()
     }
 
-    /// Puts an item at the end and gives its name, which is unique in this queue.
+    /// Puts an item at the end and returns its name, which is unique in this queue.
     ///
     /// # Errors
-    /// With [`UnknownOutcome`](crate::Error::UnknownOutcome) it may be there; otherwise nothing was put. See [`RecipeError`].
+    /// After [`UnknownOutcome`](crate::Error::UnknownOutcome) the item may be in the queue; after any other error it
+    /// is not. See [`RecipeError`].
     pub async fn put(&self, data: &[u8]) -> Result<String, RecipeError> {
         if data.len() > MAX_ITEM_BYTES {
             return Err(RecipeError::BadArgument(format!(
-                "an item is at most {MAX_ITEM_BYTES} bytes, this one has {}; put what is large elsewhere and its address here",
+                "an item is at most {MAX_ITEM_BYTES} bytes, this one has {}; store the data elsewhere and put its address",
                 data.len()
             )));
         }
@@ -113,7 +117,7 @@ impl Queue {
         Ok(made.path.rsplit('/').next().unwrap_or_default().to_owned())
     }
 
-    /// How many items there are, those in work included.
+    /// The number of items, claimed ones included.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -122,7 +126,7 @@ impl Queue {
         Ok(seen.node.map_or(0, |node| node.stat.num_children.into()))
     }
 
-    /// Whether there are none, those in work included.
+    /// Whether there are no items, not even claimed ones.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -130,7 +134,7 @@ impl Queue {
         Ok(self.len().await? == 0)
     }
 
-    /// Takes the first item that nobody is at work on, if there is one. Does not stand in line.
+    /// Takes the first item that is not claimed, if there is one. Does not wait in line.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -138,8 +142,8 @@ impl Queue {
         until_lost(&self.session, async { Ok(self.find().await?.0) }).await
     }
 
-    /// Takes the first item that nobody is at work on, and waits for one in line. Dropping the future leaves the line, and gives
-    /// back what had been taken at that moment.
+    /// Takes the first item that is not claimed, and waits in line if there is none. Dropping the future leaves the
+    /// line, and returns an item that was taken at that moment.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -150,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// The same, waiting for so long at most.
+    /// As [`take`](Self::take), waiting at most that long.
     ///
     /// # Errors
     /// See [`RecipeError`].
@@ -170,11 +174,11 @@ impl Queue {
                 return Ok(delivery);
             }
             let mut offers = Offers::new(self);
-            follow.change(as_of, |change| offers.may_be_one(change)).await?;
+            follow.change(as_of, |change| offers.may_offer(change)).await?;
         }
     }
 
-    /// Claims the first free item. If there is none: as of when that is true.
+    /// Claims the first free item. Also returns the zxid as of which there was no earlier one.
     async fn find(&self) -> Result<(Option<Delivery>, u64), RecipeError> {
         let (claimed, as_of) = self.claimed().await?;
         let mut reading = Reading { children: true, children_limit: Some(PAGE), ..Reading::default() };
@@ -199,7 +203,7 @@ impl Queue {
         }
     }
 
-    /// The items that somebody is at work on.
+    /// The names of claimed items.
     async fn claimed(&self) -> Result<(HashSet<String>, u64), RecipeError> {
         let mut names = HashSet::new();
         let mut reading = Reading { children: true, ..Reading::default() };
@@ -216,7 +220,7 @@ impl Queue {
         }
     }
 
-    /// Makes an item mine; `None` if somebody was faster.
+    /// Claims an item; `None` if another consumer was faster.
     async fn claim(self, name: String) -> Result<Option<Delivery>, RecipeError> {
         let item = format!("{}/{name}", self.items());
         let node = match self.client().node(&item, &Reading::default()).await {
@@ -240,35 +244,35 @@ impl Queue {
         };
         let version = node.stat.version.wrapping_add(1);
         let data = bytes_of(&node)?;
-        // From here on it is cleaned up, whatever comes of the transaction.
+        // From here on the claim is cleaned up, whatever the outcome of the transaction.
         let claim = EphemeralNode::new(&self.session, claim);
-        let mut asked = TrackedChange::new(txn_spec(&txn)?);
-        let mut done = asked.ask::<TxnDone>(self.client()).await;
+        let mut change = TrackedChange::new(txn_spec(&txn)?);
+        let mut done = change.send::<TxnDone>(self.client()).await;
         if done.as_ref().err().and_then(refused_operation) == Some((0, Code::NoNode)) {
             if let Err(error) = self.prepare().await {
                 claim.forget();
                 return Err(error);
             }
-            // Under another id: the first was refused for good.
-            asked = TrackedChange::new(txn_spec(&txn)?);
-            done = asked.ask(self.client()).await;
+            // Under another request id: the first transaction was refused for good.
+            change = TrackedChange::new(txn_spec(&txn)?);
+            done = change.send(self.client()).await;
         }
         match done {
             Ok(_) => Ok(Some(Delivery { claim, item, version, data })),
-            // Somebody was faster: claimed it, had it and gave it back, or acknowledged it.
+            // Another consumer was faster: it claimed, returned or acknowledged the item.
             Err(error) if refused_operation(&error).is_some() => {
                 claim.forget();
                 Ok(None)
             }
             Err(error) => {
-                let open = matches!(error, Error::UnknownOutcome(_) | Error::NotLockkeeper { .. });
-                claim.not_made(open.then_some(asked));
+                let unknown = matches!(error, Error::UnknownOutcome(_) | Error::NotLockkeeper { .. });
+                claim.creation_failed(unknown.then_some(change));
                 Err(error.into())
             }
         }
     }
 
-    /// Makes the directories. That of the items is persistent: its numbers never begin anew.
+    /// Creates the directories. That of the items is persistent: its numbers must never start again.
     async fn prepare(&self) -> Result<(), RecipeError> {
         if let Some((above, _)) = self.path().rsplit_once('/').filter(|(above, _)| !above.is_empty()) {
             make_directories(self.client(), above).await?;
@@ -287,11 +291,11 @@ impl Queue {
     }
 }
 
-/// Tells the changes that may offer an item from those that do not.
+/// Recognizes the changes that may offer an item.
 struct Offers {
     items: String,
     claims: String,
-    /// The item that was removed last, and when.
+    /// The zxid and name of the item that was removed last.
     removed: Option<(u64, String)>,
 }
 
@@ -300,8 +304,8 @@ impl Offers {
         Self { items: format!("{}/", queue.items()), claims: format!("{}/", queue.claims()), removed: None }
     }
 
-    /// An item that was put, or a claim that went without its item: an acknowledgement removes both, the item first.
-    fn may_be_one(&mut self, change: &Change) -> bool {
+    /// An item was put, or a claim was removed without its item: an acknowledgement removes both, the item first.
+    fn may_offer(&mut self, change: &Change) -> bool {
         let name_in = |directory: &str| change.path.strip_prefix(directory).map(str::to_owned);
         match (change.kind, name_in(&self.items), name_in(&self.claims)) {
             (ChangeKind::Created, Some(_), _) => true,

@@ -1,8 +1,8 @@
-//! A change that is asked for under an id which is kept, so that what became of it can be found out later.
+//! A change whose request id is kept, so that its outcome can be found out later.
 //!
-//! A read cannot tell: a change that was sent and not answered may still be on its way, and take place behind the read. Asking for it
-//! again under the same id can, because the cluster carries it out once and gives the same answer each time. It must never be asked
-//! for again once it was refused: what was refused is over, and the cluster may have forgotten it.
+//! A read cannot find it out: a change that was sent and not answered may still be on its way, and take place after the
+//! read. Sending it again under the same id can, because the cluster carries it out once and gives the same answer each
+//! time. It must never be sent again once it was refused: the cluster may have forgotten the refusal.
 
 use std::time::Duration;
 
@@ -30,18 +30,19 @@ impl TrackedChange {
         Self { spec, request_id: Uuid::new_v4() }
     }
 
-    pub(crate) async fn ask<T: DeserializeOwned>(&self, client: &Client) -> Result<T, Error> {
+    pub(crate) async fn send<T: DeserializeOwned>(&self, client: &Client) -> Result<T, Error> {
         client.call_as(&self.spec, self.request_id).await
     }
 
-    /// Asks until the cluster has said what became of it, for as long as the session lives: what a session makes for itself goes with it.
+    /// Sends the change until the cluster has answered or the session is lost. A node that the session creates for
+    /// itself ends with it.
     pub(crate) async fn decided<T: DeserializeOwned>(&self, session: &Session) -> Result<T, Error> {
         let client = session.client().unacknowledging();
         let mut pause = FIRST_PAUSE;
         while !session.left().is_zero() {
-            match self.ask(&client).await {
+            match self.send(&client).await {
                 Err(error) if is_undecided(&error) => {
-                    tracing::debug!(%error, spec = ?self.spec, "it is still open whether this took place");
+                    tracing::debug!(%error, spec = ?self.spec, "the outcome of this change is still unknown");
                 }
                 decided => return decided,
             }
@@ -52,8 +53,8 @@ impl TrackedChange {
     }
 }
 
-/// Whether asking again may bring what this answer left open. For a change that was asked for once,
-/// [`Unreachable`](Error::Unreachable) leaves nothing open; for one of which an earlier asking is open, it says nothing new.
+/// Whether sending a change again may find out its outcome. [`Unreachable`](Error::Unreachable) counts: it says that
+/// the last attempt had no effect, and nothing about an earlier attempt whose outcome is unknown.
 pub(crate) fn is_undecided(error: &Error) -> bool {
     matches!(error, Error::UnknownOutcome(_) | Error::Unreachable { .. } | Error::NotLockkeeper { .. })
 }

@@ -1,7 +1,7 @@
-//! Transactions: several changes of the tree, all or none, if what they rest on still holds.
+//! Transactions: several changes of the tree, all or none, under conditions.
 //!
-//! The lock that a transaction rests on is checked where the changes are made, in the replicated state and at the same point of
-//! its order. So, unlike a check before the write, it cannot be outrun.
+//! A lock condition is checked where the changes are applied, in the replicated state and at the same point of its
+//! order. So, unlike with a check before the write, the lock cannot be lost in between.
 
 use lockkeeper_api::nodes::{Create, Stat, Txn, TxnOp, TxnResult};
 use lockkeeper_api::{Code, Data};
@@ -12,21 +12,23 @@ use crate::error::Error;
 use crate::session::Session;
 
 impl Session {
-    /// A transaction, to be filled and [committed](Transaction::commit).
+    /// Creates an empty transaction, to be filled and [committed](Transaction::commit).
     pub fn txn(&self) -> Transaction {
         Transaction { client: self.client().clone(), operations: Vec::new() }
     }
 }
 
-/// Up to 1,024 conditions and changes that take place together, under one zxid, or not at all. Each sees the effects of those before it.
+/// Up to 1,024 conditions and changes that are applied together, under one zxid, or not at all. Each operation sees the
+/// effects of those before it.
 ///
-/// With [`if_held`](Self::if_held) the cluster itself is the resource that checks the fencing token: a holder that has lost the lock,
-/// paused or not, changes nothing.
+/// With [`if_held`](Self::if_held) the cluster itself is the resource that checks the fencing token: a holder that has
+/// lost the lock, paused or not, changes nothing.
 ///
 /// ```
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let cluster = lockkeeper_server::local::Cluster::start(1).await?;
-/// # let session = lockkeeper_client::Session::open(&lockkeeper_client::Client::connect(cluster.endpoints()).await?, &Default::default()).await?;
+/// # let client = lockkeeper_client::Client::connect(cluster.endpoints()).await?;
+/// # let session = lockkeeper_client::Session::open(&client, &Default::default()).await?;
 /// use lockkeeper_client::recipes::TxnError;
 ///
 /// let guard = session.lock("accounts").lock().await?;
@@ -40,24 +42,24 @@ impl Session {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "nothing happens before `commit`"]
+#[must_use = "a transaction does nothing before `commit`"]
 pub struct Transaction {
     client: Client,
     operations: Vec<TxnOp>,
 }
 
 impl Transaction {
-    /// Only if that lock is held with that token, by whomever: show the token of one's own guard. Any number of locks may be named.
+    /// Condition: the lock is held with that token. Use the token of your own guard. Any number of locks may be named.
     pub fn if_held(self, lock: impl Into<String>, token: u64) -> Self {
         self.with(TxnOp::LockHeld { lock: lock.into(), token })
     }
 
-    /// Only if the node exists, with that version of its data if one is given.
+    /// Condition: the node exists, with that version of its data if one is given.
     pub fn check(self, path: impl Into<String>, version: Option<i32>) -> Self {
         self.with(TxnOp::Check { path: path.into(), version })
     }
 
-    /// Creates a persistent node. The node above it must exist, be it by an earlier operation of this transaction.
+    /// Creates a persistent node. Its parent must exist; an earlier operation of this transaction may have created it.
     pub fn create(self, path: impl Into<String>, data: impl AsRef<[u8]>) -> Self {
         let data = Data::from_bytes(data.as_ref());
         self.create_as(path, Create { data, ..Create::default() })
@@ -80,37 +82,38 @@ impl Transaction {
         self.with(TxnOp::Delete { path: path.into(), version })
     }
 
-    /// An operation as the HTTP interface has it.
+    /// Adds an operation of the HTTP interface.
     pub fn with(mut self, operation: TxnOp) -> Self {
         self.operations.push(operation);
         self
     }
 
-    /// Carries it out.
+    /// Sends the transaction to the cluster.
     ///
     /// # Errors
-    /// [`TxnError::NotHeld`] and [`TxnError::Refused`] say which operation stood in the way; nothing changed. See [`TxnError::Client`] for the rest.
+    /// [`TxnError::NotHeld`] and [`TxnError::Refused`] name the operation that was refused; nothing changed. See
+    /// [`TxnError::Client`] for other errors.
     pub async fn commit(self) -> Result<Committed, TxnError> {
         let Self { client, operations } = self;
         let txn = Txn { operations };
         match client.txn(&txn).await {
-            Ok(done) => Ok(Committed { results: named(done.results, &txn.operations), zxid: done.zxid }),
+            Ok(done) => Ok(Committed { results: with_lock_checks(done.results, &txn.operations), zxid: done.zxid }),
             Err(error) => Err(explain(error, &txn.operations)),
         }
     }
 }
 
-/// A transaction that took place.
+/// The results of a committed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// One for each operation, in their order.
+    /// One result for each operation, in their order.
     pub results: Vec<TxnResult>,
-    /// Its place in the replicated order.
+    /// The transaction's position in the replicated order.
     pub zxid: u64,
 }
 
 impl Committed {
-    /// The path that the operation of that number, from 0, created, sequence included.
+    /// The path that the operation with that index, from 0, created, sequence number included.
     pub fn path(&self, operation: usize) -> Option<&str> {
         match self.results.get(operation)? {
             TxnResult::Create { path, .. } => Some(path),
@@ -118,7 +121,7 @@ impl Committed {
         }
     }
 
-    /// The bookkeeping of the node that the operation of that number created or set.
+    /// The [`Stat`] of the node that the operation with that index created or set.
     pub fn stat(&self, operation: usize) -> Option<&Stat> {
         match self.results.get(operation)? {
             TxnResult::Create { stat, .. } | TxnResult::Set { stat } => Some(stat),
@@ -127,14 +130,14 @@ impl Committed {
     }
 }
 
-/// Why a transaction did not take place.
+/// Why a transaction was not committed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TxnError {
-    /// The lock is not held with that token (any more). Nothing changed. Whoever shows the token must stop.
+    /// The lock is not held with that token (any more). Nothing changed. The process that has this token must stop.
     #[error("nothing was changed: lock '{lock}' is not held with token {token} (operation {operation})")]
     NotHeld {
-        /// Which operation, from 0.
+        /// The index of the operation, from 0.
         operation: usize,
         /// The lock.
         lock: String,
@@ -144,20 +147,20 @@ pub enum TxnError {
     /// An operation was refused. Nothing changed.
     #[error("nothing was changed: operation {operation}, {what}, was refused: {cause}")]
     Refused {
-        /// Which, from 0.
+        /// The index of the operation, from 0.
         operation: usize,
-        /// What it was to do.
+        /// A description of the operation.
         what: String,
-        /// Why.
+        /// The reason.
         cause: Code,
     },
-    /// The call itself failed; the class of the error says whether it may have taken place.
+    /// The request failed; the class of the error says whether it may have taken effect.
     #[error(transparent)]
     Client(#[from] Error),
 }
 
-/// The server answers for a lock and for a node alike; which it was is known here.
-fn named(mut results: Vec<TxnResult>, operations: &[TxnOp]) -> Vec<TxnResult> {
+/// The server reports both kinds of conditions as checks; the operations tell which of them are of locks.
+fn with_lock_checks(mut results: Vec<TxnResult>, operations: &[TxnOp]) -> Vec<TxnResult> {
     for (result, operation) in results.iter_mut().zip(operations) {
         if let (TxnResult::Check, TxnOp::LockHeld { .. }) = (&result, operation) {
             *result = TxnResult::LockHeld;
@@ -175,12 +178,12 @@ fn explain(error: Error, operations: &[TxnOp]) -> TxnError {
         Some((operation, TxnOp::LockHeld { lock, token }, Code::NotHeld)) => {
             TxnError::NotHeld { operation, lock: lock.clone(), token: *token }
         }
-        Some((operation, refused, cause)) => TxnError::Refused { operation, what: in_words(refused), cause },
+        Some((operation, refused, cause)) => TxnError::Refused { operation, what: describe(refused), cause },
         None => TxnError::Client(error),
     }
 }
 
-fn in_words(operation: &TxnOp) -> String {
+fn describe(operation: &TxnOp) -> String {
     match operation {
         TxnOp::Create { path, .. } => format!("creating {path}"),
         TxnOp::Delete { path, .. } => format!("deleting {path}"),

@@ -1,4 +1,4 @@
-//! Waiting for something as long as the session lives.
+//! Ends a wait when the session is lost.
 
 use std::future::Future;
 
@@ -6,7 +6,7 @@ use super::error::RecipeError;
 use crate::error::Error;
 use crate::session::Session;
 
-/// Ends in [`Error::Lost`] when the session is lost: what was waited for may have come or not, and it is too late for either.
+/// Waits, and fails with [`Error::Lost`] when the session is lost: whether the event came or not, it is then too late.
 pub(crate) async fn until_lost<T>(
     session: &Session,
     wait: impl Future<Output = Result<T, RecipeError>>,

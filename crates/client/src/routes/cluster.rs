@@ -14,7 +14,7 @@ use crate::request_spec::{RequestSpec, RetryPolicy};
 use crate::transport::send_once;
 
 impl Client {
-    /// The cluster as one endpoint sees it, whatever state it is in; no other endpoint is asked instead.
+    /// The cluster as that endpoint sees it, whatever the endpoint's state. No other endpoint is asked instead.
     ///
     /// # Errors
     /// See [`Error`].
@@ -24,7 +24,7 @@ impl Client {
         send_once(endpoint, request, limit).await
     }
 
-    /// [`status_of`](Self::status_of) each endpoint, all at once.
+    /// [`status_of`](Self::status_of) each endpoint, concurrently.
     pub async fn status_of_all(&self, checksum: bool, limit: Duration) -> Vec<(Endpoint, Result<Status, Error>)> {
         let status = |endpoint: &Endpoint| {
             let endpoint = endpoint.clone();
@@ -36,7 +36,7 @@ impl Client {
         join_all(self.endpoints().iter().map(status)).await
     }
 
-    /// Hands leadership over.
+    /// Transfers leadership, to that member if one is named.
     ///
     /// # Errors
     /// See [`Error`].
@@ -46,7 +46,7 @@ impl Client {
         self.call(&spec).await
     }
 
-    /// Adds a member that receives the log and does not vote yet.
+    /// Adds a member as a learner: it receives the log and does not vote.
     ///
     /// # Errors
     /// See [`Error`].
@@ -55,7 +55,7 @@ impl Client {
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
-    /// Gives a member its vote.
+    /// Promotes a learner to a voter.
     ///
     /// # Errors
     /// See [`Error`].
@@ -64,7 +64,7 @@ impl Client {
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
-    /// Removes a member; its id is never used again.
+    /// Removes a member. Its id can never be used again.
     ///
     /// # Errors
     /// See [`Error`].

@@ -13,19 +13,19 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy, to_json};
 
-/// Longest wait that the server takes in one request.
+/// Longest wait that the server accepts in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// A release, to be [called](Client::call) or posted.
+/// The request of a release.
 pub(crate) fn release_spec(lock: &str, release: &Release) -> Result<RequestSpec, Error> {
     let target = format!("/v1/locks/{}/release", lock_part(lock)?);
     RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(release)
 }
 
 impl Client {
-    /// Asks for a lock and waits for it as long as `acquire.wait_ms` says. With a session a lost answer is asked for again
-    /// under the same request id, at any node, and finds the same place in the queue; without one (`ttl_ms`) it is reported
-    /// as unknown.
+    /// Asks for a lock and waits for it for `acquire.wait_ms` milliseconds. With a session, an unanswered request is
+    /// sent again under the same request id, to any node, and keeps its place in the queue; without a session
+    /// (`ttl_ms`) its outcome is reported as unknown.
     ///
     /// # Errors
     /// [`Code::LockBusy`] when the wait is over; otherwise see [`Error`].
@@ -47,15 +47,15 @@ impl Client {
         self.call(&RequestSpec::new(Method::POST, target, repeat).json_with(body).waiting(wait)).await
     }
 
-    /// Gives back what this client's session holds with that token.
+    /// Releases the lock that this client's session holds with that token.
     ///
     /// # Errors
-    /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
+    /// [`Code::NotHeld`] if it is not held with that token; otherwise see [`Error`].
     pub async fn release(&self, lock: &str, token: u64) -> Result<Released, Error> {
         self.release_together(lock, &Release { token, ..Release::default() }).await
     }
 
-    /// Gives back all the locks that were taken together, or none.
+    /// Releases all locks that were acquired together, or none.
     ///
     /// # Errors
     /// [`Code::NotHeld`] if one of them is not held with that token; otherwise see [`Error`].
@@ -63,17 +63,17 @@ impl Client {
         self.call(&release_spec(lock, release)?).await
     }
 
-    /// Makes the holder of a [`Write`](lockkeeper_api::locks::Mode::Write) a reader, without anybody coming between. The token
-    /// stays as it is.
+    /// Makes the holder of a [`Write`](lockkeeper_api::locks::Mode::Write) lock a reader; no other writer is granted in
+    /// between. The token stays the same.
     ///
     /// # Errors
-    /// [`Code::NotHeld`] if it is not held so; otherwise see [`Error`].
+    /// [`Code::NotHeld`] if it is not held with that token; otherwise see [`Error`].
     pub async fn downgrade(&self, lock: &str, token: u64) -> Result<Downgraded, Error> {
         let target = format!("/v1/locks/{}/downgrade", lock_part(lock)?);
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(&Token { token })?).await
     }
 
-    /// Whether the lock is held with that token, linearizable. Needs no session: it is the resource that asks.
+    /// Whether the lock is held with that token, linearizable. Needs no session: resources call this.
     ///
     /// # Errors
     /// See [`Error`].
@@ -83,7 +83,7 @@ impl Client {
             .await
     }
 
-    /// Who holds a lock and who waits for it.
+    /// Reads the holders and the queue of a lock.
     ///
     /// # Errors
     /// See [`Error`].
@@ -91,7 +91,7 @@ impl Client {
         self.call(&RequestSpec::get(format!("/v1/locks/{}", lock_part(lock)?))).await
     }
 
-    /// A page of the locks that somebody holds.
+    /// A page of the locks that are held.
     ///
     /// # Errors
     /// See [`Error`].
@@ -99,13 +99,13 @@ impl Client {
         self.call(&RequestSpec::get(Query::default().maybe("prefix", prefix).paged(paging).behind("/v1/locks"))).await
     }
 
-    /// Takes a lock from whoever holds it with that token. Audited by the server. The holder may still be at work.
+    /// Takes a lock from the holder with that token by force. The server audits this. The holder may still act.
     ///
     /// # Errors
-    /// [`Code::NotHeld`] if nobody holds it so; otherwise see [`Error`].
+    /// [`Code::NotHeld`] if the lock is not held with that token; otherwise see [`Error`].
     pub async fn force_release(&self, lock: &str, token: u64) -> Result<Released, Error> {
         let target = format!("/v1/locks/{}/holders/{token}", lock_part(lock)?);
-        // The cluster remembers no request id for it: a second try could not tell its own success from another's.
+        // The cluster remembers no request id for this: a second attempt could not tell its own success from another's.
         self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::Never)).await
     }
 }

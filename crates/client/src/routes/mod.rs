@@ -19,25 +19,25 @@ pub(crate) use nodes::{create_spec, txn_spec};
 /// Everything but RFC 3986's unreserved characters.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// Where a page starts and how long it is.
+/// A page of a list.
 #[derive(Clone, Debug, Default)]
 pub struct Paging {
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     pub after: Option<String>,
-    /// At most so many; the server has its own bound.
+    /// The most items of the page; the server has its own limit.
     pub limit: Option<u32>,
 }
 
-/// How a node is read.
+/// Options of a read.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// With the names of its children.
+    /// Whether to list the names of its children.
     pub children: bool,
-    /// The `next_children` of the page before.
+    /// The `next_children` of the previous page.
     pub children_after: Option<String>,
-    /// At most so many names of children; the server has its own bound.
+    /// The most names of children; the server has its own limit.
     pub children_limit: Option<u32>,
-    /// From the node's own replica as it is, which may be old.
+    /// Read from the server's own replica, which may be stale.
     pub stale: bool,
 }
 
@@ -45,19 +45,21 @@ pub(crate) fn percent_encode(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
-/// URLs resolve `.` and `..` before they are sent, even when encoded: such a path would quietly mean another node.
+/// URLs resolve `.` and `..` before they are sent, even when encoded: such a path would silently name another node.
 fn refuse_dots(text: &str) -> Result<(), Error> {
     match text.split('/').find(|part| matches!(*part, "." | "..")) {
-        Some(part) => Err(Error::refused(Code::BadPath, format!("'{text}' has a part '{part}'; a path takes none"))),
+        Some(part) => {
+            Err(Error::refused(Code::BadPath, format!("'{text}' has a part '{part}', which a path must not have")))
+        }
         None => Ok(()),
     }
 }
 
-/// The name of a lock as one part of a URL's path.
+/// The name of a lock as one segment of a URL's path.
 pub(crate) fn lock_part(lock: &str) -> Result<String, Error> {
     refuse_dots(lock)?;
     if lock.is_empty() {
-        return Err(Error::refused(Code::BadPath, "a lock has a name of at least one character"));
+        return Err(Error::refused(Code::BadPath, "the name of a lock has at least one character"));
     }
     Ok(percent_encode(lock))
 }

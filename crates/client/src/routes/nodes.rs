@@ -8,13 +8,13 @@ use crate::client::Client;
 use crate::error::Error;
 use crate::request_spec::{RequestSpec, RetryPolicy};
 
-/// For [`Client::create`].
+/// The request of [`Client::create`].
 pub(crate) fn create_spec(path: &str, create: &Create) -> Result<RequestSpec, Error> {
     let target = format!("/v1/nodes{}", node_path(path)?);
     RequestSpec::new(Method::POST, target, RetryPolicy::ByRequestId).json(create)
 }
 
-/// For [`Client::txn`].
+/// The request of [`Client::txn`].
 pub(crate) fn txn_spec(txn: &Txn) -> Result<RequestSpec, Error> {
     RequestSpec::new(Method::POST, "/v1/txn".into(), RetryPolicy::ByRequestId).json(txn)
 }
@@ -33,7 +33,7 @@ impl Client {
         self.call(&RequestSpec::get(query.behind(&format!("/v1/nodes{}", node_path(path)?)))).await
     }
 
-    /// The names of all children of a node, page by page. Between two pages the node may change.
+    /// The names of all children of a node, read page by page. The node may change between two pages.
     ///
     /// # Errors
     /// See [`Error`].
@@ -58,7 +58,7 @@ impl Client {
         self.call(&create_spec(path, create)?).await
     }
 
-    /// Sets a node's data, if it has that version.
+    /// Sets a node's data, if the node has that version.
     ///
     /// # Errors
     /// See [`Error`].
@@ -67,7 +67,7 @@ impl Client {
         self.call(&RequestSpec::new(Method::PUT, target, RetryPolicy::ByRequestId).json(set)?).await
     }
 
-    /// Deletes a node, if it has that version.
+    /// Deletes a node, if the node has that version.
     ///
     /// # Errors
     /// See [`Error`].
@@ -76,7 +76,7 @@ impl Client {
         self.call(&RequestSpec::new(Method::DELETE, target, RetryPolicy::ByRequestId)).await
     }
 
-    /// Several operations, all or nothing.
+    /// Applies several operations, all or none.
     ///
     /// # Errors
     /// See [`Error`].

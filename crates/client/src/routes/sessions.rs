@@ -1,4 +1,4 @@
-//! `/v1/sessions`. [`Session`](crate::Session) is what keeps one alive.
+//! `/v1/sessions`. [`Session`](crate::Session) keeps a session alive.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ impl Client {
     /// Creates a client with the default [`Options`] and waits until an endpoint has answered.
     ///
     /// # Errors
-    /// [`Error::Refused`] for endpoints that cannot be used, [`Error::Unreachable`] if none answers; otherwise see [`Error`].
+    /// [`Error::Refused`] for endpoints that cannot be used, [`Error::Unreachable`] if none answers; otherwise see
+    /// [`Error`].
     pub async fn connect(endpoints: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         let bad = |why: EndpointError| Error::refused(Code::BadRequest, why.to_string());
         let client = Self::new(endpoints, Options::default()).map_err(bad)?;
@@ -26,8 +27,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Opens a session that nobody keeps alive yet. If an answer is lost it asks again: a session that nobody knows of
-    /// holds nothing and expires.
+    /// Opens a session without keeping it alive. If the answer is lost, the request is repeated: the first session then
+    /// owns nothing and expires.
     ///
     /// # Errors
     /// See [`Error`].
@@ -37,7 +38,7 @@ impl Client {
         self.call(&spec).await
     }
 
-    /// Keeps this client's session alive, once.
+    /// Sends one keepalive of this client's session.
     ///
     /// # Errors
     /// See [`Error`].
@@ -46,7 +47,7 @@ impl Client {
         self.call(&RequestSpec::new(Method::POST, target, RetryPolicy::Always)).await
     }
 
-    /// Keeps this client's session alive through that endpoint and no other.
+    /// Sends one keepalive of this client's session to that endpoint and no other.
     pub(crate) async fn keepalive_at(&self, endpoint: &Endpoint, limit: Duration) -> Result<KeptAlive, Error> {
         let target = format!("/v1/sessions/{}/keepalive", self.context.credential()?.session_id);
         let request =
@@ -54,18 +55,18 @@ impl Client {
         send_once(endpoint, request, limit).await
     }
 
-    /// Closes this client's session; all it owned goes with it.
+    /// Closes this client's session. The cluster deletes all it owned.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::Lost`] if it was gone already.
+    /// See [`Error`]; [`Error::Lost`] if the session was already over.
     pub async fn close_session(&self) -> Result<(), Error> {
         let target = format!("/v1/sessions/{}", self.context.credential()?.session_id);
-        // Once closed it cannot be closed again, and that is what the caller wants to be true: see `session.rs`.
+        // A repetition is answered with "session expired", which `Session::close` takes for success.
         let spec = RequestSpec::new(Method::DELETE, target, RetryPolicy::Idempotent);
         self.call::<serde::de::IgnoredAny>(&spec).await.map(|_| ())
     }
 
-    /// What a session is and owns.
+    /// Reads a session and what it owns.
     ///
     /// # Errors
     /// See [`Error`].

@@ -1,5 +1,6 @@
-//! Finding a node that serves the stream: the preferred endpoint first, the next beside it as soon as that one is slow, the first
-//! that is ready wins. A node that is frozen, or takes connections and says nothing, costs a fraction of the session's timeout.
+//! Finds a node that serves the stream: the preferred endpoint first, the next one too as soon as that one is slow; the
+//! first that is ready wins. A node that is frozen, or accepts connections and stays silent, costs a fraction of the
+//! session's timeout.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -21,40 +22,40 @@ use crate::error::Tried;
 use crate::lease::hedge_after;
 use crate::request_spec::MAX_ANSWER_BYTES;
 
-/// Buffers are made for each session: small ones, since messages are.
+/// Small, since each session has a buffer and messages are small.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
-/// A stream that has begun, and how things stood when it was asked for.
+/// An open stream, and the state of the client when its handshake was begun.
 pub(super) struct OpenedStream {
     pub(super) index: usize,
     pub(super) socket: Box<Socket>,
     /// When the handshake was begun.
     pub(super) sent: Moment,
-    /// The grants that somebody listened for then.
+    /// The grants that guards watched then.
     pub(super) watched: Vec<(String, u64)>,
 }
 
 /// Why an endpoint gave no stream.
 #[derive(Debug)]
 enum ConnectFailure {
-    /// It cannot be reached or cannot serve now.
+    /// The endpoint cannot be reached or cannot serve now.
     Now(String),
-    /// It answers, and has no session stream.
+    /// The endpoint answers, but serves no stream.
     NoStream(String),
     /// The session is over.
     Over(String),
 }
 
-/// What came of a round through all endpoints.
+/// The result of asking all endpoints.
 pub(super) enum SearchResult {
     Stream(OpenedStream),
     Nothing { tried: Vec<Tried>, some_answer_without: bool },
     Over(String),
 }
 
-/// Goes through all endpoints once, from the preferred one on.
+/// Asks all endpoints once, from the preferred one on.
 pub(super) async fn connect_any(stream: &StreamHandle) -> SearchResult {
     let context = &stream.context;
     let first = context.endpoints.preferred();
@@ -117,7 +118,7 @@ async fn connect_to(context: &Context, endpoint: &Endpoint) -> Result<Box<Socket
         Ok((socket, _)) => Ok(Box::new(socket)),
         Err(WsError::Http(response)) => Err(refusal(&response)),
         Err(WsError::Io(error)) => Err(now(error.to_string())),
-        // A connection that ends in the middle says nothing about what is spoken there.
+        // A handshake that is cut off does not show which protocol the endpoint speaks.
         Err(error @ WsError::Protocol(ProtocolError::HandshakeIncomplete)) => Err(now(error.to_string())),
         Err(other) => Err(ConnectFailure::NoStream(other.to_string())),
     }
@@ -142,9 +143,9 @@ fn refusal(response: &Response<Option<Vec<u8>>>) -> ConnectFailure {
             code if code.is_transient() || code == Code::UnknownOutcome => ConnectFailure::Now(problem.to_string()),
             _ => ConnectFailure::NoStream(problem.to_string()),
         },
-        // The body may come after the head; then the status has to do.
+        // The body may come after the head; then only the status is known.
         Err(_) => match status.as_u16() {
-            410 => ConnectFailure::Over("the cluster knows of no such session any more".into()),
+            410 => ConnectFailure::Over("the cluster does not know this session any more".into()),
             429 | 503 | 504 => ConnectFailure::Now(format!("status {status}")),
             _ => ConnectFailure::NoStream(format!("status {status} in answer to the upgrade")),
         },

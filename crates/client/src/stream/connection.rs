@@ -1,7 +1,7 @@
-//! One connection at work: writes what is queued, hands on what comes, and says why it ended.
+//! One connection: writes queued messages, dispatches received ones, and returns why it ended.
 //!
-//! It reads while it writes, so that two sides that are both full cannot wait for each other; it collects all that is ready into
-//! one write.
+//! It reads while it writes, so that two sides with full buffers cannot wait for each other. It collects all messages
+//! that are ready into one write.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,25 +25,25 @@ use super::handle::{Phase, StreamHandle};
 use super::pending::{Outgoing, Reply, is_service};
 use crate::clock::Moment;
 
-/// Written in one go at most, so that reading gets its turn.
+/// Most bytes per write, so that reading gets its turn.
 const BATCH_BYTES: usize = 64 << 10;
-/// Read in one go at most, so that writing gets its turn.
+/// Most messages per read, so that writing gets its turn.
 const BATCH_MESSAGES: usize = 256;
-/// After the last handle is gone, how long what was posted may take.
+/// How long detached requests may take after the stream was stopped.
 const LONGEST_LINGER: Duration = Duration::from_secs(2);
 
-/// Why a connection came to its end.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum CloseReason {
-    /// Nobody has the session any more, and all that was posted is done.
+    /// The stream was stopped, and all detached requests are answered.
     Stopped,
     /// The session is over.
     Over(String),
-    /// It broke, or the node sent this client away.
+    /// The connection broke, or the node closed it.
     Broken(String),
-    /// This client gave it up.
+    /// This client abandoned it.
     Abandoned(String),
-    /// The other side does not speak as Lockkeeper does, or does not understand this client.
+    /// The other side does not follow Lockkeeper's protocol, or does not understand this client.
     NotLockkeeper(String),
 }
 
@@ -54,22 +54,22 @@ pub(super) struct StreamConnection<'a> {
     source: SplitStream<Socket>,
     index: usize,
     generation: u64,
-    /// When the handshake was begun, and the grants that somebody listened for then.
+    /// When the handshake was begun, and the grants that guards watched then.
     sent: Moment,
     watched: Vec<(String, u64)>,
-    /// Something is written that is not with the operating system yet.
+    /// Some written messages have not reached the operating system yet.
     flushing: bool,
-    /// The node has answered something.
+    /// Whether the node has served the session.
     pub(super) served: bool,
-    /// When something was last received, and whether a sign of life was asked for since.
+    /// When the last message was received, and whether a ping was sent since.
     last_received: Instant,
     pinged: bool,
-    /// The server's last words.
+    /// The server's reason for closing the stream.
     goodbye: Option<Box<Problem>>,
 }
 
 impl<'a> StreamConnection<'a> {
-    /// All that is not answered is sent again, in the order in which it was asked; watches go first.
+    /// Sends all unanswered requests again, in the order of submission; watches go first.
     pub(super) fn begin(stream: &'a Arc<StreamHandle>, opened: OpenedStream, generation: u64) -> Self {
         let OpenedStream { index, socket, sent, watched } = opened;
         let (sink, source) = (*socket).split();
@@ -100,16 +100,16 @@ impl<'a> StreamConnection<'a> {
 
     pub(super) async fn run(&mut self) -> CloseReason {
         let every = self.stream.context.options.liveness_interval.max(Duration::from_millis(10));
-        let mut look = interval(every);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        look.reset();
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
         let mut stopping_since = None;
         loop {
-            if let Some(ending) = self.directed(&mut stopping_since) {
-                return ending;
+            if let Some(reason) = self.close_requested(&mut stopping_since) {
+                return reason;
             }
-            if let Err(ending) = self.write() {
-                return ending;
+            if let Err(reason) = self.write() {
+                return reason;
             }
             let step = tokio::select! {
                 message = self.source.next() => self.read(message),
@@ -118,16 +118,16 @@ impl<'a> StreamConnection<'a> {
                     done.map_err(|e| CloseReason::Broken(e.to_string()))
                 }
                 () = self.stream.wake.notified() => Ok(()),
-                _ = look.tick() => self.check(every),
+                _ = ticks.tick() => self.check(every),
             };
-            if let Err(ending) = step {
-                return ending;
+            if let Err(reason) = step {
+                return reason;
             }
         }
     }
 
-    /// What the rest of the client wants done with this connection.
-    fn directed(&self, stopping_since: &mut Option<Instant>) -> Option<CloseReason> {
+    /// Whether the rest of the client wants this connection closed.
+    fn close_requested(&self, stopping_since: &mut Option<Instant>) -> Option<CloseReason> {
         let mut inner = self.stream.inner.lock();
         if let Some((generation, why)) = inner.abandon.take()
             && generation == self.generation
@@ -143,7 +143,7 @@ impl<'a> StreamConnection<'a> {
         None
     }
 
-    /// Writes what is ready, up to a bound, and hands it to the operating system in one go.
+    /// Writes the messages that are ready, up to a bound, in one flush.
     fn write(&mut self) -> Result<(), CloseReason> {
         let mut written = 0;
         while !self.flushing && written < BATCH_BYTES {
@@ -152,8 +152,8 @@ impl<'a> StreamConnection<'a> {
             match self.sink.feed(Message::text(text)).now_or_never() {
                 Some(Ok(())) => {}
                 Some(Err(error)) => return Err(CloseReason::Broken(error.to_string())),
-                // Cannot be: everything fed before has been flushed. The request is sent again after the connection is.
-                None => return Err(CloseReason::Broken("the connection takes nothing".into())),
+                // Cannot happen: all earlier messages were flushed. The next connection sends the request again.
+                None => return Err(CloseReason::Broken("the connection does not accept messages".into())),
             }
         }
         if written > 0 {
@@ -170,7 +170,7 @@ impl<'a> StreamConnection<'a> {
         Ok(())
     }
 
-    /// The next message as text; what cannot be written is answered so.
+    /// The next message as text. A request that cannot be encoded is completed with an error.
     fn next_text(&self) -> Option<String> {
         loop {
             let mut guard = self.stream.inner.lock();
@@ -199,32 +199,32 @@ impl<'a> StreamConnection<'a> {
                     text
                 }
             };
-            // Numbers and paths can always be written.
+            // Numbers and paths can always be encoded.
             if let Ok(text) = text {
                 return Some(text);
             }
         }
     }
 
-    /// Takes a message and those that are there behind it.
+    /// Handles a message, and further ones that have already arrived.
     fn read(&mut self, first: Option<Result<Message, WsError>>) -> Result<(), CloseReason> {
         let mut message = first;
         for left in (0..BATCH_MESSAGES).rev() {
             (self.last_received, self.pinged) = (Instant::now(), false);
             self.stream.messages_received.fetch_add(1, Ordering::Relaxed);
             match message {
-                Some(Ok(Message::Text(text))) => self.understand(text.as_str())?,
+                Some(Ok(Message::Text(text))) => self.dispatch(text.as_str())?,
                 Some(Ok(Message::Close(frame))) => return Err(self.closed(frame.as_ref())),
-                // tungstenite answers pings by itself, with the next write.
+                // tungstenite answers pings itself, with the next write.
                 Some(Ok(Message::Ping(_))) => self.flushing = true,
                 Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Binary(_))) => {
-                    return Err(CloseReason::NotLockkeeper("a binary message; this stream speaks text".into()));
+                    return Err(CloseReason::NotLockkeeper("a binary message on a stream of text messages".into()));
                 }
                 Some(Err(error)) => return Err(self.failed(&error)),
                 None => return Err(self.closed(None)),
             }
-            // What is taken must be looked at: the last of a batch is followed by none. The rest stays where it is.
+            // A message that is taken must be handled, so none is taken after the last of a batch.
             if left == 0 {
                 break;
             }
@@ -249,12 +249,12 @@ impl<'a> StreamConnection<'a> {
         }
     }
 
-    /// What the end of the connection means.
+    /// The reason for the end of the connection.
     fn closed(&self, frame: Option<&CloseFrame>) -> CloseReason {
-        let said = self.goodbye.as_ref().map(|problem| problem.to_string());
+        let goodbye = self.goodbye.as_ref().map(|problem| problem.to_string());
         let code = frame.map(|frame| u16::from(frame.code));
-        let reason = frame.map(|frame| frame.reason.as_str().to_owned()).filter(|reason| !reason.is_empty());
-        let why = said.or(reason).unwrap_or_else(|| "the node ended the stream".into());
+        let frame_reason = frame.map(|frame| frame.reason.as_str().to_owned()).filter(|reason| !reason.is_empty());
+        let why = goodbye.or(frame_reason).unwrap_or_else(|| "the node ended the stream".into());
         let session_over = self.goodbye.as_ref().is_some_and(|problem| problem.code == Code::SessionExpired);
         match code {
             Some(close::SESSION_OVER) => CloseReason::Over(why),
@@ -264,7 +264,7 @@ impl<'a> StreamConnection<'a> {
         }
     }
 
-    fn understand(&mut self, text: &str) -> Result<(), CloseReason> {
+    fn dispatch(&mut self, text: &str) -> Result<(), CloseReason> {
         let Some(message) = frames::decode(text).map_err(CloseReason::NotLockkeeper)? else { return Ok(()) };
         self.served |= is_service(&message);
         match message {
@@ -295,7 +295,7 @@ impl<'a> StreamConnection<'a> {
 
     fn answered(&self, answer: Answer) -> Result<(), CloseReason> {
         let Answer { id, status, body, .. } = answer;
-        // The answer to a request that was given up, and forgotten, is nobody's.
+        // The request was cancelled and forgotten.
         let Some(request) = self.stream.inner.lock().pending.remove(id) else { return Ok(()) };
         let reply = match status {
             ..400 => {
@@ -320,11 +320,12 @@ impl<'a> StreamConnection<'a> {
         Ok(())
     }
 
-    /// While something is asked and nothing is received, asks for a sign of life, and gives a node up that gives none.
+    /// Sends a ping while requests are unanswered and no message comes, and closes the connection to a node that does
+    /// not answer it.
     fn check(&mut self, every: Duration) -> Result<(), CloseReason> {
         if self.pinged {
             return Err(CloseReason::Broken(format!(
-                "the node has said nothing for {} ms",
+                "the node has sent nothing for {} ms",
                 self.last_received.elapsed().as_millis()
             )));
         }
@@ -337,16 +338,17 @@ impl<'a> StreamConnection<'a> {
                 None => {}
             }
         } else if self.flushing && quiet {
-            // It takes nothing and gives nothing.
+            // The node neither reads nor writes.
             self.pinged = true;
         }
         Ok(())
     }
 
-    /// Ends the connection in good order where that is quick. "Away", since a client may go on over HTTP with what it asked here.
-    pub(super) async fn close(mut self, ending: &CloseReason) {
+    /// Closes the connection with a close frame where that is quick. The code is "away", since the client may repeat
+    /// over HTTP what it asked here.
+    pub(super) async fn close(mut self, reason: &CloseReason) {
         const LONGEST: Duration = Duration::from_millis(200);
-        if matches!(ending, CloseReason::Stopped) {
+        if matches!(reason, CloseReason::Stopped) {
             let away = CloseFrame { code: CloseCode::Away, reason: Utf8Bytes::from_static("the client is done") };
             let _ = timeout(LONGEST, self.sink.send(Message::Close(Some(away)))).await;
         }

@@ -1,4 +1,5 @@
-//! Where a lost lock is noticed: grants that the server reported as over, for guards that wait for that, and for guards made after the report.
+//! Where a report of a lost lock arrives: it goes to the guards that watch the grant, and is kept for a guard that is
+//! made after the report.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use lockkeeper_api::stream::Held;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// The word can come before the guard has been made of the answer; it is kept for so many of the latest.
+/// How many of the latest reports are kept: a report can come before the answer has become a guard.
 const MAX_REMEMBERED: usize = 1_024;
 
 #[derive(Debug, Default)]
@@ -22,14 +23,14 @@ struct LossState {
 struct LossListener {
     id: u64,
     lock: String,
-    tell: oneshot::Sender<String>,
+    sender: oneshot::Sender<String>,
 }
 
 /// See the module's text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LockLoss(Arc<Mutex<LossState>>);
 
-/// Removes its listener when the guard stops to listen.
+/// Removes its listener when the guard stops watching.
 struct ListenerGuard {
     grants: LockLoss,
     token: u64,
@@ -49,34 +50,34 @@ impl Drop for ListenerGuard {
 }
 
 impl LockLoss {
-    /// Completes with the reason when the grant is over. Listens from now on, not from the first poll.
+    /// Completes, with the reason, when the grant is lost. Watches from now on, not from the first poll.
     pub(crate) fn watch(&self, lock: &str, token: u64) -> impl Future<Output = String> + Send + use<> {
-        let (tell, told) = oneshot::channel();
+        let (sender, reason) = oneshot::channel();
         let mut inner = self.0.lock();
         inner.last_listener += 1;
         let id = inner.last_listener;
         match inner.reported.iter().find(|(reported, _)| *reported == token) {
-            // The receiver is right here.
-            Some((_, because)) => drop(tell.send(because.clone())),
-            None => inner.listeners.entry(token).or_default().push(LossListener { id, lock: lock.to_owned(), tell }),
+            // The receiver is alive: it is below.
+            Some((_, because)) => drop(sender.send(because.clone())),
+            None => inner.listeners.entry(token).or_default().push(LossListener { id, lock: lock.to_owned(), sender }),
         }
         drop(inner);
         let listening = ListenerGuard { grants: self.clone(), token, id };
         async move {
             let _listening = listening;
-            match told.await {
+            match reason.await {
                 Ok(because) => because,
                 Err(_) => std::future::pending().await,
             }
         }
     }
 
-    /// The grant is over.
+    /// Reports that the grant is lost.
     pub(crate) fn lost(&self, token: u64, because: &str) {
         let mut inner = self.0.lock();
         for listener in inner.listeners.remove(&token).unwrap_or_default() {
-            // A guard that has just gone does not mind.
-            let _ = listener.tell.send(because.to_owned());
+            // The guard may just have gone.
+            let _ = listener.sender.send(because.to_owned());
         }
         if inner.reported.len() == MAX_REMEMBERED {
             inner.reported.pop_front();
@@ -84,8 +85,8 @@ impl LockLoss {
         inner.reported.push_back((token, because.to_owned()));
     }
 
-    /// A node has said what the session holds, having seen all that was acknowledged before it was asked. What somebody listened for by
-    /// then, and is not among that, is over.
+    /// A node has listed the grants of the session, as of a time after every grant that was acknowledged before it was
+    /// asked. A grant that was watched by then and is not listed is lost.
     pub(super) fn compare(&self, watched_before: &[(String, u64)], held: &[Held], zxid: u64) {
         for (lock, token) in watched_before {
             if !held.iter().any(|held| held.token == *token && held.lock == *lock) {
@@ -94,7 +95,7 @@ impl LockLoss {
         }
     }
 
-    /// The grants that somebody listens for: lock and token.
+    /// The watched grants: lock and token.
     pub(super) fn watched(&self) -> Vec<(String, u64)> {
         let inner = self.0.lock();
         inner
@@ -120,7 +121,7 @@ mod tests {
         assert_eq!(early.now_or_never().unwrap(), "broken by force");
         assert_eq!(grants.watch("a", 7).now_or_never().unwrap(), "broken by force");
         assert!(grants.watch("a", 8).now_or_never().is_none());
-        assert!(grants.watched().is_empty(), "who stops to listen is forgotten");
+        assert!(grants.watched().is_empty(), "a listener that has gone is forgotten");
     }
 
     #[test]

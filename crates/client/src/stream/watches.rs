@@ -57,7 +57,8 @@ impl Watches {
         self.0.clear();
     }
 
-    /// Dispatches a message of the server to its watch. Returns the id of a watch to end because its reader fell behind.
+    /// Dispatches a message of the server to its watch. Returns the id of a watch to end because its reader fell
+    /// behind.
     pub(super) fn dispatch(&mut self, message: FromServer) -> Option<u64> {
         let (id, zxid, message) = match message {
             FromServer::Watching { id, zxid } => (id, Some(zxid), WatchMessage::Begun(zxid)),
