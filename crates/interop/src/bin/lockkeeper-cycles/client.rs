@@ -1,7 +1,7 @@
-//! One client: a session of the crate `zookeeper-client`, and ZooKeeper's lock recipe again and again.
+//! One client: a session of the crate `zookeeper-client` that repeats ZooKeeper's lock recipe.
 //!
-//! The recipe is the documented one, with its second look: who was woken lists the queue again, since the one before may have given up
-//! and not have held. So a client that waits lists twice, whatever the queue's length; that is part of what is measured.
+//! The recipe is the documented one: a woken client lists the queue again, since the preceding client may have given up
+//! without holding the lock. So a client that waits lists the queue twice, which is part of the measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -12,39 +12,39 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, CreateSequence, Error};
 
-/// A client that sees nothing but failures does not hammer the servers with more.
+/// Pause of a client after a failed cycle.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(50);
-/// What a session that was lost holds stays for so long at most; also the longest that a connection may take.
+/// Session timeout and connection timeout.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest latency that is told apart.
+/// Largest latency that the histogram distinguishes.
 const HIGHEST_US: u64 = 120_000_000;
 
 const DIRECTORY: &CreateOptions<'static> = &CreateMode::Persistent.with_acls(Acls::anyone_all());
 const IN_QUEUE: &CreateOptions<'static> = &CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
 const PREFIX: &str = "lock-";
 
-/// Where a measurement stands.
+/// Phase of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     WarmUp,
     Measure,
-    Over,
+    Done,
 }
 
-/// What one client saw, or many.
+/// Result of one client or of several.
 #[derive(Debug)]
-pub(crate) struct Seen {
-    /// From before the create until the lock is held.
+pub(crate) struct ClientResult {
+    /// Latency from the create until the lock is held.
     pub(crate) acquire: Histogram<u64>,
-    /// From before the create until the delete is answered.
+    /// Latency from the create until the reply to the delete.
     pub(crate) cycle: Histogram<u64>,
     pub(crate) errors: u64,
     pub(crate) first_error: Option<String>,
 }
 
-impl Seen {
+impl ClientResult {
     pub(crate) fn new() -> Self {
-        // Three digits; the bounds are constants, so this cannot fail.
+        // The bounds are constants, so this cannot fail.
         let empty = || Histogram::new_with_bounds(1, HIGHEST_US, 3).unwrap_or_else(|_| unreachable!("constant bounds"));
         Self { acquire: empty(), cycle: empty(), errors: 0, first_error: None }
     }
@@ -55,7 +55,7 @@ impl Seen {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        // The same bounds: nothing is lost.
+        // The bounds are the same, so this cannot fail.
         let _ = self.acquire.add(&other.acquire);
         let _ = self.cycle.add(&other.cycle);
         self.errors += other.errors;
@@ -63,7 +63,7 @@ impl Seen {
     }
 }
 
-/// One lock: its directory, and the sequence number of its last holder. Those must rise.
+/// A lock's directory and the sequence number of its last holder, which must increase.
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
     directory: String,
@@ -76,7 +76,7 @@ impl Lock {
     }
 }
 
-/// Opens a session at one server, and makes the lock's directory.
+/// Opens a session at a server and creates the lock's directory.
 pub(crate) async fn open(address: &str, lock: &Lock) -> Result<Client, Error> {
     let connector = Client::connector().with_session_timeout(SESSION_TIMEOUT).with_connection_timeout(SESSION_TIMEOUT);
     let client = connector.connect(address).await?;
@@ -84,39 +84,44 @@ pub(crate) async fn open(address: &str, lock: &Lock) -> Result<Client, Error> {
     Ok(client)
 }
 
-/// Acquires and releases until the measurement is over. After a failure, which is counted, it goes on with a new session, so that
-/// nothing of the old one is left in the queue.
-pub(crate) async fn run(client: Client, address: String, lock: Lock, mut phase: watch::Receiver<Phase>) -> Seen {
-    let mut seen = Seen::new();
+/// Acquires and releases until the measurement ends. Counts a failure and continues with a new session, so that no node
+/// of the old one stays in the queue.
+pub(crate) async fn run(
+    client: Client,
+    address: String,
+    lock: Lock,
+    mut phase: watch::Receiver<Phase>,
+) -> ClientResult {
+    let mut result = ClientResult::new();
     let mut over = phase.clone();
     let work = async {
         let mut session = Some(client);
         loop {
-            let result = match session.take() {
-                Some(client) => cycles(&client, &lock, &mut phase, &mut seen).await,
+            let outcome = match session.take() {
+                Some(client) => cycles(&client, &lock, &mut phase, &mut result).await,
                 None => {
                     open(&address, &lock).await.map(|client| session = Some(client)).map_err(|error| error.to_string())
                 }
             };
-            if let Err(why) = result {
-                seen.failed(why);
+            if let Err(why) = outcome {
+                result.failed(why);
                 sleep(PAUSE_AFTER_ERROR).await;
             }
         }
     };
-    // Whoever waits then is cut off; closing its session takes its node away.
+    // A client that is still waiting is cancelled; closing its session deletes its node.
     tokio::select! {
         () = work => {}
-        _ = over.wait_for(|phase| *phase == Phase::Over) => {}
+        _ = over.wait_for(|phase| *phase == Phase::Done) => {}
     }
-    seen
+    result
 }
 
 async fn cycles(
     client: &Client,
     lock: &Lock,
     phase: &mut watch::Receiver<Phase>,
-    seen: &mut Seen,
+    result: &mut ClientResult,
 ) -> Result<(), String> {
     loop {
         let began = Instant::now();
@@ -128,15 +133,15 @@ async fn cycles(
         }
         let node = format!("{}/{PREFIX}{sequence}", lock.directory);
         client.delete(&node, None).await.map_err(|error| format!("delete: {error}"))?;
-        // A cycle counts where it ends: those that are under way when it begins make up for those at its end.
+        // A cycle counts if it ends in the measurement: those running at the start make up for those at the end.
         if *phase.borrow() == Phase::Measure {
-            seen.acquire.saturating_record(micros(acquired));
-            seen.cycle.saturating_record(micros(began.elapsed()));
+            result.acquire.saturating_record(micros(acquired));
+            result.cycle.saturating_record(micros(began.elapsed()));
         }
     }
 }
 
-/// Gives the number of the own node once it is the first.
+/// Waits until the own node is the first and returns its sequence.
 async fn acquire(client: &Client, directory: &str) -> Result<CreateSequence, String> {
     let (_, sequence) = client
         .create(&format!("{directory}/{PREFIX}"), b"", IN_QUEUE)
@@ -146,7 +151,7 @@ async fn acquire(client: &Client, directory: &str) -> Result<CreateSequence, Str
     loop {
         let queue = client.list_children(directory).await.map_err(|error| format!("list: {error}"))?;
         if !queue.contains(&own) {
-            return Err(format!("{own} is not in the list of its own directory"));
+            return Err(format!("{own} is not listed in its directory"));
         }
         let Some(before) = before(&queue, &own) else { return Ok(sequence) };
         let watched = client.check_and_watch_stat(&format!("{directory}/{before}")).await;
@@ -157,7 +162,7 @@ async fn acquire(client: &Client, directory: &str) -> Result<CreateSequence, Str
     }
 }
 
-/// The one to wait for: the last before the own one. All names have one length.
+/// The node to wait for: the last before the own one. All names have the same length.
 fn before<'a>(queue: &'a [String], own: &str) -> Option<&'a str> {
     queue.iter().map(String::as_str).filter(|name| *name < own).max()
 }
@@ -171,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_waits_for_the_one_right_before_it() {
+    fn a_client_waits_for_its_predecessor() {
         let queue = ["lock-0000000010", "lock-0000000009", "lock-0000000012"].map(ToOwned::to_owned);
         assert_eq!(before(&queue, "lock-0000000012"), Some("lock-0000000010"));
         assert_eq!(before(&queue, "lock-0000000009"), None);

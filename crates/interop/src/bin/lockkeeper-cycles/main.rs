@@ -1,9 +1,10 @@
-//! Measures what a lock costs a ZooKeeper client: the same program against Lockkeeper and against real ZooKeeper.
+//! Measures the cost of a lock for a ZooKeeper client, against Lockkeeper and against real ZooKeeper.
 //!
-//! Each client is a session of the crate `zookeeper-client` and follows ZooKeeper's recipe (`client`): create a sequential ephemeral
-//! node, list the queue, watch the one before, delete. `point` measures so many clients for so long; here the two systems take turns,
-//! point by point, so that both see the same machine. `table` lays the figures side by side. It starts no servers
-//! (`scripts/bench-zookeeper` does), asks nothing twice in silence, and must never write outside a node that it made.
+//! Each client is a session of the crate `zookeeper-client` and follows ZooKeeper's recipe (`client`): create an
+//! ephemeral sequential node, list the queue, watch the preceding node, delete. `point` runs one measurement. The two
+//! systems take turns, point by point, so that both see the same state of the machine. `table` compares the results.
+//! This program starts no servers (`scripts/bench-zookeeper` does), never retries silently, and must never write
+//! outside a node that it created.
 
 mod client;
 mod point;
@@ -25,44 +26,46 @@ use table::{PointFigures, Row};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A cycle is: create an ephemeral sequential node, list the queue, watch the node before and wait until it goes, \
-                  delete the own one.\nExit codes: 0 measured, 1 a point had errors, 2 it could not be measured"
+    after_help = "A cycle: create an ephemeral sequential node, list the queue, watch the preceding node until it is deleted, \
+                  delete the own node.\nExit codes: 0 measured, 1 a point had errors, 2 the measurement failed"
 )]
 struct Arguments {
-    /// Doors for ZooKeeper's clients of a Lockkeeper
+    /// Addresses of Lockkeeper's ZooKeeper frontends
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…", required_unless_present = "zookeeper")]
     lockkeeper: Vec<SocketAddr>,
-    /// Its processes, whose processor time is counted
+    /// Its processes, whose CPU time is counted
     #[arg(long, value_delimiter = ',', value_name = "PID,…")]
     lockkeeper_pids: Vec<u32>,
     /// Servers of a real ZooKeeper
     #[arg(long, value_delimiter = ',', value_name = "ADDRESS,…")]
     zookeeper: Vec<SocketAddr>,
-    /// Its processes, whose processor time is counted
+    /// Its processes, whose CPU time is counted
     #[arg(long, value_delimiter = ',', value_name = "PID,…")]
     zookeeper_pids: Vec<u32>,
-    /// How many clients, spread over the servers
-    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 16, 64, 256], value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Numbers of clients, which are spread over the servers
+    #[arg(long, value_delimiter = ',', value_name = "N,…", default_values_t = [1, 16, 64, 256])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clients: Vec<u32>,
-    /// Whether each client takes a lock of its own, or all the same
+    /// A separate lock per client, or one lock for all
     #[arg(long, value_delimiter = ',', value_enum, default_values_t = [Locks::Own, Locks::One])]
     locks: Vec<Locks>,
-    /// Measured for each point and round
+    /// Duration of each measurement
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     seconds: Duration,
-    /// Not measured, before that
+    /// Warm-up before each measurement
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
-    /// Before the first point, each system's turn with most clients: a Java server is slow until it has compiled itself
+    /// Warm-up of each system before the first point, with the most clients: a Java server needs time to compile its
+    /// code
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = seconds)]
     first_warm_up: Duration,
-    /// How often each point is measured; each figure that is printed is the median of the rounds'
+    /// Measurements per point; the printed values are medians
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Write the figures there, those of each round too
+    /// Write all values, including those of each round, to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the table there, as Markdown
+    /// Write the table to this file, as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 }
@@ -70,24 +73,24 @@ struct Arguments {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(seconds @ 0.01..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.01 to 3600 is expected".into()),
+        _ => Err("expected a number of seconds from 0.01 to 3600".into()),
     }
 }
 
-/// Why it could not be measured.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum MeasureError {
     #[error("{system}: {why}")]
     Connect { system: &'static str, why: String },
     #[error(transparent)]
     Process(#[from] BenchError),
-    #[error("{} cannot be written: {source}", path.display())]
+    #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
-    #[error("the figures cannot be put down as JSON: {0}")]
+    #[error("cannot encode the results as JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The whole of a run, for programs.
+/// All results, as JSON.
 #[derive(Serialize)]
 struct Report {
     cores: usize,
@@ -101,7 +104,7 @@ struct Report {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match run(&arguments).await {
-        Ok(rows) if rows.iter().all(Row::is_sound) => ExitCode::SUCCESS,
+        Ok(rows) if rows.iter().all(Row::is_valid) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(1),
         Err(trouble) => {
             eprintln!("lockkeeper-cycles: {trouble}");
@@ -110,7 +113,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(arguments: &Arguments) -> Result<Vec<Row>, Trouble> {
+async fn run(arguments: &Arguments) -> Result<Vec<Row>, MeasureError> {
     let of = |name, addresses: &[SocketAddr], pids: &[u32]| System {
         name,
         addresses: addresses.iter().map(ToString::to_string).collect(),
@@ -132,7 +135,7 @@ async fn run(arguments: &Arguments) -> Result<Vec<Row>, Trouble> {
     let plan = Plan { warm_up: arguments.warm_up, measure: arguments.seconds };
     for round in 1..=arguments.rounds {
         for row in &mut rows {
-            // Who comes first changes from round to round: whatever grows on the machine in the meantime hits both.
+            // Alternate which system is first, so that drift of the machine affects both.
             let mut order: Vec<usize> = (0..systems.len()).collect();
             if round % 2 == 0 {
                 order.reverse();
@@ -148,7 +151,7 @@ async fn run(arguments: &Arguments) -> Result<Vec<Row>, Trouble> {
     Ok(rows)
 }
 
-async fn warm_up(arguments: &Arguments, systems: &[System]) -> Result<(), Trouble> {
+async fn warm_up(arguments: &Arguments, systems: &[System]) -> Result<(), MeasureError> {
     let plan = Plan { warm_up: arguments.warm_up, measure: arguments.first_warm_up };
     let clients = arguments.clients.iter().copied().max().unwrap_or(1);
     for system in systems {
@@ -159,7 +162,7 @@ async fn warm_up(arguments: &Arguments, systems: &[System]) -> Result<(), Troubl
     Ok(())
 }
 
-fn show(arguments: &Arguments, systems: &[System], rows: &[Row]) -> Result<(), Trouble> {
+fn show(arguments: &Arguments, systems: &[System], rows: &[Row]) -> Result<(), MeasureError> {
     let names: Vec<&str> = systems.iter().map(|system| system.name).collect();
     println!("{}", table::for_people(&names, rows));
     for row in rows {
@@ -183,6 +186,6 @@ fn show(arguments: &Arguments, systems: &[System], rows: &[Row]) -> Result<(), T
     Ok(())
 }
 
-fn write(path: &Path, text: String) -> Result<(), Trouble> {
-    std::fs::write(path, text).map_err(|source| Trouble::Write { path: path.to_owned(), source })
+fn write(path: &Path, text: String) -> Result<(), MeasureError> {
+    std::fs::write(path, text).map_err(|source| MeasureError::Write { path: path.to_owned(), source })
 }

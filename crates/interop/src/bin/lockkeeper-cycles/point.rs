@@ -1,4 +1,4 @@
-//! One measurement: so many clients of one system, for so long.
+//! One measurement of one system.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,13 +10,13 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use crate::Trouble;
-use crate::client::{self, Lock, Phase, Seen};
+use crate::MeasureError;
+use crate::client::{self, ClientResult, Lock, Phase};
 
-/// How long all clients together may take to connect.
+/// Time limit for all clients to connect.
 const LONGEST_OPENING: Duration = Duration::from_secs(60);
 
-/// Servers of one kind.
+/// The servers of one system.
 #[derive(Debug)]
 pub(crate) struct System {
     pub(crate) name: &'static str,
@@ -24,13 +24,13 @@ pub(crate) struct System {
     pub(crate) pids: Vec<u32>,
 }
 
-/// Which locks the clients take.
+/// The locks that clients acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Locks {
-    /// Each its own
+    /// A separate lock per client
     Own,
-    /// All the same
+    /// One lock for all clients
     One,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Locks {
     }
 }
 
-/// What is measured.
+/// A kind of locks and a number of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Point {
     pub(crate) locks: Locks,
@@ -57,40 +57,40 @@ impl fmt::Display for Point {
     }
 }
 
-/// For how long.
+/// Durations of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) warm_up: Duration,
     pub(crate) measure: Duration,
 }
 
-/// What was found.
+/// Result of a measurement.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
-    pub(crate) seen: Seen,
-    /// Processor time of all servers; none where nobody said which they are.
+    pub(crate) result: ClientResult,
+    /// CPU time of all servers; `None` if their pids are not given.
     pub(crate) servers_us: Option<u64>,
-    /// Processor time of this program.
+    /// CPU time of this program.
     pub(crate) own_us: u64,
 }
 
 impl Measured {
     pub(crate) fn cycles_per_second(&self) -> f64 {
-        self.seen.cycle.len() as f64 / self.seconds
+        self.result.cycle.len() as f64 / self.seconds
     }
 
     pub(crate) fn in_short(&self) -> String {
-        let errors = match &self.seen.first_error {
-            Some(first) => format!(", {} errors, the first: {first}", self.seen.errors),
+        let errors = match &self.result.first_error {
+            Some(first) => format!(", {} errors, the first: {first}", self.result.errors),
             None => String::new(),
         };
         format!("{:.0} cycles/s{errors}", self.cycles_per_second())
     }
 }
 
-/// Measures one point.
-pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Result<Measured, Trouble> {
+/// Runs one measurement.
+pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Result<Measured, MeasureError> {
     let clients = open_all(system, point).await?;
     let (phases, phase) = watch::channel(Phase::WarmUp);
     let working: Vec<_> = clients
@@ -104,19 +104,19 @@ pub(crate) async fn measure(system: &System, point: Point, plan: &Plan) -> Resul
     let began = Instant::now();
     phases.send_replace(Phase::Measure);
     sleep(plan.measure).await;
-    phases.send_replace(Phase::Over);
+    phases.send_replace(Phase::Done);
     let seconds = began.elapsed().as_secs_f64();
     let servers = spent_us(&system.pids)?.saturating_sub(servers_before);
     let own_us = spent_us(&own)?.saturating_sub(own_before);
 
-    let mut seen = Seen::new();
+    let mut result = ClientResult::new();
     for client in working {
         match client.await {
-            Ok(one) => seen.add(&one),
-            Err(error) => seen.failed(format!("a client broke off: {error}")),
+            Ok(one) => result.add(&one),
+            Err(error) => result.failed(format!("a client failed: {error}")),
         }
     }
-    Ok(Measured { seconds, seen, servers_us: (!system.pids.is_empty()).then_some(servers), own_us })
+    Ok(Measured { seconds, result, servers_us: (!system.pids.is_empty()).then_some(servers), own_us })
 }
 
 struct Opened {
@@ -125,9 +125,9 @@ struct Opened {
     lock: Lock,
 }
 
-/// All sessions are open before the first cycle begins.
-async fn open_all(system: &System, point: Point) -> Result<Vec<Opened>, Trouble> {
-    // Each measurement has directories of its own: nothing of an earlier one is in their queues.
+/// Opens all sessions before the first cycle.
+async fn open_all(system: &System, point: Point) -> Result<Vec<Opened>, MeasureError> {
+    // New directories for each measurement, so that the queues are empty.
     static MEASUREMENTS: AtomicU32 = AtomicU32::new(0);
     let number = MEASUREMENTS.fetch_add(1, Ordering::Relaxed);
     let top = format!("/lockkeeper-cycles/{}-{number}", std::process::id());
@@ -144,7 +144,7 @@ async fn open_all(system: &System, point: Point) -> Result<Vec<Opened>, Trouble>
             Ok(Opened { client, address, lock })
         }
     });
-    let failed = |why| Trouble::Connect { system: system.name, why };
+    let failed = |why| MeasureError::Connect { system: system.name, why };
     match timeout(LONGEST_OPENING, try_join_all(clients)).await {
         Ok(opened) => opened.map_err(failed),
         Err(_) => Err(failed(format!("{} sessions are not open after {LONGEST_OPENING:?}", point.clients))),

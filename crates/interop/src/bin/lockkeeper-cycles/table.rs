@@ -1,4 +1,4 @@
-//! The figures of all rounds, side by side: for people, for a README, for programs.
+//! The results of all rounds side by side, as text, Markdown and JSON.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 use lockkeeper_bench::Latency;
 use serde::Serialize;
 
-use crate::client::Seen;
+use crate::client::ClientResult;
 use crate::point::{Locks, Measured, Point};
 
-/// One point, and what each system showed in it.
+/// One point with each system's results.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) point: Point,
     systems: Vec<Total>,
 }
 
-/// All rounds of one system. Each figure is that of the middle round: a disk that stands still for a while spoils a round, and not the figure.
+/// All rounds of one system. Values are medians, so that a stalled disk spoils a round but not the value.
 #[derive(Debug)]
 struct Total {
-    /// Of all rounds together.
-    seen: Seen,
+    /// Over all rounds.
+    result: ClientResult,
     own_us: u64,
     rounds: Vec<Round>,
 }
 
-/// What one round showed.
+/// Result of one round.
 #[derive(Debug)]
 struct Round {
     rate: f64,
@@ -33,24 +33,24 @@ struct Round {
     server_cpu: Option<f64>,
 }
 
-/// One point, for programs.
+/// One point as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct PointFigures {
     locks: Locks,
     clients: u32,
     systems: BTreeMap<String, Figures>,
-    /// The first system's figure divided by the second's.
+    /// The first system's values divided by the second's.
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<Ratio>,
 }
 
-/// One system in one point, for programs.
+/// One system's results of one point as JSON.
 #[derive(Debug, Serialize)]
 struct Figures {
     cycles: u64,
     cycles_per_second: f64,
     cycles_per_second_of_rounds: Vec<f64>,
-    /// Of all rounds together.
+    /// Over all rounds.
     acquire: Latency,
     cycle: Latency,
     server_cpu_us_per_cycle: Option<f64>,
@@ -69,34 +69,34 @@ struct Ratio {
 
 impl Row {
     pub(crate) fn new(point: Point, systems: usize) -> Self {
-        let nothing = || Total { seen: Seen::new(), own_us: 0, rounds: Vec::new() };
+        let nothing = || Total { result: ClientResult::new(), own_us: 0, rounds: Vec::new() };
         Self { point, systems: (0..systems).map(|_| nothing()).collect() }
     }
 
-    /// Another round of one system.
+    /// Adds a round of one system.
     pub(crate) fn add(&mut self, system: usize, measured: &Measured) {
         let total = &mut self.systems[system];
-        let (acquire, cycles) = (&measured.seen.acquire, measured.seen.cycle.len() as f64);
+        let (acquire, cycles) = (&measured.result.acquire, measured.result.cycle.len() as f64);
         total.rounds.push(Round {
             rate: measured.cycles_per_second(),
             acquired: (!acquire.is_empty())
                 .then(|| [0.5, 0.99].map(|quantile| acquire.value_at_quantile(quantile) as f64)),
             server_cpu: divided(measured.servers_us.map(|us| us as f64), Some(cycles)),
         });
-        total.seen.add(&measured.seen);
+        total.result.add(&measured.result);
         total.own_us += measured.own_us;
     }
 
-    /// Whether nothing failed, and something was done.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.systems.iter().all(Total::is_sound)
+    /// Whether every round succeeded.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.systems.iter().all(Total::is_valid)
     }
 
-    /// What is wrong with the point, in words.
+    /// Descriptions of the point's errors.
     pub(crate) fn remarks(&self, names: &[&str]) -> Vec<String> {
-        let bad = names.iter().zip(&self.systems).filter(|(_, total)| !total.is_sound());
-        bad.map(|(name, total)| match &total.seen.first_error {
-            Some(first) => format!("{name} had {} errors, the first: {first}", total.seen.errors),
+        let bad = names.iter().zip(&self.systems).filter(|(_, total)| !total.is_valid());
+        bad.map(|(name, total)| match &total.result.first_error {
+            Some(first) => format!("{name} had {} errors, the first: {first}", total.result.errors),
             None => format!("{name} finished no cycle in the measured time; measure longer"),
         })
         .collect()
@@ -121,7 +121,7 @@ impl Row {
         }
     }
 
-    /// One figure: of each system, and their ratio.
+    /// A value of each system, and their ratio.
     fn cells(&self, of: fn(&Total) -> Option<f64>, as_text: fn(f64) -> String) -> Vec<String> {
         let values: Vec<Option<f64>> = self.systems.iter().map(of).collect();
         let text = |value: Option<f64>, as_text: fn(f64) -> String| value.map_or_else(|| "-".to_owned(), as_text);
@@ -134,8 +134,8 @@ impl Row {
 }
 
 impl Total {
-    fn is_sound(&self) -> bool {
-        self.seen.errors == 0 && !self.seen.cycle.is_empty()
+    fn is_valid(&self) -> bool {
+        self.result.errors == 0 && !self.result.cycle.is_empty()
     }
 
     fn rate(&self) -> Option<f64> {
@@ -154,7 +154,7 @@ impl Total {
         self.middle(|round| round.server_cpu)
     }
 
-    /// The median of the rounds that have the figure; of two in the middle, halfway between.
+    /// The median over the rounds that have the value.
     fn middle(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
         let mut figures: Vec<f64> = self.rounds.iter().filter_map(of).collect();
         figures.sort_by(f64::total_cmp);
@@ -165,15 +165,15 @@ impl Total {
 
     fn figures(&self) -> Figures {
         Figures {
-            cycles: self.seen.cycle.len(),
+            cycles: self.result.cycle.len(),
             cycles_per_second: self.rate().unwrap_or_default(),
             cycles_per_second_of_rounds: self.rounds.iter().map(|round| round.rate).collect(),
-            acquire: Latency::of(&self.seen.acquire),
-            cycle: Latency::of(&self.seen.cycle),
+            acquire: Latency::of(&self.result.acquire),
+            cycle: Latency::of(&self.result.cycle),
             server_cpu_us_per_cycle: self.server_cpu(),
-            client_cpu_us_per_cycle: divided(Some(self.own_us as f64), Some(self.seen.cycle.len() as f64)),
-            errors: self.seen.errors,
-            first_error: self.seen.first_error.clone(),
+            client_cpu_us_per_cycle: divided(Some(self.own_us as f64), Some(self.result.cycle.len() as f64)),
+            errors: self.result.errors,
+            first_error: self.result.first_error.clone(),
         }
     }
 }
@@ -182,14 +182,14 @@ fn divided(one: Option<f64>, other: Option<f64>) -> Option<f64> {
     one.zip(other).filter(|(_, other)| *other > 0.0).map(|(one, other)| one / other)
 }
 
-/// For a terminal.
+/// The table as text.
 pub(crate) fn for_people(names: &[&str], rows: &[Row]) -> String {
     let mut table = filled(rows, headings(names, ":\n"));
     table.load_preset(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
     table.to_string()
 }
 
-/// For a README.
+/// The table as Markdown.
 pub(crate) fn markdown(names: &[&str], rows: &[Row]) -> String {
     let mut table = filled(rows, headings(names, ": "));
     table.load_preset(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
@@ -212,8 +212,8 @@ fn filled(rows: &[Row], headings: Vec<String>) -> Table {
     let mut table = Table::new();
     table.set_header(headings);
     for row in rows {
-        let mark = if row.is_sound() { "" } else { " !" };
-        let errors: Vec<String> = row.systems.iter().map(|total| total.seen.errors.to_string()).collect();
+        let mark = if row.is_valid() { "" } else { " !" };
+        let errors: Vec<String> = row.systems.iter().map(|total| total.result.errors.to_string()).collect();
         let figures = [
             vec![row.point.clients.to_string()],
             row.cells(Total::rate, |rate| format!("{rate:.0}")),
@@ -242,15 +242,15 @@ mod tests {
     use super::*;
 
     fn measured(cycles: u64, us: u64, servers_us: u64) -> Measured {
-        let mut seen = Seen::new();
-        seen.acquire.record_n(us, cycles).unwrap();
-        seen.cycle.record_n(us, cycles).unwrap();
-        Measured { seconds: 1.0, seen, servers_us: Some(servers_us), own_us: 1 }
+        let mut result = ClientResult::new();
+        result.acquire.record_n(us, cycles).unwrap();
+        result.cycle.record_n(us, cycles).unwrap();
+        Measured { seconds: 1.0, result, servers_us: Some(servers_us), own_us: 1 }
     }
 
     fn row() -> Row {
         let mut row = Row::new(Point { locks: Locks::One, clients: 16 }, 2);
-        // In the second of them the disk stood still.
+        // The disk stalled in the second round.
         for (cycles, us) in [(200, 2_000), (1, 900_000), (400, 2_000)] {
             row.add(0, &measured(cycles, us, 30_000));
             row.add(1, &measured(100, 40_000, 20_000));
@@ -271,11 +271,11 @@ mod tests {
     fn a_point_with_errors_is_marked_and_explained() {
         let names = ["Lockkeeper", "ZooKeeper"];
         let mut row = row();
-        assert!(row.is_sound() && row.remarks(&names).is_empty());
+        assert!(row.is_valid() && row.remarks(&names).is_empty());
         let mut bad = measured(1, 1, 1);
-        bad.seen.failed("create: connection loss".into());
+        bad.result.failed("create: connection loss".into());
         row.add(1, &bad);
-        assert!(!row.is_sound());
+        assert!(!row.is_valid());
         assert_eq!(row.remarks(&names), ["ZooKeeper had 1 errors, the first: create: connection loss"]);
         assert!(for_people(&names, &[row]).contains("0 / 1 !"));
     }

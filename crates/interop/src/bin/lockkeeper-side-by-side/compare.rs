@@ -1,15 +1,15 @@
-//! Two accounts side by side.
+//! Compares the two systems' transcripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use lockkeeper_zookeeper::OpCode;
 
-use crate::known::{self, EVENT_ZXID, KNOWN, Known};
+use crate::known::{self, EVENT_ZXID, KNOWN, KnownDifference};
 use crate::names;
 use crate::run::{Account, Outcome};
 use crate::script::{Script, Shown, Step, name};
 
-/// The fewest operations that are worth being called a comparison.
+/// Fewest operations of a complete comparison.
 const LEAST_OPERATIONS: usize = 300;
 
 /// See the module's text.
@@ -18,9 +18,9 @@ pub(crate) struct Comparison {
     steps: usize,
     alike: usize,
     known: BTreeMap<&'static str, usize>,
-    /// What must not be, in words.
+    /// Descriptions of the failures.
     failures: Vec<String>,
-    /// Each step with what came of it.
+    /// Each step with its results.
     all: Vec<String>,
     asked: BTreeMap<String, usize>,
     zxids: usize,
@@ -28,7 +28,7 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// `whole` if the whole script was run: only then every known difference must have shown itself.
+    /// `whole`: the whole script was run, so every known difference must have occurred.
     pub(crate) fn of(script: &Script, zookeeper: &Account, lockkeeper: &Account, whole: bool) -> Self {
         let mut comparison = Self { steps: script.steps.len(), asked: zookeeper.asked.clone(), ..Self::default() };
         for (index, step) in script.steps.iter().enumerate() {
@@ -72,8 +72,8 @@ impl Comparison {
         }
     }
 
-    /// ZooKeeper 3.8 tells none. Lockkeeper tells that of the step's change; what changes by itself has one as well, and what is found to
-    /// have changed when watches are set again has none.
+    /// Checks the zxids of events. ZooKeeper 3.8 sends none. Lockkeeper sends that of the step's change, or of a change
+    /// that the server makes by itself; missed events found by setWatches have none.
     fn event_zxids(&mut self, step: &Step, zookeeper: &Outcome, lockkeeper: &Outcome) {
         self.events += zookeeper.event_zxids.len();
         if zookeeper.event_zxids != lockkeeper.event_zxids
@@ -130,7 +130,7 @@ impl Comparison {
         self.failures.is_empty()
     }
 
-    /// For people.
+    /// The comparison as text.
     pub(crate) fn report(&self, verbose: bool) -> String {
         let mut text = String::new();
         for step in self.all.iter().filter(|_| verbose) {
@@ -161,7 +161,7 @@ impl Comparison {
     }
 }
 
-/// Lines that are not the same, in pairs; all of both where there are not as many.
+/// Differing lines in pairs; all lines of both if their numbers differ.
 fn differing(zookeeper: &[String], lockkeeper: &[String]) -> Vec<(String, String)> {
     if zookeeper.len() != lockkeeper.len() {
         return vec![(zookeeper.join("\n"), lockkeeper.join("\n"))];
@@ -170,13 +170,13 @@ fn differing(zookeeper: &[String], lockkeeper: &[String]) -> Vec<(String, String
     pairs.filter(|(one, other)| one != other).collect()
 }
 
-/// The name of the newest zxid told before a step.
+/// The name of the latest zxid seen before a step.
 fn newest_before(step: usize, in_order: &[String]) -> &str {
     let told_before = |name: &&String| names::step_of(name).is_some_and(|told| told < step);
     in_order.iter().rev().find(told_before).map_or("0", String::as_str)
 }
 
-fn explains(known: &Known, differing: &[(String, String)]) -> bool {
+fn explains(known: &KnownDifference, differing: &[(String, String)]) -> bool {
     let [zookeeper, lockkeeper] = known.seen;
     differing.iter().all(|(one, other)| one.contains(zookeeper) && other.contains(lockkeeper))
 }

@@ -1,4 +1,4 @@
-//! A client's connection without any comfort: whole frames out, whole frames in.
+//! A bare client connection: sends and receives whole frames.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use lockkeeper_zookeeper::{FrameDecoder, Inbound};
 
-use crate::error::Trouble;
+use crate::error::CompareError;
 
-/// A server that says nothing for so long says nothing.
+/// A server that sends nothing for this long counts as silent.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Nothing that the script asks for is longer.
+/// Longest reply that the script asks for.
 const MAX_FRAME_BYTES: usize = 4 * 1024 * 1024;
 
-/// What came next.
+/// What was received next.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// The content of a frame.
     Frame(Bytes),
     /// The server has closed the connection.
     End,
-    /// Nothing, though it was waited for.
+    /// Nothing, within the time limit.
     Silence,
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct Connection {
     ended: bool,
     silent: bool,
     last_xid: i32,
-    /// The newest zxid of a header.
+    /// The latest zxid in a header.
     pub(crate) last_zxid: i64,
 }
 
 impl Connection {
-    pub(crate) fn open(address: SocketAddr) -> Result<Self, Trouble> {
-        let stream = TcpStream::connect(address).map_err(Trouble::io("connect to a server"))?;
-        stream.set_nodelay(true).map_err(Trouble::io("set up a connection"))?;
+    pub(crate) fn open(address: SocketAddr) -> Result<Self, CompareError> {
+        let stream = TcpStream::connect(address).map_err(CompareError::io("connect to a server"))?;
+        stream.set_nodelay(true).map_err(CompareError::io("set up a connection"))?;
         let decoder = FrameDecoder::for_client(MAX_FRAME_BYTES);
         Ok(Self { stream, decoder, ended: false, silent: false, last_xid: 0, last_zxid: 0 })
     }
@@ -54,7 +54,7 @@ impl Connection {
         self.ended
     }
 
-    /// Nothing more is expected of it; unless it has ended, it was silent.
+    /// Nothing more is expected: the server has closed it or is silent.
     pub(crate) fn give_up(&mut self) {
         self.silent = !self.ended;
         self.ended = true;
@@ -64,7 +64,7 @@ impl Connection {
         self.silent
     }
 
-    /// Sends bytes as they are. That the server has closed the connection is found out by listening.
+    /// Sends bytes. A closed connection is noticed when reading.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Everything until the server closes: the answer to a four-letter word.
+    /// Reads until the server closes: the reply to a four-letter word.
     pub(crate) fn hear_out(&mut self) -> String {
         let mut all = Vec::new();
         let _ = self.stream.set_read_timeout(Some(PATIENCE));

@@ -1,4 +1,4 @@
-//! Why it could not be found out whether the two behave alike.
+//! Why a comparison failed.
 
 use std::io;
 
@@ -6,40 +6,40 @@ use thiserror::Error;
 
 /// See the module's text.
 #[derive(Debug, Error)]
-pub(crate) enum Trouble {
-    /// The operating system refused something.
+pub(crate) enum CompareError {
+    /// A system call failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was to be done.
+        /// The action.
         what: &'static str,
-        /// Why it was not.
+        /// The error.
         source: io::Error,
     },
-    /// The script is wrong.
+    /// The script is invalid.
     #[error("{part}.txt, line {line}: {why}")]
     Script {
-        /// Which file of it.
+        /// The script's file.
         part: String,
-        /// Which line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         why: String,
     },
-    /// A step cannot be taken, such as one on a connection that there is not.
+    /// A step cannot be executed, such as one on an unknown connection.
     #[error("step {step}: {why}")]
     Step {
-        /// Its number.
+        /// The step's number.
         step: usize,
-        /// Why not.
+        /// The error.
         why: String,
     },
-    /// A server did not start or does not serve.
+    /// A server does not start or does not serve.
     #[error("{0}")]
     Server(String),
 }
 
-impl Trouble {
-    /// Wraps an error of the operating system; for `map_err`.
+impl CompareError {
+    /// Wraps an IO error; for `map_err`.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

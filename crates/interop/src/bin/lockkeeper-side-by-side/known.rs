@@ -1,302 +1,300 @@
-//! Where the two differ, and why that is right. Each entry must show itself in each run: an excuse that nothing needs any
-//! more is a failure.
+//! The known differences with their reasons. Each entry must occur in each run: an unused entry is a failure.
 
-/// A difference that has a reason.
+/// A difference and its reason.
 #[derive(Debug)]
-pub(crate) struct Known {
-    /// Its name in the script, behind `~`.
+pub(crate) struct KnownDifference {
+    /// Its name in the script, after `~`.
     pub(crate) key: &'static str,
-    /// What differs.
+    /// The request or value that differs.
     pub(crate) what: &'static str,
     /// What ZooKeeper does.
     pub(crate) zookeeper: &'static str,
     /// What Lockkeeper does.
     pub(crate) lockkeeper: &'static str,
-    /// What stands in ZooKeeper's line and in Lockkeeper's, wherever they differ. Nothing for Lockkeeper's where that depends on what was
-    /// asked: each step then says it.
+    /// The differing text in ZooKeeper's and in Lockkeeper's lines. Lockkeeper's is empty if it depends on the request;
+    /// each step then has it.
     pub(crate) seen: [&'static str; 2],
-    /// Why Lockkeeper does otherwise.
+    /// Why Lockkeeper behaves differently.
     pub(crate) reason: &'static str,
 }
 
-/// The one that is in no line: events with a zxid.
+/// The key of the difference that is in no line: events with a zxid.
 pub(crate) const EVENT_ZXID: &str = "event-zxid";
 
-/// All of them.
-pub(crate) const KNOWN: &[Known] = &[
-    Known {
+pub(crate) const KNOWN: &[KnownDifference] = &[
+    KnownDifference {
         key: EVENT_ZXID,
         what: "The zxid in the header of a watch event",
         zookeeper: "none (-1)",
         lockkeeper: "that of the change",
         seen: ["none (-1)", "that of the change"],
-        reason: "ZooKeeper tells it since 3.9",
+        reason: "ZooKeeper sends it since 3.9",
     },
-    Known {
+    KnownDifference {
         key: "watch-types",
         what: "checkWatches and removeWatches of types 4 (persistent) and 5 (recursive)",
         zookeeper: "`MarshallingError`",
-        lockkeeper: "does it",
+        lockkeeper: "supported",
         seen: ["MarshallingError", ""],
-        reason: "ZooKeeper knows them since 3.9",
+        reason: "ZooKeeper supports them since 3.9",
     },
-    Known {
+    KnownDifference {
         key: "watch-modes",
-        what: "A persistent watch, a recursive one and a read's on one node, by one client",
-        zookeeper: "the last one counts; checkWatches finds any of them",
-        lockkeeper: "each is there until it is removed or used up",
+        what: "A persistent, a recursive and a one-shot watch of one client on one node",
+        zookeeper: "only the last one exists; checkWatches finds any kind",
+        lockkeeper: "each exists until it is removed or fires",
         seen: ["ok", ""],
-        reason: "They live side by side since ZooKeeper 3.9; before, the last one took the place of the others",
+        reason: "They are independent since ZooKeeper 3.9; before, each replaced the others",
     },
-    Known {
+    KnownDifference {
         key: "others-watches",
-        what: "checkWatches where somebody else watches",
+        what: "checkWatches if only another client watches",
         zookeeper: "there is one",
         lockkeeper: "`NoWatcher`",
         seen: ["ok", "NoWatcher"],
-        reason: "ZooKeeper looks for the caller's own watches since 3.9",
+        reason: "ZooKeeper checks only the caller's own watches since 3.9",
     },
-    Known {
+    KnownDifference {
         key: "wrong-password-closes",
-        what: "A stranger who knows a session's id and not its password",
+        what: "A client with a session's id and a wrong password",
         zookeeper: "closes the owner's connection, then refuses",
         lockkeeper: "refuses",
         seen: ["is closed by the server", "refused"],
-        reason: "ZooKeeper closes the owner's connection before it looks at the password: anybody could cut anybody off",
+        reason: "ZooKeeper closes the owner's connection before it checks the password, so anybody could disconnect anybody",
     },
-    Known {
+    KnownDifference {
         key: "timeout-stays",
-        what: "Going on with a session and asking for another timeout",
+        what: "Reconnecting to a session with another timeout",
         zookeeper: "grants it",
-        lockkeeper: "tells the one that was agreed",
+        lockkeeper: "replies with the negotiated one",
         seen: ["timeout 4000", "timeout 20000"],
-        reason: "A session's timeout is agreed when it is opened, and told again whenever it goes on",
+        reason: "A session's timeout is negotiated when it is opened",
     },
-    Known {
+    KnownDifference {
         key: "long-path",
         what: "A part of a path of more than 255 bytes, a path of more than 1024",
         zookeeper: "done",
         lockkeeper: "`BadArguments`",
         seen: ["ok", "BadArguments"],
-        reason: "Every input is bounded",
+        reason: "Every input is limited",
     },
-    Known {
+    KnownDifference {
         key: "long-acl",
         what: "An id in an ACL of more than 256 bytes",
         zookeeper: "done",
         lockkeeper: "`InvalidAcl`",
         seen: ["ok", "InvalidAcl"],
-        reason: "Every input is bounded",
+        reason: "Every input is limited",
     },
-    Known {
+    KnownDifference {
         key: "long-multi",
         what: "A multi of more than 1,024 operations",
         zookeeper: "done",
         lockkeeper: "`BadArguments`",
         seen: ["ok", "BadArguments"],
-        reason: "Every input is bounded",
+        reason: "Every input is limited",
     },
-    Known {
+    KnownDifference {
         key: "permission-bits",
-        what: "Permissions beyond the five that there are",
+        what: "Permissions beyond the five defined bits",
         zookeeper: "stored",
         lockkeeper: "`InvalidAcl`",
         seen: ["ok", "InvalidAcl"],
-        reason: "They mean nothing; who sets them has made a mistake that should be seen",
+        reason: "They have no meaning; the client's mistake should be visible",
     },
-    Known {
+    KnownDifference {
         key: "nothing-changed",
-        what: "The zxid of a multi that changes nothing: of checks alone, or empty",
-        zookeeper: "one of its own",
-        lockkeeper: "the newest that there is",
+        what: "The zxid of a multi that changes nothing (only checks, or empty)",
+        zookeeper: "a new zxid",
+        lockkeeper: "the latest zxid",
         seen: ["at z", ""],
-        reason: "ZooKeeper logs a transaction for it; what changes nothing has no zxid of its own, and is told the newest",
+        reason: "ZooKeeper logs a transaction for it; here only changes have a zxid of their own",
     },
-    Known {
+    KnownDifference {
         key: "ttl-without-ttl",
         what: "create with the flags of a TTL node within a multi",
         zookeeper: "`MarshallingError`",
         lockkeeper: "`BadArguments` among the results",
         seen: ["MarshallingError", "BadArguments"],
-        reason: "The request can be read; its flags make no sense there, as outside a multi",
+        reason: "The request is well-formed but its flags are invalid, as outside a multi",
     },
-    Known {
+    KnownDifference {
         key: "unknown-keeps",
-        what: "An operation that does not exist, or that servers use among themselves",
+        what: "An operation that does not exist or is used between servers only",
         zookeeper: "`Unimplemented`, and closes the connection",
         lockkeeper: "`Unimplemented`",
         seen: ["closed by the server", "Unimplemented"],
-        reason: "Both answer Unimplemented; ZooKeeper closes the connection then, and the session's watches are lost for nothing",
+        reason: "Both reply Unimplemented, but ZooKeeper also closes the connection, which loses the session's watches",
     },
-    Known {
+    KnownDifference {
         key: "servers-only",
         what: "deleteContainer from a client",
-        zookeeper: "looks at it: `BadArguments` for a node that is none",
+        zookeeper: "executed: `BadArguments` if the node is not a container",
         lockkeeper: "`Unimplemented`",
         seen: ["BadArguments", "Unimplemented"],
-        reason: "It is for servers among themselves; ZooKeeper takes it from anybody",
+        reason: "It is meant between servers only; ZooKeeper accepts it from any client",
     },
-    Known {
+    KnownDifference {
         key: "create-session",
-        what: "createSession amid a session",
-        zookeeper: "greets a second time, amid the answers",
+        what: "createSession within a session",
+        zookeeper: "a second connect response among the replies",
         lockkeeper: "`Unimplemented`",
         seen: ["to xid 0", "Unimplemented"],
-        reason: "Sessions are opened by a connection's first frame alone; ZooKeeper answers with a second greeting",
+        reason: "Only a connection's first frame opens a session",
     },
-    Known {
+    KnownDifference {
         key: "sasl",
         what: "sasl",
         zookeeper: "an empty token",
         lockkeeper: "`Unimplemented`",
         seen: ["token of 0 bytes", "Unimplemented"],
-        reason: "There is no SASL here, and it is said; ZooKeeper without it answers an empty token",
+        reason: "SASL is not supported; ZooKeeper without SASL replies with an empty token",
     },
-    Known {
+    KnownDifference {
         key: "null-path",
         what: "A path that is null",
         zookeeper: "`MarshallingError`",
-        lockkeeper: "as for the empty path: the root for reads, `BadArguments` for changes",
+        lockkeeper: "as the empty path: the root for reads, `BadArguments` for changes",
         seen: ["MarshallingError", ""],
-        reason: "Null and empty strings are the same here",
+        reason: "Null and empty strings are equal here",
     },
-    Known {
+    KnownDifference {
         key: "negative-count",
         what: "An ACL of less than -1 entries",
-        zookeeper: "`InvalidAcl`, as for none",
+        zookeeper: "`InvalidAcl`, as for an empty ACL",
         lockkeeper: "`MarshallingError`",
         seen: ["InvalidAcl", "MarshallingError"],
-        reason: "A length below -1 is none",
+        reason: "A length below -1 is invalid",
     },
-    Known {
+    KnownDifference {
         key: "not-utf8",
         what: "A path that is not UTF-8",
         zookeeper: "`NoNode`",
         lockkeeper: "`MarshallingError`",
         seen: ["NoNode", "MarshallingError"],
-        reason: "ZooKeeper replaces what it cannot read, so that two names may become one",
+        reason: "ZooKeeper replaces invalid bytes, so that two names may become one",
     },
-    Known {
+    KnownDifference {
         key: "special-multi",
         what: "Checks of nodes below /zookeeper in a multi",
-        zookeeper: "looks at them",
+        zookeeper: "checked",
         lockkeeper: "`NoNode`",
         seen: ["ok", "NoNode"],
-        reason: "They are shown to reads; the state does not have them",
+        reason: "Only reads show them; the state does not contain them",
     },
-    Known {
+    KnownDifference {
         key: "special-missing",
-        what: "Deleting what is not there below /zookeeper",
+        what: "Deleting an absent node below /zookeeper",
         zookeeper: "`NoNode`",
         lockkeeper: "`NoAuth`",
         seen: ["NoNode", "NoAuth"],
-        reason: "Nothing there can be changed, whether it is there or not",
+        reason: "Nothing there can be changed, whether it exists or not",
     },
-    Known {
+    KnownDifference {
         key: "special-stays",
         what: "Changes below /zookeeper",
         zookeeper: "done",
         lockkeeper: "`NoAuth`",
         seen: ["ok", "NoAuth"],
-        reason: "It is shown and never changed: quotas are not kept here, and nothing else belongs there",
+        reason: "It is read-only: there are no quotas, and nothing else belongs there",
     },
-    Known {
+    KnownDifference {
         key: "others-requests",
-        what: "Changing data or list of another session's lock request, below /locks",
+        what: "Changing data or ACL of another session's lock request below /locks",
         zookeeper: "done",
         lockkeeper: "`NoAuth`",
         seen: ["ok", "NoAuth"],
-        reason: "A request belongs to its session; who holds a lock must not be anybody's to rewrite",
+        reason: "A request belongs to its session; others must not rewrite the holder",
     },
-    Known {
+    KnownDifference {
         key: "nobodys-requests",
-        what: "A lock request that is no ephemeral node, below /locks",
+        what: "A lock request below /locks that is not an ephemeral node",
         zookeeper: "done",
         lockkeeper: "`BadArguments`",
         seen: ["ok", "BadArguments"],
-        reason: "It would hold for ever, and be nobody's to give back",
+        reason: "It would hold for ever and nobody would own it",
     },
-    Known {
+    KnownDifference {
         key: "foreign-names",
-        what: "An ephemeral sequential node beside lock requests whose clients do not see its name, below /locks",
+        what: "An ephemeral sequential node below /locks, in a queue whose clients do not recognize its name",
         zookeeper: "done",
         lockkeeper: "`BadArguments`, unless `locks.foreign_names` is `allow`",
         seen: ["ok", "BadArguments"],
         reason: "Both clients would hold the lock at once",
     },
-    Known {
+    KnownDifference {
         key: "service-tops",
-        what: "setACL of /, /locks and /gates, and setData or delete of the latter two; a list given when those are created",
+        what: "setACL of /, /locks and /gates; setData or delete of /locks and /gates; an ACL given when those are created",
         zookeeper: "done",
         lockkeeper: "`NoAuth` for all but `super`; they are created open to everybody",
         seen: ["ok", "NoAuth"],
-        reason: "One anonymous client could keep everybody from every lock",
+        reason: "Otherwise an anonymous client could lock everybody out",
     },
-    Known {
+    KnownDifference {
         key: "gates-by-hand",
-        what: "Creating a node below /gates that is no container, and changing a gate's data",
+        what: "Creating a node below /gates that is not a container, and changing a gate's data",
         zookeeper: "done",
         lockkeeper: "`NoAuth`",
         seen: ["ok", "NoAuth"],
-        reason: "A gate's record is written by the gate's own calls, so that nobody can forge a result",
+        reason: "Only the gate calls write a gate's record, so that nobody can forge a result",
     },
-    Known {
+    KnownDifference {
         key: "config-stat",
         what: "The times in the stat of /zookeeper/config",
         zookeeper: "when the server started",
         lockkeeper: "0",
         seen: ["a time that is not that of its zxid", "version="],
-        reason: "It is made from the membership, outside any transaction",
+        reason: "It is derived from the membership, outside any transaction",
     },
-    Known {
+    KnownDifference {
         key: "path-first",
-        what: "create with a path that is none, where the parent is not there or may not be changed",
+        what: "create with an invalid path, if the parent is absent or may not be changed",
         zookeeper: "`NoNode`, `NoAuth`",
         lockkeeper: "`BadArguments`",
         seen: ["No", "BadArguments"],
-        reason: "A path is looked at before the tree; ZooKeeper looks for what stands before the last slash first",
+        reason: "The path is checked before the tree; ZooKeeper first looks up the part before the last slash",
     },
-    Known {
+    KnownDifference {
         key: "moved-reads",
-        what: "A read over the connection that a session has left",
+        what: "A read over a session's former connection",
         zookeeper: "answered",
         lockkeeper: "the connection is closed",
         seen: ["ok", "the server has closed the connection"],
-        reason: "ZooKeeper goes on answering reads there, from a server that the client has turned its back on; changes end the connection on both sides",
+        reason: "ZooKeeper continues to answer reads there; changes close the connection on both systems",
     },
 ];
 
-/// What the script does not ask, because real ZooKeeper does not survive it, or answers it now so and now so.
+/// Requests that the script leaves out because a real ZooKeeper does not survive them or answers by chance.
 pub(crate) const NOT_ASKED: &[[&str; 3]] = &[
     [
-        "reconfig whose body is cut short, at a follower",
-        "never answers it, nor anybody else at that follower",
+        "reconfig with a truncated body, at a follower",
+        "never replies, to any client of this follower",
         "MarshallingError",
     ],
     [
-        "createTTL with a mode without a time to live, and -1 for it",
-        "stops, and cannot be started again: the transaction is in its log",
+        "createTTL with a mode without TTL, and TTL -1",
+        "stops and cannot be restarted: the transaction is in its log",
         "BadArguments",
     ],
     [
-        "setACL, and right behind it a change that the new list allows or forbids",
-        "goes by the old list or the new one, by chance",
-        "goes by the new one",
+        "setACL, directly followed by a change that the new ACL allows or forbids",
+        "applies the old ACL or the new one, by chance",
+        "applies the new one",
     ],
-    ["Requests behind closeSession in one piece", "are answered or not, by chance", "are not answered"],
+    ["Requests after closeSession in one piece", "are answered by chance", "are not answered"],
     [
         "checkWatches and removeWatches of a path without a slash that is watched",
-        "fails within and answers MarshallingError",
-        "as of every path",
+        "fails internally and replies MarshallingError",
+        "as for every path",
     ],
 ];
 
-/// The entry of that key.
-pub(crate) fn find(key: &str) -> Option<&'static Known> {
+/// The entry with this key.
+pub(crate) fn find(key: &str) -> Option<&'static KnownDifference> {
     KNOWN.iter().find(|known| known.key == key)
 }
 
-/// All of them as tables in Markdown, as they stand in `docs/zookeeper.md`.
+/// Both lists as Markdown tables for `docs/zookeeper.md`.
 pub(crate) fn table() -> String {
     let mut text = String::from("| what | ZooKeeper 3.8 | Lockkeeper | why |\n|---|---|---|---|\n");
     for known in KNOWN {

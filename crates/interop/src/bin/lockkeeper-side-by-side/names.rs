@@ -1,9 +1,9 @@
-//! What can never be the same on two systems, told by what it relates to.
+//! Names for values that always differ between two systems.
 //!
-//! A zxid is named after the step in which it was first told (`z17`, `z17'` for a second one), a session after the
-//! connection that opened it. Two accounts that use the same names in the same places agree on what equals what; that
-//! they agree on what came first is compared at the end, over all of them ([`Names::in_order`]). A time must belong to
-//! its zxid: whoever tells the same zxid's time twice must tell the same.
+//! A zxid is named after the step in which it first appeared (`z17`, `z17'` for a second one), a session after the
+//! connection that opened it. Two transcripts with the same names in the same places agree on which values are equal.
+//! Whether they agree on their order is compared at the end ([`Names::in_order`]). Each zxid must always have the same
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,13 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// What is named from here on is named after this step.
+    /// New names refer to this step from now on.
     pub(crate) fn begin(&mut self, step: usize) {
         self.step = step;
         self.named_in_step = 0;
     }
 
-    /// The name of a zxid. None are older than everything: zero and what is below it.
+    /// The name of a zxid; zero and negative numbers have none.
     pub(crate) fn zxid(&mut self, zxid: i64) -> String {
         if zxid <= 0 {
             return zxid.to_string();
@@ -37,7 +37,7 @@ impl Names {
         name.clone()
     }
 
-    /// Whether this is the time at which that zxid was: told twice, it must be told alike.
+    /// Whether the time agrees with the time seen before for this zxid.
     pub(crate) fn is_time_of(&mut self, zxid: i64, time_ms: i64) -> bool {
         *self.times_ms.entry(zxid).or_insert(time_ms) == time_ms
     }
@@ -56,7 +56,7 @@ impl Names {
     }
 }
 
-/// The name of the first zxid that is told in a step.
+/// The name of the first zxid that appears in a step.
 pub(crate) fn first_of(step: usize) -> String {
     format!("z{step}")
 }

@@ -1,7 +1,7 @@
-//! Puts the script to one system and writes down what comes of it.
+//! Executes the script on one system and records the results.
 //!
-//! After each step every connection is pinged, and what it was told before the answer belongs to the step: a watch event
-//! always comes before any later answer. So nothing here waits for time, and no event can be missed or come late.
+//! After each step every connection is pinged. Events before the reply to the ping belong to the step, because a watch
+//! event always comes before any later reply. So nothing here waits for a time, and no event is missed or late.
 
 mod greeting;
 
@@ -13,41 +13,41 @@ use bytes::{Bytes, BytesMut};
 use lockkeeper_zookeeper::{OpCode, ReplyHeader, Request, WatcherEvent, request::PathWatch, xid};
 
 use crate::connection::{Connection, Heard};
-use crate::error::Trouble;
+use crate::error::CompareError;
 use crate::names::Names;
 use crate::script::{Act, Ask, Marks, Script, Step, name, written};
 use crate::show;
 
-/// A node that is to go by itself has gone within this.
+/// Time limit for a node that the server deletes by itself.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// Between two looks whether it has.
+/// Interval of the checks for this.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What one system did.
+/// Transcript of one system.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// For each step, what came of it.
+    /// Results of each step.
     pub(crate) outcomes: Vec<Outcome>,
-    /// How often each operation was asked for.
+    /// Number of requests of each operation.
     pub(crate) asked: BTreeMap<String, usize>,
     /// The names of all zxids, oldest first.
     pub(crate) zxids_in_order: Vec<String>,
 }
 
-/// What came of one step.
+/// Results of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// Answers in their order, and what else happened.
+    /// Replies in order, and other results.
     pub(crate) lines: Vec<String>,
-    /// The zxids of its events, in the order of their lines; −1 where none was told.
+    /// The zxids of its events, in the order of their lines; −1 for none.
     pub(crate) event_zxids: Vec<i64>,
-    /// The zxids told in answer to its changes.
+    /// The zxids in the replies to its changes.
     pub(crate) change_zxids: Vec<i64>,
     pub(crate) took: Duration,
 }
 
 impl Account {
-    /// For people, and to compare by other means.
+    /// The transcript as text.
     pub(crate) fn text(&self, script: &Script) -> String {
         let mut text = String::new();
         let mut part = "";
@@ -65,14 +65,14 @@ impl Account {
     }
 }
 
-/// Puts the script to the servers at these addresses. What came of it up to some trouble is written down as well.
-pub(crate) fn run(script: &Script, servers: &[SocketAddr], account: &mut Account) -> Result<(), Trouble> {
+/// Executes the script on the servers at these addresses. The transcript up to a failure is returned as well.
+pub(crate) fn run(script: &Script, servers: &[SocketAddr], account: &mut Account) -> Result<(), CompareError> {
     let mut run = Run { servers, ..Run::default() };
     for step in &script.steps {
         run.names.begin(step.number);
         let outcome = run.step(step).map_err(|trouble| match trouble {
-            Wrong::Step(why) => Trouble::Step { step: step.number, why },
-            Wrong::Trouble(trouble) => Trouble::Step { step: step.number, why: trouble.to_string() },
+            Wrong::Step(why) => CompareError::Step { step: step.number, why },
+            Wrong::CompareError(trouble) => CompareError::Step { step: step.number, why: trouble.to_string() },
         })?;
         account.outcomes.push(outcome);
     }
@@ -84,7 +84,7 @@ pub(crate) fn run(script: &Script, servers: &[SocketAddr], account: &mut Account
 #[derive(Debug)]
 enum Wrong {
     Step(String),
-    Trouble(Trouble),
+    CompareError(CompareError),
 }
 
 impl From<String> for Wrong {
@@ -93,9 +93,9 @@ impl From<String> for Wrong {
     }
 }
 
-impl From<Trouble> for Wrong {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<CompareError> for Wrong {
+    fn from(trouble: CompareError) -> Self {
+        Self::CompareError(trouble)
     }
 }
 
@@ -113,10 +113,10 @@ struct Run<'a> {
 #[derive(Debug)]
 struct Line {
     connection: Connection,
-    /// Events that came and are not written down yet.
+    /// Events received and not recorded yet.
     events: VecDeque<(i64, String)>,
     end_told: bool,
-    /// At which server: what another one has applied may come later here.
+    /// The server's index: it may apply a change later than another one.
     at: usize,
 }
 
@@ -166,7 +166,7 @@ impl Run<'_> {
         self.connections.get_mut(name).ok_or_else(|| Wrong::Step(format!("there is no connection `{name}`")))
     }
 
-    /// Sends them in one piece and reads as many answers.
+    /// Sends requests in one piece and reads as many replies.
     fn ask(&mut self, on: &str, asks: &[String], outcome: &mut Outcome) -> Result<(), Wrong> {
         let asks: Vec<Ask> = asks.iter().map(|ask| Ask::parse(ask, &self.marks)).collect::<Result<_, _>>()?;
         for ask in &asks {
@@ -221,7 +221,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Asks until a node is gone. The others are kept alive meanwhile.
+    /// Polls until a node is deleted, and keeps the other connections alive.
     fn await_gone(&mut self, on: &str, path: &str) -> Result<String, Wrong> {
         *self.asked.entry(name(OpCode::Exists).to_owned()).or_default() += 1;
         let until = Instant::now() + GONE_WITHIN;
@@ -243,8 +243,8 @@ impl Run<'_> {
         Ok("it stays".into())
     }
 
-    /// Everything that connections are to be told by now becomes known here. A server that did not do the step itself is
-    /// brought up to date by sync; all are where nobody is left who did it.
+    /// Receives all events of the step. Syncs the servers that did not execute the step; all of them if its connection
+    /// is gone.
     fn flush(&mut self, done_at: Option<usize>, quiet: &[String]) {
         let loud = |name: &str, line: &Line| !line.connection.has_ended() && !quiet.iter().any(|quiet| quiet == name);
         for (_, line) in self.connections.iter_mut().filter(|(name, line)| loud(name, line)) {
@@ -255,7 +255,7 @@ impl Run<'_> {
             };
             request.encode(xid, &mut bytes);
             line.connection.send(&bytes);
-            // A server that is silent is as good as one that has closed: it is told once, and not waited for again.
+            // A silent server is recorded once, like a closed connection, and not waited for again.
             if answered(line, |header| header.xid == xid).is_none() {
                 line.connection.give_up();
             }
@@ -282,13 +282,13 @@ impl Run<'_> {
     }
 }
 
-/// What is wrong with an answer besides what it says.
+/// Errors of a reply's header.
 fn strange(connection: &mut Connection, xid: i32, header: ReplyHeader) -> String {
     let mut text = String::new();
     if header.xid != xid {
         text.push_str(&format!(", but to xid {} and not {xid}", header.xid));
     }
-    // ZooKeeper tells none with an answer to auth or to what it does not know.
+    // ZooKeeper sends no zxid in replies to auth and to unknown operations.
     if header.zxid > 0 {
         if header.zxid < connection.last_zxid {
             text.push_str(", but its zxid goes back");
@@ -306,7 +306,7 @@ fn noticed(header: ReplyHeader, body: Bytes) -> (i64, String) {
     )
 }
 
-/// The header of the next answer that is wanted; events on the way are kept.
+/// The header of the next reply. Keeps events before it.
 fn answered(line: &mut Line, wanted: impl Fn(&ReplyHeader) -> bool) -> Option<ReplyHeader> {
     loop {
         let Heard::Frame(frame) = line.connection.hear() else { return None };
@@ -320,7 +320,7 @@ fn answered(line: &mut Line, wanted: impl Fn(&ReplyHeader) -> bool) -> Option<Re
     }
 }
 
-/// Listens until the server closes; answers that nobody asked for are told.
+/// Reads until the server closes the connection, and records unexpected replies.
 fn until_end(connection: &mut Connection, events: &mut VecDeque<(i64, String)>) -> String {
     let mut told = String::new();
     loop {

@@ -1,14 +1,14 @@
-//! An answer or an event as a line of text, with names in place of what differs from run to run.
+//! Formats a reply or an event as a line, with names in place of values that differ between runs.
 
 use bytes::Bytes;
 use lockkeeper_zookeeper::{Acl, ErrorCode, MultiResult, OpCode, Reply, ReplyHeader, Stat, WatcherEvent};
 
 use crate::names::Names;
 
-/// The owners above this are marks of containers and of nodes with a time to live.
+/// Larger owners mark containers and TTL nodes.
 const TTL_MARK: u64 = 0xff << 56;
 
-/// An answer, from its header on. `operation` is what it answers.
+/// A reply to `operation`, including its header.
 pub(crate) fn answer(names: &mut Names, operation: Option<OpCode>, header: ReplyHeader, body: Bytes) -> String {
     if header.error != 0 {
         return error(header.error);
@@ -31,7 +31,7 @@ fn error(number: i32) -> String {
     ErrorCode::from_number(number).map_or_else(|| format!("error {number}"), |code| format!("{code:?}"))
 }
 
-/// Whether an operation is in the history, so that its header tells its zxid.
+/// Whether an operation is a transaction, so that its header has its zxid.
 pub(crate) fn changes(operation: OpCode) -> bool {
     use OpCode::{CloseSession, Create, Create2, CreateContainer, CreateTtl, Delete, Multi, SetAcl, SetData};
     matches!(
@@ -118,7 +118,7 @@ fn owner(names: &Names, owner: i64) -> String {
 fn data(data: Option<&Bytes>) -> String {
     match data {
         None => "null".into(),
-        // The configuration names ports, which are others in each run.
+        // The configuration has ports, which differ in each run.
         Some(data) if data.starts_with(b"server.") => without_ports(&String::from_utf8_lossy(data)),
         Some(data) if data.len() > 100 => format!("{} bytes from {:?}", data.len(), &data[..1]),
         Some(data) => text(&String::from_utf8_lossy(data)),
@@ -143,20 +143,20 @@ fn acl(acl: &[Acl]) -> String {
     format!("({})", entries.join(","))
 }
 
-/// What has no order in the protocol, and none that is worth having.
+/// A list without a defined order.
 fn set(texts: &[String]) -> String {
     let mut sorted = texts.to_vec();
     sorted.sort();
     list(&sorted)
 }
 
-/// In the order in which it came.
+/// A list in the received order.
 fn list(texts: &[String]) -> String {
     let each: Vec<String> = texts.iter().map(|each| text(each)).collect();
     format!("[{}]", each.join(","))
 }
 
-/// As the script would write it.
+/// A value in the script's notation.
 fn text(plain: &str) -> String {
     if plain.is_empty() {
         "\"\"".into()
@@ -165,7 +165,7 @@ fn text(plain: &str) -> String {
     }
 }
 
-/// An event. Its zxid is told apart: ZooKeeper has one since 3.9.
+/// An event without its zxid, which ZooKeeper sends only since 3.9.
 pub(crate) fn event(event: &WatcherEvent) -> String {
     format!("{:?} {:?} {}", event.event_type, event.state, text(&event.path))
 }

@@ -1,4 +1,4 @@
-//! What the checks share: where the cluster is, clients, faults, comparing and waiting.
+//! Helpers of the checks: the cluster's addresses, clients, faults, comparing and waiting.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions};
 
-/// What is wrong.
+/// Why a check failed.
 pub(crate) type Wrong = Box<dyn std::error::Error + Send + Sync>;
-/// How a check ends.
+/// Result of a check.
 pub(crate) type Checked<T = ()> = Result<T, Wrong>;
 
-/// How long anything may take that should happen at once, on a machine that does other things too.
+/// Time limit for anything that should happen at once, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// For a plain node.
+/// Options of a persistent node.
 pub(crate) const PLAIN: &CreateOptions<'static> = &CreateMode::Persistent.with_acls(Acls::anyone_all());
-/// For an ephemeral node.
+/// Options of an ephemeral node.
 pub(crate) const EPHEMERAL: &CreateOptions<'static> = &CreateMode::Ephemeral.with_acls(Acls::anyone_all());
 
-/// Compares; says what was asked, what was expected and what was seen.
+/// Compares. The error has what was checked, the expected and the actual value.
 macro_rules! same {
     ($seen:expr, $expected:expr) => {{
         let (seen, expected) = (&$seen, &$expected);
@@ -31,7 +31,7 @@ macro_rules! same {
 }
 pub(crate) use same;
 
-/// The cluster that the environment names.
+/// The cluster given by environment variables.
 pub(crate) struct Cluster {
     pub(crate) hosts: Vec<String>,
     script: String,
@@ -51,7 +51,7 @@ impl Cluster {
         })
     }
 
-    /// A session of its own, at any node.
+    /// Opens a new session at any node.
     pub(crate) async fn client(&self) -> Checked<Client> {
         self.client_at(&self.hosts.join(","), Duration::from_secs(10)).await
     }
@@ -60,19 +60,19 @@ impl Cluster {
         Ok(Client::connector().with_session_timeout(timeout).connect(hosts).await?)
     }
 
-    /// A path that nobody has used.
+    /// An unused path.
     pub(crate) fn fresh(&self) -> String {
         format!("/rust-{}-{}", std::process::id(), self.paths.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The same, made.
+    /// An unused path, created as a node.
     pub(crate) async fn fresh_node(&self, zk: &Client) -> Checked<String> {
         let path = self.fresh();
         zk.create(&path, b"", PLAIN).await?;
         Ok(path)
     }
 
-    /// `kill` or `restart` for the node `number`.
+    /// Runs `kill` or `restart` for node `number`.
     pub(crate) fn cluster(&self, what: &str, number: usize) -> Checked {
         let status = Command::new(&self.script)
             .args([what, &number.to_string(), "--dir", &self.directory])
@@ -94,7 +94,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut condition: i
     Ok(())
 }
 
-/// What comes within the time that it may take.
+/// Waits for a future, with the time limit.
 pub(crate) async fn soon<T>(what: &str, coming: impl Future<Output = T>) -> Checked<T> {
     tokio::time::timeout(PATIENCE, coming).await.map_err(|_| format!("after {PATIENCE:?} not yet: {what}").into())
 }

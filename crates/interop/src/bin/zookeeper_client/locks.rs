@@ -1,4 +1,4 @@
-//! The crate's lock client, whose nodes are named as Curator's.
+//! The crate's lock client, with Curator's node names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) async fn in_order(cluster: Arc<Cluster>) -> Checked {
         let (zk, own_root, order) = (cluster.client().await?, root.clone(), order.clone());
         waiting.push(tokio::spawn(async move {
             let lock = zk.lock(LockPrefix::new_curator(&own_root, "lock-")?, b"", Acls::anyone_all()).await?;
-            // Nobody else is inside: nobody waits for this.
+            // Only the lock's holder runs this.
             let mut order = order.try_lock().map_err(|_| "two holders")?;
             zk.sync(&own_root).await?;
             order.push(number);

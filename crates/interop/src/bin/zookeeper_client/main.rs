@@ -1,7 +1,8 @@
-//! The crate `zookeeper-client` against a cluster, as `scripts/interop` starts it: one line for each check, then their count.
+//! Tests the crate `zookeeper-client` against a cluster, for `scripts/interop`: prints one line per check, then their
+//! count.
 //!
-//! Each check compares with what stands in it and waits for conditions, never for time. `harness` has what they share; the checks are in
-//! `tree` (nodes, transactions, access), `watches`, `locks` and `trouble` (sessions and nodes that end).
+//! Each check has its expected values and waits for conditions, never for a time. `harness` has the helpers. The checks
+//! are in `tree` (nodes, transactions, access), `watches`, `locks` and `trouble` (sessions and nodes that end).
 
 mod harness;
 mod locks;
@@ -16,9 +17,9 @@ use std::time::Duration;
 
 use harness::{Checked, Cluster};
 
-/// The whole of a check takes no longer.
+/// Time limit of a check.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
-/// Says which version of the crate this was built with.
+/// Cargo.lock, which has the crate's version.
 const LOCK_FILE: &str = include_str!("../../../../../Cargo.lock");
 
 type Running = Pin<Box<dyn Future<Output = Checked> + Send>>;

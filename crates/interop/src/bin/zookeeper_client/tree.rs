@@ -179,7 +179,7 @@ pub(crate) async fn pipeline(cluster: Arc<Cluster>) -> Checked {
             reads.push((number, zk.get_data(&root)));
         }
     }
-    // Awaited the other way round.
+    // Awaited in reverse order.
     while let Some((number, read)) = reads.pop() {
         let (data, stat) = read.await?;
         same!((data, stat.version), (number.to_string().into_bytes(), number));

@@ -1,4 +1,4 @@
-//! Sessions that move and end, nodes that are killed.
+//! Sessions that move and end, and killed nodes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ pub(crate) async fn re_establish(cluster: Arc<Cluster>) -> Checked {
     let other = cluster.client().await?;
     let root = cluster.fresh_node(&other).await?;
     let path = format!("{root}/e");
-    // Its connection ends with the last clone, its session does not.
+    // Dropping the last clone closes the connection but not the session.
     let first = Client::connector()
         .with_detached()
         .with_session_timeout(Duration::from_secs(15))
@@ -51,7 +51,7 @@ pub(crate) async fn expires(cluster: Arc<Cluster>) -> Checked {
     let session = detached.into_session();
     let silent_since = Instant::now();
     same!(soon("it expires", gone.changed()).await?.event_type, EventType::NodeDeleted);
-    // What it said last was said just before.
+    // Its latest keepalive was just before.
     same!(silent_since.elapsed() > timeout.mul_f64(0.75), true);
     let late = Client::connector().with_session(session).connect(&cluster.hosts.join(",")).await;
     same!(late.map(|_| ()), Err(Error::SessionExpired));
@@ -61,13 +61,13 @@ pub(crate) async fn expires(cluster: Arc<Cluster>) -> Checked {
 pub(crate) async fn node_dies(cluster: Arc<Cluster>) -> Checked {
     let victim = 1;
     let outcome = lives_through(&cluster, victim).await;
-    // Whatever came: those after this one need all nodes.
+    // In any case: later checks need all nodes.
     cluster.cluster("restart", victim)?;
     outcome
 }
 
 async fn lives_through(cluster: &Cluster, victim: usize) -> Checked {
-    // It knows one node only: what happens while that is dead happens while the client is nowhere.
+    // The client knows only one node, so it is disconnected while this node is dead.
     let zk = cluster.client_at(&cluster.hosts[victim - 1], Duration::from_secs(30)).await?;
     let other = cluster.client_at(&cluster.hosts[victim..].join(","), Duration::from_secs(20)).await?;
     let root = cluster.fresh_node(&zk).await?;
@@ -85,7 +85,7 @@ async fn lives_through(cluster: &Cluster, victim: usize) -> Checked {
     let session = zk.session_id();
     cluster.cluster("kill", victim)?;
     same!(soon("its connection is lost", states.changed()).await?, SessionState::Disconnected);
-    // A leader may have died; what is asked of those that are left is done once they have another.
+    // The leader may have died; requests succeed once the others have a new one.
     until("the rest serves", || async { other.set_data(&data, b"new", None).await.is_ok() }).await?;
     other.delete(&gone, None).await?;
     other.create(&made, b"", PLAIN).await?;

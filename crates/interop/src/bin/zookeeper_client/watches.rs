@@ -1,4 +1,4 @@
-//! Watches: once, persistent, recursive.
+//! One-shot, persistent and recursive watches.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) async fn persistent(cluster: Arc<Cluster>) -> Checked {
     let (zk, other) = (cluster.client().await?, cluster.client().await?);
     let root = cluster.fresh();
     let child = format!("{root}/a");
-    // Of a node that is not there yet.
+    // On a node that does not exist yet.
     let mut watcher = zk.watch(&root, AddWatchMode::Persistent).await?;
     let (made, _) = other.create(&root, b"", PLAIN).await?;
     same!(next(&mut watcher).await?, (EventType::NodeCreated, root.clone(), made.czxid));
@@ -50,14 +50,14 @@ pub(crate) async fn persistent(cluster: Arc<Cluster>) -> Checked {
         same!(next(&mut watcher).await?, (EventType::NodeDataChanged, root.clone(), changed.mzxid));
         let (made, _) = other.create(&child, b"", PLAIN).await?;
         same!(next(&mut watcher).await?, (EventType::NodeChildrenChanged, root.clone(), made.czxid));
-        // A change of a child is none of the node.
+        // A change of a child is not an event of the node.
         other.set_data(&child, b"x", None).await?;
         other.delete(&child, None).await?;
         same!(next(&mut watcher).await?.0, EventType::NodeChildrenChanged);
     }
     other.delete(&root, None).await?;
     same!(next(&mut watcher).await?.0, EventType::NodeDeleted);
-    // A one-time watch beside it is told too, once; and one that was dropped no longer.
+    // A one-shot watch beside it fires too, once; a dropped one does not.
     let (_, once) = zk.check_and_watch_stat(&root).await?;
     other.create(&root, b"", PLAIN).await?;
     same!(soon("the one-time watch", once.changed()).await?.event_type, EventType::NodeCreated);
@@ -81,7 +81,7 @@ pub(crate) async fn recursive(cluster: Arc<Cluster>) -> Checked {
     }
     let changed = other.set_data(&root, b"x", None).await?;
     expected.push((EventType::NodeDataChanged, root.clone(), changed.mzxid));
-    // Beside the root and not below it.
+    // Outside the watched subtree.
     other.create(&format!("{root}x"), b"", PLAIN).await?;
     let mut writer = other.new_multi_writer();
     writer.add_delete(&deep, None)?;

@@ -1,4 +1,4 @@
-//! The first frame, good and bad.
+//! Connect requests, valid and invalid.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,15 +8,15 @@ use lockkeeper_zookeeper::{ConnectRequest, ConnectResponse};
 use super::{Line, Run, Wrong};
 use crate::connection::{Connection, Heard};
 
-/// What a session has to be to answer in time on a busy machine, and what both systems grant.
+/// A session timeout that both systems grant and that a busy machine can keep.
 const TIMEOUT_MS: i32 = 20_000;
 
 type Settings = BTreeMap<String, String>;
 
 impl Run<'_> {
-    /// Opens a connection and tells how it was greeted. Settings: `timeout`; `session`, a connection's name or a number;
-    /// `password`, `wrong`, `short` or `none`; `seen`, a zxid or a mark; `readonly`, `none`, `0` or `1`; `protocol`; `at`,
-    /// the server from 0 on; `none` as a timeout sends no first frame.
+    /// Opens a connection and records the connect response. Settings: `timeout`; `session`, a connection's name or a
+    /// number; `password`, `wrong`, `short` or `none`; `seen`, a zxid or a mark; `readonly`, `none`, `0` or `1`;
+    /// `protocol`; `at`, the server from 0 on; `none` as a timeout sends no first frame.
     pub(super) fn connect(&mut self, name: &str, settings: &Settings) -> Result<String, Wrong> {
         let get = |key: &str| settings.get(key).map(String::as_str);
         let at: usize = get("at").and_then(|text| text.parse().ok()).unwrap_or(0);

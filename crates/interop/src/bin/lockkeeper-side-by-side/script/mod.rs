@@ -1,34 +1,32 @@
-//! What is asked, in a notation of its own. A line is a step on one connection:
+//! The script's notation. A line is a step on one connection:
 //!
 //! ```text
 //! a create2 /x hello ephemeral         a request and its arguments
-//! a create /y ; delete /y ; exists /y  several at once: sent in one piece, answered in order
+//! a create /y ; delete /y ; exists /y  several, sent in one piece and answered in order
 //! a multi create /z one | check /z v=0
 //! b connect timeout=4000               `b` is a connection from here on; its session is called `b` too
-//! a2 connect session=a ends=a          the session of `a` goes on over `a2`; `a` is closed by the server
-//! c connect at=1                       at the second server; those of the first are a follower's or the leader's, by chance
-//! a ping quiet=c                       `c` is not looked at after this step
-//! a reconfig ~ key                     the answers differ, for the reason that `known` gives under this key
-//! a exists /x ~ key => ok {czxid=0…    and what Lockkeeper tells is one line that begins so; ` / ` stands between lines
+//! a2 connect session=a ends=a          moves the session of `a` to `a2`; the server closes `a`
+//! c connect at=1                       connects to the second server (the first may follow or lead)
+//! a ping quiet=c                       ignores `c` after this step
+//! a reconfig ~ key                     the answers differ, for the reason in `known` under this key
+//! a exists /x ~ key => ok {czxid=0…    Lockkeeper's line starts with this; ` / ` separates lines
 //! ```
 //!
-//! `#` begins a comment. Arguments never contain blanks: `\_` is one, `\n` a line's end, `\u{1}` any character,
-//! `\a{300}` so many letters a, `""` nothing.
-//! `words` has the requests, `request` their arguments.
+//! `#` starts a comment. Arguments contain no blanks: `\_` is a blank, `\n` a newline, `\u{1}` any character, `\a{300}`
+//! 300 letters a, `""` the empty string. `operations` has the names of requests, `request` their arguments.
 
+mod operations;
 mod request;
-mod words;
 
 use std::collections::BTreeMap;
 
-use crate::error::Trouble;
+use crate::error::CompareError;
 use crate::names;
 
+pub(crate) use operations::name;
 pub(crate) use request::{Ask, Marks, written};
-pub(crate) use words::name;
 
-/// The parts, in the order in which they are asked. Each begins with connections of its own and leaves no node behind
-/// that another would stumble upon.
+/// The parts in order. Each starts with new connections and leaves no node that disturbs another part.
 const PARTS: &[(&str, &str)] = &[
     ("connect", include_str!("../../../../script/connect.txt")),
     ("create", include_str!("../../../../script/create.txt")),
@@ -49,29 +47,29 @@ const PARTS: &[(&str, &str)] = &[
     ("service", include_str!("../../../../script/service.txt")),
 ];
 
-/// Everything that is asked.
+/// The whole script.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<Step>,
 }
 
-/// One line.
+/// One line of the script.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// From 1, over all parts.
     pub(crate) number: usize,
     pub(crate) part: &'static str,
     pub(crate) text: String,
-    /// On which connection.
+    /// The connection's name.
     pub(crate) on: String,
     pub(crate) act: Act,
-    /// Connections that the server closes because of it.
+    /// Connections that the server closes in this step.
     pub(crate) ends: Vec<String>,
-    /// Connections that are not looked at after it.
+    /// Connections to ignore after this step.
     pub(crate) quiet: Vec<String>,
-    /// The events of it come in no order.
+    /// Its events have no defined order.
     pub(crate) unordered: bool,
-    /// The known difference that it shows.
+    /// The known difference that it has.
     pub(crate) known: Option<Shown>,
 }
 
@@ -80,8 +78,8 @@ pub(crate) struct Step {
 pub(crate) struct Shown {
     /// Its key.
     pub(crate) key: String,
-    /// The lines that Lockkeeper tells, all of them; `…` stands for the rest of a line, `{here}` for the zxid of this step and
-    /// `{newest}` for the newest one told before it.
+    /// All of Lockkeeper's lines; `…` stands for the rest of a line, `{here}` for this step's zxid and `{newest}` for
+    /// the latest zxid before it.
     pub(crate) lines: Option<Vec<String>>,
 }
 
@@ -94,7 +92,7 @@ impl Shown {
         Self { key: key.trim().to_owned(), lines }
     }
 
-    /// Whether Lockkeeper told what it was to tell, if that is said.
+    /// Whether Lockkeeper's lines are as expected, if the script has them.
     pub(crate) fn is_told(&self, told: &[String], here: usize, newest: &str) -> bool {
         let Some(lines) = &self.lines else { return true };
         let is_so = |(told, line): (&String, &String)| {
@@ -105,28 +103,28 @@ impl Shown {
     }
 }
 
-/// What is done.
+/// A step's action.
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     /// Opens a connection and sends the first frame.
     Connect(BTreeMap<String, String>),
-    /// Sends requests in one piece and waits for the answers.
+    /// Sends requests in one piece and waits for the replies.
     Ask(Vec<String>),
-    /// Sends bytes that need be no frame, and listens until the server closes the connection.
+    /// Sends arbitrary bytes and reads until the server closes the connection.
     Bytes(Vec<String>),
-    /// Sends a four-letter word on a connection of its own.
+    /// Sends a four-letter word on a new connection.
     Word(String),
-    /// Closes the connection without a word.
+    /// Closes the connection without closing the session.
     Drop,
-    /// Asks until a node is gone.
+    /// Polls until a node is deleted.
     AwaitGone(String),
-    /// Remembers the newest zxid that this connection was told, under a name.
+    /// Remembers the latest zxid of this connection under a name.
     Mark(String),
 }
 
 impl Script {
-    /// Reads the parts whose names begin with one of `only`; all if there are none.
-    pub(crate) fn load(only: &[String]) -> Result<Self, Trouble> {
+    /// Parses the parts whose names start with one of `only`; all parts if it is empty.
+    pub(crate) fn load(only: &[String]) -> Result<Self, CompareError> {
         let mut steps = Vec::new();
         for (part, text) in PARTS {
             if !only.is_empty() && !only.iter().any(|prefix| part.starts_with(prefix.as_str())) {
@@ -138,7 +136,7 @@ impl Script {
                     continue;
                 }
                 let step = parse(steps.len() + 1, part, line);
-                let complain = |why| Trouble::Script { part: (*part).to_owned(), line: index + 1, why };
+                let complain = |why| CompareError::Script { part: (*part).to_owned(), line: index + 1, why };
                 steps.push(step.map_err(complain)?);
             }
         }

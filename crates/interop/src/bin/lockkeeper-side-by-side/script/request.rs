@@ -8,18 +8,19 @@
 //! | setData | path, data, `v=N` |
 //! | getACL, sync, getEphemerals, getAllChildrenNumber | path |
 //! | setACL | path, `acl=`, `v=N` |
-//! | multi, multiRead | requests with `\|` between them; `times=N` for one again and again |
+//! | multi, multiRead | requests separated by `\|`; `times=N` repeats one |
 //! | auth | scheme, credentials |
-//! | setWatches, setWatches2 | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths with commas between |
+//! | setWatches, setWatches2 | `since=MARK`, `data=`, `exist=`, `child=`, `persistent=`, `recursive=`: paths separated by commas |
 //! | addWatch | path, `persistent` or `recursive` or a number |
 //! | checkWatches, removeWatches | path, `children`, `data`, `any`, `persistent`, `recursive` or a number |
 //! | reconfig | `joining=`, `leaving=`, `members=`, `id=` |
 //! | sasl | token |
 //! | ping, whoAmI, closeSession | |
-//! | raw | an operation's name or number, then fields as they are written: `i:5` `l:5` `b:1` `s:text` `x:00ff` |
+//! | raw | an operation's name or number, then typed fields: `i:5` `l:5` `b:1` `s:text` `x:00ff` |
 //! | cut N | any other request, without its last N bytes |
 //!
-//! Data: `null`, `""`, text, or `text*1000`. ACL entries: `rwcda:scheme:id` with commas between, `none` for an empty list.
+//! Data: `null`, `""`, text, or `text*1000`. ACL entries: `rwcda:scheme:id` separated by commas, `none` for an empty
+//! list.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +31,11 @@ use lockkeeper_zookeeper::request::{
 };
 use lockkeeper_zookeeper::{Acl, Id, MultiOp, MultiReadOp, OpCode, Permissions, Request, Writer};
 
-use super::words;
+use super::operations;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Zxids that the script has given a name.
+/// Zxids named by the script.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     by_name: BTreeMap<String, i64>,
@@ -42,7 +43,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Every name means something: to check the script before it runs.
+    /// Resolves every name, to check the script before it runs.
     pub(super) fn anything() -> Self {
         Self { anything: true, ..Self::default() }
     }
@@ -58,12 +59,12 @@ impl Marks {
     }
 }
 
-/// A request as it goes out.
+/// An encoded request.
 #[derive(Debug)]
 pub(crate) struct Ask {
     /// The number of its operation.
     pub(crate) opcode: i32,
-    /// The xid that it must have, where clients may not choose.
+    /// The reserved xid of this kind of request, if it has one.
     pub(crate) reserved_xid: Option<i32>,
     body: Body,
 }
@@ -71,7 +72,7 @@ pub(crate) struct Ask {
 #[derive(Debug)]
 enum Body {
     Whole(Request),
-    /// Without so many bytes at its end.
+    /// Bytes cut off at its end.
     Cut(Request, usize),
     Raw(Bytes),
 }
@@ -81,7 +82,7 @@ impl Ask {
         let words: Vec<&str> = text.split_whitespace().collect();
         match &words[..] {
             ["raw", operation, fields @ ..] => {
-                let known = words::operation(operation).map(OpCode::number);
+                let known = operations::operation(operation).map(OpCode::number);
                 let opcode =
                     known.or_else(|| operation.parse().ok()).ok_or_else(|| format!("no operation `{operation}`"))?;
                 Ok(Self { opcode, reserved_xid: None, body: Body::Raw(written(fields)?) })
@@ -98,7 +99,7 @@ impl Ask {
         Self { opcode: request.opcode(), reserved_xid: request.reserved_xid(), body: body(request) }
     }
 
-    /// Appends it as a frame.
+    /// Appends a frame.
     pub(crate) fn encode(&self, xid: i32, out: &mut BytesMut) {
         let mut frame = BytesMut::new();
         match &self.body {
@@ -121,7 +122,7 @@ impl Ask {
     }
 }
 
-/// Fields as they are written.
+/// Encodes typed fields.
 pub(crate) fn written(fields: &[&str]) -> Result<Bytes, String> {
     let mut out = BytesMut::new();
     for field in fields {
@@ -149,7 +150,7 @@ fn hex(text: &str) -> Option<Vec<u8>> {
     pairs.collect()
 }
 
-/// The words of one request: what stands in its place, and what is named.
+/// The words of one request: positional and named arguments.
 struct Words<'a> {
     placed: Vec<&'a str>,
     named: BTreeMap<&'a str, &'a str>,
@@ -289,7 +290,7 @@ fn request(words: &[&str], marks: &Marks) -> Result<Request, String> {
     if let ("multi" | "multiRead", parts) = (*verb, rest) {
         return list(verb, parts);
     }
-    let operation = words::operation(verb).ok_or_else(|| format!("there is no operation `{verb}`"))?;
+    let operation = operations::operation(verb).ok_or_else(|| format!("there is no operation `{verb}`"))?;
     let words = Words::of(rest);
     Ok(match operation {
         OpCode::Create => Request::Create(create(&words, 0)?),
@@ -320,11 +321,11 @@ fn request(words: &[&str], marks: &Marks) -> Result<Request, String> {
         }),
         OpCode::SetWatches | OpCode::SetWatches2 => watches(operation, &words, marks)?,
         OpCode::AddWatch => {
-            let mode = words.placed.get(1).and_then(|word| words::watch(word)).ok_or("addWatch has a mode")?;
+            let mode = words.placed.get(1).and_then(|word| operations::watch(word)).ok_or("addWatch has a mode")?;
             Request::AddWatch(AddWatchRequest { path: words.path()?, mode })
         }
         OpCode::CheckWatches | OpCode::RemoveWatches => {
-            let kind = words.placed.get(1).and_then(|word| words::watcher(word)).ok_or("a watch has a type")?;
+            let kind = words.placed.get(1).and_then(|word| operations::watcher(word)).ok_or("a watch has a type")?;
             let body = WatchesRequest { path: words.path()?, watcher_type: kind };
             if operation == OpCode::CheckWatches { Request::CheckWatches(body) } else { Request::RemoveWatches(body) }
         }
@@ -344,8 +345,8 @@ fn request(words: &[&str], marks: &Marks) -> Result<Request, String> {
 
 fn create(words: &Words<'_>, flags: i32) -> Result<CreateRequest, String> {
     let named = words.named.get("flags").map(|text| text.parse().map_err(|_| format!("`{text}` are no flags")));
-    let placed = words.placed.iter().skip(1).find_map(|word| words::flags(word)).unwrap_or(flags);
-    let data = if words.placed.get(1).is_some_and(|word| words::flags(word).is_some()) {
+    let placed = words.placed.iter().skip(1).find_map(|word| operations::flags(word)).unwrap_or(flags);
+    let data = if words.placed.get(1).is_some_and(|word| operations::flags(word).is_some()) {
         Some(Bytes::new())
     } else {
         words.data()?

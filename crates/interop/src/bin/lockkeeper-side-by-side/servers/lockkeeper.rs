@@ -1,4 +1,4 @@
-//! Lockkeeper's nodes with their doors for ZooKeeper's clients open.
+//! A Lockkeeper cluster with ZooKeeper frontends.
 
 use std::array;
 use std::fs::{self, File};
@@ -9,41 +9,41 @@ use std::time::{Duration, Instant};
 
 use super::SERVERS;
 use crate::connection::Connection;
-use crate::error::Trouble;
+use crate::error::CompareError;
 
-/// A cluster serves within this, or does not.
+/// Time limit for the cluster to serve.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// `super` with the password `superpw`, as ZooKeeper's script has it.
+/// `super` with the password `superpw`, as in ZooKeeper's start script.
 const SUPER: &str = "super:g9oN2HttPfn8MMWJZ2r45Np/LIA=";
 
-/// See the module's text. Stopped when it goes out of scope.
+/// See the module's text. Dropping it stops the nodes.
 #[derive(Debug)]
 pub(crate) struct LockkeeperCluster {
     processes: Vec<Child>,
     addresses: Vec<SocketAddr>,
 }
 
-/// Where one node listens.
+/// The addresses of a node.
 #[derive(Debug)]
-struct Doors {
+struct NodeAddresses {
     client: SocketAddr,
     peer: SocketAddr,
     zookeeper: SocketAddr,
 }
 
 impl LockkeeperCluster {
-    pub(crate) fn start(program: Option<&Path>, directory: &Path) -> Result<Self, Trouble> {
+    pub(crate) fn start(program: Option<&Path>, directory: &Path) -> Result<Self, CompareError> {
         let program = program.map_or_else(beside_this, |program| Ok(program.to_owned()))?;
-        let nodes = free_doors()?;
-        let addresses = nodes.iter().map(|doors| doors.zookeeper).collect();
+        let nodes = free_addresses()?;
+        let addresses = nodes.iter().map(|node| node.zookeeper).collect();
         let mut cluster = Self { processes: Vec::new(), addresses };
         for node in 1..=nodes.len() {
             let home = directory.join(node.to_string());
-            fs::create_dir_all(&home).map_err(Trouble::io("make a directory for Lockkeeper"))?;
+            fs::create_dir_all(&home).map_err(CompareError::io("make a directory for Lockkeeper"))?;
             fs::write(home.join("node.toml"), configuration(node, &nodes))
-                .map_err(Trouble::io("write Lockkeeper's configuration"))?;
-            let log = File::create(home.join("log")).map_err(Trouble::io("open Lockkeeper's log"))?;
+                .map_err(CompareError::io("write Lockkeeper's configuration"))?;
+            let log = File::create(home.join("log")).map_err(CompareError::io("open Lockkeeper's log"))?;
             let process = Command::new(&program)
                 .args(["serve", "--config", "node.toml"])
                 .current_dir(&home)
@@ -51,15 +51,15 @@ impl LockkeeperCluster {
                 .stdout(Stdio::null())
                 .stderr(log)
                 .spawn()
-                .map_err(Trouble::io("start Lockkeeper: name the program by --lockkeeper-bin"))?;
+                .map_err(CompareError::io("start Lockkeeper: name the program by --lockkeeper-bin"))?;
             cluster.processes.push(process);
         }
         cluster.wait_until_serving(directory)?;
         Ok(cluster)
     }
 
-    /// Each answers the word that ZooKeeper's tools ask with, and one says that it leads.
-    fn wait_until_serving(&mut self, directory: &Path) -> Result<(), Trouble> {
+    /// Whether every node answers `srvr` and one of them leads.
+    fn wait_until_serving(&mut self, directory: &Path) -> Result<(), CompareError> {
         let until = Instant::now() + SERVES_WITHIN;
         while Instant::now() < until && self.processes.iter_mut().all(|process| matches!(process.try_wait(), Ok(None)))
         {
@@ -71,7 +71,7 @@ impl LockkeeperCluster {
             std::thread::sleep(LOOK_EVERY);
         }
         let log = fs::read_to_string(directory.join("1/log")).unwrap_or_default();
-        Err(Trouble::Server(format!(
+        Err(CompareError::Server(format!(
             "a node of Lockkeeper has ended, or they do not serve after {SERVES_WITHIN:?}. The first one's log:\n{log}"
         )))
     }
@@ -103,7 +103,7 @@ fn srvr(address: SocketAddr) -> String {
     )
 }
 
-fn configuration(node: usize, nodes: &[Doors]) -> String {
+fn configuration(node: usize, nodes: &[NodeAddresses]) -> String {
     let own = &nodes[node - 1];
     let mut text = format!(
         "[cluster]\nid = \"side-by-side\"\nnode = {node}\n\
@@ -114,21 +114,21 @@ fn configuration(node: usize, nodes: &[Doors]) -> String {
          [zookeeper]\nlisten = \"{}\"\ntick_ms = 1000\nconnections_per_address = 0\nwords = [\"*\"]\n",
         own.client, own.peer, own.zookeeper
     );
-    for (index, doors) in nodes.iter().enumerate() {
-        let Doors { client, peer, zookeeper } = doors;
+    for (index, node) in nodes.iter().enumerate() {
+        let NodeAddresses { client, peer, zookeeper } = node;
         let id = index + 1;
         text += &format!("[peers.{id}]\npeer = \"{peer}\"\nclient = \"{client}\"\nzookeeper = \"{zookeeper}\"\n");
     }
     text
 }
 
-fn beside_this() -> Result<PathBuf, Trouble> {
-    let own = std::env::current_exe().map_err(Trouble::io("find out where this program is"))?;
+fn beside_this() -> Result<PathBuf, CompareError> {
+    let own = std::env::current_exe().map_err(CompareError::io("find out where this program is"))?;
     Ok(own.with_file_name("lockkeeper"))
 }
 
-/// Ports that nobody listens on. All are held until all are found, so that they differ.
-fn free_doors() -> Result<[Doors; SERVERS], Trouble> {
+/// Unused ports. All are bound until all are found, so that they differ.
+fn free_addresses() -> Result<[NodeAddresses; SERVERS], CompareError> {
     let mut held = Vec::new();
     let mut bind = || -> std::io::Result<SocketAddr> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -136,9 +136,10 @@ fn free_doors() -> Result<[Doors; SERVERS], Trouble> {
         held.push(listener);
         Ok(address)
     };
-    let mut doors = || Ok(Doors { client: bind()?, peer: bind()?, zookeeper: bind()? });
-    let found: [std::io::Result<Doors>; SERVERS] = array::from_fn(|_| doors());
-    let found: Result<Vec<Doors>, _> = found.into_iter().collect();
-    let found = found.map_err(Trouble::io("find free ports"))?;
-    <[Doors; SERVERS]>::try_from(found).map_err(|_| Trouble::Server("there are as many doors as servers".into()))
+    let mut bind_node = || Ok(NodeAddresses { client: bind()?, peer: bind()?, zookeeper: bind()? });
+    let found: [std::io::Result<NodeAddresses>; SERVERS] = array::from_fn(|_| bind_node());
+    let found: Result<Vec<NodeAddresses>, _> = found.into_iter().collect();
+    let found = found.map_err(CompareError::io("find free ports"))?;
+    <[NodeAddresses; SERVERS]>::try_from(found)
+        .map_err(|_| CompareError::Server("there are as many addresses as servers".into()))
 }

@@ -1,4 +1,4 @@
-//! Starts the two systems for the time of a comparison, on the loopback and in directories of their own.
+//! Starts the two systems for a comparison, on the loopback and in separate directories.
 
 mod lockkeeper;
 mod zookeeper;
@@ -6,5 +6,5 @@ mod zookeeper;
 pub(crate) use lockkeeper::LockkeeperCluster;
 pub(crate) use zookeeper::ZooKeeperEnsemble;
 
-/// How many of each: enough for followers, and for sessions that move.
+/// Servers per system: enough for followers and for sessions that move.
 pub(crate) const SERVERS: usize = 3;

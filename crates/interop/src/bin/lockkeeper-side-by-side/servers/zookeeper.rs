@@ -1,15 +1,15 @@
-//! Real ZooKeeper, started and stopped by the script `crates/interop/zookeeper-server`.
+//! A real ZooKeeper ensemble, run by the script `crates/interop/zookeeper-server`.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::SERVERS;
-use crate::error::Trouble;
+use crate::error::CompareError;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/zookeeper-server");
 
-/// See the module's text. Stopped when it goes out of scope.
+/// See the module's text. Dropping it stops the servers.
 #[derive(Debug)]
 pub(crate) struct ZooKeeperEnsemble {
     directory: PathBuf,
@@ -17,7 +17,7 @@ pub(crate) struct ZooKeeperEnsemble {
 }
 
 impl ZooKeeperEnsemble {
-    pub(crate) fn start(directory: &Path) -> Result<Self, Trouble> {
+    pub(crate) fn start(directory: &Path) -> Result<Self, CompareError> {
         let mut ensemble = Self { directory: directory.to_owned(), addresses: Vec::new() };
         let started = Command::new(PROGRAM)
             .arg("start")
@@ -25,13 +25,14 @@ impl ZooKeeperEnsemble {
             .args(["--servers", &SERVERS.to_string()])
             .stderr(Stdio::inherit())
             .output();
-        let started = started.map_err(Trouble::io("run the script that starts ZooKeeper"))?;
+        let started = started.map_err(CompareError::io("run the script that starts ZooKeeper"))?;
         if !started.status.success() {
-            return Err(Trouble::Server("ZooKeeper does not start; what its script says stands above".into()));
+            return Err(CompareError::Server("ZooKeeper does not start; what its script says stands above".into()));
         }
         let line = String::from_utf8_lossy(&started.stdout);
         let addresses: Result<Vec<SocketAddr>, _> = line.trim().split(',').map(str::parse).collect();
-        ensemble.addresses = addresses.map_err(|_| Trouble::Server(format!("no addresses of ZooKeeper: {line}")))?;
+        ensemble.addresses =
+            addresses.map_err(|_| CompareError::Server(format!("no addresses of ZooKeeper: {line}")))?;
         Ok(ensemble)
     }
 

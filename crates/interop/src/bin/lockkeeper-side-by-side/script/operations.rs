@@ -1,4 +1,4 @@
-//! Which word means which operation: ZooKeeper's own names.
+//! The names of operations and modes in the script, which are ZooKeeper's.
 
 use lockkeeper_zookeeper::OpCode;
 
@@ -41,12 +41,12 @@ pub(crate) fn name(operation: OpCode) -> &'static str {
     }
 }
 
-/// The operation of that name.
+/// The operation with this name.
 pub(super) fn operation(word: &str) -> Option<OpCode> {
     OpCode::ALL.iter().copied().find(|operation| name(*operation) == word)
 }
 
-/// What follows an operation's name as the mode of a create.
+/// The flags of a create mode.
 pub(super) fn flags(word: &str) -> Option<i32> {
     Some(match word {
         "persistent" => 0,
