@@ -35,7 +35,7 @@ pub fn all() -> [Target; 6] {
         },
         Target {
             name: "stream-message",
-            about: "a message on a session stream: decodes as the published types do; its request is accepted or refused",
+            about: "a session stream's message: decodes as the published types do; its request is accepted or refused",
             examine: lockkeeper_server::fuzzing::stream_message,
             seeds: stream_messages,
         },

@@ -14,11 +14,12 @@ SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are forwarded to the group
 in its group are ended too (SIGTERM, then SIGKILL after --grace) before the lock or gate is released. A process that
 leaves the group (setsid) is no longer supervised.
 
-If the session cannot be renewed, the group gets SIGTERM, and SIGKILL early enough that it is dead before the cluster can
-grant to another. If lockkeeper itself is killed or frozen, a guard process kills the group.";
+If the session cannot be renewed, the group gets SIGTERM, and SIGKILL early enough that it is dead before the
+cluster can grant to another. If lockkeeper itself is killed or frozen, a guard process kills the group.";
 
 const FORCED: &str = "\
-After a forced release (`lockkeeper unlock`) the group gets SIGKILL as soon as lockkeeper notices, within a third of --ttl.";
+After a forced release (`lockkeeper unlock`) the group gets SIGKILL as soon as lockkeeper notices, within a third of
+--ttl.";
 
 /// Exit codes from 121 on; `what` is what CMD holds.
 fn exit_codes(what: &str) -> String {
@@ -111,16 +112,16 @@ Examples:
 pub(super) fn gate_help() -> String {
     format!(
         "\
-Of all callers with the same KEY, one runs CMD. Its standard output is passed through and stored as the result (at most
-64 KiB). Until --keep has passed, later callers get this result and exit code 0. While CMD runs, other callers fail, or
-wait for the result (--wait). If CMD fails, is killed by a signal, runs longer than --pending (it is killed then), or its
-host fails (--ttl), the gate opens again and the next caller may run it.
+Of all callers with the same KEY, one runs CMD. Its standard output is passed through and stored as the result (at
+most 64 KiB). Until --keep has passed, later callers get this result and exit code 0. While CMD runs, other callers
+fail, or wait for the result (--wait). If CMD fails, is killed by a signal, runs longer than --pending (it is killed
+then), or its host fails (--ttl), the gate opens again and the next caller may run it.
 
-A CMD that failed or was killed may have done part of its work. CMD must therefore be safe to repeat. LOCKKEEPER_TOKEN is
-larger for each run, so that the resource can tell the runs apart and refuse an older one.
+A CMD that failed or was killed may have done part of its work. CMD must therefore be safe to repeat.
+LOCKKEEPER_TOKEN is larger for each run, so that the resource can tell the runs apart and refuse an older one.
 
-Another CMD under the same KEY is refused. --fingerprint identifies the operation; by default it is a hash of CMD and its
-arguments. The token also protects against a CMD that lockkeeper can no longer kill.
+Another CMD under the same KEY is refused. --fingerprint identifies the operation; by default it is a hash of CMD
+and its arguments. The token also protects against a CMD that lockkeeper can no longer kill.
 
 CMD runs in a process group of its own with
   LOCKKEEPER_GATE   the key

@@ -177,9 +177,11 @@ pub(crate) struct Dev {
 
 /// `locks`
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Examples:\n  lockkeeper locks\n  lockkeeper locks --prefix orders/\n  lockkeeper locks orders/42 --json"
-)]
+#[command(after_help = "\
+Examples:
+  lockkeeper locks
+  lockkeeper locks --prefix orders/
+  lockkeeper locks orders/42 --json")]
 pub(crate) struct Locks {
     /// Show this lock with its queue
     pub(crate) name: Option<String>,
@@ -205,9 +207,11 @@ pub(crate) struct Ls {
 
 /// `get`
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Prints the bytes unchanged; --json adds version, zxids and times.\n\nExample:\n  lockkeeper get /config/limits --json"
-)]
+#[command(after_help = "\
+Prints the bytes unchanged; --json adds version, zxids and times.
+
+Example:
+  lockkeeper get /config/limits --json")]
 pub(crate) struct Get {
     /// The node
     pub(crate) path: String,
@@ -218,9 +222,10 @@ pub(crate) struct Get {
 
 /// `set`
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Examples:\n  lockkeeper set /config/limits 'max=5'\n  lockkeeper set /config/limits --version 3 - < limits.txt"
-)]
+#[command(after_help = "\
+Examples:
+  lockkeeper set /config/limits 'max=5'
+  lockkeeper set /config/limits --version 3 - < limits.txt")]
 pub(crate) struct Set {
     /// The node
     pub(crate) path: String,
@@ -244,9 +249,11 @@ pub(crate) enum NodeKind {
 
 /// `create`
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Examples:\n  lockkeeper create /config\n  lockkeeper create /jobs/job- 'run me' --sequential\n  lockkeeper create /hints/a --kind ttl --ttl 1h"
-)]
+#[command(after_help = "\
+Examples:
+  lockkeeper create /config
+  lockkeeper create /jobs/job- 'run me' --sequential
+  lockkeeper create /hints/a --kind ttl --ttl 1h")]
 pub(crate) struct Create {
     /// The node
     pub(crate) path: String,
@@ -278,8 +285,8 @@ pub(crate) struct Delete {
 /// `watch`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each line is a change with its zxid. If an endpoint fails, the watch continues at the next one and misses nothing. If the
-cluster no longer has the history that it needs, the command fails with the error `compacted`.
+Each line is a change with its zxid. If an endpoint fails, the watch continues at the next one and misses nothing.
+If the cluster no longer has the history that it needs, the command fails with the error `compacted`.
 
 Examples:
   lockkeeper watch /config --recursive
@@ -300,9 +307,8 @@ pub(crate) struct Watch {
 
 /// `status`
 #[derive(Debug, ClapArgs)]
-#[command(
-    after_help = "Exit codes: 0 every endpoint is ready, 1 some endpoint is not, 122 no endpoint can be reached."
-)]
+#[command(after_help = "\
+Exit codes: 0 every endpoint is ready, 1 some endpoint is not, 122 no endpoint can be reached.")]
 pub(crate) struct Status {
     /// Also print the checksum of each replica's state; equal zxids must have equal checksums
     #[arg(long)]
@@ -312,10 +318,10 @@ pub(crate) struct Status {
 /// `unlock`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-The holder is not asked and may still be working: make sure that it is dead, or that the resource checks tokens. The token,
-shown by `lockkeeper locks NAME`, prevents breaking another holder's grant by mistake. The server logs the caller.
-The token of a delayed lock (lock --delay) ends the delay. Of several locks held together, only the named one is released,
-but its holder loses all of them.
+The holder is not asked and may still be working: make sure that it is dead, or that the resource checks tokens. The
+token, shown by `lockkeeper locks NAME`, prevents breaking another holder's grant by mistake. The server logs the
+caller. The token of a delayed lock (lock --delay) ends the delay. Of several locks held together, only the named
+one is released, but its holder loses all of them.
 
 Example:
   lockkeeper unlock orders/42 --force --token 1234")]
@@ -357,8 +363,8 @@ pub(crate) enum BenchTransport {
 /// `bench`
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "\
-Each client has one session and one connection, and acquires and releases in a loop without pauses. `acquire` is the time
-of the acquire alone, `cycle` that of acquire and release. Clients are spread over the endpoints.
+Each client has one session and one connection, and acquires and releases in a loop without pauses. `acquire` is the
+time of the acquire alone, `cycle` that of acquire and release. Clients are spread over the endpoints.
 
 Over the stream, a client sends its release together with its next acquire. The client library does the same: dropping a
 guard sends the release without waiting. Over HTTP, each request waits for the previous reply.

@@ -23,16 +23,16 @@ pub(crate) fn run(common: &Common, args: &Lock) -> Result<u8, Failure> {
         let message = "several locks together are exclusive; omit --shared, or name one lock";
         return Err(Failure::new(EXIT_INTERNAL, message));
     }
-    hold::run(common, &args.holding, &Locks { args, names })
+    hold::run(common, &args.holding, &LockHold { args, names })
 }
 
-struct Locks<'a> {
+struct LockHold<'a> {
     args: &'a Lock,
     /// Sorted and without duplicates.
     names: Vec<String>,
 }
 
-impl Hold for Locks<'_> {
+impl Hold for LockHold<'_> {
     type Held = Grant;
 
     fn command(&self) -> &'static str {

@@ -130,8 +130,8 @@ fn mode(request: &Request) -> String {
 pub(crate) async fn unlock(common: &Common, args: &Unlock) -> Result<(), Failure> {
     if !args.force {
         return Err(Failure::usage(format!(
-            "the holder of {} may still be working, and unless the resource checks tokens, two clients would use it at once. \
-             Make sure that the holder is dead, then repeat with --force",
+            "the holder of {} may still be working, and unless the resource checks tokens, two clients would use it at \
+             once. Make sure that the holder is dead, then repeat with --force",
             escaped(&args.name)
         )));
     }

@@ -146,7 +146,10 @@ mod tests {
     }
 
     fn status_of(ready: bool, because: Option<&str>, synced: &[Option<bool>]) -> NodeStatus {
-        let member = |(number, synced): (usize, &Option<bool>)| json!({ "node_id": number + 1, "peer_address": "a:1", "role": "voter", "synced": synced });
+        let member = |(number, synced): (usize, &Option<bool>)| {
+            let node_id = number + 1;
+            json!({ "node_id": node_id, "peer_address": "a:1", "role": "voter", "synced": synced })
+        };
         let members: Vec<_> = synced.iter().enumerate().map(member).collect();
         let status = json!({
             "cluster": "c", "node_id": 1, "version": "0", "term": 1, "leading": true, "ready": ready,
@@ -162,8 +165,9 @@ mod tests {
         let told = |own: u64, role_of_own: &str| -> NodeStatus {
             let status = json!({
                 "cluster": "c", "node_id": own, "version": "0", "term": 1, "leader": 1, "leading": own == 1,
-                "role": role_of_own, "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1, "sessions": 0, "nodes": 0, "watches": 0,
-                "lock_waiters": 0, "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")],
+                "role": role_of_own, "ready": true, "last_log_index": 1, "applied_index": 1, "zxid": 1,
+                "sessions": 0, "nodes": 0, "watches": 0, "lock_waiters": 0,
+                "members": [member(1, "voter"), member(2, "voter"), member(4, "learner")],
             });
             serde_json::from_value(status).unwrap()
         };

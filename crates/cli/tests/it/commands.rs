@@ -1,4 +1,4 @@
-//! The commands for people and programs against a real cluster, and `serve` and `dev` with bad input.
+//! The commands against a real cluster, and `serve` and `dev` with invalid input.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use crate::support::{Dev, Killed, alive, complaint, eventually, json, lockkeeper, pid_of};
 
 #[test]
-fn every_json_output_parses_and_tables_are_for_people() {
+fn every_json_output_parses_and_tables_are_text() {
     let dev = Dev::start(3, &[]);
     let text = |arguments: &[&str]| String::from_utf8(dev.run(arguments).stdout).unwrap();
 
@@ -72,10 +72,10 @@ fn every_json_output_parses_and_tables_are_for_people() {
     assert!(drawn.contains("one lock for all clients"), "{drawn}");
     let refused = dev.run(&["bench", "--plot", "/no/such/directory/plot.svg"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    a_watch_goes_on_at_another_node(&dev);
+    a_watch_continues_at_another_node(&dev);
 }
 
-fn a_watch_goes_on_at_another_node(dev: &Dev) {
+fn a_watch_continues_at_another_node(dev: &Dev) {
     let from = json(&dev.run(&["--json", "create", "/w"]))["zxid"].to_string();
     let mut command = dev.command(&["--json", "watch", "/w", "--recursive", "--from", &from]);
     let mut watch = Killed(command.stdout(Stdio::piped()).spawn().unwrap());
@@ -86,9 +86,9 @@ fn a_watch_goes_on_at_another_node(dev: &Dev) {
     };
     dev.run(&["create", "/w/1"]);
     expect("/w/1");
-    // The node that it listens to goes; what happens meanwhile is not missed.
+    // Its node is stopped; changes meanwhile are not missed.
     kill(dev.pids[0], Signal::SIGKILL).unwrap();
-    // One whose outcome it does not learn has been made all the same, perhaps.
+    // A create with an unknown outcome may have succeeded.
     eventually("a change is taken", || {
         dev.run(&["create", "/w/2"]);
         dev.run(&["get", "/w/2"]).status.success()
@@ -99,7 +99,7 @@ fn a_watch_goes_on_at_another_node(dev: &Dev) {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_panic() {
+fn a_closed_pipe_is_no_panic() {
     let dev = Dev::start(1, &[]);
     for arguments in [&["--json", "status"][..], &["ls", "/"], &["--help"], &["completions", "bash"], &["locks"]] {
         let mut command = dev.command(arguments);
@@ -119,7 +119,7 @@ fn a_reader_that_leaves_is_no_panic() {
 }
 
 #[test]
-fn dev_keeps_data_where_it_is_told_and_leaves_nothing_else() {
+fn dev_keeps_data_in_its_directory_and_leaves_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap().to_owned();
     let first = Dev::start(3, &["--data", &data]);
@@ -127,7 +127,7 @@ fn dev_keeps_data_where_it_is_told_and_leaves_nothing_else() {
     assert!(first.run(&["create", "/kept", "value"]).status.success());
     stop(first, Signal::SIGINT);
     let second = Dev::start(3, &["--data", &data]);
-    assert_eq!(second.endpoints, endpoints, "it is reached where it was");
+    assert_eq!(second.endpoints, endpoints, "the addresses are the same");
     assert_eq!(second.run(&["get", "/kept"]).stdout, b"value");
     stop(second, Signal::SIGTERM);
     let other = lockkeeper().args(["dev", "--nodes", "5", "--data", &data]).output().unwrap();
@@ -142,7 +142,7 @@ fn dev_keeps_data_where_it_is_told_and_leaves_nothing_else() {
 }
 
 #[test]
-fn dev_serves_zookeepers_clients_where_it_says() {
+fn dev_serves_zookeeper_clients_at_the_printed_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().to_str().unwrap().to_owned();
     let first = Dev::start(3, &["--data", &data]);
@@ -154,7 +154,7 @@ fn dev_serves_zookeepers_clients_where_it_says() {
     assert_eq!(second.zookeeper, addresses, "it is reached where it was");
     stop(second, Signal::SIGINT);
 
-    // As versions before it wrote them.
+    // The files as earlier versions wrote them.
     for node in 1..=3 {
         let file = directory.path().join(format!("node{node}.toml"));
         let config = std::fs::read_to_string(&file).unwrap();
@@ -177,7 +177,7 @@ fn speaks_zookeepers_protocol(address: &str) {
     assert!(answer.starts_with("Zookeeper version:"), "{address}: {answer}");
 }
 
-/// Stops it, and looks whether it did so in order.
+/// Stops the cluster and checks that it stopped in order.
 fn stop(mut dev: Dev, signal: Signal) {
     kill(pid_of(&dev.process), signal).unwrap();
     assert_eq!(dev.process.wait().unwrap().code(), Some(0));
@@ -199,18 +199,19 @@ fn serve(directory: &Path, config: &str) -> Output {
     lockkeeper().args(["serve", "--config"]).arg(&path).output().unwrap()
 }
 
-/// A node that nobody else knows; the log is quiet, so that its last word is all there is.
+/// Configuration of a single node without logs, so that only its last message is printed.
 fn config(node: u64, cluster: &str, client: &str, data: &Path) -> String {
     format!(
-        "[cluster]\nid = \"{cluster}\"\nnode = {node}\n[listen]\nclient = \"{client}\"\npeer = \"127.0.0.1:0\"\n[storage]\ndirectory = {data:?}\n[log]\nlevel = \"off\"\n"
+        "[cluster]\nid = \"{cluster}\"\nnode = {node}\n[listen]\nclient = \"{client}\"\npeer = \"127.0.0.1:0\"\n\
+         [storage]\ndirectory = {data:?}\n[log]\nlevel = \"off\"\n"
     )
 }
 
 #[test]
-fn serve_says_in_one_line_what_is_wrong() {
+fn serve_reports_an_error_in_one_line() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("data");
-    let sound = config(1, "a", "127.0.0.1:0", &data);
+    let valid = config(1, "a", "127.0.0.1:0", &data);
 
     let absent = lockkeeper().args(["serve", "--config", "/no/such/file.toml"]).output().unwrap();
     assert_eq!(absent.status.code(), Some(2));
@@ -223,8 +224,8 @@ fn serve_says_in_one_line_what_is_wrong() {
     for (bad, named) in [
         ("[cluster]\nid = 1\nnode = \"x\"\n".to_owned(), "node"),
         ("[cluster\n".to_owned(), "node.toml"),
-        (format!("{sound}[limits]\nbody_bites = 3\n"), "body_bites"),
-        (sound.replace("node = 1", "node = 0"), "cluster.node"),
+        (format!("{valid}[limits]\nbody_bites = 3\n"), "body_bites"),
+        (valid.replace("node = 1", "node = 0"), "cluster.node"),
     ] {
         let output = serve(directory.path(), &bad);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -232,7 +233,7 @@ fn serve_says_in_one_line_what_is_wrong() {
     }
 
     let path = directory.path().join("node.toml");
-    std::fs::write(&path, &sound).unwrap();
+    std::fs::write(&path, &valid).unwrap();
     let checked = lockkeeper().args(["serve", "--check-config", "--config"]).arg(&path).output().unwrap();
     assert_eq!(checked.status.code(), Some(0), "{checked:?}");
     assert!(!data.exists(), "a check touches nothing");
@@ -243,8 +244,8 @@ fn serve_says_in_one_line_what_is_wrong() {
     assert_eq!(in_use.status.code(), Some(1), "{in_use:?}");
     assert!(complaint(&in_use).contains(&address));
 
-    // A directory that has served node 1 of cluster a.
-    std::fs::write(&path, &sound).unwrap();
+    // A directory of node 1 of cluster a.
+    std::fs::write(&path, &valid).unwrap();
     let mut served = Killed(lockkeeper().args(["serve", "--config"]).arg(&path).spawn().unwrap());
     let log = data.clone();
     eventually("the directory is made", || {
@@ -261,7 +262,7 @@ fn serve_says_in_one_line_what_is_wrong() {
     }
 }
 
-/// Creates up to 200 nodes of 100 KB, for as long as that process lives; gives the names of those that were acknowledged.
+/// Creates up to 200 nodes of 100 KB while the process lives. Returns the names of the acknowledged ones.
 fn fill(endpoint: &str, process: &mut Killed) -> Vec<String> {
     let data = "x".repeat(100_000);
     let create = |name: &String| {
@@ -282,7 +283,7 @@ fn a_full_disk_ends_serve_in_one_line_and_loses_nothing_acknowledged() {
     let endpoint = format!("http://{address}");
     let ready = || lockkeeper().args(["--endpoints", &endpoint, "status"]).output().unwrap().status.success();
 
-    // No file may grow beyond 6 MiB, and the signal that says so is ignored: a write fails as it does on a full disk.
+    // Files are limited to 6 MiB and SIGXFSZ is ignored, so that writes fail as on a full disk.
     let script = "trap '' XFSZ; ulimit -f 6144; exec \"$0\" serve --config \"$1\"";
     let mut limited = std::process::Command::new("bash");
     limited.args(["-c", script, env!("CARGO_BIN_EXE_lockkeeper")]).arg(&path).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! `lockkeeper gate` with real processes: a command that is run once, whatever number of times it is asked for.
+//! `lockkeeper gate` with real processes: a command runs once per key.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -67,7 +67,7 @@ fn another_operation_is_refused(dev: &Dev) {
     assert_eq!(refused.status.code(), Some(118), "{refused:?}");
     assert!(refused.stdout.is_empty());
     complaint(&refused);
-    // What is the same is for the caller to say.
+    // The caller defines the identity of the operation.
     let named = run(dev, &["named", "--fingerprint", "v1"], "echo one");
     let same = run(dev, &["named", "--fingerprint", "v1"], "echo another way of doing it");
     assert_eq!((named.status.code(), &same.stdout), (Some(0), &named.stdout));
@@ -88,7 +88,7 @@ fn a_failure_opens_the_gate(dev: &Dev) {
     assert_eq!(run(dev, &["cannot", "--fingerprint", "x"], "exit 0").status.code(), Some(0));
 }
 
-/// One that runs until a file is there, and then prints `done`.
+/// A command that runs until a file exists and then prints `done`.
 fn busy(dev: &Dev, key: &str, options: &[&str], directory: &Path) -> (Killed, String) {
     let (running, done) = (directory.join("running"), directory.join("done"));
     let script =
@@ -130,7 +130,7 @@ fn a_worker_that_is_killed_frees_the_gate(dev: &Dev) {
 fn too_long_a_run_is_ended(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let (mut first, _) = busy(dev, "long", &["--pending", "2s", "--ttl", "1s"], directory.path());
-    // The next one looks at once whether the one before is still alive.
+    // The next run checks at once whether the previous CMD is still alive.
     let pid = numbers(&directory.path().join("running"))[0];
     let look = format!("grep -q '^State:.[^ZX]' /proc/{pid}/status 2>/dev/null && exit 9; echo mine");
     let foreign = run(dev, &["long", "--wait", "20s"], &look);

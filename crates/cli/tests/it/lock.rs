@@ -1,4 +1,4 @@
-//! `lockkeeper lock` with real processes: what CMD is given, how it ends, and that all of it is dead in time.
+//! `lockkeeper lock` with real processes: CMD's environment, its end, and that its whole group is dead in time.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn signals_are_passed_on(dev: &Dev) {
     assert_eq!(untrapped.code(), Some(128 + 15));
 }
 
-/// A holder of that lock, for as long as it is not dropped.
+/// A holder of the lock until it is dropped.
 fn hold(dev: &Dev, lock: &str, options: &[&str]) -> Killed {
     let mut arguments = vec![lock];
     arguments.extend(options);
@@ -128,17 +128,18 @@ fn what_is_left_running_ends_with_the_command(dev: &Dev) {
         "sh -c 'echo $$ > {0}; exec sleep 100' & while ! [ -s {0} ]; do sleep 0.01; done; exit 3",
         file.display()
     );
-    // Null, so that the one left behind does not keep a pipe open.
+    // Null, so that the orphan does not keep a pipe open.
     let code = dev.lock(&["rest"], &script).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().code();
     assert_eq!(code, Some(3));
     assert!(!alive(numbers(&file)[0]), "it was gone before the lock was given back");
 }
 
-/// A holder with a child and a grandchild that both ignore SIGTERM; their pids.
+/// A holder with a child and a grandchild that both ignore SIGTERM. Returns their pids.
 fn stubborn(dev: &Dev, lock: &str, ttl: &str, directory: &std::path::Path) -> (Killed, Vec<i32>) {
     let file = directory.join("pids");
     let script = format!(
-        "trap '' TERM; echo $$ >> {0}; sh -c 'trap \"\" TERM; echo $$ >> {0}; while :; do sleep 0.02; done' & while :; do sleep 0.02; done",
+        "trap '' TERM; echo $$ >> {0}; sh -c 'trap \"\" TERM; echo $$ >> {0}; while :; do sleep 0.02; done' & \
+         while :; do sleep 0.02; done",
         file.display()
     );
     let mut command = dev.lock(&[lock, "--ttl", ttl], &script);
@@ -174,7 +175,7 @@ fn a_frozen_lockkeeper_does_not_keep_the_group_alive(dev: &Dev) {
     let directory = tempfile::tempdir().unwrap();
     let (mut held, pids) = stubborn(dev, "frozen", "1s", directory.path());
     kill(held.pid(), Signal::SIGSTOP).unwrap();
-    // The next holder looks at once whether the one before is still alive.
+    // The next holder checks at once whether the previous one is still alive.
     let script = format!(
         "for p in {} {}; do grep -q '^State:.[^ZX]' /proc/$p/status 2>/dev/null && exit 9; done; exit 0",
         pids[0], pids[1]
@@ -192,8 +193,8 @@ fn a_lost_cluster_ends_the_whole_group_in_time() {
     let ttl = Duration::from_secs(2);
     let (mut held, pids) = stubborn(&dev, "lost", "2s", directory.path());
     dev.signal(Signal::SIGSTOP);
-    // The last keepalive that can have been acknowledged was sent before now, so it cannot expire before the ttl from then;
-    // the group has to be dead by `last possible sending + ttl`, of which `frozen + ttl` is an upper bound.
+    // The last acknowledged keepalive was sent before now, so the session can expire `ttl` after that at the earliest.
+    // The group must be dead by then; `frozen + ttl` is an upper bound.
     let frozen = Instant::now();
     eventually("child and grandchild are dead", || pids.iter().all(|pid| !alive(*pid)));
     let took = frozen.elapsed();
@@ -209,7 +210,7 @@ fn one_frozen_node_does_not_cost_the_lock() {
     let ready = directory.path().join("ready");
     let done = directory.path().join("done");
     let script = format!(": > {}; while ! [ -e {} ]; do sleep 0.02; done; exit 5", ready.display(), done.display());
-    // Its first endpoint is the first node's.
+    // Its first endpoint is that of the first node.
     let mut held = Killed(dev.lock(&["one", "--ttl", "2s"], &script).spawn().unwrap());
     eventually("the command runs", || ready.exists());
     let mut leader = None;
@@ -219,7 +220,7 @@ fn one_frozen_node_does_not_cost_the_lock() {
         leader.is_some()
     });
     let leader = leader.unwrap();
-    // A follower that the holder may be attached to, and then longer than the session would live without it.
+    // Stop a follower that the holder may be connected to, and wait longer than the session's timeout.
     let frozen = if leader == 0 { 1 } else { 0 };
     kill(dev.pids[frozen], Signal::SIGSTOP).unwrap();
     let thawed_at = Instant::now() + Duration::from_secs(3);

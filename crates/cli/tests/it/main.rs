@@ -1,11 +1,11 @@
-//! The command line with real processes: its commands against real clusters, what becomes of what runs under a lock,
-//! and the README's walk.
+//! The command line with real processes: commands against real clusters, processes that run under a lock, and the
+//! README's walk-through.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod commands;
 mod gate;
-mod holding;
+mod hold;
 mod lock;
 mod readme_walk;
 mod sound;

@@ -1,6 +1,6 @@
-//! Runs the README's blocks of shell and the walk with curl of `docs/http.md` as they are printed, against three real
-//! processes. `scripts/interop` runs the README's blocks in other languages, the client's documentation tests compile
-//! the one in Rust.
+//! Runs the README's shell blocks and the curl commands of `docs/http.md` unchanged against three real processes.
+//! `scripts/interop` runs the README's blocks in other languages; the client's documentation tests compile the Rust
+//! block.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,10 +10,10 @@ const README: &str = include_str!("../../../../README.md");
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const MARK: &str = "# → ";
 
-/// A `lockkeeper dev` cluster that ends with the test.
-struct Dev(Child);
+/// A `lockkeeper dev` cluster, stopped when dropped.
+struct DevCluster(Child);
 
-impl Drop for Dev {
+impl Drop for DevCluster {
     fn drop(&mut self) {
         let pid = nix::unistd::Pid::from_raw(self.0.id() as i32);
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
@@ -21,7 +21,7 @@ impl Drop for Dev {
     }
 }
 
-fn start_dev() -> (Dev, Vec<String>) {
+fn start_dev() -> (DevCluster, Vec<String>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_lockkeeper"))
         .args(["dev", "--nodes", "3"])
         .stdout(Stdio::piped())
@@ -29,20 +29,20 @@ fn start_dev() -> (Dev, Vec<String>) {
         .spawn()
         .expect("dev starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let dev = Dev(child);
+    let dev = DevCluster(child);
     let line = lines.map_while(Result::ok).find(|line| line.contains("LOCKKEEPER_ENDPOINTS="));
     let line = line.expect("dev says how to reach it");
     let list = line.split("LOCKKEEPER_ENDPOINTS=").nth(1).expect("just found").trim();
     (dev, list.split(',').map(str::to_owned).collect())
 }
 
-/// The block of shell under a heading.
+/// The shell block under a heading.
 fn block(page: &'static str, heading: &str) -> &'static str {
     let after = page.split(heading).nth(1).expect("the page has the heading");
     after.split("```bash\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of bash is below it")
 }
 
-/// What the script prints; it must succeed. `lockkeeper` is the one that was built.
+/// Runs a script, which must succeed, with the built `lockkeeper`. Returns its output.
 fn printed(script: &str, endpoints: &[String]) -> String {
     let programs = Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").expect("there is a PATH"));

@@ -32,7 +32,7 @@ pub(super) struct Settings {
     pub(super) tick: Duration,
     /// Unanswered requests per connection.
     pub(super) outstanding: usize,
-    /// Connections per address; 0 means no limit.
+    /// ConnectionTable per address; 0 means no limit.
     pub(super) connections_per_address: usize,
     /// Longest frame.
     pub(super) max_frame_bytes: usize,
@@ -74,15 +74,15 @@ pub(super) struct Frontend {
     pub(super) counting: Arc<Semaphore>,
     /// The nodes below `/zookeeper`, which change with the membership. A read holds the lock until its watch is set.
     pub(super) system_nodes: RwLock<SystemNodes>,
-    connections: Mutex<Connections>,
+    connections: Mutex<ConnectionTable>,
     next_id: AtomicU64,
 }
 
 #[derive(Default)]
-struct Connections {
+struct ConnectionTable {
     all: HashMap<ConnectionId, Arc<ConnectionHandle>>,
     by_session: HashMap<SessionId, ConnectionId>,
-    /// Connections per network, as for all shares.
+    /// ConnectionTable per network, as for all shares.
     by_address: HashMap<IpAddr, usize>,
 }
 

@@ -14,7 +14,7 @@ use crate::budget::{Budget, Holder, Taken};
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    queue: Mutex<Queue>,
+    queue: Mutex<QueuedFrames>,
     /// Wakes the writer: there are frames, or the outbox is closed.
     filled: Notify,
     /// Wakes the reader of requests: there is room again.
@@ -31,7 +31,7 @@ pub(super) struct Outbox {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct QueuedFrames {
     frames: BytesMut,
     /// Budget taken by the queued bytes beyond the first step.
     taken: Option<Taken>,
@@ -41,7 +41,7 @@ struct Queue {
 /// Bytes that a client may have queued without taking budget; also the step in which budget is taken.
 const STEP_BYTES: usize = 64 * 1024;
 
-impl Queue {
+impl QueuedFrames {
     /// Takes budget for the queued bytes. Returns false if the client has used up its share.
     fn take_budget(&mut self, budget: &Arc<Budget>, holder: Holder) -> bool {
         let counted = STEP_BYTES + self.taken.as_ref().map_or(0, Taken::amount);

@@ -1,4 +1,4 @@
-//! Real processes for the tests of the command line: a cluster that ends with its test, and commands against it.
+//! Helpers for the tests of the command line: a cluster of real processes and commands against it.
 
 pub(crate) mod proxy;
 
@@ -20,7 +20,7 @@ pub(crate) fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(child.id().try_into().unwrap())
 }
 
-/// Waits for a condition; how long is only a bound for when it never comes.
+/// Waits for a condition, up to a generous time limit.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let give_up_at = Instant::now() + Duration::from_secs(30);
     while !is_so() {
@@ -29,7 +29,7 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Whether a process runs. One that has died and is not waited for does not.
+/// Whether a process runs; a zombie does not.
 pub(crate) fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').unwrap().1.trim_start().starts_with(['Z', 'X']))
@@ -39,14 +39,14 @@ pub(crate) fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e} in {output:?}"))
 }
 
-/// The one line that a failing command may print.
+/// The only line that a failing command may print.
 pub(crate) fn complaint(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(text.lines().count(), 1, "one line was expected: {text}");
     text
 }
 
-/// A child that is killed with the test.
+/// A child process, killed when dropped.
 pub(crate) struct Killed(pub(crate) Child);
 
 impl Killed {
@@ -67,7 +67,7 @@ impl Drop for Killed {
     }
 }
 
-/// `lockkeeper dev`, stopped in order when the test ends, however it ends.
+/// A `lockkeeper dev` process, stopped gracefully when dropped.
 pub(crate) struct Dev {
     pub(crate) process: Child,
     pub(crate) endpoints: Vec<String>,
@@ -82,7 +82,7 @@ impl Dev {
         command.args(["dev", "--json", "--nodes", &nodes.to_string()]).args(arguments);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = process.stdout.take().unwrap();
-        // From here on it is stopped in order, whatever happens.
+        // From here on dropping it stops it gracefully.
         let (endpoints, zookeeper, pids) = (Vec::new(), Vec::new(), Vec::new());
         let mut dev = Self { process, endpoints, zookeeper, pids, data: PathBuf::new() };
         let mut line = String::new();
@@ -108,7 +108,7 @@ impl Dev {
         self.command(arguments).output().unwrap()
     }
 
-    /// `lock` with a shell script under it.
+    /// A `lock` command that runs a shell script.
     pub(crate) fn lock(&self, options: &[&str], script: &str) -> Command {
         let mut command = self.command(&["lock"]);
         command.args(options).args(["--", "sh", "-c", script]);
@@ -133,7 +133,7 @@ impl Drop for Dev {
     }
 }
 
-/// Reads numbers, one a line, that a script wrote to a file.
+/// Reads the numbers that a script wrote to a file, one per line.
 pub(crate) fn numbers(path: &Path) -> Vec<i32> {
     std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(|line| line.parse().ok()).collect()
 }

@@ -1,4 +1,4 @@
-//! A wire that can be broken: stands between a client and one node.
+//! A proxy between a client and a node that can drop and break connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,27 +8,27 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What becomes of what is sent.
+/// How the proxy treats traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
-    /// It arrives.
+    /// Forwards everything.
     Sound,
-    /// Nothing arrives, either way, and nobody is told. Connections can be made.
+    /// Drops everything in both directions without closing. Accepts connections.
     Silent,
-    /// What the client sends arrives; what the node answers is lost.
+    /// Forwards requests and drops replies.
     SwallowsAnswers,
-    /// Connections break, and new ones break at once.
+    /// Closes all connections and new ones at once.
     Cut,
 }
 
-/// How the wire is, and how often it was cut: a connection that was there then is gone, however soon the wire was mended.
+/// The mode, and the number of cuts so far: a connection from before a cut stays closed, however soon the mode changes.
 #[derive(Clone, Copy)]
 struct State {
     wire: Wire,
     cuts: u64,
 }
 
-/// See the module's text. Ends with the test.
+/// See the module's text. Stops when dropped.
 pub(crate) struct Proxy {
     address: SocketAddr,
     state: watch::Sender<State>,
@@ -36,7 +36,7 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// In front of that endpoint.
+    /// A proxy in front of an endpoint.
     pub(crate) async fn to(endpoint: &str) -> Self {
         let node: SocketAddr = endpoint.strip_prefix("http://").unwrap().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -73,7 +73,7 @@ async fn connection(client: TcpStream, node: SocketAddr, mut state: watch::Recei
     let mut cut = state.clone();
     let State { cuts, .. } = *cut.borrow_and_update();
     let joined = async {
-        // A silent wire takes connections, and goes no further.
+        // A silent proxy accepts connections but does not forward.
         state.wait_for(|state| state.wire != Wire::Silent).await.ok()?;
         let mut node = TcpStream::connect(node).await.ok()?;
         let mut client = client;
@@ -94,7 +94,7 @@ async fn connection(client: TcpStream, node: SocketAddr, mut state: watch::Recei
     }
 }
 
-/// Until one end closes. A silent wire does not tell the other end of that either.
+/// Forwards until one end closes. A silent proxy does not close the other end.
 async fn carry(
     from: &mut (impl AsyncReadExt + Unpin),
     to: &mut (impl AsyncWriteExt + Unpin),
@@ -111,7 +111,7 @@ async fn carry(
     }
 }
 
-/// A server that takes connections and never says a word.
+/// A server that accepts connections and never replies.
 pub(crate) struct Mute {
     address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -141,7 +141,7 @@ impl Drop for Mute {
     }
 }
 
-/// Waits for a condition that needs asking; how long is only a bound for when it never comes.
+/// Polls an async condition, up to a generous time limit.
 pub(crate) async fn eventually_async<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
     let waited = tokio::time::timeout(Duration::from_secs(25), async {
         while !is_so().await {

@@ -1,4 +1,4 @@
-//! Clients in processes of their own, to be frozen, or given another clock: this very test binary, run again with a role.
+//! Clients as separate processes that tests can freeze or give another clock: this test binary, run again with a role.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,30 +16,30 @@ use crate::support::{Dev, Killed};
 const ROLE: &str = "LOCKKEEPER_TEST_ROLE";
 const ARGUMENTS: &str = "LOCKKEEPER_TEST_ARGUMENTS";
 const ENDPOINTS: &str = "LOCKKEEPER_TEST_ENDPOINTS";
-/// What a child says begins with it; the rest is the test harness's.
+/// Prefix of a child's messages; other lines are the test harness's.
 const MARK: &str = "child: ";
 
-/// How long a child may take in all; only a bound for when what is waited for never comes.
+/// Time limit of a child.
 const LONGEST: Duration = Duration::from_secs(28);
 
-/// What a child may be.
+/// The role of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Holds a lock, and writes to a file for as long as its guard lets it.
+    /// Holds a lock and writes to a file while its guard permits it.
     Writer,
-    /// Waits for a lock, for as many milliseconds as the name of its file says.
+    /// Waits for a lock, for the milliseconds in its file's name.
     Waiter,
-    /// Holds a lock and says what its clocks and its guard say.
+    /// Holds a lock and reports its clocks and its guard.
     Watcher,
-    /// Drops guards and waits in runtimes that shut down, and after.
+    /// Drops guards and waits during and after the shutdown of runtimes.
     Leaver,
 }
 
-/// A child at work.
+/// A running child.
 pub(crate) struct Child {
     pub(crate) process: Killed,
     lines: Receiver<String>,
-    /// Nothing that is waited for comes later than this.
+    /// The latest time for any awaited message.
     give_up_at: Instant,
 }
 
@@ -70,12 +70,12 @@ impl Child {
         let mut process = Killed(command.spawn().unwrap());
         let stdout = BufReader::new(process.0.stdout.take().unwrap());
         let (tell, lines) = channel();
-        // Ends with the child, or with the test.
+        // Ends with the child or the test.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
         Self { process, lines, give_up_at: Instant::now() + LONGEST }
     }
 
-    /// The next thing it says that begins so: what comes behind.
+    /// The rest of the next message with this prefix.
     pub(crate) fn says(&mut self, beginning: &str) -> Vec<String> {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect();
         loop {
@@ -84,7 +84,7 @@ impl Child {
                 .lines
                 .recv_timeout(left)
                 .unwrap_or_else(|e| panic!("it never said what was waited for ({beginning}): {e}"));
-            // The harness may have begun the line with words of its own.
+            // The harness may have written a part of the line.
             let said = line.split_once(MARK).map(|(_, said)| said);
             if let Some(rest) = said.and_then(|said| said.strip_prefix(beginning)) {
                 return words(rest.trim());
@@ -93,7 +93,7 @@ impl Child {
     }
 }
 
-/// What it was told.
+/// The child's parameters.
 struct Told {
     endpoints: Vec<String>,
     transport: Transport,
@@ -126,7 +126,7 @@ fn say(words: &str) {
     out.flush().unwrap();
 }
 
-/// Not a test of its own: does nothing unless another test has given it a role.
+/// Not a test: does nothing unless another test starts it with a role.
 #[test]
 fn a_child_of_another_test() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -188,26 +188,26 @@ fn leave(told: &Told) {
             let session = told.session().await;
             let guard = session.lock(lock(case)).lock().await.unwrap();
             say(&format!("{case} {}", session.id()));
-            // The guard has its part in the session.
+            // The guard keeps the session alive.
             drop(session);
             guard
         })
     };
-    // Dropped with the task that has it, by the runtime that ends.
+    // Dropped together with its task by the runtime's shutdown.
     let runtime = Runtime::new().unwrap();
     let guard = hold(&runtime, "in-a-task");
     runtime.spawn(async move {
         std::future::pending::<()>().await;
         drop(guard);
     });
-    // A wait that is dropped so.
+    // A wait that is dropped in the same way.
     let waiting = runtime.block_on(async { told.session().await.lock(lock("in-a-task")) });
     let waits = runtime.spawn(async move { drop(waiting.lock().await) });
     runtime.block_on(until_crowd_is(&client(&told.endpoints), &lock("in-a-task"), (1, 1)));
     assert!(!waits.is_finished());
     drop(runtime);
 
-    // Dropped after its runtime: outside of any, and in another.
+    // Dropped after its runtime: outside any runtime, and in another one.
     let runtime = Runtime::new().unwrap();
     let (outside, inside) = (hold(&runtime, "outside"), hold(&runtime, "in-another"));
     runtime.shutdown_background();

@@ -1,6 +1,6 @@
-//! What can go wrong between a client and its cluster, with real server processes and the client library.
+//! Failures between a client and its cluster, with real server processes and the client library.
 //!
-//! Whatever happens, nobody is left in a lock's queue for longer than the timeout of their session: each test ends by looking.
+//! No request may stay in a lock's queue for longer than its session's timeout: each test checks this at its end.
 
 mod children;
 mod nodes;

@@ -1,4 +1,4 @@
-//! Nodes that die, and come back.
+//! Nodes that die and restart.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::support::{Dev, alive, eventually};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A keepalive that was sent after `then` has been acknowledged.
+/// Waits until a keepalive sent after `then` is acknowledged.
 async fn renewed_after(session: &Session, then: Moment) {
     let mut renewals = session.renewals();
     let ttl = session.timeout();
@@ -29,7 +29,7 @@ async fn a_node_that_dies_takes_no_session_and_no_place_along() {
     let elsewhere = bystander(&dev).await;
     elsewhere.client().lock("nothing").await.unwrap();
     let cases = TRANSPORTS.map(|transport| under_a_dying_node(&dev, transport));
-    // All of them stand at the first node when it goes.
+    // All of them are connected to the first node when it dies.
     let cases = futures::future::join_all(cases).await;
     cases.iter().for_each(|case| case.stands_at(&dev.endpoints[0]));
     kill(dev.pids[0], Signal::SIGKILL).unwrap();
@@ -37,7 +37,7 @@ async fn a_node_that_dies_takes_no_session_and_no_place_along() {
     futures::future::join_all(cases.into_iter().map(|case| case.after(killed))).await;
 }
 
-/// A holder and two who wait, all of them at the node that dies.
+/// A holder and two waiters, all connected to the node that dies.
 struct Standing {
     lock: String,
     holder: Session,
@@ -70,7 +70,7 @@ async fn under_a_dying_node(dev: &Dev, transport: Transport) -> Standing {
 }
 
 impl Standing {
-    /// Nothing is shown by the death of a node that none of them speaks with.
+    /// The test shows nothing if none of them is connected to the node that dies.
     fn stands_at(&self, endpoint: &str) {
         for session in [&self.holder, &self.waiter, &self.last] {
             assert_eq!(session.client().preferred().as_str(), endpoint, "of {}", self.lock);
@@ -131,7 +131,8 @@ async fn all_nodes_die_and_return_and_sessions_and_guards_go_on() {
     }
 }
 
-/// All nodes are told to stop in the same moment, as by a shutdown of everything: nobody is there to take leadership over, and nothing is wrong.
+/// All nodes get SIGTERM at the same time, as in a shutdown of everything. No node can take over leadership, which is
+/// not an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_of_all_nodes_is_quick_and_quiet() {
     let mut quickest = Duration::MAX;
@@ -154,6 +155,6 @@ async fn a_stop_of_all_nodes_is_quick_and_quiet() {
             assert!(trouble.is_empty() && log.contains("stopped"), "node {node}: {trouble:?} in {log}");
         }
     }
-    // A wait for somebody who does not come would be in each of them.
+    // Each of these would include a wait for a leader.
     assert!(quickest < Duration::from_secs(1), "{quickest:?}");
 }

@@ -1,4 +1,4 @@
-//! The client's own process: frozen, with stepping clocks, with a runtime that ends, with two guards of one lock.
+//! Faults in the client's own process: frozen, stepped clocks, a runtime that shuts down, two guards of one lock.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ fn length(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |file| file.len())
 }
 
-/// Freezes it; returns when it stands still.
+/// Stops a process and waits until it has stopped.
 fn freeze(child: &Child) -> Instant {
     let pid = child.process.pid();
     kill(pid, Signal::SIGSTOP).unwrap();
@@ -71,8 +71,7 @@ fn frozen_while_holding(dev: &Dev, transport: Transport, file: &Path) {
     runtime.block_on(guard.release()).unwrap();
 }
 
-/// Over plain HTTP a waiting request is itself the sign of life (DESIGN section 6), and that of a frozen process stands: until its
-/// wait is over, and no longer.
+/// Over HTTP a waiting request keeps the session alive, even that of a frozen process, but only until its wait ends.
 fn frozen_while_waiting(dev: &Dev, transport: Transport) {
     let (wait, longest) = match transport {
         Transport::Stream => (LONG, TTL),
@@ -98,8 +97,8 @@ fn frozen_while_waiting(dev: &Dev, transport: Transport) {
     assert_eq!(runtime.block_on(crowd(rival.client(), &lock)), (0, 0));
 }
 
-/// The clocks of one process can be stepped without touching the machine's by a preloaded library. The control shows that it
-/// reaches the client: the same step of the clock that the client counts by costs it the lock at once.
+/// A preloaded library steps the clocks of one process only. The control shows that it reaches the client: the same
+/// step of the client's monotonic clock costs it the lock at once.
 #[test]
 fn steps_of_the_wall_clock_cost_nothing() {
     let dev = Dev::start(1, &[]);
@@ -131,7 +130,7 @@ fn watcher(dev: &Dev, transport: Transport, lock: &str, shim: &Path, clock: &str
     Child::spawn(&mut command)
 }
 
-/// What it says of the wall clock, of when its session expires, and of whether its lock is lost.
+/// The child's wall clock, its session's expiry, and whether its lock is lost.
 fn sees(child: &mut Child) -> (u64, u64, bool) {
     let said = child.says("sees");
     (said[0].parse().unwrap(), said[1].parse().unwrap(), said[2].parse().unwrap())
@@ -146,8 +145,8 @@ fn the_wall_clock_steps(dev: &Dev, transport: Transport, shim: &Path, step: &Pat
         std::fs::write(step, seconds).unwrap();
         let stepped = |now: u64| (now as i64 - wall as i64) / seen >= 1;
         let mut now = wall;
-        // Until the step was seen, and then until a keepalive that was sent after it has been acknowledged: twice, for the first
-        // may have been on its way.
+        // Wait until the step is seen, then until a keepalive sent after it is acknowledged: twice, because the first
+        // may have been sent before.
         let mut renewals = 0;
         while !stepped(now) || renewals < 2 {
             let (then, expires, lost) = sees(&mut child);
@@ -217,7 +216,7 @@ async fn two_guards_in_one_process() {
         let lock = lock_name("two guards", transport);
         let one = session(&client(&dev.endpoints), LONG, transport).await;
         let other = session(&client(&dev.endpoints), LONG, transport).await;
-        // Of one session, and of two: a lock is not reentrant.
+        // In one session and in two: a lock is not reentrant.
         for second in [one.clone(), other] {
             let first = one.lock(&lock).lock().await.unwrap();
             assert!(second.lock(&lock).try_lock().await.unwrap().is_none());
@@ -230,7 +229,7 @@ async fn two_guards_in_one_process() {
             let next = timeout(LONG, waits).await.expect("dropping a guard gives the lock back").unwrap().unwrap();
             assert!(next.token() > token);
             assert_eq!(queued_token(one.client(), &lock, second.id()).await, Some(next.token()));
-            // The guard that went takes nothing along, and tells of no loss.
+            // The dropped guard releases nothing else and reports no loss.
             assert!(timeout(Duration::ZERO, lost).await.is_err());
             assert!(one.client().verify(&lock, next.token()).await.unwrap().held && !next.is_lost());
             next.release().await.unwrap();
@@ -239,7 +238,8 @@ async fn two_guards_in_one_process() {
     }
 }
 
-/// Locks that are held together, one of which is broken by force: nothing of the rest stays behind in a session that lives on.
+/// After a forced release of one of several locks held together, the session, which stays alive, holds none of the
+/// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_broken_in_one_place_is_given_back_in_the_others() {
     let dev = Dev::start(1, &[]);

@@ -1,4 +1,4 @@
-//! The wire between a client and its nodes: silent, cut, or losing answers.
+//! Faults of the network between a client and its nodes: silence, cuts, lost replies.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::support::proxy::{Mute, Proxy, Wire, eventually_async};
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(20);
 
-/// A client that reaches each node over a wire of its own.
+/// A client that reaches each node through a proxy.
 struct Wired {
     wires: Vec<Proxy>,
     client: Client,
@@ -50,7 +50,7 @@ async fn sessions_behind_a_broken_wire() {
     futures::future::join_all(cases).await;
 }
 
-/// Promise P11: told before another can have it.
+/// Promise P11: the holder learns of the loss before another can hold the lock.
 async fn it_expires_while_holding(dev: &Dev, transport: Transport) {
     let lock = lock_name("expires while holding", transport);
     let rival = bystander(dev).await;
@@ -72,7 +72,7 @@ async fn it_expires_while_holding(dev: &Dev, transport: Transport) {
     assert!(rivals.token() > guard.token());
     leaves_no_orphan(rival.client(), &lock, holder.id(), silent, TTL).await;
 
-    // What was said is not taken back, and what the loser gives back is not the winner's.
+    // The loss is final, and the loser's release does not release the winner's lock.
     wired.all_become(Wire::Sound);
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
     assert!(matches!(holder.lock(&lock).try_lock().await, Err(Error::Lost(_))));
@@ -101,8 +101,7 @@ async fn it_expires_while_waiting(dev: &Dev, transport: Transport) {
     rivals.release().await.unwrap();
 }
 
-/// Over plain HTTP a waiting request *is* the sign of life (DESIGN section 6), so there only the end of its connection says
-/// that nobody waits any more.
+/// Over HTTP a waiting request keeps the session alive, so only the end of its connection ends the wait.
 fn broken_for_a_waiter(transport: Transport) -> Wire {
     match transport {
         Transport::Http => Wire::Cut,
@@ -124,7 +123,7 @@ async fn it_expires_while_reconnecting(dev: &Dev, transport: Transport) {
     let rivals = timeout(LONG, rival.lock(&lock).lock()).await.expect("the lock becomes free").unwrap();
     leaves_no_orphan(rival.client(), &lock, holder.id(), cut, TTL).await;
 
-    // The way is open again: it neither comes back from the dead, nor hinders a new one.
+    // The network is back: the old request neither reappears nor hinders a new one.
     wired.all_become(Wire::Sound);
     drop(guard);
     assert!(holder.lock(&lock).try_lock().await.is_err());
@@ -145,7 +144,7 @@ async fn a_short_break_costs_nothing(dev: &Dev, transport: Transport) {
     let guard = holder.lock(&lock).lock().await.unwrap();
     for _ in 0..3 {
         wired.all_become(Wire::Cut);
-        // Long enough for everything that is under way to have failed.
+        // Long enough for every request under way to fail.
         eventually_async("nothing gets through", || async {
             client(wired.wires.iter().map(Proxy::endpoint))
                 .status_of_all(false, TTL)
@@ -176,7 +175,7 @@ async fn answers_that_are_lost_after_the_lock_was_granted() {
     futures::future::join_all(cases).await;
 }
 
-/// Promise P9: the cluster has carried it out, the client does not know, and asks again, there or elsewhere.
+/// Promise P9: the cluster has executed a request, and the client, which does not know, repeats it at any node.
 async fn the_same_request_is_asked_for_again(dev: &Dev, transport: Transport, elsewhere: bool) {
     let lock = lock_name(if elsewhere { "lost answer elsewhere" } else { "lost answer" }, transport);
     let witness = bystander(dev).await;
@@ -206,14 +205,14 @@ async fn the_same_request_is_asked_for_again(dev: &Dev, transport: Transport, el
     assert_eq!(crowd(witness.client(), &lock).await, (0, 0));
 }
 
-/// A session that has been answered before, over the connection that it will use.
+/// A session with one answered request on the connection that it will use.
 async fn connected(client: &Client, lock: &str, transport: Transport) -> Session {
     let session = session(client, 5 * TTL, transport).await;
     session.lock(lock).lock().await.unwrap().release().await.unwrap();
     session
 }
 
-/// It was granted to somebody who no longer waits for it, and whose session lives on.
+/// The lock was granted to a caller that no longer waits and whose session is alive.
 async fn a_caller_that_has_gone_leaves_nothing(dev: &Dev, transport: Transport) {
     let lock = lock_name("lost answer and caller", transport);
     let witness = bystander(dev).await;
@@ -252,7 +251,7 @@ async fn a_server_that_takes_connections_and_says_nothing() {
     for transport in TRANSPORTS {
         let began = Instant::now();
         let opened = timeout(LONG, open(&client([mute.endpoint()]), transport)).await.expect("it does not hang");
-        // It may have heard the question: then nobody knows.
+        // The node may have received the request: then the outcome is unknown.
         assert!(matches!(opened, Err(Error::Unreachable { .. } | Error::UnknownOutcome(_))), "{opened:?}");
         let bound = options().patience + 2 * options().attempt_timeout;
         assert!(began.elapsed() < bound, "it took {:?}", began.elapsed());

@@ -26,8 +26,8 @@ use table::{PointFigures, Row};
 #[derive(Debug, Parser)]
 #[command(
     version,
-    after_help = "A cycle: create an ephemeral sequential node, list the queue, watch the preceding node until it is deleted, \
-                  delete the own node.\nExit codes: 0 measured, 1 a point had errors, 2 the measurement failed"
+    after_help = "A cycle: create an ephemeral sequential node, list the queue, watch the preceding node until it is \
+                  deleted, delete the own node.\nExit codes: 0 measured, 1 a point had errors, 2 the measurement failed"
 )]
 struct Arguments {
     /// Addresses of Lockkeeper's ZooKeeper frontends

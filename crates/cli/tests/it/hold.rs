@@ -71,7 +71,7 @@ fn what_is_held_together_is_shown_so(dev: &Dev) {
     assert!(line("LOCK").contains("TOGETHER WITH"));
     assert!(line("east").contains(" west ") && line("west").contains(" east "), "{text}");
     assert!(!line("north").contains("east"));
-    // Broken in one place, it is lost as a whole.
+    // A forced release of one lock loses all of them.
     let token = view(dev, "east")["holders"][0]["token"].to_string();
     assert!(dev.run(&["unlock", "east", "--force", "--token", &token]).status.success());
     let mut together = together;
@@ -91,7 +91,7 @@ fn a_delay_outlives_a_dead_holder_and_not_an_orderly_one(dev: &Dev) {
     let text = String::from_utf8(dev.run(&["locks", "slow"]).stdout).unwrap();
     assert!(text.contains("closed for another 4m"), "{text}");
     assert_eq!(dev.lock(&["slow", "--wait", "0"], "true").output().unwrap().status.code(), Some(120));
-    // Somebody who knows better ends the delay.
+    // An operator ends the delay.
     let token = view(dev, "slow")["holders"][0]["token"].to_string();
     let ended = dev.run(&["unlock", "slow", "--force", "--token", &token]);
     assert!(String::from_utf8(ended.stdout).unwrap().starts_with("ended the delay of slow"));
@@ -123,7 +123,7 @@ fn no_more_hold_than_there_are_permits(dev: &Dev) {
     complaint(&third);
     let text = String::from_utf8(dev.run(&["locks", "few"]).stdout).unwrap();
     assert!(text.contains("permit, 2 in all"), "{text}");
-    // Everybody states the same number, and nobody takes it for a lock.
+    // All must give the same number, and nobody may use the name as a lock.
     for other_shape in [&["semaphore", "few", "--permits", "3"][..], &["lock", "few"]] {
         let mut command = dev.command(other_shape);
         let refused = command.args(["--wait", "0", "--", "true"]).output().unwrap();
@@ -135,7 +135,7 @@ fn no_more_hold_than_there_are_permits(dev: &Dev) {
     assert_eq!(dev.holders("few"), 0);
 }
 
-/// What the library's observers are told: the same election is the command's and the library's.
+/// The leader's data as the client library sees it: command and library share one election.
 fn leader_of(dev: &Dev, election: &str) -> Option<Vec<u8>> {
     let client = lockkeeper_client::Client::new(&dev.endpoints, lockkeeper_client::Options::default()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -180,7 +180,7 @@ fn a_deposed_leader_is_killed_and_stands_again(dev: &Dev) {
     let pids = numbers(&file);
     assert!(!alive(pids[0]) && alive(pids[1]), "one at a time");
     assert!(view(dev, lock)["holders"][0]["token"].as_u64() > token.parse().ok());
-    // What ends by itself is not begun again.
+    // A CMD that exits is not started again.
     kill(nix::unistd::Pid::from_raw(pids[1]), Signal::SIGKILL).unwrap();
     assert_eq!(leader.code(), Some(128 + 9));
     assert_eq!(dev.holders(lock), 0);
