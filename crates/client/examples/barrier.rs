@@ -28,7 +28,7 @@ async fn main() -> Outcome {
     }
     // Time for a worker that does not wait to give itself away.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    check(passed.load(Ordering::SeqCst) == 0, "nobody passes while the barrier stands")?;
+    check(passed.load(Ordering::SeqCst) == 0, "no worker passes while the barrier exists")?;
     barrier.remove().await?;
     for worker in workers {
         worker.await??;

@@ -62,7 +62,7 @@ async fn late_write(file: &FencedFile, unfenced: &Path, name: &str) -> Outcome {
 
     let held = paused.lock(name).lock().await?;
     let (fenced_seen, unfenced_seen) = (before, number(&fs::read(unfenced)?));
-    // It has read, and is now paused for so long that somebody loses patience and takes the lock from it.
+    // It has read, and is now paused for so long that an operator takes the lock from it by force.
     next.client().force_release(name, held.token()).await?;
 
     let guard = next.lock(name).lock().await?;

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 async fn begin_and_hang(key: &str) -> Outcome {
     let session = session_for("to be killed", Duration::from_secs(5)).await?;
     let Begun::Proceed(ticket) = session.gate(key).begin("refund 7").await? else {
-        return Err("somebody else is at it".into());
+        return Err("another worker does it".into());
     };
     println!("{}", ticket.token());
     Err(ticket.lost().await.into())

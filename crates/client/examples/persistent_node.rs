@@ -27,7 +27,7 @@ async fn main() -> Outcome {
 
     client.delete(&path, None).await?;
     let again = cache.wait_for(|node| node.is_some_and(|node| node.stat.czxid > made.stat.czxid)).await;
-    check(again.is_some(), "it is made again when somebody deletes it")?;
+    check(again.is_some(), "it is created again after a deletion")?;
     node.set_data(b"10.0.0.2:80")?;
     check(matches!(node.present().await, PersistentState::Present { .. }), "other data are written")?;
     let seen = cache.wait_for(|node| node.is_some_and(|node| node.data == b"10.0.0.2:80")).await;

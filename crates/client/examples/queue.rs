@@ -50,7 +50,7 @@ async fn main() -> Outcome {
         let session = session(&format!("taker {number}")).await?;
         takers.push(tokio::spawn(take(session.queue(&path)?, done.clone(), number == 0)));
     }
-    // The cluster is told that the session ends, not that the item goes back: that follows.
+    // The close ends the session; the return of its item follows from that.
     dying.close().await?;
     held.lost().await;
     check(held.ack().await.is_err(), "the dead cannot acknowledge")?;

@@ -24,7 +24,7 @@ async fn main() -> Outcome {
     let spinning = other.spin_lock(&name, backoff);
     check(spinning.try_lock().await?.is_none(), "it is taken")?;
     check(spinning.lock_timeout(Duration::from_millis(100)).await?.is_none(), "and stays so for 100 ms")?;
-    check(holder.client().lock(&name).await?.waiting == 0, "those who spin do not stand in the queue")?;
+    check(holder.client().lock(&name).await?.waiting == 0, "a spinning client does not wait in the queue")?;
     guard.release().await?;
 
     let (inside, overlaps) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

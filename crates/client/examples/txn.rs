@@ -65,7 +65,7 @@ async fn main() -> Outcome {
     let not_held = late
         .and_then(|error| error.downcast::<TxnError>().ok())
         .is_some_and(|e| matches!(*e, TxnError::NotHeld { .. }));
-    check(not_held, "whoever holds no longer changes nothing")?;
+    check(not_held, "a holder that has lost the lock changes nothing")?;
 
     let moved = i64::try_from(WORKERS)? * EACH;
     let (ann, bob) = (balance(&teller, &format!("{root}/ann")).await?, balance(&teller, &format!("{root}/bob")).await?);

@@ -105,7 +105,7 @@ struct LostOnDrop(Arc<SessionShared>);
 
 impl Drop for LostOnDrop {
     fn drop(&mut self) {
-        self.0.set_lost("nobody renews it any more: it was dropped, or the runtime on which it was opened has ended");
+        self.0.set_lost("its keepalives have stopped: it was dropped, or the runtime on which it was opened has ended");
     }
 }
 

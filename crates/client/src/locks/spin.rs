@@ -58,7 +58,7 @@ impl Backoff {
 /// let nightly = session.spin_lock("nightly-report", backoff);
 /// match nightly.lock_timeout(Duration::from_secs(1)).await? {
 ///     Some(guard) => guard.release().await?,
-///     None => println!("somebody else is at it"),
+///     None => println!("another process does it"),
 /// }
 /// # Ok(()) }
 /// ```
