@@ -420,15 +420,6 @@ impl Cluster {
         Ok(self.seen_directory(id)?.join("data"))
     }
 
-    /// Somebody has changed the data of a node that does not run. Where its system calls are traced, the next trace begins with what
-    /// is there now.
-    ///
-    /// # Errors
-    /// Files cannot be read or written.
-    pub async fn begin_trace_again(&self, id: u64) -> Result<(), Failed> {
-        crate::disk::begin_again(&self.seen_directory(id)?).await
-    }
-
     /// The small disk of a node, where it has one.
     pub fn disk(&self, id: u64) -> Option<&SmallDisk> {
         self.nodes.get(&id)?.disk.as_ref()

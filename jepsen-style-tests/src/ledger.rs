@@ -14,19 +14,11 @@ use lockkeeper_api::watch::{Change, ChangeKind};
 use lockkeeper_checkers::lives::{Life, NodeEvent, lives};
 
 use crate::cluster::Cluster;
+use crate::history::DataSet;
 use crate::http::Api;
 use crate::record::boot_us;
 use crate::sse::{self, StreamItem};
 use crate::verdict::{Failed, broken};
-
-/// A node's data was set.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DataSet {
-    /// When, in the replicated order.
-    pub zxid: u64,
-    /// Where.
-    pub path: String,
-}
 
 /// All that the log did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

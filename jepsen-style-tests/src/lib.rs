@@ -28,6 +28,7 @@ pub mod sampler;
 pub mod small_disk;
 pub mod sse;
 pub mod stats;
+pub mod store;
 pub mod tokens;
 pub mod verdict;
 pub mod work;

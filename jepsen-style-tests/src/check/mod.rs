@@ -5,8 +5,6 @@ pub mod leaders;
 pub mod locks;
 pub mod model;
 pub mod order;
-#[cfg(test)]
-mod spoilt_histories;
 pub mod wgl;
 
 use serde::{Deserialize, Serialize};

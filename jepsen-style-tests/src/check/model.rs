@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Check;
+use crate::history::Recorded;
 use crate::history::{Completion, Op};
-use crate::workload::Recorded;
 
 /// What was asked, and where it was answered, the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,7 +326,7 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
-    use crate::ledger::DataSet;
+    use crate::history::DataSet;
 
     const PATH: &str = "/registers/a";
 

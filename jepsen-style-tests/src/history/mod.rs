@@ -6,8 +6,11 @@
 
 pub mod ops;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
 
+use lockkeeper_checkers::lives::NodeEvent;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -169,6 +172,57 @@ impl History {
     pub fn notes(&self) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(|event| event.kind == EventKind::Note)
     }
+}
+
+/// A node's data was set.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DataSet {
+    /// When, in the replicated order.
+    pub zxid: u64,
+    /// Where.
+    pub path: String,
+}
+
+/// What was done, when, and how it is known to have bitten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultRecord {
+    /// Which nemesis.
+    pub nemesis: String,
+    /// What it did, for people: "node 2 (the leader) cut off".
+    pub what: String,
+    /// When it struck, in microseconds of the boot clock.
+    pub began_us: u64,
+    /// When it was lifted: from then on nothing is in the way of healing.
+    pub ended_us: u64,
+    /// What shows that it bit: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
+    pub evidence: Vec<String>,
+    /// Whether it did. One that did not makes the run unknown.
+    pub bit: bool,
+    /// Whether it stops clients that hold something for longer than their session lives.
+    pub stops_holders: bool,
+}
+
+/// What there is after a run, for the checkers.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// What the clients told.
+    pub history: History,
+    /// What the watches of all nodes told of the tree, in the replicated order.
+    pub log: BTreeSet<NodeEvent>,
+    /// What the same watches told of data that was set.
+    pub data: BTreeSet<DataSet>,
+    /// When the first node told of a transaction: by zxid, on the boot clock.
+    pub seen_us: BTreeMap<u64, u64>,
+    /// What the servers woke before the first fault, where it was counted.
+    pub wake_ups: Option<WakeUps>,
+    /// What was done to the cluster and its clients.
+    pub faults: Vec<FaultRecord>,
+    /// The directory that the clients shared.
+    pub shared: PathBuf,
+    /// The timeout of the sessions.
+    pub ttl: Duration,
+    /// How many clients there were at a time.
+    pub clients: u32,
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 
-use super::kills::minority;
+use super::node_processes::minority;
 use super::{Nemesis, TestBed, members, observe};
 use crate::cluster::Cluster;
+use crate::disk;
 use crate::process::Process;
 use crate::verdict::{Failed, broken};
 
@@ -58,7 +59,7 @@ impl Damage {
             self.down.push((node, kept));
             let what = harm(&data, rng, attempt > SMALL_ATTEMPTS)?;
             told.push(what.clone());
-            test_bed.cluster.begin_trace_again(node).await?;
+            disk::begin_again(&test_bed.cluster.seen_directory(node)?).await?;
             let log_from = observe::log_end(test_bed.cluster.directory(node));
             test_bed.cluster.spawn(node)?;
             match became(&mut test_bed.cluster, node, log_from).await? {
@@ -89,7 +90,7 @@ impl Damage {
             return Ok(format!("node {node} was given up, and node {new} took its place"));
         }
         put_back(kept, &test_bed.cluster.data(node)?)?;
-        test_bed.cluster.begin_trace_again(node).await?;
+        disk::begin_again(&test_bed.cluster.seen_directory(node)?).await?;
         test_bed.cluster.spawn(node)?;
         let back = observe::back(&mut test_bed.cluster, &[node]).await?;
         Ok(format!("node {node}'s files were put back, {back}"))

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::kills::Which;
+use super::node_processes::Which;
 use super::observe::{self, Lead};
 use super::{Nemesis, TestBed};
 use crate::cluster::Options;

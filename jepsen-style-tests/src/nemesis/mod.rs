@@ -4,13 +4,12 @@ mod clients;
 mod clocks;
 mod damage;
 mod disk_full;
-mod kills;
 mod lost_writes;
 mod members;
 mod membership;
+mod node_processes;
 mod observe;
 mod partitions;
-mod pauses;
 mod rolling;
 mod slow_links;
 
@@ -21,7 +20,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rand::rngs::StdRng;
-use serde::{Deserialize, Serialize};
 
 use crate::cluster::Cluster;
 use crate::net::FaultNet;
@@ -88,7 +86,7 @@ impl Moments {
 
 impl fmt::Debug for TestBed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stage").field("workers", &self.workers.len()).field("net", &self.net).finish_non_exhaustive()
+        f.debug_struct("TestBed").field("workers", &self.workers.len()).field("net", &self.net).finish_non_exhaustive()
     }
 }
 
@@ -105,25 +103,6 @@ impl TestBed {
         }
         Ok(())
     }
-}
-
-/// What was done, when, and how it is known to have bitten.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FaultRecord {
-    /// Which nemesis.
-    pub nemesis: String,
-    /// What it did, for people: "node 2 (the leader) cut off".
-    pub what: String,
-    /// When it struck, in microseconds of the boot clock.
-    pub began_us: u64,
-    /// When it was lifted: from then on nothing is in the way of healing.
-    pub ended_us: u64,
-    /// What shows that it bit: "the leader changed from 2 to 3", "node 2 held back 18,312 bytes".
-    pub evidence: Vec<String>,
-    /// Whether it did. One that did not makes the run unknown.
-    pub bit: bool,
-    /// Whether it stops clients that hold something for longer than their session lives.
-    pub stops_holders: bool,
 }
 
 /// One kind of fault.
@@ -168,8 +147,7 @@ pub trait Nemesis: Send {
 pub fn all() -> Vec<Box<dyn Nemesis>> {
     let families = [
         partitions::all(),
-        kills::all(),
-        pauses::all(),
+        node_processes::all(),
         clients::all(),
         slow_links::all(),
         disk_full::all(),

@@ -17,8 +17,8 @@ use crate::judge::pauses::{ExpectedProtection, PauseTrial, shows};
 use crate::judge::timing::in_time;
 use crate::postgres::{self, Postgres};
 use crate::record::{WorkerEvent, boot_us};
+use crate::store::Store;
 use crate::verdict::{Failed, Outcome, broken};
-use crate::work::Store;
 use crate::workers::Worker;
 
 pub(super) const ROUNDS: u32 = 4;

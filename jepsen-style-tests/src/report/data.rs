@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Verdict};
-use crate::nemesis::FaultRecord;
+use crate::history::FaultRecord;
 use crate::run::campaign::Phase;
 
 /// Operations by their end.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use maud::{Markup, PreEscaped, html};
 
 use super::data::Report;
+use crate::history::FaultRecord;
 use crate::history::{Completion, Op};
-use crate::nemesis::FaultRecord;
 
 const WIDTH: f64 = 1100.0;
 const LEFT: f64 = 96.0;

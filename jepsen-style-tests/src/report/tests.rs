@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::check::Check;
+use crate::history::FaultRecord;
 use crate::history::{Event, EventKind};
-use crate::nemesis::FaultRecord;
 use crate::run::campaign::Phase;
 use serde_json::{Value, json};
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use lockkeeper_checkers::lives;
 use serde::{Deserialize, Serialize};
 
+use crate::history::DataSet;
+use crate::history::Recorded;
 use crate::history::{Event, History};
-use crate::ledger::DataSet;
 use crate::record;
-use crate::workload::Recorded;
 
 const LOG: &str = "log.jsonl";
 

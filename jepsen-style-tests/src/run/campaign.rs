@@ -7,8 +7,8 @@ use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::history::WakeUps;
-use crate::nemesis::{FaultRecord, Moments, Nemesis, TestBed};
+use crate::history::{FaultRecord, WakeUps};
+use crate::nemesis::{Moments, Nemesis, TestBed};
 use crate::record::boot_us;
 use crate::verdict::Failed;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::check::Check;
+use crate::history::FaultRecord;
 use crate::history::{Completion, Op};
-use crate::nemesis::FaultRecord;
 
 use crate::report::Counts;
 

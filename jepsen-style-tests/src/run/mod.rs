@@ -10,19 +10,21 @@ pub mod provenance;
 pub mod recorded;
 pub mod screen;
 pub mod settings;
+#[cfg(test)]
+mod spoilt_histories;
 pub mod test_bed;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::check::{Check, Verdict, fenced, leaders, order};
-use crate::history::{Event, History, Op};
+use crate::history::{Event, FaultRecord, History, Op, Recorded};
 use crate::ledger::Ledger;
-use crate::nemesis::{FaultRecord, Nemesis, TestBed};
+use crate::nemesis::{Nemesis, TestBed};
 use crate::record::{self, boot_us};
 use crate::report::{Outcome, Provenance, Recovery, Report, Skipped};
 use crate::verdict::Failed;
-use crate::workload::{ExpectedVerdict, Recorded, Workload};
+use crate::workload::{ExpectedVerdict, Workload};
 
 use campaign::{Campaign, Means};
 use plan::{Deck, Pace};

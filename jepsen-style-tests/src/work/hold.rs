@@ -11,8 +11,9 @@ use lockkeeper_client::{Error, Session};
 use nix::sys::signal::{Signal, raise};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Common, Store, failed};
+use super::{Common, failed};
 use crate::record::{WorkerEvent, tell};
+use crate::store::Store;
 
 /// See the module's text.
 #[derive(Args, Clone)]

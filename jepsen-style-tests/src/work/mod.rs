@@ -11,11 +11,9 @@ mod hold;
 mod permits;
 mod several;
 mod share;
-mod store;
 mod turn;
 
 pub use gate::result_of;
-pub use store::{Open as OpenStore, Store};
 
 use std::time::Duration;
 

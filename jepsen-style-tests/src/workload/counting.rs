@@ -20,7 +20,7 @@ use super::{ClientContext, ExpectedVerdict, Recorded, Workload};
 use crate::check::{Check, fenced, locks};
 use crate::history::ops::{self, NumberWrite, StoreContents, TokenRef};
 use crate::postgres::{self, Postgres};
-use crate::work::{OpenStore, Store};
+use crate::store::{OpenStore, Store};
 
 const NUMBERS: [&str; 3] = ["jepsen/number-1", "jepsen/number-2", "jepsen/number-3"];
 /// The control has more of them, so that hardly a pause misses all of their holders.

@@ -27,8 +27,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::check::Check;
-use crate::history::{Event, EventKind, History, WakeUps};
-use crate::nemesis::FaultRecord;
+use crate::history::{Event, EventKind, Recorded};
 use crate::record::boot_us;
 
 /// What a client is told of its task.
@@ -114,29 +113,6 @@ impl OpenOp {
 fn value(of: &impl Serialize) -> Value {
     // Our own plain types; one that has no JSON form shows as its error, and its checker says unknown.
     serde_json::to_value(of).unwrap_or_else(|error| Value::from(error.to_string()))
-}
-
-/// What there is after a run, for the checkers.
-#[derive(Debug, Default)]
-pub struct Recorded {
-    /// What the clients told.
-    pub history: History,
-    /// What the watches of all nodes told of the tree, in the replicated order.
-    pub log: std::collections::BTreeSet<lockkeeper_checkers::lives::NodeEvent>,
-    /// What the same watches told of data that was set.
-    pub data: std::collections::BTreeSet<crate::ledger::DataSet>,
-    /// When the first node told of a transaction: by zxid, on the boot clock.
-    pub seen_us: std::collections::BTreeMap<u64, u64>,
-    /// What the servers woke before the first fault, where it was counted.
-    pub wake_ups: Option<WakeUps>,
-    /// What was done to the cluster and its clients.
-    pub faults: Vec<FaultRecord>,
-    /// The directory that the clients shared.
-    pub shared: PathBuf,
-    /// The timeout of the sessions.
-    pub ttl: Duration,
-    /// How many clients there were at a time.
-    pub clients: u32,
 }
 
 /// Whether a run is to be valid.

@@ -8,7 +8,7 @@ use super::Queues;
 use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
 use crate::history::Completion;
-use crate::nemesis::FaultRecord;
+use crate::history::FaultRecord;
 
 /// Every grant that a client was told is a request of the queue, and held at the zxid of the answer: all that stood before it had gone by
 /// then, and that is both exclusion and first come, first served. Nobody's request went before one that stood before it and was in its way.

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::check::Check;
 use crate::check::wgl::{self, Budget, LatestEffect, LockAnswer, LockAsk, Mutex, Operation, RwAsk, RwLock, Semaphore};
+use crate::history::Recorded;
 use crate::history::ops::{self, AcquireRequest, Granted, TokenRef};
 use crate::history::{Completion, Op};
-use crate::workload::Recorded;
 use lockkeeper_client::api::locks::Mode;
 
 const NAME: &str = "linearizable, as a black box";

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
 use crate::history::Completion;
-use crate::nemesis::FaultRecord;
+use crate::history::FaultRecord;
 use crate::tokens;
 
 /// Tokens are unique for each lock, and no grant that was told before another was asked for has the larger one.

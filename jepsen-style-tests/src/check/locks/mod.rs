@@ -23,9 +23,9 @@ pub use progress::{all_gone, enough, goes_on, handed_over, no_standstill};
 use progress::CalmPeriods;
 
 use super::Check;
+use crate::history::FaultRecord;
+use crate::history::Recorded;
 use crate::history::ops;
-use crate::nemesis::FaultRecord;
-use crate::workload::Recorded;
 
 /// What all workloads about locks can falsify: the promises that these checks speak of.
 pub const PROMISES: &str = "P1 P2 P3 P4 P5 P6 P7 P10 P11";

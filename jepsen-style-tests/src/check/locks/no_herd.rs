@@ -9,8 +9,8 @@ use lockkeeper_checkers::name;
 use lockkeeper_checkers::replay::replay;
 
 use crate::check::Check;
+use crate::history::Recorded;
 use crate::history::WakeUps;
-use crate::workload::Recorded;
 
 const NAME: &str = "a release wakes its successor alone";
 /// The client library may send a call again while its first attempt still waits: then both are woken.

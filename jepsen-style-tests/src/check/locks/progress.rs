@@ -9,9 +9,9 @@ use lockkeeper_checkers::places::{Place, holds_after};
 use super::Queues;
 use super::lock_history::{Hold, LockHistory};
 use crate::check::Check;
+use crate::history::FaultRecord;
 use crate::history::ops::{self, QueueView};
 use crate::history::{Completion, History};
-use crate::nemesis::FaultRecord;
 
 /// How long after a fault was taken off somebody must have been granted something.
 const AGAIN_WITHIN_US: u64 = 15_000_000;

@@ -240,8 +240,8 @@ mod tests {
 
     use super::*;
     use crate::check::Verdict;
+    use crate::history::FaultRecord;
     use crate::history::{Event, EventKind, History};
-    use crate::nemesis::FaultRecord;
 
     /// Sessions 1 and 2, each with two nodes; 1 expires at zxid 20 (1,500 ms), 2 is closed at 21.
     struct EphemeralsFixture {

@@ -11,8 +11,8 @@ use super::{
     WatchedChange,
 };
 use crate::check::Check;
+use crate::history::DataSet;
 use crate::history::{Completion, Event};
-use crate::ledger::DataSet;
 use crate::workload::Recorded;
 
 /// One watch and those that took it up.

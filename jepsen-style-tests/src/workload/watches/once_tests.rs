@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::check::Verdict;
+use crate::history::DataSet;
 use crate::history::{Event, EventKind, History};
-use crate::ledger::DataSet;
 
 fn told(what: &str, value: Value) -> Event {
     Event { at_us: 5, client: 1, op: 0, kind: EventKind::Note, what: what.into(), value, zxid: None }

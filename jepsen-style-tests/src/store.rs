@@ -45,7 +45,7 @@ impl std::fmt::Display for Store {
 type Taken = (i64, i64);
 
 /// A connection to it.
-pub struct Open {
+pub struct OpenStore {
     inner: Inner,
     /// Whether it checks tokens. Without, it still writes down which came.
     fenced: bool,
@@ -97,7 +97,7 @@ impl Store {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn open(&self, fenced: bool) -> Result<Open, String> {
+    pub async fn open(&self, fenced: bool) -> Result<OpenStore, String> {
         self.open_row(fenced, ROW).await
     }
 
@@ -105,7 +105,7 @@ impl Store {
     ///
     /// # Errors
     /// The database does not answer.
-    pub async fn open_row(&self, fenced: bool, row: i32) -> Result<Open, String> {
+    pub async fn open_row(&self, fenced: bool, row: i32) -> Result<OpenStore, String> {
         let inner = match self {
             Self::File(path) if row == ROW => Inner::File(path.clone()),
             Self::File(path) => Inner::File(PathBuf::from(format!("{}-{row}", path.display()))),
@@ -115,11 +115,11 @@ impl Store {
                 Inner::Postgres(client)
             }
         };
-        Ok(Open { inner, fenced, row })
+        Ok(OpenStore { inner, fenced, row })
     }
 }
 
-impl Open {
+impl OpenStore {
     /// Begins anew at 0: the number in a file, all of them in a database.
     ///
     /// # Errors

@@ -7,11 +7,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Check, Verdict, order};
+use super::archive;
+use crate::check::{Check, Verdict, order};
+use crate::history::Recorded;
 use crate::history::ops;
 use crate::history::{Event, EventKind, History};
-use crate::run::archive;
-use crate::workload::{self, Recorded};
+use crate::workload;
 
 /// A run that can be spoilt.
 struct SpoiltRun {
