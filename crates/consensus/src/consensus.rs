@@ -92,9 +92,9 @@ impl Consensus {
         let peers = Peers::new(config.node, transport, guard);
         let covered = snapshots.latest().map_or(0, |snapshot| snapshot.position.index);
         let log = {
-            let fatal = fatal.clone();
-            let opened = blocking(&*place, move || LogStore::new(store, covered, fatal).map_err(std::io::Error::other));
-            opened.await.map_err(|error| StartError::Stored(error.to_string()))?
+            let (place_of_log, fatal) = (place.clone(), fatal.clone());
+            let open = move || LogStore::new(store, covered, place_of_log, fatal).map_err(std::io::Error::other);
+            blocking(&*place, open).await.map_err(|error| StartError::Stored(error.to_string()))?
         };
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);

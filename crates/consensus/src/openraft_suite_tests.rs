@@ -68,7 +68,7 @@ impl StoreBuilder<TypeConfig, LogStore, StateMachineAdapter, Guard> for StoreFac
         .unwrap();
         Ok((
             Guard { store: Some(store.clone()), _dir: dir },
-            LogStore::new(Arc::new(store), 0, Arc::new(|_| {})).unwrap(),
+            LogStore::new(Arc::new(store), 0, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap(),
             replica,
         ))
     }

@@ -31,6 +31,9 @@ use crate::settings::{Crash, DiskPlan};
 /// With the mutant `bare-flush`: writes that may stay in the system's cache.
 const UNFLUSHED: usize = 20;
 
+/// The newest records, which a node reads without waiting for the disk.
+const CACHED_RECORDS: u64 = 64;
+
 /// What a disk has done, since it was last asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskCounts {
@@ -72,6 +75,11 @@ impl Content {
 
     fn bounds(&self) -> Bounds {
         Bounds { purged: self.purged, last: self.last() }
+    }
+
+    fn position_at(&self, index: u64) -> Option<LogPosition> {
+        let at = index.checked_sub(self.records.front()?.position.index)?;
+        self.records.get(usize::try_from(at).ok()?).map(|record| record.position)
     }
 
     fn accept(&self, records: &[Record]) -> Result<(), StoreError> {
@@ -362,13 +370,14 @@ impl Disk {
     }
 }
 
+#[async_trait]
 impl LogStorage for Disk {
-    fn append(&self, records: Vec<Record>, done: Done) {
+    async fn append(&self, records: Vec<Record>, done: Done) {
         let accepted = self.state.lock().seen.accept(&records);
         self.submit(Change::Append(records), done, |_| accepted);
     }
 
-    fn save_vote(&self, vote: Bytes, done: Done) {
+    async fn save_vote(&self, vote: Bytes, done: Done) {
         self.submit(Change::Vote(vote), done, |_| Ok(()));
     }
 
@@ -379,7 +388,7 @@ impl LogStorage for Disk {
         state.unsynced.push_back(change);
     }
 
-    fn truncate_after(&self, keep: Option<u64>, done: Done) {
+    async fn truncate_after(&self, keep: Option<u64>, done: Done) {
         self.submit(Change::Truncate(keep), done, |seen| match (keep, seen.purged) {
             (Some(keep), Some(purged)) if keep < purged.index => {
                 Err(StoreError::Refused(format!("the log cannot be cut after {keep}: it is purged up to {purged}")))
@@ -388,8 +397,18 @@ impl LogStorage for Disk {
         });
     }
 
-    fn purge_to(&self, upto: LogPosition, done: Done) {
+    async fn purge_to(&self, upto: LogPosition, done: Done) {
         self.submit(Change::Purge(upto), done, |_| Ok(()));
+    }
+
+    fn position_at(&self, index: u64) -> Option<LogPosition> {
+        self.state.lock().seen.position_at(index)
+    }
+
+    fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>> {
+        let state = self.state.lock();
+        let next = state.seen.last().map_or(0, |last| last.index + 1);
+        (range.start.saturating_add(CACHED_RECORDS) >= next).then(|| state.seen.read(range, max_bytes))
     }
 
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError> {
@@ -529,7 +548,7 @@ impl SnapshotStorage for Disk {
     }
 }
 
-/// Work on snapshots: done in one go, but a while after it was asked for, and answered a while after that, so that a crash and everything
+/// Work on snapshots, and reads of older records: done in one go, but a while after it was asked for, and answered a while after that, so that a crash and everything
 /// else can come between.
 #[async_trait]
 impl Blocking for Disk {

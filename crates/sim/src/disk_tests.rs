@@ -1,6 +1,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures::executor::block_on;
+
 use super::*;
 use crate::host::Host;
 
@@ -42,7 +44,7 @@ impl Bench {
             result.unwrap();
             acknowledged.lock().push(last);
         });
-        self.disk.append(records(range), done);
+        block_on(self.disk.append(records(range), done));
     }
 
     fn crash(&mut self, how: Crash) -> (Damage, Opened) {
@@ -76,7 +78,7 @@ fn a_power_cut_takes_a_tail_of_what_was_not_synced_and_may_cut_an_append_in_two(
         let mut bench = Bench::new(seed);
         bench.append(0..5);
         bench.host.run(15 * MS);
-        bench.disk.save_vote(Bytes::from_static(b"vote"), Box::new(|_| {}));
+        block_on(bench.disk.save_vote(Bytes::from_static(b"vote"), Box::new(|_| {})));
         bench.append(5..9);
         bench.append(9..13);
         bench.host.run(5 * MS);
@@ -107,7 +109,7 @@ fn what_was_written_since_the_last_look_is_told_once() {
     bench.append(5..6);
     assert_eq!((bench.disk.take_changed(), bench.disk.take_changed()), (Some(0), None));
     // Cut and written anew, to the same end.
-    bench.disk.truncate_after(Some(2), Box::new(|result| result.unwrap()));
+    block_on(bench.disk.truncate_after(Some(2), Box::new(|result| result.unwrap())));
     bench.append(3..6);
     assert_eq!(bench.disk.take_changed(), Some(3));
     bench.crash(Crash::PowerLoss);
@@ -132,16 +134,16 @@ fn cuts_and_purges_are_as_in_the_real_store() {
     let bench = Bench::new(1);
     let done = || -> Done { Box::new(|result| result.unwrap()) };
     bench.append(1..10);
-    bench.disk.truncate_after(Some(6), done());
+    block_on(bench.disk.truncate_after(Some(6), done()));
     assert_eq!(bench.disk.bounds().last.unwrap().index, 6);
-    bench.disk.purge_to(record(3).position, done());
+    block_on(bench.disk.purge_to(record(3).position, done()));
     assert_eq!(bench.disk.read(0..99, usize::MAX).unwrap(), records(4..7));
     assert_eq!(bench.disk.read(5..99, 1).unwrap(), records(5..6), "at least one");
-    bench.disk.purge_to(record(8).position, done());
+    block_on(bench.disk.purge_to(record(8).position, done()));
     assert_eq!(bench.disk.bounds(), Bounds { purged: Some(record(8).position), last: Some(record(8).position) });
     let refused = Arc::new(Mutex::new(false));
     let told = refused.clone();
-    bench.disk.append(records(11..12), Box::new(move |result| *told.lock() = result.is_err()));
+    block_on(bench.disk.append(records(11..12), Box::new(move |result| *told.lock() = result.is_err())));
     assert!(*refused.lock(), "a hole");
 }
 
@@ -149,7 +151,7 @@ fn cuts_and_purges_are_as_in_the_real_store() {
 fn a_log_without_the_snapshot_that_covers_its_purge_is_refused() {
     let mut bench = Bench::new(1);
     bench.append(0..5);
-    bench.disk.purge_to(record(3).position, Box::new(|_| {}));
+    block_on(bench.disk.purge_to(record(3).position, Box::new(|_| {})));
     bench.host.run(30 * MS);
     bench.disk.crash(Crash::PowerLoss);
     assert!(bench.disk.open().is_err());

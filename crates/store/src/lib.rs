@@ -24,6 +24,7 @@ mod snapshots;
 mod storage;
 mod store;
 mod tail_cache;
+mod term_starts;
 pub mod trace;
 mod types;
 mod watchdog;

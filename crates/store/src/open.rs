@@ -20,6 +20,7 @@ use crate::permissions;
 use crate::scan;
 use crate::sled_log::SledLog;
 use crate::tail_cache::TailCache;
+use crate::term_starts::TermStarts;
 use crate::types::{Barrier, Identity, Opened, Options};
 
 /// sled lets go of its file a while after the last handle is gone (sled issue 1234).
@@ -34,6 +35,7 @@ pub(crate) struct Ready {
     pub(crate) barrier: DataBarrier,
     pub(crate) watermark: AckWatermarkFile,
     pub(crate) tail: TailCache,
+    pub(crate) terms: TermStarts,
     pub(crate) first_index: Option<u64>,
     pub(crate) opened: Opened,
 }
@@ -176,8 +178,11 @@ fn open_existing(
             node: identity.node,
         });
     }
-    let mut tail = TailCache::new(options.tail_cache_bytes);
-    let scanned = scan::log(&log, &meta, &watermark, |record| tail.push(record, 0))?;
+    let (mut tail, mut terms) = (TailCache::new(options.tail_cache_bytes), TermStarts::default());
+    let scanned = scan::log(&log, &meta, &watermark, |record| {
+        terms.push(record.position);
+        tail.push(record, 0);
+    })?;
     if let Some(torn) = scanned.torn {
         tracing::warn!(index = torn, "cutting off an incomplete record that was never acknowledged");
         log.remove_from(torn).map_err(refusal)?;
@@ -208,7 +213,7 @@ fn open_existing(
         records: scanned.first.map_or(0, |first| scanned.last.map_or(0, |last| last.index + 1 - first)),
         torn_tail_cut: scanned.torn.is_some(),
     };
-    Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, first_index: scanned.first, opened })
+    Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, terms, first_index: scanned.first, opened })
 }
 
 /// Closes the directory to other users of the machine, now that it is known to be this node's: locked, and with its log in it.

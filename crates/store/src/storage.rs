@@ -1,12 +1,13 @@
 //! What consensus needs of a disk, as traits: the log with its vote and marks, and the snapshots.
 //!
-//! [`Store`] and [`SnapshotStore`] are the implementations for use. The simulation brings others, whose disk loses at a power cut what was
-//! not synced. An implementation must keep the promise of this crate: no `done` with `Ok` before the barrier, and all of them in the order
-//! of the calls.
+//! [`Store`] and [`SnapshotStore`] implement them for use. The simulation implements them with a disk that loses
+//! unsynced data at a power cut. An implementation must keep the promise of this crate: no `done` with `Ok` before the
+//! barrier, and all of them in the order of the calls. Nothing of [`LogStorage`] but [`LogStorage::read`] may block.
 
 use std::io::{Read, Write};
 use std::ops::Range;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::{SnapshotError, StoreError};
@@ -14,27 +15,37 @@ use crate::snapshots::{Finished, Snapshot, SnapshotStore, SnapshotWriter};
 use crate::store::Store;
 use crate::types::{Bounds, LogPosition, Record};
 
-/// Told once, after the barrier or on failure. It must be quick: everything else waits behind it.
+/// Called once, after the barrier or on failure. It must be quick: everything else waits behind it.
 pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The log, the vote and the committed mark of one node. See the methods of [`Store`] for what each promises.
+///
+/// The four writes wait, without blocking, until the storage takes more.
+#[async_trait]
 pub trait LogStorage: Send + Sync + 'static {
     /// Appends records that continue the log; readable when this returns, durable when `done` is called.
-    fn append(&self, records: Vec<Record>, done: Done);
+    async fn append(&self, records: Vec<Record>, done: Done);
 
     /// Saves the vote; durable before `done`, in order with appends.
-    fn save_vote(&self, vote: Bytes, done: Done);
+    async fn save_vote(&self, vote: Bytes, done: Done);
 
     /// Remembers how far the log is committed. Not synced.
     fn save_committed(&self, committed: Bytes);
 
     /// Removes every record after the index; `None` removes all that is left.
-    fn truncate_after(&self, keep: Option<u64>, done: Done);
+    async fn truncate_after(&self, keep: Option<u64>, done: Done);
 
     /// Forgets everything up to the position, which may lie beyond the last record.
-    fn purge_to(&self, upto: LogPosition, done: Done);
+    async fn purge_to(&self, upto: LogPosition, done: Done);
 
-    /// The records of the range that exist, consecutive, at least one of them if there is one, and no more than `max_bytes` else.
+    /// The position of the record at the index, if there is one.
+    fn position_at(&self, index: u64) -> Option<LogPosition>;
+
+    /// What [`read`](Self::read) gives, where memory alone can answer; `None` where the disk must be read.
+    fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>>;
+
+    /// The records of the range that exist, consecutive: at least one if there is one, otherwise no more than
+    /// `max_bytes`. Blocks where [`read_cached`](Self::read_cached) has no answer.
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError>;
 
     /// The ends of the log.
@@ -47,25 +58,34 @@ pub trait LogStorage: Send + Sync + 'static {
     fn committed(&self) -> Option<Bytes>;
 }
 
+#[async_trait]
 impl LogStorage for Store {
-    fn append(&self, records: Vec<Record>, done: Done) {
-        Store::append(self, records, done);
+    async fn append(&self, records: Vec<Record>, done: Done) {
+        Store::append(self, records, done).await;
     }
 
-    fn save_vote(&self, vote: Bytes, done: Done) {
-        Store::save_vote(self, vote, done);
+    async fn save_vote(&self, vote: Bytes, done: Done) {
+        Store::save_vote(self, vote, done).await;
     }
 
     fn save_committed(&self, committed: Bytes) {
         Store::save_committed(self, committed);
     }
 
-    fn truncate_after(&self, keep: Option<u64>, done: Done) {
-        Store::truncate_after(self, keep, done);
+    async fn truncate_after(&self, keep: Option<u64>, done: Done) {
+        Store::truncate_after(self, keep, done).await;
     }
 
-    fn purge_to(&self, upto: LogPosition, done: Done) {
-        Store::purge_to(self, upto, done);
+    async fn purge_to(&self, upto: LogPosition, done: Done) {
+        Store::purge_to(self, upto, done).await;
+    }
+
+    fn position_at(&self, index: u64) -> Option<LogPosition> {
+        Store::position_at(self, index)
+    }
+
+    fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>> {
+        Store::read_cached(self, range, max_bytes)
     }
 
     fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError> {

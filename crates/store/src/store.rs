@@ -1,7 +1,10 @@
 //! The handle: what callers see of the log at once, while the writer makes it durable behind them.
 //!
-//! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under one lock, so the
-//! order of calls is the order on the disk. No lock is held while sled or a callback runs.
+//! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under one
+//! lock, so the order of calls is the order on the disk. No lock is held while sled or a callback runs.
+//!
+//! Writes come from tasks of a runtime: they wait for room in the queue without blocking their thread, and never read
+//! sled. [`Store::read`] does, and belongs on a thread for work that blocks.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,6 +14,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::Notify;
 
 use crate::codec::{MAX_META_BYTES, part_key};
 use crate::directory::DirectoryLock;
@@ -21,6 +25,7 @@ use crate::queue::{Command, Queue, Work};
 use crate::sled_log::SledLog;
 use crate::storage::Done;
 use crate::tail_cache::TailCache;
+use crate::term_starts::TermStarts;
 use crate::types::{Bounds, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
@@ -44,7 +49,7 @@ pub(crate) struct StoreShared {
     /// There is work, or the end has come.
     work: Condvar,
     /// There is room in the queue, or the end has come.
-    room: Condvar,
+    room: Notify,
 }
 
 pub(crate) struct VisibleState {
@@ -57,6 +62,7 @@ pub(crate) struct VisibleState {
     purged: Option<LogPosition>,
     last: Option<LogPosition>,
     first_index: Option<u64>,
+    terms: TermStarts,
     queue: Queue,
     commands: u64,
     /// Counts truncations and purges: a reader that saw it change looks again.
@@ -78,7 +84,7 @@ impl Store {
     }
 
     fn start(dir: &Path, ready: Ready, options: Options, marks: Marks) -> std::io::Result<Store> {
-        let Ready { lock, log, barrier, watermark, tail, first_index, opened } = ready;
+        let Ready { lock, log, barrier, watermark, tail, terms, first_index, opened } = ready;
         let log = Arc::new(log);
         let failure = Arc::new(Failure::new(options.fatal.clone()));
         let state = VisibleState {
@@ -90,13 +96,14 @@ impl Store {
             purged: opened.purged,
             last: opened.last,
             first_index,
+            terms,
             queue: Queue::new(options.queue_commands, options.queue_bytes),
             commands: 0,
             reshaped: 0,
             closed: false,
             files: Some((log.clone(), lock)),
         };
-        let (work, room) = (Condvar::new(), Condvar::new());
+        let (work, room) = (Condvar::new(), Notify::new());
         let shared =
             Arc::new(StoreShared { dir: dir.to_path_buf(), options, failure, state: Mutex::new(state), work, room });
         let limit = shared.options.sync_watchdog;
@@ -121,27 +128,31 @@ impl Store {
         Ok(Store(Arc::new(Handle { shared, writer: Mutex::new(Some(thread)) })))
     }
 
-    /// Appends records that continue the log. They are readable when this returns; `done` is called after the barrier, in the order of
-    /// the calls, on the writer's thread: it must be quick. Waits while the queue is full.
-    pub fn append(&self, records: Vec<Record>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
+    /// Appends records that continue the log. They are readable when this returns; `done` is called after the barrier,
+    /// in the order of the calls, on the writer's thread: it must be quick. Waits while the queue is full; dropped
+    /// before it returns, it has either done nothing or all.
+    pub async fn append(&self, records: Vec<Record>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), records.iter().map(|record| record.payload.len()).sum(), |state| {
             state.accept(&records)?;
             let command = state.commands + 1;
             for record in &records {
+                state.terms.push(record.position);
                 state.tail.push(record.clone(), command);
             }
             Ok(Work::Append(records))
-        });
+        })
+        .await;
     }
 
     /// Saves the vote; durable before `done`, in order with appends.
-    pub fn save_vote(&self, vote: Bytes, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
+    pub async fn save_vote(&self, vote: Bytes, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), vote.len(), |state| {
             check_size("vote", vote.len(), MAX_META_BYTES)?;
             state.vote_sequence += 1;
             state.vote = Some(vote.clone());
             Ok(Work::Vote { vote, sequence: state.vote_sequence })
-        });
+        })
+        .await;
     }
 
     /// Remembers how far the log is committed. Not synced: it reaches the disk along with a later batch or at close.
@@ -154,29 +165,28 @@ impl Store {
 
     /// Removes every record after the index; `None` removes all that is left. Gone for readers when this returns, and durably so no later
     /// than the next acknowledged append.
-    pub fn truncate_after(&self, keep: Option<u64>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
-        // The position of the new end is needed and may have to be read; nobody else appends while the log is cut.
-        let end = match self.end_at(keep) {
-            Ok(end) => end,
-            Err(error) => return done(Err(error)),
-        };
+    pub async fn truncate_after(&self, keep: Option<u64>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), 0, |state| {
+            let end = state.end_at(keep)?;
             if state.last == end {
                 return Ok(Work::Nothing);
             }
             state.last = end;
             state.reshaped += 1;
-            state.tail.truncate(end.map_or(0, |end| end.index + 1));
+            let removed_from = end.map_or(0, |end| end.index + 1);
+            state.terms.truncate(removed_from);
+            state.tail.truncate(removed_from);
             if end.is_none_or(|end| state.first_index.is_some_and(|first| first > end.index)) {
                 state.first_index = None;
             }
             Ok(Work::Truncate(end))
-        });
+        })
+        .await;
     }
 
     /// Forgets everything up to the position, which may lie beyond the last record. Gone for readers when this returns; `done` when the
     /// mark is durable; the disk is freed little by little afterwards. The snapshot that covers it must be durable before the call.
-    pub fn purge_to(&self, upto: LogPosition, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
+    pub async fn purge_to(&self, upto: LogPosition, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), 0, |state| {
             if state.purged.is_some_and(|purged| purged.index >= upto.index) {
                 return Ok(Work::Nothing);
@@ -187,6 +197,7 @@ impl Store {
             state.purged = Some(upto);
             state.purging = Some(upto.index);
             state.reshaped += 1;
+            state.terms.purge(upto.index + 1);
             state.tail.purge(upto.index + 1);
             if state.last.is_none_or(|last| last.index <= upto.index) {
                 (state.last, state.first_index) = (Some(upto), None);
@@ -194,30 +205,42 @@ impl Store {
                 state.first_index = state.first_index.map(|first| first.max(upto.index + 1));
             }
             Ok(Work::Purge(upto))
-        });
+        })
+        .await;
     }
 
-    /// The records of the range that exist, consecutive; stops before `max_bytes` of payload are exceeded, but gives at least one if
-    /// there is one. What was purged or is not there yet is left out.
+    /// The term and index of the record at `index`; `None` where there is no record. From memory.
+    pub fn position_at(&self, index: u64) -> Option<LogPosition> {
+        self.0.shared.state.lock().position_at(index)
+    }
+
+    /// What [`read`](Self::read) gives, where memory alone can answer; `None` where sled must be read.
+    pub fn read_cached(&self, range: Range<u64>, max_bytes: usize) -> Option<Vec<Record>> {
+        let state = self.0.shared.state.lock();
+        let (next, end) = state.existing(&range);
+        let cached = next >= end || state.tail.first_index().is_some_and(|first| first <= next);
+        cached.then(|| state.tail.records(next..end, max_bytes))
+    }
+
+    /// The records of the range that exist, consecutive; stops before `max_bytes` of payload are exceeded, but gives at
+    /// least one if there is one. What was purged or is not there yet is left out. Reads sled, and so blocks, unless
+    /// [`read_cached`](Self::read_cached) has an answer.
     pub fn read(&self, range: Range<u64>, max_bytes: usize) -> Result<Vec<Record>, StoreError> {
         let mut records: Vec<Record> = Vec::new();
         let mut bytes = 0;
         let mut state = self.0.shared.state.lock();
         loop {
-            let (Some(first), Some(last)) = (state.first_index, state.last) else { return Ok(records) };
-            let next = records.last().map_or(range.start.max(first), |record| record.position.index + 1);
-            let end = range.end.min(last.index + 1);
+            let (first, end) = state.existing(&range);
+            let next = records.last().map_or(first, |record| record.position.index + 1);
             if next >= end || next < first {
                 return Ok(records);
             }
             let in_memory = state.tail.first_index().unwrap_or(end);
             if next >= in_memory {
-                for record in (next..end).map_while(|index| state.tail.get(index)) {
-                    bytes += record.payload.len();
-                    if !records.is_empty() && bytes > max_bytes {
-                        break;
-                    }
-                    records.push(record.clone());
+                let newest = state.tail.records(next..end, max_bytes.saturating_sub(bytes));
+                let fits = |record: &Record| bytes + record.payload.len() <= max_bytes;
+                if records.is_empty() || newest.first().is_some_and(fits) {
+                    records.extend(newest);
                 }
                 return Ok(records);
             }
@@ -282,56 +305,74 @@ impl Store {
         self.0.shared.failure.get().map_or(Ok(()), |error| Err(StoreError::Failed(error)))
     }
 
-    /// The position at the index, or the end of the log if that comes first.
-    fn end_at(&self, keep: Option<u64>) -> Result<Option<LogPosition>, StoreError> {
-        let (purged, last, first) = {
-            let state = self.0.shared.state.lock();
-            (state.purged, state.last, state.first_index)
-        };
-        let Some(keep) = keep else { return Ok(purged) };
-        if last.is_none_or(|last| last.index <= keep) {
-            return Ok(last);
-        }
-        if let Some(purged) = purged.filter(|purged| keep <= purged.index) {
-            let refused = format!("the log cannot be cut after {keep}: it is purged up to {purged}");
-            return if keep == purged.index { Ok(Some(purged)) } else { Err(StoreError::Refused(refused)) };
-        }
-        if first.is_some_and(|first| keep < first) {
-            return Ok(None);
-        }
-        Ok(self.read(keep..keep + 1, 0)?.first().map(|record| record.position))
-    }
-
-    /// Changes what readers see and queues the work, in one step; or refuses and changes nothing.
-    fn submit(&self, done: Done, bytes: usize, change: impl FnOnce(&mut VisibleState) -> Result<Work, StoreError>) {
+    /// Changes what readers see and queues the work, in one step; or refuses and changes nothing. Waits for room.
+    async fn submit(
+        &self,
+        done: Done,
+        bytes: usize,
+        change: impl FnOnce(&mut VisibleState) -> Result<Work, StoreError>,
+    ) {
         let shared = &self.0.shared;
-        let refused = {
-            let mut state = shared.state.lock();
-            while !state.closed && !state.queue.has_room(bytes) && shared.failure.get().is_none() {
-                shared.room.wait(&mut state);
-            }
-            if let Some(error) = shared.failure.get() {
-                StoreError::Failed(error)
-            } else if state.closed {
-                StoreError::Closed
-            } else {
-                match change(&mut state) {
-                    Ok(work) => {
-                        state.commands += 1;
-                        let number = state.commands;
-                        state.queue.push(Command { number, work, done });
-                        shared.work.notify_one();
-                        return;
+        let refused = loop {
+            // Made before looking: it is woken by room that is made between the look and the wait.
+            let room = shared.room.notified();
+            {
+                let mut state = shared.state.lock();
+                if let Some(error) = shared.failure.get() {
+                    break StoreError::Failed(error);
+                }
+                if state.closed {
+                    break StoreError::Closed;
+                }
+                if state.queue.has_room(bytes) {
+                    match change(&mut state) {
+                        Ok(work) => {
+                            state.commands += 1;
+                            let number = state.commands;
+                            state.queue.push(Command { number, work, done });
+                            shared.work.notify_one();
+                            return;
+                        }
+                        Err(error) => break error,
                     }
-                    Err(error) => error,
                 }
             }
+            room.await;
         };
         done(Err(refused));
     }
 }
 
 impl VisibleState {
+    /// The part of a range that exists: its first index, and the index after its last.
+    fn existing(&self, range: &Range<u64>) -> (u64, u64) {
+        match (self.first_index, self.last) {
+            (Some(first), Some(last)) => (range.start.max(first), range.end.min(last.index + 1)),
+            _ => (range.start, range.start),
+        }
+    }
+
+    fn position_at(&self, index: u64) -> Option<LogPosition> {
+        let (first, last) = (self.first_index?, self.last?);
+        (first..=last.index).contains(&index).then(|| self.terms.at(index)).flatten()
+    }
+
+    /// Where the log ends once it is cut after `keep`: the position there, or the present end if that comes first.
+    fn end_at(&self, keep: Option<u64>) -> Result<Option<LogPosition>, StoreError> {
+        let Some(keep) = keep else { return Ok(self.purged) };
+        if self.last.is_none_or(|last| last.index <= keep) {
+            return Ok(self.last);
+        }
+        match self.purged {
+            Some(purged) if keep == purged.index => Ok(Some(purged)),
+            Some(purged) if keep < purged.index => {
+                Err(StoreError::Refused(format!("the log cannot be cut after {keep}: it is purged up to {purged}")))
+            }
+            // Nothing where the log starts later.
+            _ => Ok(self.position_at(keep)),
+        }
+    }
+
     /// Whether the records continue the log; if so, its end moves.
     fn accept(&mut self, records: &[Record]) -> Result<(), StoreError> {
         let mut last = self.last;
@@ -368,7 +409,7 @@ impl StoreShared {
             self.work.wait(&mut state);
         }
         let batch = state.queue.drain();
-        self.room.notify_all();
+        self.room.notify_waiters();
         Some(batch)
     }
 
@@ -384,7 +425,7 @@ impl StoreShared {
         let waiting = {
             let mut state = self.state.lock();
             self.work.notify_all();
-            self.room.notify_all();
+            self.room.notify_waiters();
             state.queue.drain()
         };
         for command in waiting {
@@ -397,7 +438,7 @@ impl Handle {
     fn end(&self) {
         self.shared.state.lock().closed = true;
         self.shared.work.notify_all();
-        self.shared.room.notify_all();
+        self.shared.room.notify_waiters();
         if let Some(writer) = self.writer.lock().take() {
             // A callback may drop the last handle: the writer cannot wait for itself.
             if writer.thread().id() != std::thread::current().id() {

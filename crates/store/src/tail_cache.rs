@@ -2,6 +2,7 @@
 //! many more as the budget allows (so that replication does not read sled).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use crate::types::Record;
 
@@ -30,9 +31,22 @@ impl TailCache {
         self.slots.front().map(|slot| slot.record.position.index)
     }
 
-    pub(crate) fn get(&self, index: u64) -> Option<&Record> {
+    fn get(&self, index: u64) -> Option<&Record> {
         let at = index.checked_sub(self.first_index()?)?;
         self.slots.get(usize::try_from(at).ok()?).map(|slot| &slot.record)
+    }
+
+    /// The records of a range that are held, consecutive from its start; no more than `max_bytes`, but at least one.
+    pub(crate) fn records(&self, range: Range<u64>, max_bytes: usize) -> Vec<Record> {
+        let (mut records, mut bytes): (Vec<Record>, usize) = (Vec::new(), 0);
+        for record in range.map_while(|index| self.get(index)) {
+            bytes += record.payload.len();
+            if !records.is_empty() && bytes > max_bytes {
+                break;
+            }
+            records.push(record.clone());
+        }
+        records
     }
 
     /// The record must follow the last one held.

@@ -1,9 +1,12 @@
-//! openraft's log storage on top of `lockkeeper-store`. The store's writer thread completes the callbacks; nothing here waits for a disk
-//! except a vote, a truncation and a purge mark, which openraft awaits.
+//! openraft's log storage on top of `lockkeeper-store`. The store's writer thread completes the callbacks; openraft
+//! awaits a vote, a truncation and a purge mark.
+//!
+//! All of it runs on the runtime's threads, so nothing here may block: an append waits for room as a task does, and a
+//! read that memory cannot answer goes to the place for blocking work.
 
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::application::FatalHook;
+use crate::blocking::{Blocking, blocking};
 use crate::log::codec;
 use crate::log::log_size::LogSize;
 use crate::raft_types::{Entry, LogId, TypeConfig, Vote, log_id_of, position_of};
@@ -34,6 +38,7 @@ pub(crate) struct LogStore {
     durable: Arc<AtomicU64>,
     /// The last entry that a leader named, and that is applied here as it was named.
     agreed: Arc<Mutex<Option<LogPosition>>>,
+    blocking: Arc<dyn Blocking>,
     fatal: FatalHook,
 }
 
@@ -42,13 +47,18 @@ impl LogStore {
     ///
     /// # Errors
     /// The log cannot be read.
-    pub(crate) fn new(store: Arc<dyn LogStorage>, covered: u64, fatal: FatalHook) -> Result<LogStore, StoreError> {
+    pub(crate) fn new(
+        store: Arc<dyn LogStorage>,
+        covered: u64,
+        blocking: Arc<dyn Blocking>,
+        fatal: FatalHook,
+    ) -> Result<LogStore, StoreError> {
         let size = Arc::new(Mutex::new(LogSize::of(&*store)?));
         let bounds = store.bounds();
         let durable = bounds.last.map_or(0, |last| last.index);
         let committed = bounds.purged.map_or(0, |purged| purged.index).max(covered);
         let (committed, durable) = (Arc::new(committed.into()), Arc::new(durable.into()));
-        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), fatal })
+        Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), blocking, fatal })
     }
 
     /// How many bytes of the log lie where, as it grows and is cut.
@@ -73,7 +83,7 @@ impl LogStore {
         if self.store.bounds().purged.is_some_and(|purged| named.index <= purged.index) {
             return Ok(Some(committed));
         }
-        Ok(self.record_at(named.index)?.is_some_and(|held| held.position == named).then_some(committed))
+        Ok((self.store.position_at(named.index) == Some(named)).then_some(committed))
     }
 
     /// What is applied stands in the state for good. A leader that would have it replaced lacks what a majority acknowledged: going on
@@ -91,7 +101,7 @@ impl LogStore {
 
     /// Whether an append leaves what is applied here as it is. openraft takes whatever a leader says of an index up to the committed one
     /// for what it has there (`has_log_id`), so it would acknowledge another history, and put the rest of it behind its own.
-    pub(crate) fn check_append(&self, request: &AppendEntriesRequest<TypeConfig>) -> io::Result<()> {
+    pub(crate) async fn check_append(&self, request: &AppendEntriesRequest<TypeConfig>) -> io::Result<()> {
         let applied = self.committed.load(Ordering::Acquire);
         let first = request.prev_log_id.as_ref().or(request.entries.first().map(|entry| &entry.log_id));
         // A leader whose term is over may say what was never committed; Raft turns it down. The vote is read after the index: it is at
@@ -105,7 +115,7 @@ impl LogStore {
         if let Some(prev) = request.prev_log_id.as_ref().map(position_of)
             // What is applied stays as it is, and a quiet leader names the same position again and again.
             && *self.agreed.lock() != Some(prev)
-            && let Some(held) = self.position_at(prev.index, applied)?
+            && let Some(held) = self.position_at(prev.index, applied)
         {
             if held != prev {
                 return self.stop_for(&contradiction(prev, held));
@@ -114,9 +124,13 @@ impl LogStore {
         }
         // An index of 0 counts as nothing applied.
         let repeated = |entry: &&Entry| (1..=applied).contains(&entry.log_id.index());
-        for entry in request.entries.iter().filter(repeated) {
-            let told = codec::record_of(entry)?;
-            if let Some(held) = self.record_at(told.position.index)?.filter(|held| *held != told) {
+        let told = request.entries.iter().filter(repeated).map(codec::record_of).collect::<io::Result<Vec<_>>>()?;
+        let (Some(first), Some(last)) = (told.first(), told.last()) else { return Ok(()) };
+        // What is purged is left out, and can no longer be compared.
+        let held = self.records(first.position.index..last.position.index + 1, usize::MAX).await?;
+        let missing = held.first().map_or(told.len() as u64, |held| held.position.index - first.position.index);
+        for (told, held) in told.iter().skip(missing as usize).zip(held) {
+            if *told != held {
                 return self.stop_for(&contradiction(told.position, held.position));
             }
         }
@@ -129,19 +143,12 @@ impl LogStore {
     }
 
     /// The position of what is applied at an index, if that is still known.
-    fn position_at(&self, index: u64, applied: u64) -> io::Result<Option<LogPosition>> {
+    fn position_at(&self, index: u64, applied: u64) -> Option<LogPosition> {
         if index > applied {
-            return Ok(None);
+            return None;
         }
-        if let Some(purged) = self.store.bounds().purged.filter(|purged| index <= purged.index) {
-            return Ok((index == purged.index).then_some(purged));
-        }
-        Ok(self.record_at(index)?.map(|held| held.position))
-    }
-
-    fn record_at(&self, index: u64) -> io::Result<Option<Record>> {
-        let held = self.store.read(index..index + 1, READ_BYTES).map_err(io::Error::other)?;
-        Ok(held.into_iter().next())
+        let purged = self.store.bounds().purged.filter(|purged| purged.index == index);
+        purged.or_else(|| self.store.position_at(index))
     }
 
     fn stop_for(&self, would: &str) -> io::Result<()> {
@@ -154,9 +161,17 @@ impl LogStore {
         Err(io::Error::other(why))
     }
 
-    fn read(&self, from: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
-        let records = self.store.read(from..end, max_bytes).map_err(io::Error::other)?;
+    async fn read(&self, from: u64, end: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let records = self.records(from..end, max_bytes).await?;
         records.iter().map(|record| codec::entry_of(record.position, &record.payload)).collect()
+    }
+
+    async fn records(&self, range: Range<u64>, max_bytes: usize) -> io::Result<Vec<Record>> {
+        if let Some(records) = self.store.read_cached(range.clone(), max_bytes) {
+            return Ok(records);
+        }
+        let store = self.store.clone();
+        blocking(&*self.blocking, move || store.read(range, max_bytes).map_err(io::Error::other)).await
     }
 }
 
@@ -200,11 +215,11 @@ impl RaftLogReader<TypeConfig> for LogStore {
             Bound::Excluded(index) => *index,
             Bound::Unbounded => u64::MAX,
         };
-        self.read(from, end, usize::MAX)
+        self.read(from, end, usize::MAX).await
     }
 
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        self.read(start, end, READ_BYTES)
+        self.read(start, end, READ_BYTES).await
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
@@ -229,7 +244,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             return Ok(());
         }
         let (complete, wait) = completion();
-        self.store.save_vote(codec::encode_vote(vote), complete);
+        self.store.save_vote(codec::encode_vote(vote), complete).await;
         wait.await
     }
 
@@ -266,7 +281,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
             }
             callback.io_completed(result.map_err(io::Error::other));
         };
-        self.store.append(records, Box::new(complete));
+        self.store.append(records, Box::new(complete)).await;
         Ok(())
     }
 
@@ -275,7 +290,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         self.check_cut(keep)?;
         self.size.lock().truncate_after(keep);
         let (complete, wait) = completion();
-        self.store.truncate_after(keep, complete);
+        self.store.truncate_after(keep, complete).await;
         wait.await?;
         // What was appended before is durable by now, and gone.
         self.durable.fetch_min(keep.unwrap_or(0), Ordering::AcqRel);
@@ -285,17 +300,19 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     async fn purge(&mut self, log_id: LogId) -> Result<(), io::Error> {
         self.size.lock().purge_to(log_id.index());
         let (complete, wait) = completion();
-        self.store.purge_to(position_of(&log_id), complete);
+        self.store.purge_to(position_of(&log_id), complete).await;
         wait.await
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures::future::BoxFuture;
     use lockkeeper_store::{Identity, Options, Store};
     use openraft::storage::RaftLogStorage;
 
     use super::*;
+    use crate::blocking::BlockingPool;
 
     async fn store_with(terms: &[u64]) -> (tempfile::TempDir, LogStore) {
         let directory = tempfile::tempdir().unwrap();
@@ -306,9 +323,86 @@ mod tests {
             codec::record_of(&Entry { log_id: log_id_of(position), payload: openraft::EntryPayload::Blank }).unwrap()
         };
         let (complete, wait) = completion();
-        store.append(terms.iter().enumerate().map(record).collect(), complete);
+        store.append(terms.iter().enumerate().map(record).collect(), complete).await;
         wait.await.unwrap();
-        (directory, LogStore::new(Arc::new(store), 0, Arc::new(|_| {})).unwrap())
+        (directory, LogStore::new(Arc::new(store), 0, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap())
+    }
+
+    /// A log of three entries on a disk that does not answer before it is told to.
+    struct StuckDisk(Mutex<std::sync::mpsc::Receiver<()>>);
+
+    #[async_trait::async_trait]
+    impl LogStorage for StuckDisk {
+        async fn append(&self, _: Vec<Record>, _: Done) {}
+
+        async fn save_vote(&self, _: bytes::Bytes, _: Done) {}
+
+        fn save_committed(&self, _: bytes::Bytes) {}
+
+        async fn truncate_after(&self, _: Option<u64>, _: Done) {}
+
+        async fn purge_to(&self, _: LogPosition, _: Done) {}
+
+        fn position_at(&self, index: u64) -> Option<LogPosition> {
+            (index < 3).then_some(LogPosition { term: 1, index })
+        }
+
+        /// Memory has the last entry.
+        fn read_cached(&self, range: Range<u64>, _: usize) -> Option<Vec<Record>> {
+            (range.start > 1).then(|| range.map(|index| codec::record_of(&blank(1, index)).unwrap()).collect())
+        }
+
+        fn read(&self, range: Range<u64>, _: usize) -> Result<Vec<Record>, StoreError> {
+            self.0.lock().recv().unwrap();
+            Ok(range.map(|index| codec::record_of(&blank(1, index)).unwrap()).collect())
+        }
+
+        fn bounds(&self) -> lockkeeper_store::Bounds {
+            lockkeeper_store::Bounds { purged: None, last: self.position_at(2) }
+        }
+
+        fn vote(&self) -> Option<bytes::Bytes> {
+            None
+        }
+
+        fn committed(&self) -> Option<bytes::Bytes> {
+            None
+        }
+    }
+
+    /// A runtime with one thread: a read that blocks it blocks every task. Another thread ends the test if that happens.
+    #[tokio::test]
+    async fn a_read_that_waits_for_the_disk_lets_other_tasks_go_on() {
+        let (answer, answers) = std::sync::mpsc::channel();
+        let log = LogStore {
+            store: Arc::new(StuckDisk(Mutex::new(answers))),
+            size: Arc::default(),
+            committed: Arc::new(2.into()),
+            durable: Arc::default(),
+            agreed: Arc::default(),
+            blocking: Arc::new(BlockingPool),
+            fatal: Arc::new(|why| panic!("{why}")),
+        };
+        let rescue = answer.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_secs(5));
+            (0..3).for_each(|_| rescue.send(()).unwrap_or_default());
+        });
+        assert_eq!(log.clone().try_get_log_entries(2..3).await.unwrap(), [blank(1, 2)], "from memory");
+        let (mut far, mut limited, checked) = (log.clone(), log.clone(), log.clone());
+        let repeated = append(1, None, (0..3).map(|index| blank(1, index)).collect());
+        let reads: [BoxFuture<'static, ()>; 3] = [
+            Box::pin(async move { assert_eq!(far.try_get_log_entries(0..3).await.unwrap().len(), 3) }),
+            Box::pin(async move { assert_eq!(limited.limited_get_log_entries(0, 3).await.unwrap().len(), 3) }),
+            Box::pin(async move { checked.check_append(&repeated).await.unwrap() }),
+        ];
+        for read in reads {
+            let read = tokio::spawn(read);
+            tokio::task::yield_now().await;
+            assert!(!read.is_finished(), "the disk has not answered");
+            answer.send(()).unwrap();
+            read.await.unwrap();
+        }
     }
 
     #[tokio::test]
@@ -366,7 +460,7 @@ mod tests {
             let told = Arc::new(parking_lot::Mutex::new(Vec::new()));
             let hook = told.clone();
             log.fatal = Arc::new(move |why| hook.lock().push(why));
-            assert_eq!(log.check_append(&request).is_err(), stops, "{request:?}");
+            assert_eq!(log.check_append(&request).await.is_err(), stops, "{request:?}");
             assert_eq!(told.lock().len(), usize::from(stops), "{request:?}");
         }
     }
@@ -378,8 +472,8 @@ mod tests {
         let later: Vote = append(6, None, vec![]).vote;
         log.save_vote(&later).await.unwrap();
         // It was elected without the entry that term 6 made committed.
-        log.check_append(&append(5, Some((5, 2)), vec![])).unwrap();
-        assert!(log.check_append(&append(6, Some((5, 2)), vec![])).is_err());
+        log.check_append(&append(5, Some((5, 2)), vec![])).await.unwrap();
+        assert!(log.check_append(&append(6, Some((5, 2)), vec![])).await.is_err());
     }
 
     #[tokio::test]
@@ -388,10 +482,10 @@ mod tests {
         let at = |term, index| log_id_of(LogPosition { term, index });
         log.save_committed(Some(at(3, 3))).await.unwrap();
         log.purge(at(3, 2)).await.unwrap();
-        log.check_append(&append(4, Some((1, 1)), vec![blank(3, 2), blank(3, 3)])).unwrap();
-        log.check_append(&append(4, Some((3, 2)), vec![blank(3, 3)])).unwrap();
-        assert!(log.check_append(&append(4, Some((2, 2)), vec![])).is_err());
-        assert!(log.check_append(&append(4, Some((1, 1)), vec![blank(2, 2), blank(2, 3)])).is_err());
+        log.check_append(&append(4, Some((1, 1)), vec![blank(3, 2), blank(3, 3)])).await.unwrap();
+        log.check_append(&append(4, Some((3, 2)), vec![blank(3, 3)])).await.unwrap();
+        assert!(log.check_append(&append(4, Some((2, 2)), vec![])).await.is_err());
+        assert!(log.check_append(&append(4, Some((1, 1)), vec![blank(2, 2), blank(2, 3)])).await.is_err());
     }
 
     #[tokio::test]
@@ -399,7 +493,7 @@ mod tests {
         let (_directory, mut before) = store_with(&[1, 1, 1, 1]).await;
         let at = |index| Some(log_id_of(LogPosition { term: 1, index }));
         before.save_committed(at(2)).await.unwrap();
-        let mut again = LogStore::new(before.store.clone(), 0, Arc::new(|_| {})).unwrap();
+        let mut again = LogStore::new(before.store.clone(), 0, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap();
         assert_eq!(again.read_committed().await.unwrap(), at(2));
         assert!(again.truncate_after(at(1)).await.is_err());
         again.truncate_after(at(2)).await.unwrap();
@@ -410,11 +504,11 @@ mod tests {
     async fn what_a_snapshot_or_a_purge_covers_is_not_cut() {
         let (_directory, mut log) = store_with(&[1, 1, 1, 1]).await;
         let at = |index| log_id_of(LogPosition { term: 1, index });
-        let mut covered = LogStore::new(log.store.clone(), 3, Arc::new(|_| {})).unwrap();
+        let mut covered = LogStore::new(log.store.clone(), 3, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap();
         assert!(covered.truncate_after(Some(at(2))).await.is_err());
         covered.truncate_after(Some(at(3))).await.unwrap();
         log.purge(at(1)).await.unwrap();
-        let mut purged = LogStore::new(log.store.clone(), 0, Arc::new(|_| {})).unwrap();
+        let mut purged = LogStore::new(log.store.clone(), 0, Arc::new(BlockingPool), Arc::new(|_| {})).unwrap();
         assert!(purged.truncate_after(Some(at(0))).await.is_err());
         purged.truncate_after(Some(at(1))).await.unwrap();
     }

@@ -145,7 +145,7 @@ async fn append(inner: &Arc<Inner>, from: u64, body: Bytes) -> Answer {
     if durable > MAX_INDEX {
         return Err(implausible(format!("no log is durable up to {durable}")));
     }
-    inner.log.check_append(&request).map_err(|why| ServeError::new("contradicts_applied", why.to_string()))?;
+    inner.log.check_append(&request).await.map_err(|why| ServeError::new("contradicts_applied", why.to_string()))?;
     let vote = request.vote;
     let last = request.entries.last().map(Entry::log_id).or(request.prev_log_id).map_or(0, |last| last.index());
     let response = inner.raft.append_entries(request).await.map_err(stopped)?;

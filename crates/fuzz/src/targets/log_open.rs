@@ -10,7 +10,8 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 
 use super::scratch;
-use lockkeeper_store::{Identity, LogPosition, Opened, Options, Record, Store, StoreError};
+use futures::executor::block_on;
+use lockkeeper_store::{Done, Identity, LogPosition, Opened, Options, Record, Store};
 
 /// Most edits per input; further ones are ignored.
 const EDITS: usize = 16;
@@ -170,9 +171,9 @@ fn all(store: &Store) -> Vec<Record> {
     store.read(0..u64::MAX, usize::MAX).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn wait(call: impl FnOnce(Box<dyn FnOnce(Result<(), StoreError>) + Send>)) {
+fn wait<F: Future<Output = ()>>(call: impl FnOnce(Done) -> F) {
     let (send, done) = channel();
-    call(Box::new(move |result| drop(send.send(result))));
+    block_on(call(Box::new(move |result| drop(send.send(result)))));
     match done.recv() {
         Ok(Ok(())) => {}
         other => panic!("{other:?}"),

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use lockkeeper_store::{FatalError, Identity, LogPosition, Opened, Options, Record, Store, StoreError};
+use futures::executor::block_on;
+use lockkeeper_store::{Done, FatalError, Identity, LogPosition, Opened, Options, Record, Store, StoreError};
 
 /// Ends the test when the store fails.
 pub(crate) fn options() -> Options {
@@ -49,9 +50,9 @@ pub(crate) fn records(term: u64, indexes: std::ops::Range<u64>) -> Vec<Record> {
 }
 
 /// Calls and waits for the callback.
-pub(crate) fn wait(call: impl FnOnce(Box<dyn FnOnce(Result<(), StoreError>) + Send>)) -> Result<(), StoreError> {
+pub(crate) fn wait<F: Future<Output = ()>>(call: impl FnOnce(Done) -> F) -> Result<(), StoreError> {
     let (send, done) = channel();
-    call(Box::new(move |result| send.send(result).unwrap()));
+    block_on(call(Box::new(move |result| send.send(result).unwrap())));
     done.recv().expect("the callback was dropped")
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::executor::block_on;
 use lockkeeper_store::{LogPosition, Options, Record, Store};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -62,26 +63,26 @@ fn killed_process() {
                 let records: Vec<_> = (next..next + count).map(|index| expected(term, index)).collect();
                 terms.extend((next..next + count).map(|index| (index, term)));
                 let (from, of_term) = (next, term);
-                store.append(records, move |result| {
+                block_on(store.append(records, move |result| {
                     result.unwrap();
                     say(format!("appended {from} {count} {of_term}"));
-                });
+                }));
                 next += count;
             }
             80..=89 => {
                 vote += 1;
                 say(format!("voting {vote}"));
                 let number = vote;
-                store.save_vote(vote.to_be_bytes().to_vec().into(), move |result| {
+                block_on(store.save_vote(vote.to_be_bytes().to_vec().into(), move |result| {
                     result.unwrap();
                     say(format!("voted {number}"));
-                });
+                }));
             }
             90..=95 if next > purged + 20 => {
                 let keep = next - 1 - random.random_range(1..15);
                 term += 1;
                 say(format!("cut {keep} {term}"));
-                store.truncate_after(Some(keep), |result| result.unwrap());
+                block_on(store.truncate_after(Some(keep), |result| result.unwrap()));
                 terms.retain(|index, _| *index <= keep);
                 next = keep + 1;
             }
@@ -89,10 +90,10 @@ fn killed_process() {
                 purged = next - 150;
                 say(format!("purging {purged}"));
                 let (index, of_term) = (purged, terms[&purged]);
-                store.purge_to(LogPosition { term: of_term, index }, move |result| {
+                block_on(store.purge_to(LogPosition { term: of_term, index }, move |result| {
                     result.unwrap();
                     say(format!("purged {index}"));
-                });
+                }));
             }
             _ => {}
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use futures::executor::block_on;
 use lockkeeper_store::{LogPosition, Options, Store};
 
 use crate::common::{all, append, identity, open, options, record, records, wait};
@@ -93,11 +94,11 @@ fn appends_per_second() {
                 done.recv().unwrap();
             }
             let send = send.clone();
-            store.append(vec![record(1, index)], move |result| {
+            block_on(store.append(vec![record(1, index)], move |result| {
                 result.unwrap();
                 // At the end nobody waits for the last ones.
                 let _ = send.send(());
-            });
+            }));
         }
         let rate = total as f64 / began.elapsed().as_secs_f64();
         println!("{in_flight} in flight, 200 B: {rate:.0} appends/s ({:.0} us each)", 1e6 / rate);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use futures::executor::block_on;
 use lockkeeper_store::{FatalError, FreeSpace, Identity, LogPosition, OpenError, Options, Store, StoreError};
 
 use crate::common::{
@@ -39,7 +41,7 @@ fn records_of_all_sizes_are_readable_at_once_and_after_reopening() {
     let written: Vec<_> = (0..50).map(|i| sized_record(1 + i / 10, i, sizes[i as usize % sizes.len()])).collect();
     for chunk in written.chunks(7) {
         let (send, done) = std::sync::mpsc::channel();
-        store.append(chunk.to_vec(), move |result| send.send(result).unwrap());
+        block_on(store.append(chunk.to_vec(), move |result| send.send(result).unwrap()));
         let first = chunk[0].position.index;
         assert_eq!(store.read(first..first + 7, usize::MAX).unwrap(), chunk, "readable on return");
         done.recv().unwrap().unwrap();
@@ -69,9 +71,9 @@ fn callbacks_come_in_the_order_of_the_calls() {
         let send = send.clone();
         let tell = move |result: Result<(), StoreError>| send.send((index, result.is_ok())).unwrap();
         match index % 3 {
-            0 => store.append(vec![record(1, index / 3)], tell),
-            1 => store.save_vote("v".into(), tell),
-            _ => store.truncate_after(Some(index), tell),
+            0 => block_on(store.append(vec![record(1, index / 3)], tell)),
+            1 => block_on(store.save_vote("v".into(), tell)),
+            _ => block_on(store.truncate_after(Some(index), tell)),
         }
     }
     for index in 0..300 {
@@ -79,12 +81,70 @@ fn callbacks_come_in_the_order_of_the_calls() {
     }
 }
 
+/// A runtime with one thread: whatever blocks it blocks every task. Another thread ends the test if that happens.
+#[test]
+fn an_append_that_waits_for_room_lets_other_tasks_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), Options { queue_commands: 1, ..options() }).unwrap();
+    // The writer's thread calls this callback, and stays in it: what follows is not taken from the queue.
+    let (release, released) = std::sync::mpsc::channel();
+    block_on(store.append(vec![record(1, 0)], move |result| {
+        result.unwrap();
+        released.recv().unwrap();
+    }));
+    let rescue = release.clone();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(5));
+        let _ = rescue.send(());
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let writer = store.clone();
+        let appending = tokio::spawn(async move {
+            // The first of them fills the queue, the others wait for room.
+            for index in 1..4 {
+                writer.append(vec![record(1, index)], |result| result.unwrap()).await;
+            }
+        });
+        while store.bounds().last == at(1, 0) {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::yield_now().await;
+        assert!(!appending.is_finished(), "there was no room");
+        release.send(()).unwrap();
+        appending.await.unwrap();
+        assert_eq!(store.bounds().last, at(1, 3));
+    });
+    store.close().unwrap();
+    let (store, _) = open(dir.path());
+    assert_eq!(all(&store), records(1, 0..4));
+}
+
+#[test]
+fn what_memory_does_not_hold_is_left_to_a_read_that_may_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, _) = Store::open(dir.path(), &identity(), Options { tail_cache_bytes: 2000, ..options() }).unwrap();
+    append(&store, records(1, 0..40));
+    append(&store, records(2, 40..60));
+    assert_eq!(store.read_cached(58..99, usize::MAX).unwrap(), records(2, 58..60));
+    assert_eq!(store.read_cached(60..99, usize::MAX).unwrap(), [], "there is nothing to be read");
+    assert_eq!(store.read_cached(58..60, 0).unwrap(), records(2, 58..59), "at least one");
+    assert!(store.read_cached(0..60, usize::MAX).is_none() && store.read_cached(0..1, 0).is_none());
+    assert_eq!((store.position_at(39), store.position_at(40), store.position_at(60)), (at(1, 39), at(2, 40), None));
+    wait(|done| store.purge_to(LogPosition { term: 1, index: 9 }, done)).unwrap();
+    assert_eq!((store.position_at(9), store.position_at(10)), (None, at(1, 10)));
+    assert_eq!(store.read_cached(0..10, usize::MAX).unwrap(), [], "what is purged is not there");
+    store.close().unwrap();
+    let (store, _) = open(dir.path());
+    assert_eq!((store.position_at(39), store.position_at(59)), (at(1, 39), at(2, 59)));
+}
+
 #[test]
 fn a_cut_log_stays_cut_and_takes_other_records() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path());
     append(&store, records(1, 0..20));
-    store.truncate_after(Some(9), |result| result.unwrap());
+    block_on(store.truncate_after(Some(9), |result| result.unwrap()));
     assert_eq!(store.bounds().last, at(1, 9));
     assert_eq!(all(&store), records(1, 0..10));
     append(&store, records(2, 10..13));
@@ -226,7 +286,7 @@ fn readers_see_a_consistent_log_while_it_is_cut_and_purged() {
     for term in 1..150 {
         append(&store, records(term, next..next + 60));
         next += 30;
-        store.truncate_after(Some(next - 1), |result| result.unwrap());
+        block_on(store.truncate_after(Some(next - 1), |result| result.unwrap()));
         if term % 5 == 0 {
             purged += 100;
             let end = store.read(purged..purged + 1, 0).unwrap()[0].position;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 
+use futures::executor::block_on;
 use lockkeeper_store::{Barrier, Options, Store, trace};
 
 use crate::common::{identity, options, record, sized_record};
@@ -28,13 +29,16 @@ fn traced_process() {
     for index in 0..200_u64 {
         let done = send.clone();
         let payload_bytes = if index % 20 == 7 { 10_000 } else { 200 };
-        store.append(vec![sized_record(1, 2 * index, payload_bytes), record(1, 2 * index + 1)], move |result| {
-            done.send(result.is_ok()).unwrap();
-        });
+        block_on(store.append(
+            vec![sized_record(1, 2 * index, payload_bytes), record(1, 2 * index + 1)],
+            move |result| {
+                done.send(result.is_ok()).unwrap();
+            },
+        ));
         waiting += 1;
         if index % 10 == 0 {
             let done = send.clone();
-            store.save_vote(format!("vote {index}").into(), move |result| done.send(result.is_ok()).unwrap());
+            block_on(store.save_vote(format!("vote {index}").into(), move |result| done.send(result.is_ok()).unwrap()));
             waiting += 1;
         }
         // Alone at times, in company at times: all are waited for at every third, so there are at least 66 barriers.
