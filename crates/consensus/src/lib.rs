@@ -55,6 +55,7 @@ pub use config::Config;
 pub use consensus::{Consensus, Parts};
 pub use error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
 pub use lockkeeper_store::LogPosition;
+pub use log::codec::{proposal_of, record_of_proposal};
 pub use peer::directory_claim::{
     Acknowledged, CODE_CLONED, CODE_DIRECTORY_CHANGED, CODE_ROLLED_BACK, KnownPeer, PeerMemory, PeerRejection, Start,
     StartId,

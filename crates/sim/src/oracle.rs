@@ -27,10 +27,6 @@ use crate::checks::sessions::Sessions;
 use crate::checks::watches::{Heard, Watches};
 use crate::checks::{Check, Checked, Violation};
 
-/// Marks an entry of the log that carries a batch; then follow 8 bytes of the leader's clock, and the batch.
-const BATCH: u8 = 1;
-const BATCH_AT: usize = 9;
-
 /// See the module's text.
 #[derive(Debug)]
 pub struct Oracle {
@@ -203,12 +199,16 @@ impl Oracle {
     /// Applies an entry that is new.
     fn follow(&mut self, record: &Record, now_us: u64) {
         let (index, term) = (record.position.index, record.position.term);
-        if record.payload.first() == Some(&BATCH) && record.payload.len() >= BATCH_AT {
-            let clock_ms = record.payload[1..BATCH_AT].iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-            match Batch::decode(&record.payload[BATCH_AT..]) {
-                Ok(batch) => self.follow_batch(index, term, Batch { clock_ms, ..batch }, now_us),
-                Err(error) => self.broken(Check::LogMatching, format!("entry {index} cannot be read: {error}")),
-            }
+        let proposal = lockkeeper_consensus::proposal_of(record).map_err(|error| error.to_string());
+        let batch = proposal.and_then(|proposal| {
+            let Some(proposal) = proposal else { return Ok(None) };
+            let batch = Batch::decode(&proposal.payload).map_err(|error| error.to_string())?;
+            Ok(Some(Batch { clock_ms: proposal.clock_ms, ..batch }))
+        });
+        match batch {
+            Ok(Some(batch)) => self.follow_batch(index, term, batch, now_us),
+            Ok(None) => {}
+            Err(error) => self.broken(Check::LogMatching, format!("entry {index} cannot be read: {error}")),
         }
         self.agreement.follow(index, &self.state);
     }

@@ -17,16 +17,19 @@ impl Log {
         let index = self.records.len() as u64 + 1;
         let origin = Origin { node: NodeId(1), incarnation: 1, sequence };
         let batch = Batch { origin, clock_ms: index, rules: Rules::default(), commands };
-        let mut payload = vec![BATCH];
-        payload.extend(index.to_le_bytes());
-        payload.extend(batch.encode());
         self.state.apply(Term(1), &batch);
-        self.records.push(Record { position: LogPosition { term: 1, index }, payload: Bytes::from(payload) });
+        self.records.push(record(index, batch.encode().into()));
     }
 
     fn make(&mut self, at: &str) {
         self.entry(self.records.len() as u64 + 1, vec![made(at)]);
     }
+}
+
+/// What an entry at the index puts into the log, its clock being its index.
+fn record(index: u64, payload: Bytes) -> Record {
+    let position = LogPosition { term: 1, index };
+    lockkeeper_consensus::record_of_proposal(&lockkeeper_consensus::Committed { position, clock_ms: index, payload })
 }
 
 fn made(at: &str) -> Command {
@@ -73,7 +76,7 @@ fn another_entry_in_a_log_and_one_that_cannot_be_read_are_refused() {
     oracle.applied(2, &other.records, 6);
     refused(&oracle, Check::LogMatching, "node 2 applied");
     let mut oracle = Oracle::new(1.0);
-    log.records[0].payload = Bytes::from_static(&[BATCH, 0, 0, 0, 0, 0, 0, 0, 0, 99]);
+    log.records[0] = record(1, Bytes::from_static(&[99]));
     oracle.applied(1, &log.records, 5);
     refused(&oracle, Check::LogMatching, "cannot be read");
 }

@@ -9,6 +9,7 @@ use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
 use openraft::vote::{RaftLeaderId, RaftVote};
 
+use crate::application::Committed;
 use crate::raft_types::{Entry, LogId, Membership, Stamped, Vote, log_id_of, position_of};
 
 const KIND_BLANK: u8 = 0;
@@ -26,13 +27,7 @@ pub(crate) fn invalid(what: &str) -> io::Error {
 pub(crate) fn record_of(entry: &Entry) -> io::Result<Record> {
     let payload = match &entry.payload {
         EntryPayload::Blank => Bytes::from_static(&[KIND_BLANK]),
-        EntryPayload::Normal(stamped) => {
-            let mut bytes = BytesMut::with_capacity(9 + stamped.payload.len());
-            bytes.put_u8(KIND_NORMAL);
-            bytes.put_u64_le(stamped.clock_ms);
-            bytes.put_slice(&stamped.payload);
-            bytes.freeze()
-        }
+        EntryPayload::Normal(stamped) => encode_proposal(stamped.clock_ms, &stamped.payload),
         EntryPayload::Membership(membership) => {
             let encoded = postcard::to_stdvec(&membership).map_err(io::Error::other)?;
             let mut bytes = BytesMut::with_capacity(1 + encoded.len());
@@ -42,6 +37,32 @@ pub(crate) fn record_of(entry: &Entry) -> io::Result<Record> {
         }
     };
     Ok(Record { position: position_of(&entry.log_id()), payload })
+}
+
+/// The proposal that a record of the log carries; none in a record of consensus's own (blank, membership). For whoever
+/// looks at a log from outside, as the simulation's checks do.
+///
+/// # Errors
+/// The record was written by another version, or is damaged.
+pub fn proposal_of(record: &Record) -> io::Result<Option<Committed>> {
+    let EntryPayload::Normal(Stamped { clock_ms, payload }) = entry_of(record.position, &record.payload)?.payload
+    else {
+        return Ok(None);
+    };
+    Ok(Some(Committed { position: record.position, clock_ms, payload }))
+}
+
+/// The record that a proposal becomes; see [`proposal_of`].
+pub fn record_of_proposal(proposal: &Committed) -> Record {
+    Record { position: proposal.position, payload: encode_proposal(proposal.clock_ms, &proposal.payload) }
+}
+
+fn encode_proposal(clock_ms: u64, payload: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(9 + payload.len());
+    bytes.put_u8(KIND_NORMAL);
+    bytes.put_u64_le(clock_ms);
+    bytes.put_slice(payload);
+    bytes.freeze()
 }
 
 /// The entry of a record; the payload is shared, not copied.
@@ -131,6 +152,17 @@ mod tests {
             let record = record_of(&before).unwrap();
             assert_eq!(entry_of(record.position, &record.payload).unwrap(), before);
         }
+    }
+
+    #[test]
+    fn a_proposal_is_read_back_from_its_record_and_no_other_record_has_one() {
+        let position = LogPosition { term: 3, index: 9 };
+        let proposal = Committed { position, clock_ms: 77, payload: Bytes::from_static(b"xyz") };
+        let mut record = record_of_proposal(&proposal);
+        assert_eq!(proposal_of(&record).unwrap(), Some(proposal));
+        assert_eq!(proposal_of(&record_of(&entry(EntryPayload::Blank)).unwrap()).unwrap(), None);
+        record.payload = Bytes::from_static(&[9]);
+        assert!(proposal_of(&record).is_err());
     }
 
     #[test]
