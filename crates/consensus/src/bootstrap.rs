@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Config;
-use crate::inner::Inner;
+use crate::peer::rollback_guard::RollbackGuard;
+use crate::raft_node::RaftNode;
 use crate::status::MemberAddresses;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -17,14 +18,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const SAY_EVERY: u32 = 500;
 
 /// Forms the cluster, if that is this node's part, when all peers have answered.
-pub(crate) async fn bootstrap_when_ready(inner: Arc<Inner>) {
-    if inner.config.peers.keys().next() != Some(&inner.config.node) {
+pub(crate) async fn bootstrap_when_ready(node: Arc<RaftNode>, guard: Arc<RollbackGuard>) {
+    if node.config.peers.keys().next() != Some(&node.config.node) {
         return;
     }
     for look in 1_u32.. {
-        match inner.peers.guard.is_formed() {
+        match guard.is_formed() {
             Some(true) => return,
-            Some(false) => return bootstrap(&inner).await,
+            Some(false) => return bootstrap(&node).await,
             None if look.is_multiple_of(SAY_EVERY) => {
                 tracing::info!(
                     "waiting for every node of [peers]: at the first start of a cluster all of them are needed once"
@@ -45,10 +46,10 @@ fn founders(config: &Config) -> BTreeMap<u64, MemberAddresses> {
     config.peers.iter().map(addresses).collect()
 }
 
-async fn bootstrap(inner: &Inner) {
-    let members = founders(&inner.config);
-    tracing::info!(nodes = members.len(), cluster = %inner.config.cluster, "forming the cluster");
-    match inner.raft.initialize(members).await {
+async fn bootstrap(node: &RaftNode) {
+    let members = founders(&node.config);
+    tracing::info!(nodes = members.len(), cluster = %node.config.cluster, "forming the cluster");
+    match node.raft.initialize(members).await {
         Ok(()) => {}
         // Somebody was faster: a vote or an entry has arrived since the start. The cluster exists.
         Err(error) => tracing::info!(%error, "not forming the cluster"),

@@ -1,42 +1,40 @@
 //! The handle that the rest of the program holds.
 
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lockkeeper_store::{LogPosition, LogStorage, Opened, SnapshotStorage};
 use openraft::SnapshotPolicy;
 use openraft::vote::RaftLeaderId;
-use tokio::sync::{Mutex, RwLock, watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{RwLock, watch};
 
-use crate::application::Timekeeper;
-use crate::application::{FatalHook, PeerService, StateMachine};
+use crate::application::{FatalHook, PeerService, StateMachine, Timekeeper};
 use crate::blocking::{Blocking, blocking};
 use crate::config::Config;
 use crate::error::{BarrierError, ChangeError, ProposeError, ServeError, StartError};
-use crate::inner::Inner;
+use crate::failure_detector;
+use crate::leader_transfer::LeaderTransfer;
 use crate::log::codec;
 use crate::log::compaction::{LogCompactor, LogLimits};
 use crate::log::log_store::LogStore;
+use crate::membership::MembershipChanges;
+use crate::peer::claim_exchange::ClaimExchange;
 use crate::peer::directory_claim::{DirectoryClaim, PeerMemory, STARTS_KEPT, Start, StartId};
 use crate::peer::network::Network;
 use crate::peer::peer_auth::PeerCaller;
 use crate::peer::peers::Peers;
-use crate::peer::peers::RefusalLog;
 use crate::peer::rollback_guard::RollbackGuard;
+use crate::peer::rpc_handler::RpcHandler;
 use crate::peer::transport::{PeerKind, Transport, TransportError};
 use crate::peer::wire::Command;
-use crate::peer::{rollback_guard, rpc_handler};
-use crate::raft_types::Raft;
+use crate::propose::Proposer;
+use crate::raft_node::{RaftNode, Tasks};
 use crate::read_index::{Coalescer, ReadRounds, WAITING_CALLERS, leader_round, read_round};
-use crate::state_machine::StateMachineAdapter;
+use crate::snapshot_receive::SnapshotReceiver;
+use crate::state_machine::{Raft, StateMachineAdapter};
 use crate::status::{ConsensusStatus, Leadership, MemberAddresses, Members, ReadIndex};
-use crate::status_publisher::StatusPublisher;
-use crate::{failure_detector, membership, propose};
+use crate::status_publisher::{StatusPublisher, status_of};
 
 /// What consensus is made of.
 pub struct Parts {
@@ -69,7 +67,15 @@ pub struct Parts {
 /// Handle of consensus; cheap to clone.
 #[derive(Clone)]
 pub struct Consensus {
-    inner: Arc<Inner>,
+    running: Arc<Running>,
+}
+
+struct Running {
+    /// It has the parts that calls of peers use; so do those of this node.
+    handler: RpcHandler,
+    read_rounds: ReadRounds,
+    /// Calls to peers, which end after openraft.
+    calls: Tasks,
 }
 
 impl Consensus {
@@ -98,118 +104,127 @@ impl Consensus {
         };
         let busy = LogLimits { snapshot_every_bytes: config.snapshot_every_bytes, keep_bytes: config.keep_bytes };
         let compactor = LogCompactor::new(log.size(), snapshots.clone(), busy);
-        let refusals = RefusalLog::default();
-        let network = Network::new(
-            peers.clone(),
-            refusals.clone(),
-            time.clone(),
-            snapshots.clone(),
-            place.clone(),
-            log.durable(),
-        );
+        let (tasks, calls) = (Tasks::default(), Tasks::default());
+        let network =
+            Network::new(peers.clone(), time.clone(), snapshots.clone(), place.clone(), log.durable(), calls.clone());
         let raft = Raft::new(config.node, raft_config, network, log.clone(), replica)
             .await
             .map_err(|error| StartError::Raft(error.to_string()))?;
 
-        let stop = CancellationToken::new();
         let (leadership_sender, leadership) = watch::channel(Leadership::default());
         let (members_sender, members) = watch::channel(Members::default());
-        let (leader_rounds, read_rounds, shared) = rounds(&raft, &stop);
-        let inner = Arc::new(Inner {
-            config,
+        let node = RaftNode::new(config, raft.clone(), leadership, members, applied, tasks.clone());
+        let of_leader = raft.clone();
+        let (leader_rounds, run_leader_rounds) = Coalescer::new(WAITING_CALLERS, move || {
+            let raft = of_leader.clone();
+            async move { leader_round(&raft).await }
+        });
+        let of_reads = (node.clone(), peers.clone(), leader_rounds.clone());
+        let (read_rounds, run_read_rounds) = Coalescer::new(WAITING_CALLERS, move || {
+            let (node, peers, leader_rounds) = of_reads.clone();
+            async move { read_round(&node, &peers, &leader_rounds).await }
+        });
+        let proposer = Arc::new(Proposer {
+            node: node.clone(),
+            peers: peers.clone(),
+            machine: machine.clone(),
+            time: time.clone(),
+        });
+        let membership = Arc::new(MembershipChanges::new(node.clone(), peers.clone(), leader_rounds.clone()));
+        let transfer = Arc::new(LeaderTransfer { node: node.clone(), peers: peers.clone() });
+        let claims = Arc::new(ClaimExchange {
+            node: node.clone(),
+            peers: peers.clone(),
+            machine: machine.clone(),
+            blocking: place.clone(),
+        });
+        let publisher = StatusPublisher {
             raft: raft.clone(),
             peers: peers.clone(),
-            machine,
-            service,
-            refusals,
             time: time.clone(),
-            log,
-            snapshots,
-            blocking: place,
-            leadership,
-            members,
-            applied,
-            leader_rounds,
-            read_rounds,
-            incoming: Mutex::new(None),
-            change: Mutex::new(()),
-            going_down: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            serving: RwLock::new(()),
-            stop: stop.clone(),
-        });
-        // Set once, here.
-        let _ = shared.set(Arc::downgrade(&inner));
-        let publisher = StatusPublisher {
-            raft,
-            peers,
-            time,
             leadership: leadership_sender,
             members: members_sender,
             fatal,
-            stop: stop.clone(),
+            stop: tasks.stop.clone(),
         };
-        tokio::spawn(publisher.run());
-        tokio::spawn(stop.clone().run_until_cancelled_owned(compactor.run(inner.raft.clone(), inner.machine.clone())));
-        tokio::spawn(stop.clone().run_until_cancelled_owned(failure_detector::run(inner.clone())));
-        tokio::spawn(stop.run_until_cancelled_owned(rollback_guard::run(inner.clone(), wanted, fresh)));
-        Ok(Consensus { inner })
+        tasks.spawn(run_leader_rounds);
+        tasks.spawn(run_read_rounds);
+        tasks.spawn_until_stopped(publisher.run());
+        tasks.spawn(compactor.run(raft, machine.clone()));
+        tasks.spawn(failure_detector::run(node.clone(), peers.clone()));
+        tasks.spawn(claims.clone().run(wanted, fresh));
+        let handler = RpcHandler {
+            node: node.clone(),
+            peers,
+            log,
+            machine: machine.clone(),
+            service,
+            time,
+            claims,
+            leader_rounds,
+            membership,
+            proposer,
+            snapshots: SnapshotReceiver::new(node, machine, snapshots, place),
+            transfer,
+            serving: RwLock::default(),
+        };
+        Ok(Consensus { running: Arc::new(Running { handler, read_rounds, calls }) })
     }
 
     /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; the caller sees its own
     /// replica apply it through [`StateMachine::apply`].
     pub async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
-        propose::propose(&self.inner, payload).await
+        self.handler().proposer.propose(payload).await
     }
 
     /// Makes a read on this replica linearizable: gets a read index from the leader, by a quorum round begun after this call, and waits
     /// until it is applied here. Concurrent calls share a round.
     pub async fn read_barrier(&self) -> Result<ReadIndex, BarrierError> {
-        if self.inner.is_closing() {
+        if self.node().is_closing() {
             return Err(BarrierError::ShuttingDown);
         }
-        let read = self.inner.read_rounds.read_index().await?;
-        self.inner.wait_applied(read.index).await?;
+        let read = self.running.read_rounds.read_index().await?;
+        self.node().wait_applied(read.index).await?;
         Ok(read)
     }
 
     /// On the leader: a quorum round begun after this call has confirmed that this node still leads in the term given back, and
     /// everything committed before is applied here. Concurrent calls share a round.
     pub async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
-        if self.inner.is_closing() {
+        if self.node().is_closing() {
             return Err(BarrierError::ShuttingDown);
         }
-        if !self.inner.leads().leading {
+        if !self.node().leads().leading {
             return Err(BarrierError::NoLeader);
         }
-        let read = self.inner.leader_rounds.read_index().await?;
-        self.inner.wait_applied(read.index).await?;
+        let read = self.handler().leader_rounds.read_index().await?;
+        self.node().wait_applied(read.index).await?;
         Ok(read.term)
     }
 
     /// Who leads, as it changes.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.inner.leadership.clone()
+        self.node().leadership.clone()
     }
 
     /// The members, as they change.
     pub fn members(&self) -> watch::Receiver<Members> {
-        self.inner.members.clone()
+        self.node().members.clone()
     }
 
     /// Index of the last entry applied here, as it moves.
     pub fn applied(&self) -> watch::Receiver<u64> {
-        self.inner.applied.clone()
+        self.node().applied.clone()
     }
 
     /// The state of things.
     pub fn status(&self) -> ConsensusStatus {
-        self.inner.status()
+        status_of(self.node(), &self.handler().peers.guard)
     }
 
     /// Has this node take a snapshot of what it has applied, sooner than it would by itself. Returns before that is done.
     pub async fn take_snapshot(&self) -> Result<(), BarrierError> {
-        self.inner.raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
+        self.node().raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 
     /// Adds a node that receives the log but does not vote; on any node. Of a member that is there already at this peer address, sets where
@@ -220,41 +235,41 @@ impl Consensus {
         addresses: impl Into<MemberAddresses> + Send,
     ) -> Result<Members, ChangeError> {
         let addresses = addresses.into();
-        membership::change(&self.inner, Command::AddLearner { node, addresses }).await
+        self.handler().membership.change(Command::AddLearner { node, addresses }).await
     }
 
     /// Makes a learner that has caught up a voter; on any node.
     pub async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
-        membership::change(&self.inner, Command::Promote { node }).await
+        self.handler().membership.change(Command::Promote { node }).await
     }
 
     /// Removes a voter or learner; on any node. Its id must not come back.
     pub async fn remove(&self, node: u64) -> Result<Members, ChangeError> {
-        membership::change(&self.inner, Command::Remove { node }).await
+        self.handler().membership.change(Command::Remove { node }).await
     }
 
     /// Hands leadership to `to`, or to the most up-to-date voter; on any node. Gives the new leader.
     pub async fn transfer_leadership(&self, to: Option<u64>) -> Result<u64, ChangeError> {
-        membership::transfer(&self.inner, to).await
+        self.handler().transfer.transfer(to).await
     }
 
     /// Sends a message of the layer above to the [`PeerService`] of node `to`.
     pub async fn call_service(&self, to: u64, body: Bytes, deadline: Duration) -> Result<Bytes, TransportError> {
-        self.inner.peers.call(to, PeerKind::Service, body, deadline).await
+        self.handler().peers.call(to, PeerKind::Service, body, deadline).await
     }
 
     /// Answers a peer's call, which has passed the [`crate::PeerAuth`].
     pub async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
-        rpc_handler::serve(&self.inner, caller, kind, body).await
+        self.handler().serve(caller, kind, body).await
     }
 
     /// Before going down: takes no leadership over any more, and hands its own over if this node leads, within `transfer_timeout_ms`.
     pub async fn step_down(&self) {
-        let was_closing = self.inner.going_down.swap(true, Ordering::AcqRel);
-        if was_closing || !self.inner.leads().leading || self.inner.members.borrow().voters.len() < 2 {
+        let first = self.node().begin_going_down();
+        if !first || !self.node().leads().leading || self.node().members.borrow().voters.len() < 2 {
             return;
         }
-        match membership::hand_over(&self.inner).await {
+        match self.handler().transfer.hand_over().await {
             Ok(Some(leader)) => tracing::info!(leader, "leadership handed over"),
             Ok(None) => tracing::info!("no other voter stays: nobody is there to hand leadership to"),
             Err(error) => tracing::warn!(%error, "leadership was not handed over; the others will elect"),
@@ -263,19 +278,25 @@ impl Consensus {
 
     /// Steps down, then stops. New work is refused from the first moment. Does not close the store.
     pub async fn shutdown(&self) {
-        self.inner.closing.store(true, Ordering::Release);
+        self.node().begin_closing();
         self.step_down().await;
-        self.inner.stop.cancel();
-        rollback_guard::save_acknowledged(&self.inner).await;
-        let _drained = tokio::time::timeout(DRAIN_TIMEOUT, self.inner.serving.write()).await;
-        if let Err(error) = self.inner.raft.shutdown().await {
+        self.node().tasks.end().await;
+        self.handler().claims.save_acknowledged().await;
+        self.handler().drain().await;
+        if let Err(error) = self.node().raft.shutdown().await {
             tracing::warn!(%error, "consensus did not stop cleanly");
         }
+        self.running.calls.end().await;
+    }
+
+    fn handler(&self) -> &RpcHandler {
+        &self.running.handler
+    }
+
+    fn node(&self) -> &RaftNode {
+        &self.running.handler.node
     }
 }
-
-/// A stop waits no longer than this for peers' messages that are being acted on.
-const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What this start says of its directory; remembered before anybody hears it.
 fn claim(
@@ -299,30 +320,6 @@ fn claim(
     starts.drain(..starts.len().saturating_sub(STARTS_KEPT - 1));
     starts.push(start);
     Ok(DirectoryClaim { directory: opened.directory, starts })
-}
-
-/// The two coalescers of read rounds, and their tasks. The second needs the shared part, which does not exist yet: it is
-/// filled in later.
-fn rounds(raft: &Raft, stop: &CancellationToken) -> (ReadRounds, ReadRounds, Arc<OnceLock<Weak<Inner>>>) {
-    let shared: Arc<OnceLock<Weak<Inner>>> = Arc::default();
-    let raft = raft.clone();
-    let (leader, leader_task) = Coalescer::new(WAITING_CALLERS, move || {
-        let raft = raft.clone();
-        async move { leader_round(&raft).await }
-    });
-    let of_reads = shared.clone();
-    let (read, read_task) = Coalescer::new(WAITING_CALLERS, move || {
-        let inner = of_reads.get().and_then(Weak::upgrade);
-        async move {
-            match inner {
-                Some(inner) => read_round(&inner).await,
-                None => Err(BarrierError::ShuttingDown),
-            }
-        }
-    });
-    tokio::spawn(stop.clone().run_until_cancelled_owned(leader_task));
-    tokio::spawn(stop.clone().run_until_cancelled_owned(read_task));
-    (leader, read, shared)
 }
 
 fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {

@@ -15,17 +15,16 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::TransferLeaderRequest;
 use openraft::vote::RaftLeaderId;
 
-use crate::inner::Inner;
-use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::peers::Peers;
+use crate::peer::transport::{CODE_GOING_DOWN, PeerKind, TransportError};
 use crate::peer::wire::{self, LivenessCheck};
+use crate::raft_node::RaftNode;
 use crate::status::Leadership;
 
 /// The leader holds a line this long at most.
 const HOLD: Duration = Duration::from_secs(20);
 /// The follower waits for longer than that.
 const HOLD_DEADLINE: Duration = Duration::from_secs(25);
-/// What a node answers to a probe, or to a leader that wants to hand over, while it goes down.
-pub(crate) const GOING_DOWN: &str = "going_down";
 const PROBE_DEADLINE: Duration = Duration::from_millis(150);
 /// A line that ended in another way is opened again after this.
 const REOPEN: Duration = Duration::from_millis(100);
@@ -39,16 +38,16 @@ const RANK_STEP: Duration = Duration::from_millis(40);
 const ROUNDS: u32 = 4;
 
 /// The leader's side: holds the line. None where it is going down.
-pub(crate) async fn hold(inner: &Arc<Inner>, check: LivenessCheck) -> Option<()> {
-    if matches!(check, LivenessCheck::Probe) && inner.is_going_down() {
+pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
+    if matches!(check, LivenessCheck::Probe) && node.is_going_down() {
         return None;
     }
     if let LivenessCheck::Hold { term } = check {
-        let mut leadership = inner.leadership.clone();
+        let mut leadership = node.leadership.clone();
         let over = leadership.wait_for(|now| !now.leading || now.term != term);
         tokio::select! {
             _ = over => {}
-            () = inner.stop.cancelled() => {}
+            () = node.tasks.stop.cancelled() => {}
             () = tokio::time::sleep(HOLD) => {}
         }
     }
@@ -56,24 +55,24 @@ pub(crate) async fn hold(inner: &Arc<Inner>, check: LivenessCheck) -> Option<()>
 }
 
 /// Whether a node runs, and means to go on. One that says nothing may.
-pub(crate) async fn is_staying(inner: &Inner, node: u64) -> bool {
+pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
     let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
-    match inner.peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
-        Err(TransportError::Rejected { code, .. }) => code != GOING_DOWN,
+    match peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
+        Err(TransportError::Rejected { code, .. }) => code != CODE_GOING_DOWN,
         Err(error) => !error.process_gone(),
         Ok(_) => true,
     }
 }
 
 /// The follower's side, for as long as the node runs.
-pub(crate) async fn run(inner: Arc<Inner>) {
-    let mut leadership = inner.leadership.clone();
+pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
+    let mut leadership = node.leadership.clone();
     let mut told = None;
     loop {
         let now = *leadership.borrow_and_update();
         match now.leader {
-            Some(leader) if !now.leading && leader != inner.config.node => tokio::select! {
-                () = watch_leader(&inner, now, leader, &mut told) => {}
+            Some(leader) if !now.leading && leader != node.config.node => tokio::select! {
+                () = watch_leader(&node, &peers, now, leader, &mut told) => {}
                 changed = leadership.changed() => if changed.is_err() { return },
             },
             _ => {
@@ -86,12 +85,12 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 /// One line to one leader. Returns when it is to be opened again. `told` is the leadership whose death the log speaks of already.
-async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
+async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
-    let pause = match inner.peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
-        Err(error) if error.process_gone() && inner.config.fast_path && is_dead(inner, leader).await => {
+    let pause = match peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
+        Err(error) if error.process_gone() && node.config.fast_path && is_dead(peers, leader).await => {
             let news = told.replace(now) != Some(now);
-            elect_without(inner, now, leader, news).await;
+            elect_without(node, now, leader, news).await;
             LOOK_AGAIN
         }
         _ => REOPEN,
@@ -100,11 +99,11 @@ async fn watch_leader(inner: &Arc<Inner>, now: Leadership, leader: u64, told: &m
 }
 
 /// True when nothing listens at the leader's address any more.
-async fn is_dead(inner: &Arc<Inner>, leader: u64) -> bool {
+async fn is_dead(peers: &Peers, leader: u64) -> bool {
     let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     // A dying process closes its sockets one by one: a connection may still be taken and then reset.
     for _ in 0..3 {
-        match inner.peers.call(leader, PeerKind::Lifeline, body.clone(), PROBE_DEADLINE).await {
+        match peers.call(leader, PeerKind::Lifeline, body.clone(), PROBE_DEADLINE).await {
             Err(TransportError::Refused) => return true,
             Err(TransportError::Reset) => tokio::time::sleep(Duration::from_millis(3)).await,
             _ => return false,
@@ -114,12 +113,12 @@ async fn is_dead(inner: &Arc<Inner>, leader: u64) -> bool {
 }
 
 /// Drops the dead leader's lease and asks for votes, in turns. Cancelled by any change of the leadership.
-async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64, news: bool) {
+async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, news: bool) {
     let (vote, rank, voters) = {
-        let metrics = inner.raft.metrics().borrow_watched().clone();
+        let metrics = node.raft.metrics().borrow_watched().clone();
         let voters: Vec<u64> =
             metrics.membership_config.membership().voter_ids().filter(|voter| *voter != leader).collect();
-        (metrics.vote, voters.iter().position(|voter| *voter == inner.config.node), voters.len() as u32)
+        (metrics.vote, voters.iter().position(|voter| *voter == node.config.node), voters.len() as u32)
     };
     let still_its_term =
         vote.is_committed() && *vote.leader_id().node_id() == leader && vote.leader_id().term() == now.term;
@@ -140,11 +139,11 @@ async fn elect_without(inner: &Arc<Inner>, now: Leadership, leader: u64, news: b
     for _ in 0..ROUNDS {
         // Addressed to the dead leader and not to this node, openraft takes this as: the lease is over. No more than that.
         let release = TransferLeaderRequest::new(vote, leader, None);
-        if inner.raft.handle_transfer_leader(release).await.is_err() {
+        if node.raft.handle_transfer_leader(release).await.is_err() {
             return;
         }
         tokio::time::sleep(SETTLE + turn).await;
-        if inner.raft.trigger().elect(true).await.is_err() {
+        if node.raft.trigger().elect(true).await.is_err() {
             return;
         }
         tokio::time::sleep(RANK_STEP * voters - turn.min(RANK_STEP * voters)).await;

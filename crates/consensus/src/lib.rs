@@ -13,7 +13,7 @@ mod error;
 mod failure_detector;
 #[doc(hidden)]
 pub mod fuzzing;
-mod inner;
+mod leader_transfer;
 /// Raft's log on disk: openraft's storage over the store, the bytes of entries, and how much of it is kept.
 mod log {
     pub(crate) mod codec;
@@ -26,6 +26,7 @@ mod membership;
 mod openraft_suite_tests;
 /// Everything between two nodes: calls and their bytes, who may call, and what a message may say.
 mod peer {
+    pub(crate) mod claim_exchange;
     pub(crate) mod directory_claim;
     pub(crate) mod http_transport;
     pub(crate) mod network;
@@ -38,6 +39,7 @@ mod peer {
     pub(crate) mod wire;
 }
 mod propose;
+mod raft_node;
 mod raft_types;
 mod read_index;
 mod runtime;

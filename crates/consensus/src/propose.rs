@@ -11,110 +11,122 @@ use lockkeeper_store::LogPosition;
 use openraft::errors::{ClientWriteError, RaftError};
 use tokio::time::Instant;
 
+use crate::application::{StateMachine, Timekeeper};
 use crate::error::ProposeError;
-use crate::inner::Inner;
+use crate::peer::peers::Peers;
 use crate::peer::transport::PeerKind;
 use crate::peer::validation;
 use crate::peer::wire::{self, Command, ProposeReply};
+use crate::raft_node::RaftNode;
 use crate::raft_types::{Stamped, position_of};
 
-/// On any node.
-pub(crate) async fn propose(inner: &Arc<Inner>, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let max_bytes = inner.config.max_proposal_bytes;
-    if payload.len() > max_bytes {
-        return Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes });
-    }
-    if inner.is_closing() {
-        return Err(ProposeError::ShuttingDown);
-    }
-    let started = Instant::now();
-    let leads = inner.leads();
-    let outcome = match leads.leader {
-        _ if leads.leading => propose_here(inner, inner.config.node, payload).await,
-        Some(leader) if leader != inner.config.node => forward(inner, leader, leads.term, payload).await,
-        _ => Err(ProposeError::NoLeader),
-    };
-    let result = match &outcome {
-        Ok(_) => "committed",
-        Err(ProposeError::NoLeader | ProposeError::ShuttingDown) => "not_taken",
-        Err(ProposeError::TooLarge { .. } | ProposeError::Unreadable(_)) => "refused",
-        Err(ProposeError::Unknown(_) | ProposeError::Fatal(_)) => "unknown",
-    };
-    metrics::counter!("lockkeeper_proposals_total", "result" => result).increment(1);
-    metrics::histogram!("lockkeeper_proposal_seconds").record(started.elapsed().as_secs_f64());
-    outcome
+/// Takes proposals of this node and, while it leads, of its peers.
+pub(crate) struct Proposer {
+    pub(crate) node: Arc<RaftNode>,
+    pub(crate) peers: Peers,
+    pub(crate) machine: Arc<dyn StateMachine>,
+    pub(crate) time: Arc<dyn Timekeeper>,
 }
 
-/// On the leader: appends what `from` proposes, waits for the quorum and for the application here.
-pub(crate) async fn propose_here(inner: &Arc<Inner>, from: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let term = inner.leads().term;
-    if let Err(why) = inner.machine.check(Some(from), &payload) {
-        inner.refusals.note(from, PeerKind::Propose, "proposal", &why);
-        return Err(ProposeError::Unreadable(why));
-    }
-    let outcome = tokio::select! {
-        outcome = tokio::time::timeout(inner.propose_timeout(), write(inner, term, payload)) => outcome,
-        () = inner.term_over(term) => {
-            return Err(ProposeError::Unknown("this node lost the leadership before the outcome was known".into()));
+impl Proposer {
+    /// On any node.
+    pub(crate) async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
+        let max_bytes = self.node.config.max_proposal_bytes;
+        if payload.len() > max_bytes {
+            return Err(ProposeError::TooLarge { bytes: payload.len(), max_bytes });
         }
-    };
-    outcome.unwrap_or_else(|_| {
-        Err(ProposeError::Unknown(format!(
-            "not committed within {} ms; the leader may have lost its majority",
-            inner.config.propose_timeout_ms
-        )))
-    })
-}
-
-async fn write(inner: &Arc<Inner>, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let started = Instant::now();
-    loop {
-        let stamped = Stamped { clock_ms: inner.time.lead(), payload: payload.clone() };
-        let error = match inner.raft.client_write(stamped).await {
-            Ok(response) => return Ok(position_of(response.log_id())),
-            Err(error) => error,
+        if self.node.is_closing() {
+            return Err(ProposeError::ShuttingDown);
+        }
+        let started = Instant::now();
+        let leads = self.node.leads();
+        let outcome = match leads.leader {
+            _ if leads.leading => self.propose_here(self.node.config.node, payload).await,
+            Some(leader) if leader != self.node.config.node => self.forward(leader, leads.term, payload).await,
+            _ => Err(ProposeError::NoLeader),
         };
-        return Err(match error {
-            RaftError::APIError(ClientWriteError::ForwardToLeader(refused)) => {
-                if inner.majority_may_answer_yet(&refused, term, started).await {
-                    continue;
-                }
-                ProposeError::NoLeader
-            }
-            RaftError::APIError(other) => ProposeError::Unknown(other.to_string()),
-            RaftError::Fatal(fatal) if inner.is_closing() => {
-                ProposeError::Unknown(format!("this node shut down before the outcome was known: {fatal}"))
-            }
-            RaftError::Fatal(fatal) => ProposeError::Fatal(fatal.to_string()),
-        });
+        let result = match &outcome {
+            Ok(_) => "committed",
+            Err(ProposeError::NoLeader | ProposeError::ShuttingDown) => "not_taken",
+            Err(ProposeError::TooLarge { .. } | ProposeError::Unreadable(_)) => "refused",
+            Err(ProposeError::Unknown(_) | ProposeError::Fatal(_)) => "unknown",
+        };
+        metrics::counter!("lockkeeper_proposals_total", "result" => result).increment(1);
+        metrics::histogram!("lockkeeper_proposal_seconds").record(started.elapsed().as_secs_f64());
+        outcome
     }
-}
 
-async fn forward(inner: &Arc<Inner>, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
-    let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
-    let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
-    // The leader answers within its own limit; a little more for the way.
-    let deadline = inner.propose_timeout() + Duration::from_millis(500);
-    let answer = tokio::select! {
-        answer = inner.peers.call(leader, PeerKind::Propose, body, deadline) => answer,
-        () = inner.term_over(term) => return Err(unknown("its term is over".into())),
-    };
-    match answer {
-        Ok(answer) => {
-            let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
-            match reply {
-                Ok((term, index)) => {
-                    let (term, index) = validation::check_answered_position(term, index).map_err(unknown)?;
-                    Ok(LogPosition { term, index })
-                }
-                // The leader leaves: to us there is none at the moment.
-                Err(ProposeError::ShuttingDown) => Err(ProposeError::NoLeader),
-                // The leader fails, this node does not.
-                Err(ProposeError::Fatal(what)) => Err(ProposeError::Unknown(what)),
-                Err(other) => Err(other),
-            }
+    /// On the leader: appends what `from` proposes, waits for the quorum and for the application here.
+    pub(crate) async fn propose_here(&self, from: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+        let term = self.node.leads().term;
+        if let Err(why) = self.machine.check(Some(from), &payload) {
+            self.peers.refused(from, PeerKind::Propose, "proposal", &why);
+            return Err(ProposeError::Unreadable(why));
         }
-        Err(error) if error.surely_not_acted_on() => Err(ProposeError::NoLeader),
-        Err(error) => Err(unknown(error.to_string())),
+        let outcome = tokio::select! {
+            outcome = tokio::time::timeout(self.node.propose_timeout(), self.write(term, payload)) => outcome,
+            () = self.node.term_over(term) => {
+                return Err(ProposeError::Unknown("this node lost the leadership before the outcome was known".into()));
+            }
+        };
+        outcome.unwrap_or_else(|_| {
+            Err(ProposeError::Unknown(format!(
+                "not committed within {} ms; the leader may have lost its majority",
+                self.node.config.propose_timeout_ms
+            )))
+        })
+    }
+
+    async fn write(&self, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+        let started = Instant::now();
+        loop {
+            let stamped = Stamped { clock_ms: self.time.lead(), payload: payload.clone() };
+            let error = match self.node.raft.client_write(stamped).await {
+                Ok(response) => return Ok(position_of(response.log_id())),
+                Err(error) => error,
+            };
+            return Err(match error {
+                RaftError::APIError(ClientWriteError::ForwardToLeader(refused)) => {
+                    if self.node.majority_may_answer_yet(&refused, term, started).await {
+                        continue;
+                    }
+                    ProposeError::NoLeader
+                }
+                RaftError::APIError(other) => ProposeError::Unknown(other.to_string()),
+                RaftError::Fatal(fatal) if self.node.is_closing() => {
+                    ProposeError::Unknown(format!("this node shut down before the outcome was known: {fatal}"))
+                }
+                RaftError::Fatal(fatal) => ProposeError::Fatal(fatal.to_string()),
+            });
+        }
+    }
+
+    async fn forward(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
+        let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
+        let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
+        // The leader answers within its own limit; a little more for the way.
+        let deadline = self.node.propose_timeout() + Duration::from_millis(500);
+        let answer = tokio::select! {
+            answer = self.peers.call(leader, PeerKind::Propose, body, deadline) => answer,
+            () = self.node.term_over(term) => return Err(unknown("its term is over".into())),
+        };
+        match answer {
+            Ok(answer) => {
+                let reply: ProposeReply = wire::decode(&answer).map_err(|error| unknown(error.to_string()))?;
+                match reply {
+                    Ok((term, index)) => {
+                        let (term, index) = validation::check_answered_position(term, index).map_err(unknown)?;
+                        Ok(LogPosition { term, index })
+                    }
+                    // The leader leaves: to us there is none at the moment.
+                    Err(ProposeError::ShuttingDown) => Err(ProposeError::NoLeader),
+                    // The leader fails, this node does not.
+                    Err(ProposeError::Fatal(what)) => Err(ProposeError::Unknown(what)),
+                    Err(other) => Err(other),
+                }
+            }
+            Err(error) if error.surely_not_acted_on() => Err(ProposeError::NoLeader),
+            Err(error) => Err(unknown(error.to_string())),
+        }
     }
 }

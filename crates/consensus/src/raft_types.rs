@@ -48,7 +48,6 @@ openraft::declare_raft_types!(
         AsyncRuntime = crate::runtime::Runtime,
 );
 
-pub(crate) type Raft = openraft::Raft<TypeConfig, crate::state_machine::StateMachineAdapter>;
 pub(crate) type Entry = openraft::type_config::alias::EntryOf<TypeConfig>;
 pub(crate) type LogId = openraft::type_config::alias::LogIdOf<TypeConfig>;
 pub(crate) type Vote = openraft::type_config::alias::VoteOf<TypeConfig>;

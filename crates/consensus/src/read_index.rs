@@ -2,7 +2,6 @@
 //!
 //! A round that began before a caller arrived must never answer that caller: it may have read from before the call.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,11 +12,13 @@ use openraft::errors::{LinearizableReadError, RaftError};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::BarrierError;
-use crate::inner::Inner;
+use crate::peer::peers::Peers;
 use crate::peer::transport::{PeerKind, TransportError};
 use crate::peer::validation;
 use crate::peer::wire::{self, ReadIndexReply};
-use crate::raft_types::{Raft, position_of};
+use crate::raft_node::RaftNode;
+use crate::raft_types::position_of;
+use crate::state_machine::Raft;
 use crate::status::ReadIndex;
 
 /// Callers waiting for the next round at most; beyond, callers wait to be let in.
@@ -123,17 +124,17 @@ pub(crate) async fn leader_round(raft: &Raft) -> ReadResult {
 }
 
 /// One round of reads for this node: by itself when it leads, otherwise asked of the leader.
-pub(crate) async fn read_round(inner: &Arc<Inner>) -> ReadResult {
-    let leads = inner.leads();
+pub(crate) async fn read_round(node: &RaftNode, peers: &Peers, leader_rounds: &ReadRounds) -> ReadResult {
+    let leads = node.leads();
     let leader = match leads.leader {
-        _ if leads.leading => return inner.leader_rounds.read_index().await,
-        Some(leader) if leader != inner.config.node => leader,
+        _ if leads.leading => return leader_rounds.read_index().await,
+        Some(leader) if leader != node.config.node => leader,
         _ => return Err(BarrierError::NoLeader),
     };
-    let deadline = read_index_deadline(inner.config.election_timeout_max_ms);
+    let deadline = read_index_deadline(node.config.election_timeout_max_ms);
     let answer = tokio::select! {
-        answer = inner.peers.call(leader, PeerKind::ReadIndex, Bytes::new(), deadline) => answer,
-        () = inner.term_over(leads.term) => return Err(BarrierError::NoLeader),
+        answer = peers.call(leader, PeerKind::ReadIndex, Bytes::new(), deadline) => answer,
+        () = node.term_over(leads.term) => return Err(BarrierError::NoLeader),
     };
     match answer {
         Ok(body) => {
@@ -164,6 +165,7 @@ fn read_index_deadline(election_timeout_max_ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use tokio::sync::Semaphore;

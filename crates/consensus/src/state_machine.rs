@@ -22,6 +22,8 @@ use crate::blocking::{Blocking, blocking};
 use crate::log::codec::invalid;
 use crate::raft_types::{Applied, LogId, SnapshotMeta, StoredMembership, TypeConfig, position_of};
 
+pub(crate) type Raft = openraft::Raft<TypeConfig, StateMachineAdapter>;
+
 /// Entries applied in one call of the machine at most.
 const APPLY_ENTRIES: usize = 256;
 const COPY_BUFFER_BYTES: usize = 256 * 1024;

@@ -41,6 +41,11 @@ impl<T: Into<String>> From<T> for MemberAddresses {
     }
 }
 
+/// The most members of a cluster.
+pub(crate) const MAX_MEMBERS: usize = 32;
+/// The longest address of a member.
+pub(crate) const MAX_ADDRESS_BYTES: usize = 256;
+
 /// The membership: node ids and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {

@@ -12,11 +12,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::application::FatalHook;
 use crate::application::Timekeeper;
-use crate::membership::{is_caught_up, members_of};
 use crate::peer::peers::Peers;
-use crate::raft_types::{LogId, Raft, position_of};
+use crate::peer::rollback_guard::RollbackGuard;
+use crate::raft_node::RaftNode;
+use crate::raft_types::{LogId, Membership, position_of};
+use crate::state_machine::Raft;
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
 
+/// Who lags by more entries holds up commits as a voter, and everything as the leader.
+pub(crate) const CAUGHT_UP_ENTRIES: u64 = 1_000;
 /// How often the running state is looked at when nothing else moves.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -90,9 +94,25 @@ impl StatusPublisher {
     }
 }
 
-/// The status as openraft's metrics give it. Who has not answered for the lease may be dead, however good its log.
-pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusStatus {
-    let metrics = raft.metrics().borrow_watched().clone();
+pub(crate) fn members_of(membership: &Membership) -> Members {
+    let addresses = |node: u64| membership.get_node(&node).cloned().unwrap_or_default();
+    Members {
+        voters: membership.voter_ids().map(|node| (node, addresses(node))).collect(),
+        learners: membership.learner_ids().map(|node| (node, addresses(node))).collect(),
+    }
+}
+
+/// Whether a log that matches up to one index lacks little of one that ends with the other.
+pub(crate) fn is_caught_up(matched: u64, last: u64) -> bool {
+    last.saturating_sub(matched) <= CAUGHT_UP_ENTRIES
+}
+
+/// The status as openraft's metrics and the rollback guard give it. A follower that has not answered for the lease may be
+/// dead, however good its log.
+pub(crate) fn status_of(node: &RaftNode, guard: &RollbackGuard) -> ConsensusStatus {
+    let (own, lease) = (node.config.node, Duration::from_millis(node.config.election_timeout_max_ms));
+    let turned_away = guard.turned_away();
+    let metrics = node.raft.metrics().borrow_watched().clone();
     let last = metrics.last_log_index.unwrap_or(0);
     let heard = metrics.heartbeat.unwrap_or_default();
     let follower = |id: &u64, matched: &Option<LogId>| {
@@ -102,12 +122,13 @@ pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusSta
             matched,
             answered_ms_ago: silent.map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
             synced: silent.is_some_and(|silent| silent < lease)
+                && !turned_away.contains_key(id)
                 && matched.is_some_and(|matched| is_caught_up(matched, last)),
         }
     };
     let position = |id: &Option<LogId>| id.as_ref().map(position_of);
     ConsensusStatus {
-        node,
+        node: own,
         term: metrics.current_term,
         leader: metrics.current_leader,
         leading: metrics.state == ServerState::Leader,
@@ -120,10 +141,27 @@ pub(crate) fn status_of(node: u64, raft: &Raft, lease: Duration) -> ConsensusSta
             .replication
             .iter()
             .flatten()
-            .filter(|(id, _)| **id != node)
+            .filter(|(id, _)| **id != own)
             .map(|(id, matched)| (*id, follower(id, matched)))
             .collect(),
         members: members_of(metrics.membership_config.membership()),
-        ..ConsensusStatus::default()
+        not_admitted_because: guard.not_admitted_because(),
+        turned_away: turned_away.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_near_up_to_a_thousand_entries() {
+        assert!(
+            is_caught_up(5_000, 5_000)
+                && is_caught_up(4_000, 5_000)
+                && is_caught_up(5_001, 5_000)
+                && is_caught_up(0, 1_000)
+        );
+        assert!(!is_caught_up(3_999, 5_000) && !is_caught_up(0, 1_001));
     }
 }

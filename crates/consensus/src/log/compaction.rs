@@ -18,7 +18,8 @@ use tokio::time::Instant;
 
 use crate::application::StateMachine;
 use crate::log::log_size::LogSize;
-use crate::raft_types::{LogId, Raft, TypeConfig};
+use crate::raft_types::{LogId, TypeConfig};
+use crate::state_machine::Raft;
 
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -29,10 +29,10 @@ use crate::application::Timekeeper;
 use crate::blocking::{Blocking, blocking};
 use crate::peer::directory_claim::Acknowledged;
 use crate::peer::peers::Peers;
-use crate::peer::peers::RefusalLog;
 use crate::peer::transport::{PeerKind, TransportError};
 use crate::peer::validation::{Validator, check_clocks};
 use crate::peer::wire::{self, AppendReply, PIECE_BYTES, PieceHead, PieceReply};
+use crate::raft_node::Tasks;
 use crate::raft_types::{LogId, TypeConfig, Vote};
 use crate::state_machine::{SnapshotData, encode_meta};
 use crate::status::MemberAddresses;
@@ -49,7 +49,6 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct Network {
     peers: Peers,
-    refusals: RefusalLog,
     time: Arc<dyn Timekeeper>,
     /// What each peer has acknowledged last.
     matched: Arc<Mutex<BTreeMap<u64, Matched>>>,
@@ -57,6 +56,8 @@ pub(crate) struct Network {
     blocking: Arc<dyn Blocking>,
     /// See [`LogStore::durable`](crate::log::log_store::LogStore::durable).
     durable: Arc<AtomicU64>,
+    /// Calls under way.
+    calls: Tasks,
 }
 
 #[derive(Clone, Copy)]
@@ -69,13 +70,13 @@ struct Matched {
 impl Network {
     pub(crate) fn new(
         peers: Peers,
-        refusals: RefusalLog,
         time: Arc<dyn Timekeeper>,
         snapshots: Arc<dyn SnapshotStorage>,
         blocking: Arc<dyn Blocking>,
         durable: Arc<AtomicU64>,
+        calls: Tasks,
     ) -> Network {
-        Network { peers, refusals, time, matched: Arc::default(), snapshots, blocking, durable }
+        Network { peers, time, matched: Arc::default(), snapshots, blocking, durable, calls }
     }
 
     fn matched(&self, peer: u64, vote: &Vote) -> Option<LogId> {
@@ -128,9 +129,13 @@ impl PeerClient {
     ) -> Result<T, RPCError<TypeConfig>> {
         let body = body.map_err(|error| RPCError::Network(NetworkError::new(&error)))?;
         let (peers, target) = (self.network.peers.clone(), self.target);
-        let answer = tokio::spawn(async move { peers.call(target, kind, body, deadline).await })
+        let answer = self
+            .network
+            .calls
+            .spawn(async move { peers.call(target, kind, body, deadline).await })
             .await
-            .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
+            .map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?
+            .ok_or_else(|| RPCError::Unreachable(Unreachable::from_string("this node has stopped")))?;
         let answer = answer.map_err(|error| self.rpc_error(action, deadline, &error))?;
         wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
     }
@@ -142,7 +147,7 @@ impl PeerClient {
 
     /// An answer that a peer cannot give counts as none, and openraft backs off.
     fn refuse(&self, kind: PeerKind, why: &str) -> Unreachable<TypeConfig> {
-        self.network.refusals.note(self.target, kind, "answer", why);
+        self.network.peers.refused(self.target, kind, "answer", why);
         Unreachable::from_string(format!("node {} gave an answer that cannot be: {why}", self.target))
     }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::peer::directory_claim::CODE_DIRECTORY_CHANGED;
 use crate::peer::directory_claim::condemns;
 use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, CODE_START_UNCONFIRMED, RollbackGuard};
-use crate::peer::transport::{PeerKind, Transport, TransportError};
+use crate::peer::transport::{CODE_GOING_DOWN, PeerKind, Transport, TransportError};
 
 /// The codes come from outside: no more than this many are remembered, or logged.
 const LOGGED_MAX: usize = 256;
@@ -24,14 +24,19 @@ pub(crate) struct Peers {
     pub(crate) guard: Arc<RollbackGuard>,
     /// Rejections already logged, by peer and code: once each, not once per heartbeat.
     logged: Arc<Mutex<BTreeSet<(u64, String)>>>,
+    /// When a refused message of a (peer, kind) was last logged: bounded, since only members get this far.
+    refusals_logged: Arc<Mutex<BTreeMap<(u64, PeerKind), Instant>>>,
 }
 
+/// Between two log lines about refused messages of the same peer and kind: a broken peer repeats itself.
+const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(30);
+
 /// Rejections that come and go as nodes start, stop and take turns in leading: nothing to warn of.
-const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", crate::failure_detector::GOING_DOWN, "stopped"];
+const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", CODE_GOING_DOWN, "stopped"];
 
 impl Peers {
     pub(crate) fn new(node: u64, transport: Arc<dyn Transport>, guard: Arc<RollbackGuard>) -> Peers {
-        Peers { node, transport, guard, logged: Arc::default() }
+        Peers { node, transport, guard, logged: Arc::default(), refusals_logged: Arc::default() }
     }
 
     pub(crate) async fn call(
@@ -83,26 +88,16 @@ impl Peers {
             tracing::warn!(peer = to, code, detail, "a peer rejects calls of this node");
         }
     }
-}
 
-/// Between two lines about the same peer and kind.
-const QUIET: Duration = Duration::from_secs(30);
-
-/// When each (peer, kind) was last logged: bounded, since only members get this far. Clones share it.
-#[derive(Clone, Default)]
-pub(crate) struct RefusalLog {
-    logged: Arc<Mutex<BTreeMap<(u64, PeerKind), Instant>>>,
-}
-
-impl RefusalLog {
-    /// `what` of `peer` was refused: a request, a proposal or an answer.
-    pub(crate) fn note(&self, peer: u64, kind: PeerKind, what: &'static str, why: &str) {
+    /// Counts and logs a message of `peer` that a member following the protocol does not send: `what` is a request, a
+    /// proposal or an answer.
+    pub(crate) fn refused(&self, peer: u64, kind: PeerKind, what: &'static str, why: &str) {
         metrics::counter!("lockkeeper_peer_messages_refused_total", "kind" => kind.as_str(), "what" => what)
             .increment(1);
         let now = Instant::now();
         {
-            let mut logged = self.logged.lock();
-            if logged.get(&(peer, kind)).is_some_and(|at| now - *at < QUIET) {
+            let mut logged = self.refusals_logged.lock();
+            if logged.get(&(peer, kind)).is_some_and(|at| now - *at < REFUSALS_LOGGED_EVERY) {
                 return;
             }
             logged.insert((peer, kind), now);

@@ -11,44 +11,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use openraft::async_runtime::watch::WatchReceiver;
-use openraft::vote::RaftLeaderId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
 use crate::application::FatalHook;
-use crate::blocking::blocking;
-use crate::bootstrap;
 use crate::error::ServeError;
-use crate::inner::Inner;
-use crate::peer::directory_claim::PeerRejection;
-use crate::peer::directory_claim::{Acknowledged, DirectoryClaim, KnownPeer, PeerMemory, StartId};
+use crate::peer::directory_claim::{Acknowledged, DirectoryClaim, KnownPeer, PeerMemory, PeerRejection, StartId};
 use crate::peer::peer_auth::PeerCaller;
-use crate::peer::transport::{PeerKind, TransportError};
-use crate::peer::wire::{self, ClaimReply};
-use crate::raft_types::LogId;
+use crate::peer::transport::TransportError;
+use crate::peer::wire::ClaimReply;
 
 /// The receiver has not been let in itself yet.
 pub(crate) const CODE_NOT_ADMITTED: &str = "not_admitted";
 /// The two have not found each other's present starts in order yet: claim again.
 pub(crate) const CODE_START_UNCONFIRMED: &str = "start_unconfirmed";
 
-const CLAIM_DEADLINE: Duration = Duration::from_millis(500);
-const PAUSE_MIN: Duration = Duration::from_millis(25);
-/// While this node is not let in.
-const PAUSE_WAITING: Duration = Duration::from_millis(200);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A peer that has not answered so many claims counts as out of reach; one whose process is gone does at once.
 const SILENT_AFTER: u32 = 3;
-/// How often what peers have acknowledged is written down.
-const SAVE_EVERY: Duration = Duration::from_secs(1);
 const MAX_VOTERS: usize = 256;
-const MALFORMED: &str = "does not name the starts of the caller's data directory, in order and within bounds";
+pub(crate) const MALFORMED: &str =
+    "does not name the starts of the caller's data directory, in order and within bounds";
 
 /// A peer that is mentioned for the first time, or again after it was forgotten, and what its task is woken by.
-type Wanted = (u64, Arc<Notify>);
+pub(crate) type Wanted = (u64, Arc<Notify>);
 
 /// This node and one peer.
 #[derive(Default)]
@@ -87,7 +73,7 @@ struct Table {
 /// See the module's text.
 pub(crate) struct RollbackGuard {
     node: u64,
-    claim: DirectoryClaim,
+    pub(crate) claim: DirectoryClaim,
     memory: Arc<dyn PeerMemory>,
     fatal: FatalHook,
     configured: BTreeSet<u64>,
@@ -197,7 +183,12 @@ impl RollbackGuard {
     }
 
     /// Compares a peer's claim with what this node remembers of it, and remembers the claim if it is in order.
-    fn judge(&self, peer: u64, claim: &DirectoryClaim, replicated: Option<u64>) -> Result<(), PeerRejection> {
+    pub(crate) fn judge(
+        &self,
+        peer: u64,
+        claim: &DirectoryClaim,
+        replicated: Option<u64>,
+    ) -> Result<(), PeerRejection> {
         let acknowledged = {
             let mut table = self.table.lock();
             self.pair(&mut table, peer).acknowledged
@@ -244,7 +235,7 @@ impl RollbackGuard {
     }
 
     /// Lets this node in, if that is due.
-    fn admit_if_due(&self) {
+    pub(crate) fn admit_if_due(&self) {
         let mut table = self.table.lock();
         if table.admitted || table.condemned {
             return;
@@ -309,7 +300,23 @@ impl RollbackGuard {
         formed.all(|formed| formed == Some(false)).then_some(false)
     }
 
-    fn learn_voters(&self, voters: Option<(u64, Vec<u64>)>) {
+    /// The caller's claim is in order: what the caller expects of this node counts from now on.
+    pub(crate) fn accepted(&self, caller: PeerCaller) {
+        // Only the word of one that is in order itself counts against this node.
+        if let Some(expected) = caller.expects
+            && let Err(no) = self.claim.agrees_with_start(self.node, expected)
+        {
+            self.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
+        }
+        let mut table = self.table.lock();
+        let pair = self.pair(&mut table, caller.node);
+        if pair.approved_by != Some(caller.start) {
+            pair.approved_by = None;
+            pair.claim_now.notify_one();
+        }
+    }
+
+    pub(crate) fn learn_voters(&self, voters: Option<(u64, Vec<u64>)>) {
         let Some((index, voters)) = voters.filter(|(_, voters)| (1..=MAX_VOTERS).contains(&voters.len())) else {
             return;
         };
@@ -323,7 +330,7 @@ impl RollbackGuard {
     }
 
     /// Whether a peer has to be asked; none when it was forgotten since the task that `now` wakes was started.
-    fn must_claim(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
+    pub(crate) fn must_claim(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
         let table = self.table.lock();
         let pair = table.peers.get(&peer).filter(|pair| Arc::ptr_eq(&pair.claim_now, now))?;
         let open = pair.approved_by.is_none() || (pair.verified.is_none() && pair.turned_away.is_none());
@@ -331,7 +338,7 @@ impl RollbackGuard {
     }
 
     /// The answer to a claim; gives whether the two have found each other in order now.
-    fn answered(&self, peer: u64, outcome: Result<ClaimReply, TransportError>) -> bool {
+    pub(crate) fn answered(&self, peer: u64, outcome: Result<ClaimReply, TransportError>) -> bool {
         let complete = match outcome {
             Ok(reply) => self.answered_with(peer, reply),
             Err(error) => {
@@ -367,13 +374,13 @@ impl RollbackGuard {
     }
 
     /// What peers have acknowledged and is not written down.
-    fn unsaved(&self) -> Vec<(u64, Acknowledged)> {
+    pub(crate) fn unsaved(&self) -> Vec<(u64, Acknowledged)> {
         let table = self.table.lock();
         let changed = table.peers.iter().filter(|(_, pair)| pair.acknowledged != pair.saved);
         changed.map(|(peer, pair)| (*peer, pair.acknowledged)).collect()
     }
 
-    fn save(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
+    pub(crate) fn save(&self, peer: u64, acknowledged: Acknowledged) -> io::Result<()> {
         self.memory.update(peer, &mut |known| {
             if let Some(known) = known {
                 known.acknowledged = known.acknowledged.max(acknowledged);
@@ -383,137 +390,6 @@ impl RollbackGuard {
             pair.saved = acknowledged;
         }
         Ok(())
-    }
-}
-
-/// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
-pub(crate) async fn run(inner: Arc<Inner>, mut wanted: mpsc::UnboundedReceiver<Wanted>, fresh: bool) {
-    let guard = inner.peers.guard.clone();
-    if !fresh {
-        membership_published(&inner).await;
-    }
-    guard.learn_voters(voters(&inner));
-    guard.admit_if_due();
-    let spawn = |task: futures::future::BoxFuture<'static, ()>| {
-        tokio::spawn(inner.stop.clone().run_until_cancelled_owned(task));
-    };
-    spawn(Box::pin(save_periodically(inner.clone())));
-    if fresh {
-        spawn(Box::pin(bootstrap::bootstrap_when_ready(inner.clone())));
-    }
-    while let Some((peer, now)) = wanted.recv().await {
-        spawn(Box::pin(claim_at(inner.clone(), peer, now)));
-    }
-}
-
-/// Waits until Raft has said what the directory of this node, which has a vote or a log, holds. A majority of the configured peers may
-/// be none of the voters.
-async fn membership_published(inner: &Inner) {
-    let mut metrics = inner.raft.server_metrics();
-    loop {
-        let published = {
-            let metrics = metrics.borrow_watched();
-            metrics.vote.leader_id().term() > 0 || metrics.membership_config.log_id().is_some()
-        };
-        if published || metrics.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-fn voters(inner: &Inner) -> Option<(u64, Vec<u64>)> {
-    let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
-    let index = membership.log_id().as_ref().map(LogId::index)?;
-    Some((index, membership.membership().voter_ids().collect()))
-}
-
-/// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
-async fn claim_at(inner: Arc<Inner>, peer: u64, now: Arc<Notify>) {
-    let guard = &inner.peers.guard;
-    let mut pause = PAUSE_MIN;
-    while let Some(open) = guard.must_claim(peer, &now) {
-        if !open {
-            pause = PAUSE_MIN;
-            now.notified().await;
-            continue;
-        }
-        let outcome = match wire::encode(&guard.claim) {
-            Ok(body) => inner.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
-            Err(error) => Err(TransportError::Unreachable(error.to_string())),
-        };
-        let outcome =
-            outcome.and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
-        let judged = {
-            let guard = guard.clone();
-            blocking(&*inner.blocking, move || Ok(guard.answered(peer, outcome))).await
-        };
-        if judged.unwrap_or(false) {
-            pause = PAUSE_MIN;
-            continue;
-        }
-        let most = if guard.not_admitted_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
-        tokio::select! {
-            () = tokio::time::sleep(pause.min(most)) => pause = (pause * 2).min(most),
-            () = now.notified() => pause = PAUSE_MIN,
-        }
-    }
-}
-
-/// Answers a peer's claim.
-pub(crate) async fn answer_claim(
-    inner: &Arc<Inner>,
-    caller: PeerCaller,
-    claim: DirectoryClaim,
-) -> Result<ClaimReply, ServeError> {
-    let guard = &inner.peers.guard;
-    if !claim.is_well_formed() || claim.start() != caller.start {
-        return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
-    }
-    let replicated = inner.machine.start_seen(caller.node);
-    // What is remembered of the caller is durable before it is answered; that waits for the disk.
-    let judged = {
-        let guard = guard.clone();
-        blocking(&*inner.blocking, move || Ok(guard.judge(caller.node, &claim, replicated))).await
-    };
-    judged
-        .map_err(|error| ServeError::new(CODE_NOT_ADMITTED, error.to_string()))?
-        .map_err(|no| ServeError::new(no.code, no.detail))?;
-    // Only the word of one that is in order itself counts against this node.
-    if let Some(expected) = caller.expects
-        && let Err(no) = guard.claim.agrees_with_start(guard.node, expected)
-    {
-        guard.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
-    }
-    {
-        let mut table = guard.table.lock();
-        let pair = guard.pair(&mut table, caller.node);
-        if pair.approved_by != Some(caller.start) {
-            pair.approved_by = None;
-            pair.claim_now.notify_one();
-        }
-    }
-    let formed = inner.raft.is_initialized().await.unwrap_or(true);
-    Ok(ClaimReply { claim: guard.claim.clone(), formed, voters: voters(inner) })
-}
-
-/// Writes down now and then what peers have acknowledged.
-async fn save_periodically(inner: Arc<Inner>) {
-    loop {
-        tokio::time::sleep(SAVE_EVERY).await;
-        save_acknowledged(&inner).await;
-    }
-}
-
-/// Writes down what peers have acknowledged.
-pub(crate) async fn save_acknowledged(inner: &Arc<Inner>) {
-    let changed = inner.peers.guard.unsaved();
-    if changed.is_empty() {
-        return;
-    }
-    let guard = inner.peers.guard.clone();
-    let write = move || changed.into_iter().try_for_each(|(peer, what)| guard.save(peer, what));
-    if let Err(error) = blocking(&*inner.blocking, write).await {
-        tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
     }
 }
 

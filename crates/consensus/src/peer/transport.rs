@@ -10,6 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+/// The code with which a node that is going down rejects a probe, a transfer of leadership, or any call.
+pub(crate) const CODE_GOING_DOWN: &str = "going_down";
+
 /// What a peer call is about. The route is `POST /peer/v1/{kind}` with [`PeerKind::as_str`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerKind {

@@ -12,8 +12,8 @@ use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeader
 use openraft::vote::{RaftLeaderId, RaftVote};
 
 use crate::application::{ClockReport, MAX_CLOCK_MS};
-use crate::membership::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
 use crate::raft_types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
+use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
 
 /// The most by which one message may raise a node's term. Terms rise by one for each election, so a gap like this takes a century of ten
 /// elections a second; and it takes as many messages, each with a durable vote, to use all terms up.

@@ -1,71 +1,88 @@
-//! What the parts of consensus share.
+//! This node's Raft as the parts of consensus use it: who leads, what is applied here, and whether the node is stopping.
+//! It starts their tasks, too, so that a stop can wait for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockkeeper_store::SnapshotStorage;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ForwardReason, ForwardToLeader};
 use openraft::vote::RaftLeaderId;
-use tokio::sync::{Mutex, RwLock, watch};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::application::Timekeeper;
-use crate::application::{PeerService, StateMachine};
-use crate::blocking::Blocking;
 use crate::config::Config;
 use crate::error::BarrierError;
-use crate::log::log_store::LogStore;
-use crate::peer::peers::Peers;
-use crate::peer::peers::RefusalLog;
 use crate::peer::validation::Validator;
-use crate::raft_types::{Raft, TypeConfig};
-use crate::read_index::ReadRounds;
-use crate::snapshot_receive::IncomingSnapshot;
-use crate::status::{ConsensusStatus, Leadership, Members};
-use crate::status_publisher;
+use crate::raft_types::TypeConfig;
+use crate::state_machine::Raft;
+use crate::status::{Leadership, Members};
 
-/// Between attempts while a leader waits for the first word of its majority.
+/// Between attempts while a leader waits for the first answers of its majority.
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
 /// How long the answers of a leader whose term is over may still be on the way.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 
-pub(crate) struct Inner {
-    pub(crate) config: Config,
-    pub(crate) raft: Raft,
-    pub(crate) peers: Peers,
-    pub(crate) machine: Arc<dyn StateMachine>,
-    pub(crate) service: Arc<dyn PeerService>,
-    pub(crate) refusals: RefusalLog,
-    pub(crate) time: Arc<dyn Timekeeper>,
-    pub(crate) log: LogStore,
-    pub(crate) snapshots: Arc<dyn SnapshotStorage>,
-    pub(crate) blocking: Arc<dyn Blocking>,
-    pub(crate) leadership: watch::Receiver<Leadership>,
-    pub(crate) members: watch::Receiver<Members>,
-    pub(crate) applied: watch::Receiver<u64>,
-    /// Rounds that this node runs as the leader.
-    pub(crate) leader_rounds: ReadRounds,
-    /// Rounds for reads of this node, wherever the leader is.
-    pub(crate) read_rounds: ReadRounds,
-    /// The snapshot being received.
-    pub(crate) incoming: Mutex<Option<IncomingSnapshot>>,
-    /// Held during a change of the membership.
-    pub(crate) change: Mutex<()>,
-    /// No leadership is taken over any more.
-    pub(crate) going_down: AtomicBool,
-    /// New work is refused.
-    pub(crate) closing: AtomicBool,
-    /// Held by each Raft message of a peer while it is acted on; a stop waits for them, because openraft logs an error for a message that
-    /// comes after it.
-    pub(crate) serving: RwLock<()>,
-    /// Tasks end.
+/// Long-lived tasks, and what ends them.
+#[derive(Clone, Default)]
+pub(crate) struct Tasks {
+    tracker: TaskTracker,
+    /// Cancelled when the tasks have to end.
     pub(crate) stop: CancellationToken,
 }
 
-impl Inner {
+impl Tasks {
+    /// Starts a task that is dropped, wherever it stands, when the tasks have to end.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<Option<T>> {
+        self.tracker.spawn(self.stop.clone().run_until_cancelled_owned(task))
+    }
+
+    /// Starts a task that ends by itself once `stop` is cancelled.
+    pub(crate) fn spawn_until_stopped(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tracker.spawn(task);
+    }
+
+    /// Ends the tasks, and waits until they have ended.
+    pub(crate) async fn end(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+/// See the module's text.
+pub(crate) struct RaftNode {
+    pub(crate) config: Config,
+    pub(crate) raft: Raft,
+    pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) members: watch::Receiver<Members>,
+    pub(crate) applied: watch::Receiver<u64>,
+    pub(crate) tasks: Tasks,
+    /// No leadership is taken over any more.
+    going_down: AtomicBool,
+    /// New work is refused.
+    closing: AtomicBool,
+}
+
+impl RaftNode {
+    pub(crate) fn new(
+        config: Config,
+        raft: Raft,
+        leadership: watch::Receiver<Leadership>,
+        members: watch::Receiver<Members>,
+        applied: watch::Receiver<u64>,
+        tasks: Tasks,
+    ) -> Arc<RaftNode> {
+        let (going_down, closing) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(RaftNode { config, raft, leadership, members, applied, tasks, going_down, closing })
+    }
+
     pub(crate) fn leads(&self) -> Leadership {
         *self.leadership.borrow()
     }
@@ -82,21 +99,18 @@ impl Inner {
         self.going_down.load(Ordering::Acquire)
     }
 
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+    /// From now on this node takes no leadership over. False where that was so already.
+    pub(crate) fn begin_going_down(&self) -> bool {
+        !self.going_down.swap(true, Ordering::AcqRel)
     }
 
-    pub(crate) fn status(&self) -> ConsensusStatus {
-        let lease = Duration::from_millis(self.config.election_timeout_max_ms);
-        let mut status = status_publisher::status_of(self.config.node, &self.raft, lease);
-        status.not_admitted_because = self.peers.guard.not_admitted_because();
-        status.turned_away = self.peers.guard.turned_away();
-        for peer in status.turned_away.keys() {
-            if let Some(follower) = status.followers.get_mut(peer) {
-                follower.synced = false;
-            }
-        }
-        status
+    /// From now on new work is refused.
+    pub(crate) fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     pub(crate) fn propose_timeout(&self) -> Duration {

@@ -1,0 +1,156 @@
+//! The tasks of the rollback guard: claims to every peer, answers to theirs, and the durable copy of what peers have
+//! acknowledged. What follows from a claim is decided in [`crate::peer::rollback_guard`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::vote::RaftLeaderId;
+use tokio::sync::{Notify, mpsc};
+
+use crate::application::StateMachine;
+use crate::blocking::{Blocking, blocking};
+use crate::bootstrap::bootstrap_when_ready;
+use crate::error::ServeError;
+use crate::peer::directory_claim::DirectoryClaim;
+use crate::peer::peer_auth::PeerCaller;
+use crate::peer::peers::Peers;
+use crate::peer::rollback_guard::{CODE_NOT_ADMITTED, MALFORMED, Wanted};
+use crate::peer::transport::{PeerKind, TransportError};
+use crate::peer::wire::{self, ClaimReply};
+use crate::raft_node::RaftNode;
+use crate::raft_types::LogId;
+
+const CLAIM_DEADLINE: Duration = Duration::from_millis(500);
+const PAUSE_MIN: Duration = Duration::from_millis(25);
+/// While this node is not admitted.
+const PAUSE_WAITING: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often what peers have acknowledged is saved.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// Exchanges claims with all peers.
+pub(crate) struct ClaimExchange {
+    pub(crate) node: Arc<RaftNode>,
+    pub(crate) peers: Peers,
+    pub(crate) machine: Arc<dyn StateMachine>,
+    pub(crate) blocking: Arc<dyn Blocking>,
+}
+
+impl ClaimExchange {
+    /// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
+    pub(crate) async fn run(self: Arc<Self>, mut wanted: mpsc::UnboundedReceiver<Wanted>, fresh: bool) {
+        let guard = &self.peers.guard;
+        if !fresh {
+            self.membership_published().await;
+        }
+        guard.learn_voters(self.voters());
+        guard.admit_if_due();
+        let tasks = &self.node.tasks;
+        tasks.spawn(self.clone().save_periodically());
+        if fresh {
+            tasks.spawn(bootstrap_when_ready(self.node.clone(), guard.clone()));
+        }
+        while let Some((peer, now)) = wanted.recv().await {
+            tasks.spawn(self.clone().claim_at(peer, now));
+        }
+    }
+
+    /// Waits until Raft has said what the directory of this node, which has a vote or a log, holds. A majority of the configured peers may
+    /// be none of the voters.
+    async fn membership_published(&self) {
+        let mut metrics = self.node.raft.server_metrics();
+        loop {
+            let published = {
+                let metrics = metrics.borrow_watched();
+                metrics.vote.leader_id().term() > 0 || metrics.membership_config.log_id().is_some()
+            };
+            if published || metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn voters(&self) -> Option<(u64, Vec<u64>)> {
+        let membership = self.node.raft.server_metrics().borrow_watched().membership_config.clone();
+        let index = membership.log_id().as_ref().map(LogId::index)?;
+        Some((index, membership.membership().voter_ids().collect()))
+    }
+
+    /// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
+    async fn claim_at(self: Arc<Self>, peer: u64, now: Arc<Notify>) {
+        let guard = &self.peers.guard;
+        let mut pause = PAUSE_MIN;
+        while let Some(open) = guard.must_claim(peer, &now) {
+            if !open {
+                pause = PAUSE_MIN;
+                now.notified().await;
+                continue;
+            }
+            let outcome = match wire::encode(&guard.claim) {
+                Ok(body) => self.peers.call(peer, PeerKind::Admission, body, CLAIM_DEADLINE).await,
+                Err(error) => Err(TransportError::Unreachable(error.to_string())),
+            };
+            let outcome = outcome
+                .and_then(|body| wire::decode(&body).map_err(|error| TransportError::Garbled(error.to_string())));
+            let judged = {
+                let guard = guard.clone();
+                blocking(&*self.blocking, move || Ok(guard.answered(peer, outcome))).await
+            };
+            if judged.unwrap_or(false) {
+                pause = PAUSE_MIN;
+                continue;
+            }
+            let most = if guard.not_admitted_because().is_some() { PAUSE_WAITING } else { PAUSE_MAX };
+            tokio::select! {
+                () = tokio::time::sleep(pause.min(most)) => pause = (pause * 2).min(most),
+                () = now.notified() => pause = PAUSE_MIN,
+            }
+        }
+    }
+
+    /// Answers a peer's claim.
+    pub(crate) async fn answer_claim(
+        &self,
+        caller: PeerCaller,
+        claim: DirectoryClaim,
+    ) -> Result<ClaimReply, ServeError> {
+        let guard = &self.peers.guard;
+        if !claim.is_well_formed() || claim.start() != caller.start {
+            return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
+        }
+        let replicated = self.machine.start_seen(caller.node);
+        // What is remembered of the caller is durable before it is answered; that waits for the disk.
+        let judged = {
+            let guard = guard.clone();
+            blocking(&*self.blocking, move || Ok(guard.judge(caller.node, &claim, replicated))).await
+        };
+        judged
+            .map_err(|error| ServeError::new(CODE_NOT_ADMITTED, error.to_string()))?
+            .map_err(|no| ServeError::new(no.code, no.detail))?;
+        guard.accepted(caller);
+        let formed = self.node.raft.is_initialized().await.unwrap_or(true);
+        Ok(ClaimReply { claim: guard.claim.clone(), formed, voters: self.voters() })
+    }
+
+    /// Writes down now and then what peers have acknowledged.
+    async fn save_periodically(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(SAVE_EVERY).await;
+            self.save_acknowledged().await;
+        }
+    }
+
+    /// Writes down what peers have acknowledged.
+    pub(crate) async fn save_acknowledged(&self) {
+        let changed = self.peers.guard.unsaved();
+        if changed.is_empty() {
+            return;
+        }
+        let guard = self.peers.guard.clone();
+        let write = move || changed.into_iter().try_for_each(|(peer, what)| guard.save(peer, what));
+        if let Err(error) = blocking(&*self.blocking, write).await {
+            tracing::warn!(%error, "cannot write down what peers have acknowledged; check the disk");
+        }
+    }
+}
