@@ -1,5 +1,5 @@
-//! Measures consensus on this machine: three nodes in one process with real stores, over HTTP on loopback. Proposals per second, read
-//! barriers per second. `cargo bench -p lockkeeper-consensus --bench measure [SECONDS]`
+//! Measures consensus on this machine: three nodes in one process with real stores, over HTTP on loopback. Proposals
+//! per second, read barriers per second. `cargo bench -p lockkeeper-consensus --bench measure [SECONDS]`
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};

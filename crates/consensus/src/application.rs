@@ -1,5 +1,6 @@
-//! The layer above, as consensus sees it: the replicated state machine, the service that answers peers' messages, and the
-//! replicated clock. Consensus drives the first two and carries the clock's readings between nodes; it decides nothing from them.
+//! The layer above, as consensus sees it: the replicated state machine, the service that answers peers' messages, and
+//! the replicated clock. Consensus drives the first two and carries the clock's readings between nodes; it decides
+//! nothing from them.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -25,7 +26,7 @@ pub struct Committed {
     pub payload: Bytes,
 }
 
-/// The replicated state machine. Nothing here may block for long: the log waits behind it.
+/// The replicated state machine. Nothing here may block for long: applying the log waits for it.
 pub trait StateMachine: Send + Sync + 'static {
     /// Applies committed entries: in log order, each exactly once per life of the process. Synchronous and quick.
     fn apply(&self, entries: &[Committed]);
@@ -49,17 +50,17 @@ pub trait StateMachine: Send + Sync + 'static {
     /// A cheap copy of the state now; the closure encodes it later on another thread.
     fn snapshot(&self) -> SnapshotEncoder;
 
-    /// Whether [`apply`](Self::apply) will be able to read this. Asked before it goes into the log: at the leader of what `proposer`
-    /// proposes, at a follower (then there is no proposer) of what the leader sends. An entry that is committed and cannot be read would
-    /// end every node, at each start anew.
+    /// Checks that [`apply`](Self::apply) will be able to read the payload, before it goes into the log: at the leader
+    /// for a proposal of `proposer`, at a follower (without a proposer) for an entry of the leader. A committed entry
+    /// that cannot be read would end every node, at every start.
     fn check(&self, proposer: Option<u64>, payload: &[u8]) -> Result<(), String>;
 
-    /// Reads a snapshot that covers the log up to `position`, without changing anything: at start, and when one has been received. What it
-    /// gives back replaces the state. Blocking is fine here.
+    /// Reads a snapshot that covers the log up to `position`, at start and when one has been received, without changing
+    /// anything. Calling the result replaces the state. This may block.
     fn restore(self: Arc<Self>, position: LogPosition, from: &mut dyn Read) -> Result<Restored, String>;
 }
 
-/// A snapshot that has been read; calling it puts it in the place of the state. See [`StateMachine::restore`].
+/// A snapshot that has been read; calling it replaces the state. See [`StateMachine::restore`].
 pub type Restored = Box<dyn FnOnce() + Send>;
 
 /// Encodes a copy of the state; see [`StateMachine::snapshot`].
@@ -72,7 +73,7 @@ pub trait PeerService: Send + Sync + 'static {
     async fn serve(&self, from: u64, body: Bytes) -> Result<Bytes, ServiceError>;
 }
 
-/// The service says no; the caller sees it as [`crate::TransportError::Rejected`].
+/// The service's refusal; the caller sees it as [`crate::TransportError::Rejected`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} ({code})")]
 pub struct ServiceError {
@@ -82,33 +83,34 @@ pub struct ServiceError {
     pub detail: String,
 }
 
-/// The latest that any clock may show, in ms: some time after the year 10000. Messages of peers that go beyond it are refused.
+/// The latest time that any clock may show, in ms: some time after the year 10000. A peer's message with a later time
+/// is refused.
 pub const MAX_CLOCK_MS: u64 = 1 << 48;
 
-/// A node's clocks, as it tells them to its leader.
+/// A node's clocks, as it reports them to its leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReport {
     /// Its wall clock, in ms since 1970.
     pub wall_ms: u64,
-    /// What it takes the replicated clock to show, if a leader has told it since its process began.
+    /// Its reading of the replicated clock, if a leader has reported it since its process began.
     pub clock_ms: Option<u64>,
 }
 
 /// Keeps the replicated clock of one node. Called often, from several tasks; nothing here may wait.
 pub trait Timekeeper: Send + Sync + 'static {
-    /// On the leader: what the clock shows, to be stamped on an entry. At most [`MAX_CLOCK_MS`].
+    /// On the leader: the clock's reading, the time of an entry. At most [`MAX_CLOCK_MS`].
     fn lead(&self) -> u64;
 
-    /// On the leader: what it tells the others with each append; 0 while it does not know yet.
+    /// On the leader: the reading that it sends with each append; 0 while it does not know yet.
     fn tell(&self) -> u64;
 
-    /// On a follower: the leader it follows has said this, so long ago.
+    /// On a follower: the leader that it follows sent this reading, so long ago.
     fn follow(&self, leader_ms: u64, ago: Duration);
 
-    /// On a follower: what it tells the leader.
+    /// On a follower: its report to the leader.
     fn report(&self) -> ClockReport;
 
-    /// On the leader: what a follower has told it.
+    /// On the leader: a follower's report.
     fn reported(&self, node: u64, report: ClockReport);
 
     /// Who votes, from now on.

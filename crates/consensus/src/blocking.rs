@@ -1,5 +1,6 @@
-//! Where work that blocks is done: encoding, reading and installing snapshots. Handed in from outside, because a thread pool is the one
-//! thing of a runtime that cannot be made to do the same twice: the simulation does such work in its one thread, and lets time pass.
+//! Where work that blocks is done: snapshots, far reads of the log, files of peers. Handed in from outside, because a
+//! thread pool is the one part of a runtime that is never deterministic: the simulation does such work on its one
+//! thread, and lets time pass.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ pub type Work = Box<dyn FnOnce() + Send>;
 /// A place for work that blocks.
 #[async_trait]
 pub trait Blocking: Send + Sync + 'static {
-    /// Does the work, whether or not the caller still waits once it has begun. An error says that it was not, or not wholly, done.
+    /// Does the work, even if the caller stops waiting once it has begun. An error: it was not done, or not completely.
     async fn run(&self, work: Work) -> io::Result<()>;
 }
 
@@ -28,7 +29,7 @@ impl Blocking for BlockingPool {
     }
 }
 
-/// Has `work` done there and gives its result.
+/// Does `work` there and returns its result.
 pub async fn blocking<T: Send + 'static>(
     place: &dyn Blocking,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,

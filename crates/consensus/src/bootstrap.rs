@@ -1,8 +1,8 @@
 //! Forming the cluster at its first start.
 //!
-//! The node with the lowest id among the configured peers forms the cluster, once *every one* of them has said that there is none yet.
-//! A majority is not enough: where a majority of the directories was wiped, it would form a second, empty cluster beside the one that
-//! the others remember. A node that has a log or a vote never forms one.
+//! The node with the lowest id among the configured peers forms the cluster, once *every one* of them has answered that
+//! it belongs to none. A majority is not enough: if a majority of the directories was wiped, it would form a second,
+//! empty cluster beside the one that the others remember. A node that has a log or a vote never forms one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::raft_node::RaftNode;
 use crate::status::MemberAddresses;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How often it says that it waits.
+/// Looks between two log lines that say what it waits for.
 const SAY_EVERY: u32 = 500;
 
 /// Forms the cluster, if that is this node's part, when all peers have answered.
@@ -51,7 +51,7 @@ async fn bootstrap(node: &RaftNode) {
     tracing::info!(nodes = members.len(), cluster = %node.config.cluster, "forming the cluster");
     match node.raft.initialize(members).await {
         Ok(()) => {}
-        // Somebody was faster: a vote or an entry has arrived since the start. The cluster exists.
+        // A vote or an entry has arrived since the start: the cluster exists.
         Err(error) => tracing::info!(%error, "not forming the cluster"),
     }
 }

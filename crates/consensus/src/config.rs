@@ -11,11 +11,11 @@ pub struct Config {
     pub node: u64,
     /// Peer addresses of the nodes that form the cluster at its first start, this one included.
     pub peers: BTreeMap<u64, String>,
-    /// Where clients reach those of them that say so: goes into the membership when the cluster is formed.
+    /// Where clients reach them, as far as configured: goes into the membership when the cluster is formed.
     pub clients: BTreeMap<u64, String>,
     /// Where ZooKeeper's clients do.
     pub zookeeper: BTreeMap<u64, String>,
-    /// How often a leader says that it lives.
+    /// Interval of a leader's heartbeats.
     pub heartbeat_ms: u64,
     /// Shortest election timeout.
     pub election_timeout_min_ms: u64,
@@ -28,7 +28,8 @@ pub struct Config {
     /// A snapshot is taken after so many bytes of log as well, or after as many as a snapshot has, if that is more: a
     /// large state is not written again and again.
     pub snapshot_every_bytes: u64,
-    /// At most so many bytes of log stay behind a snapshot, or as many as it has, if that is more: sending it is no more to send then.
+    /// At most so many bytes of log stay behind a snapshot, or as many as the snapshot has, if that is more: beyond
+    /// that, sending the snapshot is cheaper.
     pub keep_bytes: u64,
     /// Most entries in one append to a follower.
     pub max_payload_entries: u64,

@@ -171,14 +171,14 @@ impl Consensus {
         Ok(Consensus { running: Arc::new(Running { handler, read_rounds, calls }) })
     }
 
-    /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; the caller sees its own
-    /// replica apply it through [`StateMachine::apply`].
+    /// Puts `payload` into the log, on any node. Returns once it is committed and applied at the leader; this node's
+    /// own replica receives it through [`StateMachine::apply`].
     pub async fn propose(&self, payload: Bytes) -> Result<LogPosition, ProposeError> {
         self.handler().proposer.propose(payload).await
     }
 
-    /// Makes a read on this replica linearizable: gets a read index from the leader, by a quorum round begun after this call, and waits
-    /// until it is applied here. Concurrent calls share a round.
+    /// Makes a read on this replica linearizable: gets a read index from the leader, by a quorum round begun after this
+    /// call, and waits until it is applied here. Concurrent calls share a round.
     pub async fn read_barrier(&self) -> Result<ReadIndex, BarrierError> {
         if self.node().is_closing() {
             return Err(BarrierError::ShuttingDown);
@@ -188,8 +188,8 @@ impl Consensus {
         Ok(read)
     }
 
-    /// On the leader: a quorum round begun after this call has confirmed that this node still leads in the term given back, and
-    /// everything committed before is applied here. Concurrent calls share a round.
+    /// On the leader: confirms, by a quorum round begun after this call, that this node still leads in the term
+    /// returned; everything committed before is applied here. Concurrent calls share a round.
     pub async fn confirm_leadership(&self) -> Result<u64, BarrierError> {
         if self.node().is_closing() {
             return Err(BarrierError::ShuttingDown);
@@ -222,13 +222,13 @@ impl Consensus {
         status_of(self.node(), &self.handler().peers.guard)
     }
 
-    /// Has this node take a snapshot of what it has applied, sooner than it would by itself. Returns before that is done.
+    /// Has this node take a snapshot of its applied state now. Returns before the snapshot is taken.
     pub async fn take_snapshot(&self) -> Result<(), BarrierError> {
         self.node().raft.trigger().snapshot().await.map_err(|fatal| BarrierError::Fatal(fatal.to_string()))
     }
 
-    /// Adds a node that receives the log but does not vote; on any node. Of a member that is there already at this peer address, sets where
-    /// clients reach it. Changes are made one after another.
+    /// Adds a node that receives the log but does not vote; on any node. For a member with this peer address, sets
+    /// where clients reach it. Changes are made one after another.
     pub async fn add_learner(
         &self,
         node: u64,
@@ -258,12 +258,13 @@ impl Consensus {
         self.handler().peers.call(to, PeerKind::Service, body, deadline).await
     }
 
-    /// Answers a peer's call, which has passed the [`crate::PeerAuth`].
+    /// Answers a peer's call, which [`crate::PeerAuth`] has authenticated.
     pub async fn serve(&self, caller: PeerCaller, kind: PeerKind, body: Bytes) -> Result<Bytes, ServeError> {
         self.handler().serve(caller, kind, body).await
     }
 
-    /// Before going down: takes no leadership over any more, and hands its own over if this node leads, within `transfer_timeout_ms`.
+    /// Before going down: takes no leadership over any more, and if this node leads, hands the leadership over within
+    /// `transfer_timeout_ms`.
     pub async fn step_down(&self) {
         let first = self.node().begin_going_down();
         if !first || !self.node().leads().leading || self.node().members.borrow().voters.len() < 2 {
@@ -298,7 +299,7 @@ impl Consensus {
     }
 }
 
-/// What this start says of its directory; remembered before anybody hears it.
+/// This start's claim about its directory; saved before any peer sees it.
 fn claim(
     opened: &Opened,
     boot: u64,
@@ -313,7 +314,7 @@ fn claim(
         term: vote.map_or(0, |vote| vote.leader_id().term()),
         last: opened.last.map_or(0, |last| last.index).max(covered),
     };
-    // A crash between the count of a start and its remembrance leaves a gap; a number is never told twice.
+    // A crash after counting a start and before saving it leaves a gap; no number is ever used twice.
     let mut starts: Vec<Start> =
         memory.starts().into_iter().filter(|before| before.id.number < start.id.number).collect();
     memory.add_start(start).map_err(stored)?;
@@ -338,7 +339,8 @@ fn raft_config(config: &Config) -> Result<openraft::Config, StartError> {
         enable_pre_vote: Some(true),
         // A restarted leader must be elected again: what it had committed is known to the others, not to its disk.
         enable_leader_restore: Some(false),
-        // A leader without a majority falls silent in turns, so that a partial partition heals (openraft #2080).
+        // A leader without a majority pauses its heartbeats in turns, so that a partial partition heals (openraft
+        // #2080).
         quorum_loss_probe_interval: Some(2 * config.election_timeout_max_ms),
         install_snapshot_timeout: 120_000,
         backoff: "20ms 50ms 100ms ...500ms".to_owned(),

@@ -1,4 +1,4 @@
-//! What can go wrong, by caller. Every text says what happened; the variants say what the caller may conclude.
+//! Errors, by caller. Every text says what happened; the variant says what the caller may conclude.
 
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ pub enum ChangeError {
     ShuttingDown,
 }
 
-/// Why a peer's call was turned down; goes back as [`crate::TransportError::Rejected`]. It was not acted on.
+/// Why a peer's call was rejected; the peer sees it as [`crate::TransportError::Rejected`]. It was not acted on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail} ({code})")]
 pub struct ServeError {

@@ -1,12 +1,12 @@
-//! Finding out at once that the leader's *process* is dead, and electing without waiting for its lease.
+//! Failure detector: notices at once that the leader's *process* is dead, and elects without waiting for its lease.
 //!
-//! Each follower keeps one call open at the leader, which answers when it stops leading or after [`HOLD`]. A kernel closes the connections
-//! of a dead process, so the call breaks; a paused or cut-off leader breaks nothing and is left to the ordinary timeouts. A broken line is
-//! probed: only a refused connection counts as death.
+//! Each follower keeps one call open at the leader, which answers when it stops leading or after [`HOLD`]. The kernel
+//! closes the connections of a dead process, so the call breaks. A paused or cut-off leader breaks nothing and is left
+//! to the ordinary timeouts. The follower probes after a broken call: only a refused connection counts as death.
 //!
-//! What is done then is only to give up the leader lease early (the lease spares a *living* leader from needless elections) and to ask for a
-//! pre-vote. Votes, terms and the log check stay as they are, so a mistake here can cost an election and never safety. Reads must not
-//! rely on leases because of this; they do not (read index only).
+//! The follower then gives up the leader lease early (the lease spares a *living* leader needless elections) and asks
+//! for a pre-vote. Votes, terms and the log check stay as they are, so a mistake here can cost an election and never
+//! safety. Because of this, reads must not rely on leases; they do not (read index only).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,23 +21,23 @@ use crate::peer::wire::{self, LivenessCheck};
 use crate::raft_node::RaftNode;
 use crate::status::Leadership;
 
-/// The leader holds a line this long at most.
+/// The leader holds a call open this long at most.
 const HOLD: Duration = Duration::from_secs(20);
-/// The follower waits for longer than that.
+/// The follower waits longer than that.
 const HOLD_DEADLINE: Duration = Duration::from_secs(25);
 const PROBE_DEADLINE: Duration = Duration::from_millis(150);
-/// A line that ended in another way is opened again after this.
+/// Pause before a call that ended in another way is made again.
 const REOPEN: Duration = Duration::from_millis(100);
-/// When electing has not helped (the majority may be gone as well), the next look at the dead leader comes after this.
+/// Pause before the dead leader is probed again when no leader was elected: the majority may be gone as well.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The peers must have noticed as well before a pre-vote can succeed.
+/// Time for the peers to notice as well: before that no pre-vote can succeed.
 const SETTLE: Duration = Duration::from_millis(8);
 /// One follower after the other, so that they do not split the vote.
 const RANK_STEP: Duration = Duration::from_millis(40);
 /// Rounds of pre-votes before it is left to the ordinary election timeout.
 const ROUNDS: u32 = 4;
 
-/// The leader's side: holds the line. None where it is going down.
+/// The leader's side: holds the call open. `None` if this node is going down.
 pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
     if matches!(check, LivenessCheck::Probe) && node.is_going_down() {
         return None;
@@ -54,7 +54,7 @@ pub(crate) async fn hold(node: &RaftNode, check: LivenessCheck) -> Option<()> {
     Some(())
 }
 
-/// Whether a node runs, and means to go on. One that says nothing may.
+/// Whether a node runs and is not going down. A node that does not answer counts as running.
 pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
     let Ok(body) = wire::encode(&LivenessCheck::Probe) else { return false };
     match peers.call(node, PeerKind::Lifeline, body, PROBE_DEADLINE).await {
@@ -64,7 +64,7 @@ pub(crate) async fn is_staying(peers: &Peers, node: u64) -> bool {
     }
 }
 
-/// The follower's side, for as long as the node runs.
+/// The follower's side; runs as long as the node.
 pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
     let mut leadership = node.leadership.clone();
     let mut told = None;
@@ -84,7 +84,7 @@ pub(crate) async fn run(node: Arc<RaftNode>, peers: Peers) {
     }
 }
 
-/// One line to one leader. Returns when it is to be opened again. `told` is the leadership whose death the log speaks of already.
+/// One call to one leader. Returns when it should be made again. `told` is the leadership whose end was logged last.
 async fn watch_leader(node: &RaftNode, peers: &Peers, now: Leadership, leader: u64, told: &mut Option<Leadership>) {
     let Ok(body) = wire::encode(&LivenessCheck::Hold { term: now.term }) else { return };
     let pause = match peers.call(leader, PeerKind::Lifeline, body, HOLD_DEADLINE).await {
@@ -137,7 +137,7 @@ async fn elect_without(node: &RaftNode, now: Leadership, leader: u64, news: bool
     metrics::counter!("lockkeeper_fast_elections_total").increment(1);
     let turn = RANK_STEP * rank as u32;
     for _ in 0..ROUNDS {
-        // Addressed to the dead leader and not to this node, openraft takes this as: the lease is over. No more than that.
+        // Since it names the dead leader and not this node, openraft only ends the lease.
         let release = TransferLeaderRequest::new(vote, leader, None);
         if node.raft.handle_transfer_leader(release).await.is_err() {
             return;

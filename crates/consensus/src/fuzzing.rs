@@ -1,5 +1,5 @@
-//! One entry for fuzzing: any bytes taken for any message of a peer. For `cargo fuzz` and for the mutation test below; not part of the
-//! interface.
+//! Entry point for fuzzing: any bytes, decoded as any message of a peer. For `cargo fuzz` and for the test below; not
+//! part of the interface.
 
 use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, TransferLeaderRequest, VoteRequest, VoteResponse};
@@ -19,8 +19,8 @@ mod inputs;
 
 pub use inputs::seeds;
 
-/// Reads bytes as a message of a peer: the first byte chooses the kind and what this node knows, the rest is the body. Whatever it is, it is
-/// taken or refused; it must never panic, and what is taken keeps to its bounds.
+/// Reads bytes as a message of a peer: the first byte chooses the kind and this node's state, the rest is the body. The
+/// message is accepted or refused; decoding must never panic, and an accepted message is within its bounds.
 pub fn decode_any(bytes: &[u8]) {
     let Some((&choice, body)) = bytes.split_first() else { return };
     let known = Validator { node: 1, term: u64::from(choice >> 5) * 1000, fresh: choice >> 5 == 0 };

@@ -16,7 +16,7 @@ use crate::raft_node::RaftNode;
 use crate::status::Leadership;
 use crate::status_publisher::status_of;
 
-/// How often it is looked whether the node that is to take over still runs.
+/// How often the node that is to take over is probed.
 const LOOK_AFTER_TARGET: Duration = Duration::from_millis(25);
 
 /// Hands the leadership over.
@@ -26,7 +26,7 @@ pub(crate) struct LeaderTransfer {
 }
 
 impl LeaderTransfer {
-    /// Runs a transfer where it belongs.
+    /// Transfers the leadership, on any node.
     pub(crate) async fn transfer(&self, to: Option<u64>) -> Result<u64, ChangeError> {
         let leads = self.node.leads();
         if leads.leading {
@@ -58,8 +58,8 @@ impl LeaderTransfer {
         ChangeError::Unknown(format!("node {target} has not taken over within {limit_ms} ms"))
     }
 
-    /// Before this leader goes down: hands over to a voter that stays. Gives the new leader; none where no other voter stays, as when a
-    /// whole cluster is stopped.
+    /// Before this leader goes down: hands over to a voter that stays, and returns the new leader; `None` if no other
+    /// voter stays, as when a whole cluster is stopped.
     pub(crate) async fn hand_over(&self) -> Result<Option<u64>, ChangeError> {
         let own = self.node.config.node;
         let deadline = Instant::now() + Duration::from_millis(self.node.config.transfer_timeout_ms);
@@ -86,7 +86,7 @@ impl LeaderTransfer {
                 return Err(ChangeError::Refused("no other voter answers and has caught up".into()));
             };
             self.begin_transfer(target).await?;
-            // It may be told to stop in this very moment, and then takes nothing over any more.
+            // The target may be stopped at this moment, and then does not take over.
             loop {
                 match timeout(LOOK_AFTER_TARGET, moved(&mut leadership, own)).await {
                     Ok(leader) => return leader.map(Some),

@@ -1,8 +1,8 @@
 //! Consensus: openraft behind our own small interface, and the transport between peers.
 //!
-//! Everything above sees bytes going in ([`Consensus::propose`]) and committed bytes coming out in the same order on every node
-//! ([`StateMachine::apply`]). Only this crate names openraft; it must never look into a payload, and it must never call an outcome known
-//! that is not (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
+//! The layers above propose bytes ([`Consensus::propose`]), and receive committed bytes in the same order on every node
+//! ([`StateMachine::apply`]). Only this crate names openraft. It must never look into a payload, and never report an
+//! unknown outcome as known (Raft, sections 5 and 8; Ongaro's dissertation, sections 3.10, 6.4 and 9.6).
 
 mod application;
 mod blocking;

@@ -41,7 +41,7 @@ impl MembershipChanges {
         MembershipChanges { node, peers, leader_rounds, changing: Mutex::new(()) }
     }
 
-    /// Runs a change where it belongs.
+    /// Changes the membership, on any node.
     pub(crate) async fn change(&self, command: Command) -> Result<Members, ChangeError> {
         let leads = self.node.leads();
         if leads.leading {
@@ -77,8 +77,9 @@ impl MembershipChanges {
         self.node.raft.server_metrics().borrow_watched().membership_config.membership().clone()
     }
 
-    /// The membership as it stands for good. openraft goes by a change as soon as it stands in its log, and a leader that falls may take the
-    /// change with it: nobody may be told "it is so already" of what can yet be lost, or by a leader that is one no longer.
+    /// The membership once it is committed, confirmed by a leader that still leads. openraft acts on a change as soon
+    /// as it is in its log, and a leader that fails may take the change with it: a caller must not be told that a
+    /// change is done which can still be lost.
     async fn settled(&self) -> Result<Membership, ChangeError> {
         let read = self.leader_rounds.read_index().await.map_err(not_settled)?;
         self.node.wait_applied(read.index).await.map_err(not_settled)?;
@@ -87,7 +88,7 @@ impl MembershipChanges {
             let before = in_force();
             let index = before.log_id().as_ref().map_or(0, LogId::index);
             self.node.wait_applied(index).await.map_err(not_settled)?;
-            // What is applied stays; that it was this entry which was applied there shows by its being in force still.
+            // Applied entries stay. If the same membership is still in force, it is the one that was applied.
             if in_force().log_id() == before.log_id() {
                 return Ok(before.membership().clone());
             }
@@ -115,7 +116,7 @@ impl MembershipChanges {
         Ok(())
     }
 
-    /// A new learner; or, of a member that is there at this peer address, where clients reach it.
+    /// Adds a learner; or, for a member with this peer address, sets where clients reach it.
     async fn add_learner(&self, node: u64, addresses: MemberAddresses) -> Result<Members, ChangeError> {
         let membership = self.settled().await?;
         if node == 0 || addresses.each().any(|address| address.is_empty() || address.len() > MAX_ADDRESS_BYTES) {
@@ -129,7 +130,7 @@ impl MembershipChanges {
                     format!("node {node} is a member already, at {}: give the new node another id", known.peer);
                 return Err(ChangeError::Refused(elsewhere));
             }
-            // What is not said stays as it is.
+            // An address that is not given stays as it is.
             let told = MemberAddresses {
                 client: addresses.client.or_else(|| known.client.clone()),
                 zookeeper: addresses.zookeeper.or_else(|| known.zookeeper.clone()),
@@ -138,7 +139,7 @@ impl MembershipChanges {
             if *known == told {
                 return Ok(members_of(&membership));
             }
-            // Its peers' way to it is the same, which is what makes setting it safe.
+            // Safe, because the peer address is the same.
             return self.apply(ChangeMembers::SetNodes(BTreeMap::from([(node, told)])), true).await;
         }
         if let Some((other, _)) = membership.nodes().find(|(_, node)| node.peer == addresses.peer) {
@@ -150,7 +151,8 @@ impl MembershipChanges {
         self.apply(ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])), true).await
     }
 
-    /// Waits a moment for a learner that has been added just now: it is an operator's next step, and a small log is there at once.
+    /// Waits a moment for a learner that was added just now: promoting it is an operator's next step, and a small log
+    /// arrives at once.
     async fn promote(&self, node: u64) -> Result<Members, ChangeError> {
         let membership = self.settled().await?;
         if membership.voter_ids().any(|voter| voter == node) {
@@ -239,8 +241,8 @@ fn too_early(node: u64, matched: Option<u64>, last: u64) -> String {
         }
     };
     format!(
-        "node {node} is still a learner, because it has not caught up: {how_far}; try again once it lacks at most {CAUGHT_UP_ENTRIES} entries, which \
-         GET /v1/cluster shows at the leader as 'synced'"
+        "node {node} is still a learner, because it has not caught up: {how_far}; try again once it lacks at most \
+         {CAUGHT_UP_ENTRIES} entries, which GET /v1/cluster shows at the leader as 'synced'"
     )
 }
 

@@ -1,5 +1,5 @@
-//! openraft's own storage test suite against our log store and state machine on a real store. It checks what openraft relies on, not what
-//! survives a crash (that is the store's own test).
+//! openraft's own storage test suite against our log store and state machine on a real store. It checks what openraft
+//! relies on, not what survives a crash (that is the store's own test).
 
 use std::io::{Read, Write};
 use std::sync::Arc;

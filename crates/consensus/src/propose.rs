@@ -1,7 +1,7 @@
-//! Proposals: here when this node leads, otherwise to the leader; and what may be said of one whose answer does not come.
+//! Proposals: made here when this node leads, otherwise sent to the leader; and the outcome when no answer comes.
 //!
-//! `NoLeader` is said only where the entry was certainly never appended: openraft refused it before the append, or the request never left.
-//! Everything else that is not a success is `Unknown`.
+//! `NoLeader` only if the entry was certainly never appended: openraft refused it before the append, or the request was
+//! never sent. Every other failure is `Unknown`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Proposer {
     async fn forward(&self, leader: u64, term: u64, payload: Bytes) -> Result<LogPosition, ProposeError> {
         let unknown = |what: String| ProposeError::Unknown(format!("node {leader}, which led, gave no answer: {what}"));
         let body = wire::encode(&Command::Propose(payload)).map_err(|error| unknown(error.to_string()))?;
-        // The leader answers within its own limit; a little more for the way.
+        // The leader's own limit, and a little more for the network.
         let deadline = self.node.propose_timeout() + Duration::from_millis(500);
         let answer = tokio::select! {
             answer = self.peers.call(leader, PeerKind::Propose, body, deadline) => answer,
@@ -118,7 +118,7 @@ impl Proposer {
                         let (term, index) = validation::check_answered_position(term, index).map_err(unknown)?;
                         Ok(LogPosition { term, index })
                     }
-                    // The leader leaves: to us there is none at the moment.
+                    // The leader is going down: for this node there is none at the moment.
                     Err(ProposeError::ShuttingDown) => Err(ProposeError::NoLeader),
                     // The leader fails, this node does not.
                     Err(ProposeError::Fatal(what)) => Err(ProposeError::Unknown(what)),

@@ -1,5 +1,5 @@
-//! This node's Raft as the parts of consensus use it: who leads, what is applied here, and whether the node is stopping.
-//! It starts their tasks, too, so that a stop can wait for all of them.
+//! This node's Raft as the parts of consensus use it: who leads, what is applied here, and whether the node is
+//! stopping. It starts their tasks, too, so that a stop can wait for all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,7 +87,7 @@ impl RaftNode {
         *self.leadership.borrow()
     }
 
-    /// What this node knows, to judge a peer's message by.
+    /// Checks of a peer's message against this node's present state.
     pub(crate) fn validator(&self) -> Validator {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -117,8 +117,8 @@ impl RaftNode {
         Duration::from_millis(self.config.propose_timeout_ms)
     }
 
-    /// Ends soon after a term later than `term` has begun: a leader of the old one need not be waited for any longer. Not at once, since
-    /// its last answers may be on the way.
+    /// Completes soon after a term later than `term` has begun: there is no point in waiting for the old leader any
+    /// longer. Not at once, since its last answers may be on the way.
     pub(crate) async fn term_over(&self, term: u64) {
         let mut leadership = self.leadership.clone();
         let over = leadership.wait_for(|now| now.term > term);
@@ -127,8 +127,8 @@ impl RaftNode {
         }
     }
 
-    /// A leader without a fresh word from its majority takes no writes. One just elected is about to get it: that is worth a moment.
-    /// True, after a short pause, when the write that openraft refused before appending anything should be tried again.
+    /// openraft refuses a write before it appends anything if the leader has no recent answer of its majority. A leader
+    /// just elected is about to get one. True, after a short pause, when the write should be tried again.
     pub(crate) async fn majority_may_answer_yet(
         &self,
         refused: &ForwardToLeader<TypeConfig>,

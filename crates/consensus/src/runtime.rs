@@ -1,7 +1,7 @@
-//! The runtime on which openraft runs: tokio's, with dice that can be loaded.
+//! The runtime on which openraft runs: tokio's, with a random generator that can be seeded.
 //!
-//! openraft draws its election timeouts from a generator of its runtime. In production that is the thread's, as ever; the simulation seeds
-//! the one thread on which all of its nodes live.
+//! openraft draws its election timeouts from a generator of its runtime. In production that is the thread's own; the
+//! simulation seeds the one thread on which all of its nodes run.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -16,8 +16,8 @@ thread_local! {
     static SEEDED: RefCell<Option<StdRng>> = const { RefCell::new(None) };
 }
 
-/// Makes every random choice of consensus on this thread follow from the seed. For simulation only: peers whose election timeouts can be
-/// foretold can be kept from electing.
+/// Makes every random choice of consensus on this thread follow from the seed. For simulation only: a party that can
+/// predict election timeouts can prevent elections.
 pub fn seed_this_thread(seed: u64) {
     SEEDED.with_borrow_mut(|seeded| *seeded = Some(StdRng::seed_from_u64(seed)));
 }

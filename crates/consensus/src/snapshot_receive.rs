@@ -17,7 +17,7 @@ use crate::raft_node::RaftNode;
 use crate::raft_types::Vote;
 use crate::state_machine::{Received, SnapshotData, covered, decode_meta};
 
-/// A snapshot on its way in. There is at most one: a new one replaces it.
+/// A snapshot being received. There is at most one: a new one replaces it.
 struct IncomingSnapshot {
     vote: Vote,
     meta: Vec<u8>,
@@ -25,7 +25,7 @@ struct IncomingSnapshot {
     writer: Box<dyn SnapshotSink>,
 }
 
-/// Nothing of what the sender says can be installed.
+/// The snapshot as its sender describes it cannot be installed.
 fn implausible(error: impl std::fmt::Display) -> ServeError {
     ServeError::new("implausible", format!("the snapshot cannot be taken: {error}"))
 }
@@ -53,7 +53,7 @@ impl SnapshotReceiver {
         SnapshotReceiver { node, machine, snapshots, blocking, incoming: tokio::sync::Mutex::default() }
     }
 
-    /// Takes one piece; the last one installs the snapshot.
+    /// Receives one piece; the last one installs the snapshot.
     pub(crate) async fn receive_piece(&self, head: PieceHead, piece: Bytes) -> Result<PieceReply, ServeError> {
         let (own, committed) = {
             let metrics = self.node.raft.metrics().borrow_watched().clone();

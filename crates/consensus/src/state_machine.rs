@@ -1,8 +1,8 @@
 //! openraft's state machine on top of our [`StateMachine`] and the snapshot files.
 //!
-//! What is applied lives in memory and is rebuilt from the latest snapshot and the log, so no applied state is reported that cannot be
-//! recovered. Snapshots: a cheap copy while the log waits, encoding on a blocking thread, and the snapshot store decides which of two
-//! racing ones is the later.
+//! The applied state is in memory, and is rebuilt from the latest snapshot and the log, so no applied state is reported
+//! that cannot be recovered. A snapshot is a cheap copy made while the log waits, encoded on a thread for blocking
+//! work; the snapshot store decides which of two concurrent ones is the later.
 
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::sync::Arc;
@@ -34,7 +34,8 @@ pub(crate) enum SnapshotData {
     Received(Mutex<Received>),
 }
 
-/// A received snapshot that the machine has read: only such a one may become durable, for it is read again at each start.
+/// A received snapshot that the state machine has read. Only such a snapshot may become durable: it is read again at
+/// every start.
 pub(crate) struct Received {
     writer: Box<dyn SnapshotSink>,
     restored: Restored,
@@ -58,7 +59,7 @@ impl Received {
     }
 }
 
-/// What openraft wants to know of a snapshot; kept as the metadata of its file.
+/// openraft's description of a snapshot; kept as the metadata of its file.
 #[derive(Serialize, Deserialize)]
 struct FileMeta {
     last_log_id: Option<LogId>,
@@ -170,14 +171,14 @@ fn restore_machine(
         .clone()
         .restore(snapshot.position, &mut reader)
         .map_err(|what| io::Error::other(format!("snapshot {} cannot be restored: {what}", snapshot.path.display())))?;
-    // The checksum is checked at the end of the file, so the machine's word alone is not enough.
+    // The checksum is checked at the end of the file, which the state machine may not have read.
     io::copy(&mut reader, &mut io::sink())?;
     restored();
     tracing::info!(position = %snapshot.position, ms = started.elapsed().as_millis() as u64, "restored a snapshot");
     Ok(())
 }
 
-/// Makes a snapshot durable under our own directory and the machine's state; gives the one that counts afterwards.
+/// Makes a snapshot durable in our own directory and makes it the state; returns the snapshot in force afterwards.
 fn install(
     machine: &Arc<dyn StateMachine>,
     snapshots: &dyn SnapshotStorage,

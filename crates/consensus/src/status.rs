@@ -1,4 +1,4 @@
-//! What others may know of consensus, as plain values.
+//! The state of consensus, as plain values for the layers above.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub struct Leadership {
     pub leading: bool,
 }
 
-/// Where a member is reached. Part of the membership, so every node knows it of every other, whenever that joined.
+/// Where a member is reached. Part of the membership, so every node knows the addresses of every other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberAddresses {
     /// By its peers.
     pub peer: String,
-    /// By clients of the HTTP API, if it was said.
+    /// By clients of the HTTP API, if given.
     pub client: Option<String>,
-    /// By ZooKeeper's clients, if it was said.
+    /// By ZooKeeper's clients, if given.
     pub zookeeper: Option<String>,
 }
 
@@ -69,9 +69,10 @@ pub struct ReadIndex {
 pub struct Follower {
     /// How far its log is known to match.
     pub matched: Option<u64>,
-    /// How long ago the latest request that it has answered was sent, in milliseconds; none if there was none since this node leads.
+    /// Age in ms of the newest request this member acknowledged in the current term; `None` if none.
     pub answered_ms_ago: Option<u64>,
-    /// It has answered what was sent within the longest election timeout, and its log lacks little: it can make up a quorum or lead.
+    /// It acknowledged a request sent within the longest election timeout, and its log lacks little: it can complete a
+    /// quorum, or lead.
     pub synced: bool,
 }
 
@@ -102,7 +103,7 @@ pub struct ConsensusStatus {
     pub members: Members,
     /// Why this node does not take part yet: its data directory is not confirmed by its peers.
     pub not_admitted_because: Option<String>,
-    /// Peers that this node has turned away because their data directories lack what they acknowledged, and why.
+    /// Peers that this node rejects because their data directories lack what they acknowledged, and why.
     pub turned_away: BTreeMap<u64, String>,
 }
 

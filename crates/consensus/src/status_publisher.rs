@@ -19,9 +19,9 @@ use crate::raft_types::{LogId, Membership, position_of};
 use crate::state_machine::Raft;
 use crate::status::{ConsensusStatus, Follower, Leadership, Members};
 
-/// Who lags by more entries holds up commits as a voter, and everything as the leader.
+/// A member that lags by more entries delays commits as a voter, and everything as the leader.
 pub(crate) const CAUGHT_UP_ENTRIES: u64 = 1_000;
-/// How often the running state is looked at when nothing else moves.
+/// How often openraft's running state is checked when nothing else changes.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 pub(crate) struct StatusPublisher {
@@ -107,8 +107,8 @@ pub(crate) fn is_caught_up(matched: u64, last: u64) -> bool {
     last.saturating_sub(matched) <= CAUGHT_UP_ENTRIES
 }
 
-/// The status as openraft's metrics and the rollback guard give it. A follower that has not answered for the lease may be
-/// dead, however good its log.
+/// The status as openraft's metrics and the rollback guard give it. A follower that has not answered for the lease may
+/// be dead, however good its log.
 pub(crate) fn status_of(node: &RaftNode, guard: &RollbackGuard) -> ConsensusStatus {
     let (own, lease) = (node.config.node, Duration::from_millis(node.config.election_timeout_max_ms));
     let turned_away = guard.turned_away();

@@ -1,18 +1,19 @@
-//! What was acknowledged at least: a small file beside sled, because sled takes damage at the end of its own file for a torn, never
-//! acknowledged tail, and cuts it off without a word.
+//! Acknowledgement watermark. sled silently truncates a damaged tail, taking it for a torn, unacknowledged write; this
+//! file beside it records how far the log had been acknowledged, so that opening can detect the loss.
 //!
-//! Two slots of 4 KiB are written in turn, so that a torn write spoils at most the newer one. A slot is written after each barrier
-//! and before the callbacks, *without* a sync of its own; it is synced at open, at a vote, at a truncation, every [`SYNC_RECORDS`]
-//! records and at close.
+//! Two slots of 4 KiB are written in turn, so that a torn write spoils at most the newer one. A slot is written after
+//! each barrier and before the callbacks, *without* a sync of its own; it is synced at open, at a vote, at a
+//! truncation, every [`SYNC_RECORDS`] records and at close.
 //!
 //! What it detects, exactly:
-//! - after a clean close, or after kill -9 (the page cache lives on): any loss of an acknowledged record, vote, purge mark or start
-//!   counter, down to the last acknowledged batch;
-//! - after power loss: any loss of what was acknowledged before the last synced slot: every vote, and all but at most the last
-//!   [`SYNC_RECORDS`] records. Damage to the records after that cannot be told from a torn tail by this file. (Losing them takes a
-//!   disk that breaks its promise about data already synced.)
+//! - after a clean close, or after kill -9 (the page cache lives on): any loss of an acknowledged record, vote, purge
+//!   mark or start counter, down to the last acknowledged batch;
+//! - after power loss: any loss of data acknowledged before the last synced slot, that is every vote, and all but at
+//!   most the last [`SYNC_RECORDS`] records. This file cannot tell damage to later records from a torn tail. (Losing
+//!   them takes a disk that loses data which it reported as synced.)
 //!
-//! The slot never claims more than what a barrier made durable. A truncation lowers both slots, synced, before anything is removed.
+//! A slot never claims more than a barrier made durable. A truncation lowers both slots, synced, before it removes
+//! anything.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -27,12 +28,12 @@ use crate::types::LogPosition;
 /// Records after which a slot is synced.
 pub(crate) const SYNC_RECORDS: u64 = 4096;
 const SLOT_BYTES: u64 = 4096;
-/// The last byte is the version of the whole log directory: whatever changes in it, this number goes up, and it is looked at first.
+/// The last byte is the version of the whole log directory: any change of its format raises it, and it is read first.
 const MAGIC: [u8; 8] = *b"LKfloor1";
 /// magic 8, sequence 8, incarnation 8, vote 8, directory 16, has position 8, position 16, crc 4.
 const ENCODED_BYTES: usize = 76;
 
-/// What one slot claims.
+/// The content of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AckWatermark {
     /// Starts of the directory.
@@ -45,7 +46,7 @@ pub(crate) struct AckWatermark {
     pub(crate) last: Option<LogPosition>,
 }
 
-/// Why the file tells nothing.
+/// Why the file cannot be used.
 #[derive(Debug)]
 pub(crate) enum WatermarkProblem {
     /// Written by a build with another format.
@@ -115,7 +116,7 @@ impl AckWatermarkFile {
         self.watermark
     }
 
-    /// Claims more, after the barrier that made it true. Synced when asked or when due.
+    /// Raises the watermark, after the barrier that made the records durable. Synced when asked or when due.
     pub(crate) fn raise(&mut self, watermark: AckWatermark, records: u64, sync: bool) -> io::Result<()> {
         self.records_since_sync += records;
         self.write_next(watermark)?;
@@ -126,7 +127,7 @@ impl AckWatermarkFile {
         Ok(())
     }
 
-    /// Claims less, durably in both slots, before a truncation makes it so.
+    /// Lowers the watermark, durably in both slots, before a truncation.
     pub(crate) fn lower(&mut self, last: Option<LogPosition>) -> io::Result<()> {
         self.write_both(AckWatermark { last, ..self.watermark })
     }

@@ -1,7 +1,7 @@
 //! The bytes of log parts, log keys and meta values. Pure: bytes in, values or a sentence about the damage out.
 //!
-//! A record is split into parts of at most 4 KiB, because sled puts larger values into blob files that it never syncs. Each part names
-//! its record, its place and the total length, and carries a CRC32C over everything in it.
+//! A record is split into parts of at most 4 KiB, because sled puts larger values into blob files that it never syncs.
+//! Each part names its record, its place and the total length, and carries a CRC32C over everything in it.
 
 use bytes::Bytes;
 

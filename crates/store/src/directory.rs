@@ -1,10 +1,10 @@
-//! Where the files are, whose they are, and how a directory entry becomes durable.
+//! Where the files are, which of them are the node's, and how a directory entry becomes durable.
 //!
 //! ```text
 //! <dir>/lock               held (flock) by the process that uses the directory
 //! <dir>/log/sled/db …      sled's files
-//! <dir>/log/floor          what was acknowledged at least (see ack_watermark.rs)
-//! <dir>/log.new            a log directory in the making; never acknowledged anything, so it is thrown away
+//! <dir>/log/floor          the acknowledgement watermark (see ack_watermark.rs)
+//! <dir>/log.new            a log directory being created; never acknowledged anything, so the next open deletes it
 //! <dir>/snapshots/*.snap   snapshot files
 //! ```
 
@@ -18,7 +18,7 @@ use nix::fcntl::{Flock, FlockArg};
 use crate::error::OpenError;
 use crate::permissions;
 
-/// A process killed a moment ago may hold its lock until the kernel has cleared it away.
+/// A process killed a moment ago may hold its lock until the kernel has cleaned it up.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The paths below one data directory.
@@ -31,7 +31,7 @@ impl Layout {
     pub(crate) fn new(root: &Path) -> Self {
         Self { root: root.to_path_buf() }
     }
-    /// Every name below the root that is ours; consensus keeps what it knows of peers and of its own starts there.
+    /// Every name below the root that is ours; consensus keeps its files of peers and of its own starts there.
     pub(crate) fn names(&self) -> Vec<PathBuf> {
         let of_consensus = ["peers", "peers.tmp", "starts", "starts.tmp"].map(|name| self.root.join(name));
         let ours = [self.lock(), self.log(), self.unfinished_log(), self.snapshots()];
@@ -105,7 +105,7 @@ pub(crate) fn create_directory(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what sled left of a snapshot that a crash interrupted: it would take it for damage (sled issues 1527 and 1533).
+/// Removes what a crash left of an unfinished sled snapshot: sled would take it for damage (sled issues 1527 and 1533).
 pub(crate) fn remove_unfinished_sled_snapshots(sled: &Path) -> io::Result<()> {
     for entry in fs::read_dir(sled)? {
         let entry = entry?;

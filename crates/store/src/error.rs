@@ -1,4 +1,4 @@
-//! What can go wrong, in three kinds: refused at open ([`OpenError`]), refused while at work ([`StoreError`]), and the end of this
+//! Errors of three kinds: refused at open ([`OpenError`]), refused while running ([`StoreError`]), and the end of the
 //! process ([`FatalError`]). Every text says what happened, why, and the remedy.
 
 use std::io;
@@ -7,20 +7,22 @@ use std::time::Duration;
 
 use crate::types::LogPosition;
 
-/// What an operator does with a damaged directory. A voter that lost acknowledged data may not vote again under its old id.
+/// What an operator does with a damaged directory. A voter that lost acknowledged data may not vote again under its old
+/// id.
 const REJOIN: &str =
     "keep the directory for examination, and let this machine join again as a new node (new node id, empty directory)";
 
-/// What to do when the system refuses access to the data directory, to be added behind its words; empty where they say enough.
+/// The remedy when the system refuses access to the data directory, to be appended to the system's text; empty where
+/// that text says enough.
 pub fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "; the user that runs lockkeeper needs to read and write it: change its owner (chown) or mode (chmod), or set \
-             storage.directory to a directory of that user"
+            "; the user that runs lockkeeper needs to read and write it: change its owner (chown) or mode (chmod), \
+             or set storage.directory to a directory of that user"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            "; its file system is mounted read-only: the system's log may say why; mount it read-write, or set storage.directory to \
-             a directory on another"
+            "; its file system is mounted read-only: the system's log may say why; mount it read-write, or set \
+             storage.directory to a directory on another"
         }
         io::ErrorKind::StorageFull => "; the disk is full: free some space, then start again",
         _ => "",
@@ -38,8 +40,8 @@ pub enum OpenError {
     },
     /// The directory belongs to another cluster or node.
     #[error(
-        "data directory {dir} belongs to node {found_node} of cluster \"{found_cluster}\", but this is node {node} of cluster \
-         \"{cluster}\": correct the configuration or give this node a directory of its own"
+        "data directory {dir} belongs to node {found_node} of cluster \"{found_cluster}\", but this is node {node} \
+         of cluster \"{cluster}\": correct the configuration or give this node a directory of its own"
     )]
     Foreign {
         /// The directory.
@@ -75,7 +77,8 @@ pub enum OpenError {
     },
     /// Too little free space to work.
     #[error(
-        "disk of {dir} has {free_bytes} bytes free, and the floor is {floor_bytes}: free some space or lower the floor, then start again"
+        "disk of {dir} has {free_bytes} bytes free, and the floor is {floor_bytes}: free some space or lower the \
+         floor, then start again"
     )]
     DiskFull {
         /// The directory.
@@ -132,7 +135,7 @@ pub enum StoreError {
         /// The bound.
         max_bytes: usize,
     },
-    /// The caller asks to cut below the purge mark or similar. Nothing was changed.
+    /// The caller asks to truncate below the purge mark or similar. Nothing was changed.
     #[error("{0}")]
     Refused(String),
     /// The store failed; this process must end. Whether what was waiting reached the disk is not known.
@@ -148,7 +151,8 @@ pub enum StoreError {
 pub enum FatalError {
     /// A write or sync failed. It is never tried again: after a failed sync nobody knows what is on the disk.
     #[error(
-        "cannot {what} {file}: {reason}; stopping, since what reached the disk is not known; check the disk, then start again"
+        "cannot {what} {file}: {reason}; stopping, since what reached the disk is not known; check the disk, then \
+         start again"
     )]
     Io {
         /// What was tried.
@@ -168,8 +172,8 @@ pub enum FatalError {
     },
     /// Writing would have gone below the floor; refused before anything was written.
     #[error(
-        "disk of {dir} is full: {free_bytes} bytes free, {needed_bytes} to be written, and the floor is {floor_bytes}; stopping before \
-         the write; free some space, then start again"
+        "disk of {dir} is full: {free_bytes} bytes free, {needed_bytes} to be written, and the floor is \
+         {floor_bytes}; stopping before the write; free some space, then start again"
     )]
     DiskFull {
         /// The data directory.
@@ -212,7 +216,8 @@ pub enum SnapshotError {
     },
     /// The log was cut at a point that no snapshot covers.
     #[error(
-        "the log in {dir} starts after {purged}, and the newest snapshot ends at {newest:?}: the records between are missing; {REJOIN}"
+        "the log in {dir} starts after {purged}, and the newest snapshot ends at {newest:?}: the records between are \
+         missing; {REJOIN}"
     )]
     Uncovered {
         /// The snapshot directory.
@@ -224,7 +229,8 @@ pub enum SnapshotError {
     },
     /// Too little free space.
     #[error(
-        "disk of {dir} has {free_bytes} bytes free, and the floor is {floor_bytes}: no snapshot is written; free some space"
+        "disk of {dir} has {free_bytes} bytes free, and the floor is {floor_bytes}: no snapshot is written; free \
+         some space"
     )]
     DiskFull {
         /// The directory.

@@ -1,4 +1,5 @@
-//! The one place where data becomes durable, and the marks that let a system-call trace see when that was told to anyone.
+//! The one place where data becomes durable (fsync), and the marks that show each acknowledgement in a system-call
+//! trace.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -13,9 +14,9 @@ use crate::types::Barrier;
 /// Makes everything inserted so far durable.
 pub(crate) struct DataBarrier {
     db: sled::Db,
-    /// Our own descriptor of sled's file: sled's flush (`sync_file_range`) covers neither the file's size nor the disk's cache.
-    /// Its own for a second reason: sled's periodic flusher syncs too, and only logs a failure. Linux reports a failed write-back once
-    /// per descriptor, so ours still gets to see it.
+    /// Our own descriptor of sled's file: sled's flush (`sync_file_range`) covers neither the file's size nor the
+    /// disk's cache. A second reason: sled's periodic flusher syncs too, and only logs a failure. Linux reports a
+    /// failed write-back once per descriptor, so this one still reports it.
     file: File,
     path: PathBuf,
     kind: Barrier,
@@ -27,7 +28,7 @@ impl DataBarrier {
         Ok(Self { db, file, path: path.to_path_buf(), kind })
     }
 
-    /// Returns when all that was inserted before is on the disk. An error is final: a second sync may lie.
+    /// Returns when everything inserted before is on the disk. An error is final: a second sync may succeed falsely.
     pub(crate) fn run(&self) -> Result<(), FatalError> {
         let started = Instant::now();
         self.db.flush().map_err(|error| io_failure("flush", &self.path, &error))?;
@@ -41,7 +42,7 @@ impl DataBarrier {
 
 pub(crate) fn io_failure(what: &'static str, file: &Path, error: &dyn std::fmt::Display) -> FatalError {
     let mut reason = error.to_string();
-    // sled hands on the system's words, not its numbers.
+    // sled passes on the system's text, not its error number.
     if reason.contains("Read-only file system") {
         reason
             .push_str(" (the system mounts a file system read-only when its disk fails: the system's log may say so)");
@@ -49,7 +50,8 @@ pub(crate) fn io_failure(what: &'static str, file: &Path, error: &dyn std::fmt::
     FatalError::Io { what, file: file.to_path_buf(), reason }
 }
 
-/// Marks for a system-call trace: an acknowledgement is a callback, which no trace shows, so a line goes to /dev/null just before it.
+/// Marks for a system-call trace. An acknowledgement is a callback, which no trace shows, so a line is written to
+/// /dev/null just before it.
 pub(crate) struct Marks(Option<File>);
 
 impl Marks {

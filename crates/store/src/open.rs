@@ -1,7 +1,7 @@
-//! From a directory to a working store, or to a refusal that says why.
+//! Opens a data directory, or creates one, or refuses it and says why.
 //!
-//! A new log directory is made as `log.new` and renamed when it is whole and synced, so that a crash in between leaves nothing that
-//! looks like a log. Whatever is called `log` has therefore been acknowledged by someone, and must be complete.
+//! A new log directory is made as `log.new` and renamed when it is complete and synced, so a crash in between leaves
+//! nothing named `log`. A directory named `log` may therefore hold acknowledged data, and must be complete.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +23,7 @@ use crate::tail_cache::TailCache;
 use crate::term_starts::TermStarts;
 use crate::types::{Barrier, Identity, Opened, Options};
 
-/// sled lets go of its file a while after the last handle is gone (sled issue 1234).
+/// sled unlocks its file a while after its last handle is dropped (sled issue 1234).
 const SLED_LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Longest cluster name.
 const MAX_CLUSTER_BYTES: usize = 256;
@@ -60,7 +60,7 @@ pub(crate) fn open(dir: &Path, identity: &Identity, options: &Options) -> Result
     guarded(&directory::sled_file(&layout.log()), || open_existing(lock, &layout, identity, options, fresh))
 }
 
-/// sled panics where the wall clock stands before 1970, which would be taken for damage.
+/// sled panics if the wall clock shows a time before 1970, which would look like damage.
 fn check_clock(now: SystemTime) -> Result<(), OpenError> {
     match now.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(_) => Ok(()),
@@ -192,7 +192,8 @@ fn open_existing(
     permissions::tighten_all(&sled);
     tighten(layout, fresh);
 
-    // What a killed process left in the page cache becomes durable here, before anyone counts on it; so does the new start.
+    // Data that a killed process left in the page cache becomes durable here, before it is reported; so does this
+    // start.
     let incarnation = meta.incarnation + 1;
     log.put_meta(MetaKind::Incarnation, incarnation, &incarnation.to_le_bytes()).map_err(refusal)?;
     let barrier = DataBarrier::new(log.db().clone(), &file, options.barrier).map_err(OpenError::io("open", &file))?;
@@ -216,10 +217,10 @@ fn open_existing(
     Ok(Ready { lock, log, barrier, watermark: watermark_file, tail, terms, first_index: scanned.first, opened })
 }
 
-/// Closes the directory to other users of the machine, now that it is known to be this node's: locked, and with its log in it.
+/// Restricts the directory to this user, now that it is known to be this node's: locked, and with its log in it.
 fn tighten(layout: &Layout, fresh: bool) {
     let (root, ours) = (&layout.root, layout.names());
-    // A log that was made just now does not make ours what was there before.
+    // Files that were there before the log was made are not ours.
     if fresh && permissions::holds_others(root, &ours) {
         tracing::warn!(
             directory = %root.display(),
@@ -246,7 +247,7 @@ fn refusal(error: FatalError) -> OpenError {
     }
 }
 
-/// sled answers some damage with a panic; that is a refusal too.
+/// Turns a panic of sled, its reaction to some damage, into a refusal.
 fn guarded<T>(file: &Path, work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let explained = cfg!(panic = "abort").then(|| Explained::install(file));
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -262,7 +263,7 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 type PanicHook = Box<dyn Fn(&std::panic::PanicHookInfo<'_>) + Send + Sync>;
 
-/// In a build whose panics abort, nothing can be caught: then the refusal is at least printed before the end.
+/// In a build whose panics abort, nothing can be caught: the refusal is then at least printed before the process ends.
 struct Explained(Arc<PanicHook>);
 
 impl Explained {

@@ -1,7 +1,7 @@
-//! What a node stores is nobody else's: data of every client, and secrets' hashes. Files have mode 0600, directories 0700.
+//! Files have mode 0600 and directories 0700: a node stores data of every client, and hashes of secrets.
 //!
-//! sled creates its files by itself, as the process's file mode creation mask has it, and directories may come from an older build or an
-//! operator's hand: so opening a data directory also tightens what is there and is a node's.
+//! sled creates its files with the process's umask, and an older build or an operator may have made a directory. So
+//! opening a data directory also restricts the modes of the node's files in it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -37,9 +37,9 @@ pub(crate) fn create_directories(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Takes from group and others whatever they may do with the data directory and with `ours`, paths in it, and all they hold; gives how
-/// many modes changed. What else lies there is somebody's, and stays as it is. What cannot be changed is logged with the remedy; it does
-/// not stop the node.
+/// Removes the permissions of group and others from the data directory, and from the paths `ours` in it with all that
+/// they hold; returns how many modes changed. Other files there are left alone. A mode that cannot be changed is logged
+/// with the remedy, and does not stop the node.
 pub(crate) fn tighten(root: &Path, ours: &[PathBuf]) -> u64 {
     if fs::metadata(root).is_ok_and(|found| found.mode() & STICKY != 0) {
         tracing::warn!(
@@ -51,7 +51,7 @@ pub(crate) fn tighten(root: &Path, ours: &[PathBuf]) -> u64 {
     tighten_one(root) + ours.iter().map(|path| tighten_all(path)).sum::<u64>()
 }
 
-/// Whether anything but `ours` is in the directory.
+/// Whether the directory holds anything but `ours`.
 pub(crate) fn holds_others(root: &Path, ours: &[PathBuf]) -> bool {
     entries(root).iter().any(|path| !ours.contains(path))
 }

@@ -1,4 +1,4 @@
-//! What waits for the writer, bounded in commands and in bytes.
+//! The queue of the writer, bounded in commands and in bytes.
 
 use std::collections::VecDeque;
 
@@ -17,11 +17,11 @@ pub(crate) enum Work {
     /// Remove every record after the position, which is the new end of the log; `None` leaves nothing.
     Truncate(Option<LogPosition>),
     Purge(LogPosition),
-    /// Nothing to do; only keeps its place in the order of callbacks.
+    /// Nothing to write; only its callback is due, in order.
     Nothing,
 }
 
-/// Work, its number, and whom to tell.
+/// Work, its number, and its callback.
 pub(crate) struct Command {
     pub(crate) number: u64,
     pub(crate) work: Work,
@@ -39,7 +39,7 @@ impl Work {
     }
 }
 
-/// A bounded queue of commands. Not a channel: what enters it and what readers see must change under the same lock.
+/// A bounded queue of commands. Not a channel: the queue and the log that readers see must change under one lock.
 pub(crate) struct Queue {
     commands: VecDeque<Command>,
     bytes: usize,

@@ -1,9 +1,10 @@
 //! The scan at open: is everything there that was acknowledged, and is it what was written?
 //!
-//! sled checks its own messages, but where a check fails it ends its log (at the tail) or skips the rest of a segment (elsewhere)
-//! without an error. So the log is read once from end to end: every part's checksum, every record complete, indexes contiguous from
-//! the purge mark on, terms never falling, and the acknowledgement watermark inside. Only one thing is forgiven: an incomplete *last* record
-//! beyond the watermark, which a crash can leave and nobody was told of.
+//! sled checks its own messages, but where a check fails it ends its log (at the tail) or skips the rest of a segment
+//! (elsewhere) without an error. So the log is read once from end to end: every part's checksum, every record complete,
+//! indexes contiguous from the purge mark on, terms never falling, and the acknowledgement watermark inside. The one
+//! damage accepted is an incomplete *last* record beyond the watermark: a crash can leave it, and it was never
+//! acknowledged.
 
 use std::io;
 use std::path::Path;
@@ -115,7 +116,7 @@ pub(crate) fn log(
     Ok(found)
 }
 
-/// What was acknowledged must be inside the log, or purged from it.
+/// Every acknowledged record must be in the log, or purged from it.
 fn check_watermark(
     file: &Path,
     meta: &Meta,
@@ -134,7 +135,7 @@ fn check_watermark(
     Err(OpenError::damaged(file, format!("the log was acknowledged up to {acknowledged}, and {found}")))
 }
 
-/// sled's own complaint at open.
+/// sled's own error at open.
 pub(crate) fn sled_refusal(file: &Path, error: &sled::Error) -> OpenError {
     match error {
         sled::Error::Io(io) if is_system_error(io) => {
@@ -144,7 +145,8 @@ pub(crate) fn sled_refusal(file: &Path, error: &sled::Error) -> OpenError {
     }
 }
 
-/// sled also reports what it cannot parse as `Other` and `InvalidData`; those are damage, not the system's refusal.
+/// Errors of the operating system. sled reports data that it cannot parse as `Other` and `InvalidData`, which is
+/// damage.
 fn is_system_error(error: &io::Error) -> bool {
     use io::ErrorKind as Kind;
     matches!(

@@ -1,4 +1,4 @@
-//! The log and the meta values as sled holds them. No thread, no barrier, no policy: the writer decides when, this says how.
+//! The log and the meta values as sled holds them. No thread, no barrier, no policy: the writer decides when to write.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,8 @@ impl SledLog {
         }
     }
 
-    /// Removes at most `limit` parts between `from` and the index `upto`, upward; gives the key to go on from while there may be more.
+    /// Removes at most `limit` parts between `from` and the index `upto`, upward; gives the key to go on from while
+    /// there may be more.
     pub(crate) fn purge_some(&self, from: &[u8], upto: u64, limit: usize) -> Result<Option<sled::IVec>, FatalError> {
         let end = codec::part_key(upto, u16::MAX);
         if from > end.as_slice() {
@@ -75,7 +76,8 @@ impl SledLog {
         Ok(if keys.len() < limit { None } else { keys.last().cloned() })
     }
 
-    /// Records of `start..end` up to `max_bytes` of payload, at least one if there is one. They are contiguous, or it is an error.
+    /// Records of `start..end` up to `max_bytes` of payload, at least one if there is one. They are contiguous, or it
+    /// is an error.
     pub(crate) fn read(&self, start: u64, end: u64, max_bytes: usize) -> Result<Vec<Record>, FatalError> {
         let mut records = Vec::new();
         let mut assembly = Assembly::default();

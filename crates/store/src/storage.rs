@@ -105,16 +105,16 @@ impl LogStorage for Store {
     }
 }
 
-/// A snapshot being written. Dropped unfinished, it leaves nothing.
+/// A snapshot being written. If it is dropped unfinished, nothing of it stays.
 pub trait SnapshotSink: Write + Send {
-    /// Reads what has been written so far, from its beginning: to be checked before it counts.
+    /// Reads the bytes written so far, from the beginning, to check them before [`finish`](Self::finish).
     fn written(&mut self) -> Result<Box<dyn Read + Send + '_>, SnapshotError>;
 
     /// Makes it durable and the latest, unless one at the same or a later position is in place.
     fn finish(self: Box<Self>) -> Result<Finished, SnapshotError>;
 }
 
-/// The snapshots of one node. All of this may block; the caller sees to it that nothing waits behind it.
+/// The snapshots of one node. Every method may block: call them on a thread for work that blocks.
 pub trait SnapshotStorage: Send + Sync + 'static {
     /// Starts a snapshot of everything up to `position`. Several may be under way.
     fn create(&self, position: LogPosition, meta: &[u8]) -> Result<Box<dyn SnapshotSink>, SnapshotError>;
@@ -122,7 +122,8 @@ pub trait SnapshotStorage: Send + Sync + 'static {
     /// The latest finished one.
     fn latest(&self) -> Option<Snapshot>;
 
-    /// Opens one for reading. The reader reports the end only if all of it matches its checksum, and goes on when a newer one comes.
+    /// Opens one for reading. The reader reports the end only if the whole file matches its checksum, and stays valid
+    /// when a newer snapshot replaces it.
     fn reader(&self, snapshot: &Snapshot) -> Result<Box<dyn Read + Send>, SnapshotError>;
 }
 

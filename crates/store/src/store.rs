@@ -1,7 +1,7 @@
 //! The handle: what callers see of the log at once, while the writer makes it durable behind them.
 //!
-//! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under one
-//! lock, so the order of calls is the order on the disk. No lock is held while sled or a callback runs.
+//! What readers see (ends of the log, recent records) and what the writer is given (the queue) change together under
+//! one lock, so the order of calls is the order on the disk. No lock is held while sled or a callback runs.
 //!
 //! Writes come from tasks of a runtime: they wait for room in the queue without blocking their thread, and never read
 //! sled. [`Store::read`] does, and belongs on a thread for work that blocks.
@@ -30,8 +30,8 @@ use crate::types::{Bounds, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
 
-/// Handle of the log, the vote and the marks of one data directory. Clones share it; the directory is free again when the store is
-/// closed or its last clone dropped.
+/// Handle of the log, the vote and the marks of one data directory. Clones share it. Closing the store, or dropping its
+/// last clone, frees the directory.
 #[derive(Clone)]
 pub struct Store(Arc<Handle>);
 
@@ -73,8 +73,8 @@ pub(crate) struct VisibleState {
 }
 
 impl Store {
-    /// Opens the store below `dir`, or creates it there. Refuses a directory that is in use, belongs to another node, or lost
-    /// anything that was acknowledged.
+    /// Opens the store below `dir`, or creates it there. Refuses a directory that is in use, belongs to another node,
+    /// or has lost anything acknowledged.
     pub fn open(dir: &Path, identity: &Identity, options: Options) -> Result<(Store, Opened), OpenError> {
         let ready = crate::open::open(dir, identity, &options)?;
         let (opened, marks) = (ready.opened.clone(), Marks::new(options.trace_marks));
@@ -163,8 +163,8 @@ impl Store {
         }
     }
 
-    /// Removes every record after the index; `None` removes all that is left. Gone for readers when this returns, and durably so no later
-    /// than the next acknowledged append.
+    /// Removes every record after the index; `None` removes all that is left. Readers no longer see them when this
+    /// returns; the removal is durable no later than the next acknowledged append.
     pub async fn truncate_after(&self, keep: Option<u64>, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), 0, |state| {
             let end = state.end_at(keep)?;
@@ -184,8 +184,9 @@ impl Store {
         .await;
     }
 
-    /// Forgets everything up to the position, which may lie beyond the last record. Gone for readers when this returns; `done` when the
-    /// mark is durable; the disk is freed little by little afterwards. The snapshot that covers it must be durable before the call.
+    /// Purges everything up to the position, which may lie beyond the last record. Readers no longer see it when this
+    /// returns; `done` is called when the mark is durable; the disk is freed step by step afterwards. The snapshot that
+    /// covers it must be durable before the call.
     pub async fn purge_to(&self, upto: LogPosition, done: impl FnOnce(Result<(), StoreError>) + Send + 'static) {
         self.submit(Box::new(done), 0, |state| {
             if state.purged.is_some_and(|purged| purged.index >= upto.index) {
@@ -249,7 +250,7 @@ impl Store {
             let budget = max_bytes.saturating_sub(bytes);
             let older = MutexGuard::unlocked(&mut state, || log.read(next, end.min(in_memory), budget));
             if state.reshaped != reshaped {
-                // Cut or purged meanwhile: what was read may be gone, or half gone.
+                // Truncated or purged meanwhile: the records just read may be gone.
                 (records, bytes) = (Vec::new(), 0);
                 continue;
             }
@@ -299,7 +300,8 @@ impl Store {
         self.0.shared.options.free_space.bytes(&self.0.shared.dir).unwrap_or(0)
     }
 
-    /// Writes what waits, ends the writer and frees the directory. Not from a callback. Other clones answer `Closed` from now on.
+    /// Writes what waits, ends the writer and frees the directory. Never call it from a callback. Other clones return
+    /// `Closed` from now on.
     pub fn close(self) -> Result<(), StoreError> {
         self.0.end();
         self.0.shared.failure.get().map_or(Ok(()), |error| Err(StoreError::Failed(error)))
@@ -419,7 +421,7 @@ impl StoreShared {
         state.first_index.map_or(0, |first| state.last.map_or(0, |last| (last.index + 1).saturating_sub(first)))
     }
 
-    /// The end: tells the hook, and everyone who waits.
+    /// The store has failed: calls the hook, and every waiting callback.
     pub(crate) fn fail(&self, error: &FatalError) {
         self.failure.set(error);
         let waiting = {

@@ -1,5 +1,5 @@
-//! The newest records, in memory: all that the writer has not inserted yet (so that an append is readable when it returns), and as
-//! many more as the budget allows (so that replication does not read sled).
+//! The newest records, in memory: all that the writer has not inserted into sled yet, so that an append is readable
+//! when it returns, and as many more as the budget allows, so that replication seldom reads sled.
 
 use std::collections::VecDeque;
 use std::ops::Range;

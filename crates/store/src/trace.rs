@@ -1,5 +1,5 @@
-//! Checks a system-call trace of a running store: was every acknowledged append and vote synced *after* its bytes were written and
-//! *before* anyone was told?
+//! Checks a system-call trace of a running store: was every acknowledged append and vote synced *after* its bytes were
+//! written and *before* anyone was told?
 //!
 //! How to take the trace (one per process), with [`crate::Options::trace_marks`] on:
 //! ```text
@@ -8,11 +8,12 @@
 //! What is looked at:
 //! - `pwrite64` to sled's file (`…/log/sled/db`): the record parts and votes in it are found by their headers;
 //! - `fdatasync` or `fsync` of that file: counts from when it began, and only if it returned 0;
-//! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT` (the last
-//!   record, and how many end there) and `ack vote SEQUENCE`.
+//! - `write` of a mark to /dev/null, made by the writer thread just before the callbacks: `ack append INDEX TERM COUNT`
+//!   (the last record, and how many end there) and `ack vote SEQUENCE`.
 //!
-//! For each mark: every part of every record it names must have been written before some sync began, and that sync must have ended
-//! before the mark. The *first* write of a part counts: sled may later write it again when it tidies a page, which takes nothing away.
+//! For each mark: every part of every record it names must have been written before some sync began, and that sync must
+//! have ended before the mark. The *first* write of a part counts: sled may later write it again when it tidies a page,
+//! which takes nothing away.
 
 use std::collections::HashMap;
 use std::fmt;

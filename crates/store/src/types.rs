@@ -1,4 +1,4 @@
-//! The values that cross the crate's border.
+//! The values of the crate's interface.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -59,8 +59,8 @@ pub struct Identity {
     pub cluster: String,
     /// The node.
     pub node: u64,
-    /// Names the directory itself, so that peers notice a wiped one. Drawn by the caller for a directory that may be new; when the
-    /// directory exists already its own id wins and is reported in [`Opened::directory`].
+    /// Id of the directory itself, so that peers notice a wiped one. The caller draws one at random for a directory
+    /// that may be new; an existing directory keeps its own, which [`Opened::directory`] reports.
     pub directory: u128,
 }
 
@@ -70,7 +70,8 @@ pub enum Barrier {
     /// sled's flush, then `fdatasync` of its file through our own descriptor. The only one that holds promise P4.
     #[default]
     Full,
-    /// sled's flush alone, which does not survive power loss. For the test that proves that the trace check can fail, never for use.
+    /// sled's flush alone, which does not survive power loss. Only for the test that shows that the trace check can
+    /// fail.
     FlushOnly,
 }
 
@@ -97,7 +98,8 @@ impl FreeSpace {
     }
 }
 
-/// Called once when the store can no longer keep its promise. The process must end: nothing that this store said since is certain.
+/// Called once when the store can no longer keep its promise. The process must end: nothing that the store reports
+/// after that is certain.
 pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
 
 /// How the store works. [`Options::new`] gives what a server uses.
@@ -105,19 +107,19 @@ pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
 pub struct Options {
     /// sled's page cache; its real use may be several times this.
     pub cache_bytes: u64,
-    /// Payload bytes of recent records kept in memory for replication. Records not yet written are kept whatever this says.
+    /// Payload bytes of the newest records kept in memory for replication. Records not yet written are always kept.
     pub tail_cache_bytes: usize,
-    /// Writes are refused when less than this would stay free on the disk; the store fails with one clear line instead of a torn write.
+    /// A write that would leave less than this free on the disk is refused: the store fails before it writes anything.
     pub free_floor_bytes: u64,
-    /// A batch that takes longer than this to reach the disk is a storage failure.
+    /// A batch that takes longer than this to reach the disk counts as a storage failure.
     pub sync_watchdog: Duration,
     /// What makes a batch durable.
     pub barrier: Barrier,
-    /// Told of a storage failure, once.
+    /// Called once, with the storage failure.
     pub fatal: FatalHook,
-    /// Most commands waiting for the writer. A caller that exceeds it waits: the disk is the bottleneck then.
+    /// Most commands waiting for the writer. Beyond it callers wait: the disk is the bottleneck then.
     pub queue_commands: usize,
-    /// Most payload bytes waiting for the writer; one larger command is let through alone.
+    /// Most payload bytes waiting for the writer; a larger command is accepted alone.
     pub queue_bytes: usize,
     /// sled's background flush, beside the barrier: its garbage collection depends on it. 100 to 500 ms.
     pub flush_every_ms: u64,

@@ -1,5 +1,5 @@
-//! Failure, told once; and the thread that notices a write that never ends (sled has a path that does not wake its waiters after an
-//! error, and a dying disk may simply not answer).
+//! The store's first failure, reported once; and the thread that notices a write that never ends. sled has a path that
+//! does not wake its waiters after an error, and a failing disk may not answer at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::FatalError;
 use crate::types::FatalHook;
 
-/// The first failure, and whom to tell.
+/// The first failure, and the hook to call with it.
 pub(crate) struct Failure {
     first: Mutex<Option<FatalError>>,
     hook: FatalHook,
@@ -26,7 +26,7 @@ impl Failure {
         self.first.lock().clone()
     }
 
-    /// Records a failure; tells the hook if it is the first.
+    /// Records a failure; calls the hook if it is the first.
     pub(crate) fn set(&self, error: &FatalError) {
         let mut first = self.first.lock();
         if first.is_none() {

@@ -1,7 +1,7 @@
 //! The one thread that writes: drain the queue, insert all, one barrier, complete all callbacks in order
 //! (`ARCHITECTURE.md`, The way of a write).
 //!
-//! It must never call back before the barrier, and never write again after a failure. Purging is its spare-time work:
+//! It must never call back before the barrier, and never write again after a failure. Purging is background work:
 //! the mark is written at once, the keys go in small chunks between the batches, so that no append waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,10 +21,10 @@ use crate::store::StoreShared;
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
-/// Keys that the lazy purge removes before it looks at the queue again: what an append may have to wait for. After a batch twice what
-/// the batch wrote, if that is more: the purge must not fall behind.
+/// Keys that the lazy purge removes before it looks at the queue again, so the longest that an append waits for it.
+/// After a batch it removes twice the keys that the batch wrote, if that is more: the purge must not fall behind.
 const PURGE_STEP: u64 = 16;
-/// Keys removed in idle time before a barrier of their own, so that the next batch does not pay for them.
+/// Keys removed in idle time before a barrier of their own, so that the next batch does not sync them.
 const PURGE_KEYS_PER_BARRIER: u64 = 128;
 /// The committed mark rides along with a batch at most this often; losing it costs nothing but a slower start.
 const COMMITTED_EVERY: Duration = Duration::from_millis(200);
@@ -84,7 +84,7 @@ impl Writer {
         }
     }
 
-    /// One batch: its callbacks are told in every case.
+    /// One batch; all of its callbacks are called in every case.
     fn write(&mut self, mut batch: Vec<Command>) -> Result<(), FatalError> {
         if mutant!(AckBeforeBarrier) {
             self.mark(&batch);
@@ -96,7 +96,7 @@ impl Writer {
         let result = result.unwrap_or_else(|panic| {
             Err(FatalError::Panicked { file: self.log.file().to_path_buf(), what: panic_text(&*panic) })
         });
-        // A watchdog that fired meanwhile has declared this process dead: too late to acknowledge.
+        // If the watchdog fired meanwhile, the store has failed: too late to acknowledge.
         let result = result.and_then(|parts| self.shared.failure.get().map_or(Ok(parts), Err));
         let told = match &result {
             Ok(_) => Ok(()),
@@ -157,8 +157,8 @@ impl Writer {
                 (applied.vote_sequence, applied.voted) = (*sequence, true);
             }
             Work::Truncate(last) => {
-                // The watermark first: a crash between the two must not find less than was claimed. Never raised here: what this batch
-                // brought is not durable yet.
+                // The watermark first: after a crash between the two, the log must not be shorter than the watermark.
+                // Never raised here: this batch is not durable yet.
                 if self
                     .watermark
                     .watermark()

@@ -1,5 +1,5 @@
-//! How entries, votes and marks look as bytes, on disk and between peers. Everything here reads what came from outside: it must refuse
-//! what it does not know, never panic.
+//! The bytes of entries, votes and marks, on disk and between peers. Decoding reads untrusted bytes: it must refuse
+//! what it does not know, and never panic.
 
 use std::io;
 

@@ -1,11 +1,11 @@
-//! Keeps the log within its bounds in bytes. openraft knows those in entries alone, and an entry has a hundred bytes or some megabytes: with
-//! those alone a disk holds whatever 50,000 batches of a busy time happen to be.
+//! Keeps the log within its limits in bytes. openraft has limits in entries alone, and an entry has a hundred bytes or
+//! some megabytes: the disk would hold 50,000 batches of a busy time, however large.
 //!
-//! While nothing happens the bounds are lower: everybody has the log by then, and what a busy time has left is not kept
-//! for hours.
+//! While nothing is applied the limits are lower: every follower has the log by then, and the log of a busy time is not
+//! kept for hours.
 //!
-//! It decides nothing that matters for safety: it asks openraft for a snapshot, or to let go of what a snapshot covers, and openraft sees to
-//! it that nothing goes which no snapshot holds.
+//! Safety does not depend on this: it asks openraft for a snapshot, or to purge what a snapshot covers, and openraft
+//! purges nothing that no snapshot holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +21,9 @@ use crate::log::log_size::LogSize;
 use crate::raft_types::{LogId, TypeConfig};
 use crate::state_machine::Raft;
 
-/// How often it is looked at.
+/// How often the log is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A log to which nothing has been added for so long is quiet.
+/// A log to which nothing has been added for this long is quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(5);
 /// Less log than this is not worth a snapshot while it is quiet.
 const QUIET_BYTES: u64 = 1024 * 1024;
@@ -69,11 +69,11 @@ impl LogLimits {
     }
 }
 
-/// What is to be asked for now.
+/// What to ask openraft for now.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     snapshot: bool,
-    /// What is to go, up to this index.
+    /// Purge up to this index.
     purge: Option<u64>,
 }
 
@@ -100,15 +100,15 @@ impl LogCompactor {
         Self { size, snapshots, busy, stillness }
     }
 
-    /// Keeps the log so until consensus stops. A task of its own: openraft takes what is asked for when it gets to it.
+    /// Runs until consensus stops. A task of its own: openraft acts on a request when it gets to it.
     pub(crate) async fn run(mut self, raft: Raft, machine: Arc<dyn StateMachine>) {
         while self.look(&raft, machine.snapshot_bytes()).await.is_ok() {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
-    /// Asks for a snapshot, or for what lies too far behind it to go, where it is time. Asking for what is under way does nothing.
-    /// `state_bytes`: how large a snapshot would be now.
+    /// Asks for a snapshot, or for a purge of the log too far behind it, when due. Asking again while one is under way
+    /// does nothing. `state_bytes`: how large a snapshot would be now.
     async fn look(&mut self, raft: &Raft, state_bytes: u64) -> Result<(), Fatal<TypeConfig>> {
         let reached = {
             let metrics = raft.metrics();
@@ -134,15 +134,15 @@ impl LogCompactor {
     }
 }
 
-/// A large state is not written again and again: its size counts where it is larger than the bound. One that was large
-/// and is small by now is soon written, for the log holds all that it was.
+/// A large state is not written again and again: if it is larger than the limit, its size is the limit. A state that
+/// was large and is small now is written soon, for the log still holds all changes.
 fn wanted(size: &LogSize, bounds: LogLimits, reached: Reached, bytes: SnapshotBytes) -> Wanted {
     let Reached { applied, snapshot, purged } = reached;
     let enough = bounds.snapshot_every_bytes.max(bytes.last.min(bytes.now));
     let beyond = size.last_beyond(bounds.keep_bytes.max(bytes.last));
     Wanted {
         snapshot: applied > snapshot && size.after(snapshot) > enough,
-        // Of none and some, none is the less.
+        // `None` is less than any index.
         purge: beyond.min(snapshot).filter(|upto| Some(*upto) > purged),
     }
 }

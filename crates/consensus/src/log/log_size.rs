@@ -1,4 +1,5 @@
-//! How many bytes of the log lie where, roughly. openraft counts entries alone, and an entry has a hundred bytes or three million.
+//! How many bytes of the log lie where, roughly. openraft counts entries alone, and an entry has a hundred bytes or
+//! three million.
 //!
 //! Kept in marks of about [`MARK_BYTES`], so that it costs little however long the log is.
 
@@ -8,7 +9,7 @@ use lockkeeper_store::{LogStorage, StoreError};
 
 /// Bytes of one mark.
 const MARK_BYTES: u64 = 256 * 1024;
-/// What an entry takes beside its payload: its head, its key, its place in sled's page.
+/// Bytes of an entry beside its payload: its header, its key, its share of sled's page.
 const OVERHEAD_BYTES: u64 = 64;
 /// Read at a time when the log is counted at the start.
 const READ_BYTES: usize = 1024 * 1024;
@@ -56,7 +57,7 @@ impl LogSize {
         while self.marks.len() > 1 && self.marks[self.marks.len() - 2].last >= keep {
             self.marks.pop_back();
         }
-        // What is left of it is not known, and less.
+        // The rest of this mark has fewer bytes; how many is not known.
         if let Some(mark) = self.marks.back_mut() {
             mark.last = mark.last.min(keep);
         }

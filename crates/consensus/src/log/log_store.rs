@@ -32,18 +32,19 @@ const READ_BYTES: usize = 2 * 1024 * 1024;
 pub(crate) struct LogStore {
     store: Arc<dyn LogStorage>,
     size: Arc<Mutex<LogSize>>,
-    /// The entry up to which this node has applied the log, or is about to; an entry at index 0 counts as none.
+    /// The index up to which this node has applied the log, or is about to; 0 counts as none.
     committed: Arc<AtomicU64>,
     /// The last entry that is durable.
     durable: Arc<AtomicU64>,
-    /// The last entry that a leader named, and that is applied here as it was named.
+    /// The last position that a leader sent and that is applied here as sent.
     agreed: Arc<Mutex<Option<LogPosition>>>,
     blocking: Arc<dyn Blocking>,
     fatal: FatalHook,
 }
 
 impl LogStore {
-    /// `covered` is the index up to which a snapshot holds what was applied. Reads the log once, to know its size: blocks.
+    /// `covered` is the index up to which a snapshot holds what was applied. Reads the log once, to know its size:
+    /// blocks.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -61,7 +62,7 @@ impl LogStore {
         Ok(LogStore { store, size, committed, durable, agreed: Arc::default(), blocking, fatal })
     }
 
-    /// How many bytes of the log lie where, as it grows and is cut.
+    /// How many bytes of the log lie where, as it grows and is truncated.
     pub(crate) fn size(&self) -> Arc<Mutex<LogSize>> {
         self.size.clone()
     }
@@ -75,7 +76,7 @@ impl LogStore {
         self.committed.fetch_max(committed.map_or(0, LogId::index), Ordering::AcqRel);
     }
 
-    /// The mark that was written last, where it counts.
+    /// The mark that was written last, if it counts.
     fn stored_committed(&self) -> io::Result<Option<LogId>> {
         let Some(bytes) = self.store.committed() else { return Ok(None) };
         let Some(committed) = codec::decode_committed(&bytes)? else { return Ok(None) };
@@ -86,26 +87,28 @@ impl LogStore {
         Ok((self.store.position_at(named.index) == Some(named)).then_some(committed))
     }
 
-    /// What is applied stands in the state for good. A leader that would have it replaced lacks what a majority acknowledged: going on
-    /// would leave two replicas with different contents.
+    /// Applied entries cannot be taken back. A leader that would replace them lacks entries that a majority
+    /// acknowledged: going on would leave replicas with different states.
     fn check_cut(&self, keep: Option<u64>) -> io::Result<()> {
         let (applied, keep) = (self.committed.load(Ordering::Acquire), keep.unwrap_or(0));
         if keep >= applied || mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         let would = format!(
-            "the leader would have this node cut its log after index {keep}, and it has applied it up to index {applied}"
+            "the leader would have this node cut its log after index {keep}, and it has applied it up to index \
+             {applied}"
         );
         self.stop_for(&would)
     }
 
-    /// Whether an append leaves what is applied here as it is. openraft takes whatever a leader says of an index up to the committed one
-    /// for what it has there (`has_log_id`), so it would acknowledge another history, and put the rest of it behind its own.
+    /// Checks that an append agrees with the entries applied here. openraft assumes that a leader's entry up to the
+    /// committed index equals its own (`has_log_id`), so it would acknowledge another history, and append the rest of
+    /// it to its own.
     pub(crate) async fn check_append(&self, request: &AppendEntriesRequest<TypeConfig>) -> io::Result<()> {
         let applied = self.committed.load(Ordering::Acquire);
         let first = request.prev_log_id.as_ref().or(request.entries.first().map(|entry| &entry.log_id));
-        // A leader whose term is over may say what was never committed; Raft turns it down. The vote is read after the index: it is at
-        // least the one under which that was committed.
+        // A leader whose term is over may send entries that were never committed; Raft rejects it. The vote is read
+        // after the index, so it is at least the one under which that index was committed.
         if first.is_none_or(|first| first.index() > applied)
             || !self.is_current(&request.vote)?
             || mutant!(AcceptRolledBackDirectory)
@@ -113,7 +116,7 @@ impl LogStore {
             return Ok(());
         }
         if let Some(prev) = request.prev_log_id.as_ref().map(position_of)
-            // What is applied stays as it is, and a quiet leader names the same position again and again.
+            // Applied entries never change, and an idle leader sends the same position again and again.
             && *self.agreed.lock() != Some(prev)
             && let Some(held) = self.position_at(prev.index, applied)
         {
@@ -153,9 +156,9 @@ impl LogStore {
 
     fn stop_for(&self, would: &str) -> io::Result<()> {
         let why = format!(
-            "{would}: a majority of the cluster has lost what it acknowledged, so their data directories were probably put back from \
-             older copies or wiped; this node stops to keep what it has; compare the nodes (lockkeeper status), put the newest \
-             directories back, or restore the cluster from this one"
+            "{would}: a majority of the cluster has lost what it acknowledged, so their data directories were \
+             probably put back from older copies or wiped; this node stops to keep what it has; compare the nodes \
+             (lockkeeper status), put the newest directories back, or restore the cluster from this one"
         );
         (self.fatal)(why.clone());
         Err(io::Error::other(why))
@@ -254,8 +257,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         Ok(())
     }
 
-    /// The mark is written without a sync, so after a power cut it may be ahead of the log, or speak of entries that the log never made
-    /// durable. It counts only where the log holds the very entry it names (Raft, Log Matching); it is a head start and nothing more.
+    /// The mark is written without a sync, so after a power cut it may be ahead of the log, or name an entry that never
+    /// became durable. It counts only if the log holds the entry that it names (Raft, Log Matching). It only makes a
+    /// start faster.
     ///
     /// openraft applies the log again up to what this gives, without telling [`Self::save_committed`].
     async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
@@ -370,7 +374,8 @@ mod tests {
         }
     }
 
-    /// A runtime with one thread: a read that blocks it blocks every task. Another thread ends the test if that happens.
+    /// A runtime with one thread: a read that blocks it blocks every task. Another thread ends the test if that
+    /// happens.
     #[tokio::test]
     async fn a_read_that_waits_for_the_disk_lets_other_tasks_go_on() {
         let (answer, answers) = std::sync::mpsc::channel();

@@ -38,7 +38,8 @@ pub(crate) struct ClaimExchange {
 }
 
 impl ClaimExchange {
-    /// Runs for as long as the node does: a task for each peer, one that forms the cluster, one that writes down what was acknowledged.
+    /// Runs as long as the node: starts a task for each peer, one that forms the cluster, one that saves what peers
+    /// acknowledged.
     pub(crate) async fn run(self: Arc<Self>, mut wanted: mpsc::UnboundedReceiver<Wanted>, fresh: bool) {
         let guard = &self.peers.guard;
         if !fresh {
@@ -56,8 +57,8 @@ impl ClaimExchange {
         }
     }
 
-    /// Waits until Raft has said what the directory of this node, which has a vote or a log, holds. A majority of the configured peers may
-    /// be none of the voters.
+    /// Waits until openraft has published the membership that this node's directory, which has a vote or a log, holds:
+    /// a majority of the configured peers may not be a majority of the voters.
     async fn membership_published(&self) {
         let mut metrics = self.node.raft.server_metrics();
         loop {
@@ -77,7 +78,7 @@ impl ClaimExchange {
         Some((index, membership.membership().voter_ids().collect()))
     }
 
-    /// Claims this node's start at a peer whenever that is due. Ends when the peer is forgotten.
+    /// Claims this node's starts at a peer whenever that is due. Ends when the peer is forgotten.
     async fn claim_at(self: Arc<Self>, peer: u64, now: Arc<Notify>) {
         let guard = &self.peers.guard;
         let mut pause = PAUSE_MIN;
@@ -120,7 +121,7 @@ impl ClaimExchange {
             return Err(ServeError::new("malformed", format!("the claim {MALFORMED}")));
         }
         let replicated = self.machine.start_seen(caller.node);
-        // What is remembered of the caller is durable before it is answered; that waits for the disk.
+        // The memory of the caller is durable before the answer; that waits for the disk.
         let judged = {
             let guard = guard.clone();
             blocking(&*self.blocking, move || Ok(guard.judge(caller.node, &claim, replicated))).await
@@ -133,7 +134,7 @@ impl ClaimExchange {
         Ok(ClaimReply { claim: guard.claim.clone(), formed, voters: self.voters() })
     }
 
-    /// Writes down now and then what peers have acknowledged.
+    /// Saves now and then what peers have acknowledged.
     async fn save_periodically(self: Arc<Self>) {
         loop {
             tokio::time::sleep(SAVE_EVERY).await;
@@ -141,7 +142,7 @@ impl ClaimExchange {
         }
     }
 
-    /// Writes down what peers have acknowledged.
+    /// Saves what peers have acknowledged.
     pub(crate) async fn save_acknowledged(&self) {
         let changed = self.peers.guard.unsaved();
         if changed.is_empty() {

@@ -1,10 +1,11 @@
-//! Starts of data directories: what a node says of its own, what its peers remember of it, and when the two cannot both be true.
+//! Starts of data directories: what a node claims of its own, what its peers remember of it, and when the two
+//! contradict each other.
 //!
-//! A directory that is put back from an older copy has forgotten votes and entries that it acknowledged, and its own files cannot show
-//! it: they are all as old as each other. Only other machines know. So each start has a rising number and a random boot id, a directory
-//! keeps the list of its starts with what it held at each, and every peer keeps the latest start it has seen and the most that was
-//! acknowledged to it. All of these only ever rise on an intact directory, however old the memory is that they are compared with: an
-//! old memory may miss a loss, and never sees one where there is none.
+//! A directory restored from an older copy has forgotten votes and entries that it acknowledged, and its own files
+//! cannot show it: they are all equally old. Only other machines know. So each start has a rising number and a random
+//! boot id, a directory keeps the list of its starts with what it held at each, and every peer keeps the latest start
+//! it has seen and the most that was acknowledged to it. On an intact directory all of these only ever rise, so an old
+//! memory of a peer may miss a loss, and never reports one where there is none.
 
 use std::io;
 
@@ -20,19 +21,21 @@ pub const CODE_ROLLED_BACK: &str = "directory_rolled_back";
 /// Two processes have been started on copies of one data directory.
 pub const CODE_CLONED: &str = "directory_cloned";
 
-/// Starts that a directory remembers, and tells.
+/// Starts that a directory remembers, and claims.
 pub(crate) const STARTS_KEPT: usize = 64;
-/// The most starts that a directory can have had unseen: a thousand a day for forty years.
+/// The most starts that a directory can have had since a peer last saw one: a thousand a day for forty years.
 const MAX_START_STEP: u64 = 1 << 24;
-/// The highest start number: what is remembered of a start can never be lowered again.
+/// The highest start number: a remembered start can never be lowered again.
 const MAX_START: u64 = 1 << 40;
-/// The highest term of a directory: well above what a node without a vote takes from one message (see [`crate::peer::validation`]).
+/// The highest term of a directory: well above what a node without a vote takes from one message (see
+/// [`crate::peer::validation`]).
 const MAX_TERM: u64 = 1 << 63;
 
-const REMEDY: &str = "stop the process; put the newest directory back if there is one, else keep this one for examination, remove the \
-                      node from the membership, and let the machine join again under a new node id with an empty directory";
+const REMEDY: &str = "stop the process; put the newest directory back if there is one, else keep this one for \
+                      examination, remove the node from the membership, and let the machine join again under a new \
+                      node id with an empty directory";
 
-/// Names one start of a data directory.
+/// One start of a data directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartId {
     /// Counts the starts of the directory.
@@ -41,10 +44,10 @@ pub struct StartId {
     pub boot: u64,
 }
 
-/// One start of a data directory, and what the directory held then.
+/// A start of a data directory, and what the directory held then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// Which one.
+    /// Its id.
     pub id: StartId,
     /// Term of the vote.
     pub term: u64,
@@ -52,7 +55,7 @@ pub struct Start {
     pub last: u64,
 }
 
-/// What a node has acknowledged: a log index under the leader of a term, or, with index 0, its vote in that term.
+/// The most a node has acknowledged: a log index to the leader of a term, or, with index 0, its vote in that term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Acknowledged {
     /// The term. A later one may have replaced what was acknowledged in an earlier one.
@@ -64,11 +67,11 @@ pub struct Acknowledged {
 /// What a node remembers of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownPeer {
-    /// The data directory that it was first seen with.
+    /// Its data directory when it was first seen.
     pub directory: u128,
     /// The latest start of it.
     pub start: Option<StartId>,
-    /// The most that it has acknowledged to this node, in that start or before.
+    /// The most it has acknowledged to this node, in that start or before.
     pub acknowledged: Acknowledged,
 }
 
@@ -77,13 +80,13 @@ pub trait PeerMemory: Send + Sync + 'static {
     /// The starts of this directory before the present one, oldest first.
     fn starts(&self) -> Vec<Start>;
 
-    /// Adds the present one; durable on return.
+    /// Adds the present start; durable on return.
     fn add_start(&self, start: Start) -> io::Result<()>;
 
     /// What is remembered of a peer.
     fn peer(&self, node: u64) -> Option<KnownPeer>;
 
-    /// Changes what is remembered of a peer, and nothing else does meanwhile; durable on return.
+    /// Changes what is remembered of a peer, exclusively; durable on return.
     fn update(&self, node: u64, change: &mut dyn FnMut(&mut Option<KnownPeer>)) -> io::Result<()>;
 }
 
@@ -97,7 +100,7 @@ pub struct PeerRejection {
     pub detail: String,
 }
 
-/// What a node says of itself to a peer.
+/// What a node claims of its data directory to a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DirectoryClaim {
     pub(crate) directory: u128,
@@ -115,7 +118,7 @@ impl DirectoryClaim {
         self.starts.last().map(|start| start.id).unwrap_or_default()
     }
 
-    /// Whether the starts are told in order, not too many, and within bounds.
+    /// Whether the starts are in order, not too many, and within bounds.
     pub(crate) fn is_well_formed(&self) -> bool {
         !self.starts.is_empty()
             && self.starts.len() <= STARTS_KEPT
@@ -126,7 +129,7 @@ impl DirectoryClaim {
                 .all(|start| start.id.number <= MAX_START && start.term <= MAX_TERM && start.last <= MAX_INDEX)
     }
 
-    /// Whether the directory can have had this start. `applied` is the highest start number that the replicated state has seen.
+    /// Whether the directory can have had this start.
     pub(crate) fn agrees_with_start(&self, node: u64, known: StartId) -> Result<(), PeerRejection> {
         if mutant!(AcceptRolledBackDirectory) {
             return Ok(());
@@ -134,23 +137,23 @@ impl DirectoryClaim {
         let (known_number, own) = (known.number, self.start().number);
         if own < known_number {
             let why = format!(
-                "start {known_number} of its data directory was seen already, and this is start {own}: the directory was put back \
-                 from an older copy, or another process runs on a copy of it"
+                "start {known_number} of its data directory was seen already, and this is start {own}: the directory \
+                 was put back from an older copy, or another process runs on a copy of it"
             );
             return no(node, CODE_ROLLED_BACK, &why);
         }
         let same_number = self.starts.iter().find(|start| start.id.number == known_number);
         if same_number.is_some_and(|start| start.id.boot != known.boot) {
             let why = format!(
-                "start {known_number} of its data directory was seen in another process: two processes have been started on copies \
-                 of one data directory, or it was put back from an older copy"
+                "start {known_number} of its data directory was seen in another process: two processes have been \
+                 started on copies of one data directory, or it was put back from an older copy"
             );
             return no(node, CODE_CLONED, &why);
         }
         Ok(())
     }
 
-    /// Whether the directory still has all that a peer knows of it.
+    /// Whether the directory still has everything that a peer remembers of it.
     pub(crate) fn agrees_with(&self, node: u64, known: &KnownPeer) -> Result<(), PeerRejection> {
         if known.directory != self.directory {
             let why = format!(
@@ -164,7 +167,8 @@ impl DirectoryClaim {
             let (own, most) = (self.start().number, start.number.saturating_add(MAX_START_STEP));
             if own > most {
                 let detail = format!(
-                    "node {node} is turned away: it claims start {own} of its data directory, and {most} is the most that can be"
+                    "node {node} is turned away: it claims start {own} of its data directory, and {most} is the most \
+                     that can be"
                 );
                 return Err(PeerRejection { code: "implausible", detail });
             }
@@ -172,14 +176,16 @@ impl DirectoryClaim {
         if mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
-        // What was acknowledged up to a start must have been there at the next; later ones may have grown on another history.
+        // Entries acknowledged up to a start must have been there at the next one; later starts may have another
+        // history.
         let seen = known.start.map_or(0, |start| start.number);
         let Some(next) = self.starts.iter().find(|start| start.id.number > seen) else { return Ok(()) };
         let Acknowledged { term, index } = known.acknowledged;
         if next.term < term || (next.term == term && next.last < index) {
             let why = format!(
-                "it has acknowledged index {index} in term {term}, and at start {} its data directory held index {} and the vote of \
-                 term {}: the directory was put back from an older copy, or its disk has lost what was synced",
+                "it has acknowledged index {index} in term {term}, and at start {} its data directory held index {} \
+                 and the vote of term {}: the directory was put back from an older copy, or its disk has lost what \
+                 was synced",
                 next.id.number, next.last, next.term
             );
             return no(node, CODE_ROLLED_BACK, &why);
@@ -187,21 +193,21 @@ impl DirectoryClaim {
         Ok(())
     }
 
-    /// Whether no peer has seen a later start of this directory than the present one.
+    /// Whether the replicated state has seen no later start of this directory than the present one.
     pub(crate) fn agrees_with_replicated(&self, node: u64, number: u64) -> Result<(), PeerRejection> {
         let own = self.start().number;
         if own >= number || mutant!(AcceptRolledBackDirectory) {
             return Ok(());
         }
         let why = format!(
-            "the log names start {number} of its data directory, and this is start {own}: the directory was put back from an older \
-             copy, or another process runs on a copy of it"
+            "the log names start {number} of its data directory, and this is start {own}: the directory was put back \
+             from an older copy, or another process runs on a copy of it"
         );
         no(node, CODE_ROLLED_BACK, &why)
     }
 }
 
-/// Whether a rejection with this code means that the directory of the node that called must not be used.
+/// Whether a rejection with this code means that the caller's data directory must not be used.
 pub(crate) fn condemns(code: &str) -> bool {
     [CODE_DIRECTORY_CHANGED, CODE_ROLLED_BACK, CODE_CLONED].contains(&code)
 }
@@ -231,7 +237,8 @@ mod tests {
     fn an_intact_directory_agrees_with_every_memory_of_it() {
         let history = [start(1, 11, 0, 0), start(2, 12, 3, 100), start(4, 14, 5, 90)];
         let told = claim(&history);
-        // In the second start it acknowledged up to 120 of term 3, of which term 5 replaced some; start 3 ended before it was noted.
+        // In the second start it acknowledged up to 120 of term 3, of which term 5 replaced some; start 3 ended before
+        // it was noted.
         for memory in [
             KnownPeer { directory: 7, start: None, acknowledged: Acknowledged::default() },
             known(1, 11, 3, 100),

@@ -1,9 +1,9 @@
-//! Peer calls over HTTP/1.1: binary bodies, long-lived connections, one client (hence one pool of connections) per channel, so that
-//! heartbeats and votes never queue behind bulk. HTTP/2 was measured and is slower here.
+//! Peer calls over HTTP/1.1: binary bodies, long-lived connections, and one client (hence one connection pool) per
+//! channel, so that heartbeats and votes never queue behind bulk data. HTTP/2 was measured and is slower here.
 //!
-//! `POST {address}/peer/v1/{kind}` with the identity headers of [`crate::PeerAuth`]. 200 carries the answer. A rejection carries
-//! [`HEADER_CODE`] with its stable code, and its text as the body; an error status *without* that header is not from a peer's door and
-//! counts as an unknown outcome.
+//! `POST {address}/peer/v1/{kind}` with the identity headers of [`crate::PeerAuth`]. 200 carries the answer. A
+//! rejection carries [`HEADER_CODE`] with its stable code, and its text as the body. An error status *without* that
+//! header does not come from a peer's listener, and counts as an unknown outcome.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -70,7 +70,8 @@ pub struct HttpTransport {
 }
 
 impl HttpTransport {
-    /// A transport that finds peers in the book and speaks under its identity. Addresses are `host:port`, or URLs with a scheme.
+    /// A transport that takes the peers' addresses and its own identity from the book. Addresses are `host:port`, or
+    /// URLs with a scheme.
     pub fn new(book: Arc<PeerBook>) -> Result<HttpTransport, StartError> {
         let client = || {
             Client::builder()
@@ -153,7 +154,7 @@ async fn read(mut response: Response, max_bytes: usize) -> Result<Bytes, Transpo
     Ok(body.freeze())
 }
 
-/// What a failed exchange says about the peer. In doubt the request counts as sent.
+/// What a failed call says about the peer. In doubt the request counts as sent.
 fn classify(error: &reqwest::Error) -> TransportError {
     if error.is_builder() {
         return TransportError::Unreachable(text(error));

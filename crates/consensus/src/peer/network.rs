@@ -1,7 +1,7 @@
 //! openraft's network on top of the transport: encoding, deadlines, and what a failure means to openraft.
 //!
-//! openraft drops a call's future at its own, sometimes tight, limits; calls therefore run in tasks of their own, so that a late answer
-//! does not cost the connection.
+//! openraft drops a call's future at its own, sometimes short, deadline. Calls therefore run in tasks of their own, so
+//! that a late answer does not cost the connection.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -41,8 +41,8 @@ use crate::status::MemberAddresses;
 const BULK_DEADLINE: Duration = Duration::from_secs(2);
 /// For one piece of a snapshot.
 const PIECE_DEADLINE: Duration = Duration::from_secs(10);
-/// For the last piece, which is answered when the snapshot is installed: some 4 s for a million nodes. A call that is lost in a partition
-/// holds up the follower for as long.
+/// For the last piece, which is answered when the snapshot is installed: some 4 s for a million nodes. A call lost in a
+/// partition delays the follower for as long.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// Makes clients.
@@ -50,7 +50,7 @@ const INSTALL_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) struct Network {
     peers: Peers,
     time: Arc<dyn Timekeeper>,
-    /// What each peer has acknowledged last.
+    /// The last acknowledgement of each peer.
     matched: Arc<Mutex<BTreeMap<u64, Matched>>>,
     snapshots: Arc<dyn SnapshotStorage>,
     blocking: Arc<dyn Blocking>,
@@ -62,7 +62,7 @@ pub(crate) struct Network {
 
 #[derive(Clone, Copy)]
 struct Matched {
-    /// Under this vote of this node: under a later one nothing is known yet.
+    /// Under this vote of this node; under a later vote nothing is known yet.
     vote: Vote,
     upto: Option<LogId>,
 }
@@ -140,12 +140,12 @@ impl PeerClient {
         wire::decode(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
     }
 
-    /// What this node knows when an answer to a call under `vote`, its own, arrives.
+    /// Checks of an answer to a call under `vote`, this node's own.
     fn validator(&self, vote: &Vote) -> Validator {
         Validator { node: self.network.peers.node, term: vote.leader_id().term(), fresh: false }
     }
 
-    /// An answer that a peer cannot give counts as none, and openraft backs off.
+    /// An impossible answer counts as no answer, and openraft backs off.
     fn refuse(&self, kind: PeerKind, why: &str) -> Unreachable<TypeConfig> {
         self.network.peers.refused(self.target, kind, "answer", why);
         Unreachable::from_string(format!("node {} gave an answer that cannot be: {why}", self.target))
@@ -204,7 +204,7 @@ impl PeerClient {
                 return Err(broken(&io::Error::other("the snapshot's file is shorter than it should be")));
             }
             if last {
-                // The end must be reached before the last piece goes out: only then has the file's checksum been checked.
+                // Read to the end before the last piece is sent: only then has the file's checksum been checked.
                 let end = blocking(place, move || read_piece(reader)).await;
                 let (rest, back) = end.map_err(|error| broken(&error))?;
                 reader = back;
@@ -242,9 +242,10 @@ fn read_piece<R: Read>(mut reader: R) -> io::Result<(Vec<u8>, R)> {
     Ok((piece, reader))
 }
 
-/// `stream_append` stays openraft's own, one append at a time. Two at a time hand a contended lock on some 10 % faster, and are unsafe with
-/// openraft 0.10.0-alpha.37: it credits an answer with the time at which the *last* append up to the same entry was sent, which may be one
-/// without entries that nobody has answered. An old answer would confirm a leader that has been deposed since.
+/// `stream_append` is openraft's own, one append at a time. Two at a time hand a contended lock on some 10 % faster,
+/// and are unsafe with openraft 0.10.0-alpha.37: it credits an answer with the send time of the *last* append up to the
+/// same entry, which may be an unanswered one without entries. An old answer would confirm a leader that has been
+/// deposed since.
 impl RaftNetworkV2<TypeConfig> for PeerClient {
     type SnapshotData = SnapshotData;
 

@@ -1,9 +1,11 @@
-//! Who may speak to whom. Every peer call carries the cluster, the sender's node id, data-directory id and start, and the directory id
-//! and start that the sender expects of the receiver; the gate checks who it is before Raft sees anything, and `admission` the starts.
+//! Identity of peers. Every peer call carries the cluster, the sender's node id, data-directory id and start, and the
+//! directory id and start that the sender expects of the receiver. [`PeerAuth`] checks them before Raft sees the call;
+//! [`crate::peer::rollback_guard`] checks the starts.
 //!
-//! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its old identity:
-//! its peers remember the directory they first saw it with (durably), refuse its calls, and address theirs to the old directory, which
-//! the new one refuses. What they remember of a directory put back from an older copy is in [`crate::peer::directory_claim`].
+//! A voter whose directory was wiped would vote a second time in a term it has forgotten. It cannot come back under its
+//! old identity: its peers durably remember the directory they first saw it with, refuse its calls, and address theirs
+//! to the old directory, which the new one refuses. For a directory restored from an older copy see
+//! [`crate::peer::directory_claim`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -76,20 +78,22 @@ fn reject<T>(code: &'static str, detail: impl Into<String>) -> Result<T, PeerRej
     Err(PeerRejection { code, detail: detail.into() })
 }
 
-/// Peers: where they are, and what is remembered of each (kept in files of the data directory: `peers`, and `starts` for this node's own).
+/// Addresses of peers, and what is remembered of each. Kept in files of the data directory: `peers`, and `starts` for
+/// this node's own starts.
 #[derive(Debug)]
 pub struct PeerBook {
     identity: PeerIdentity,
     directory: PathBuf,
     inner: Mutex<Book>,
-    /// Held while a file is written; `inner` is not, since every call to a peer looks into it.
+    /// Held while a file is written; `inner` is not, since every call to a peer reads it.
     writing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Book {
     addresses: BTreeMap<u64, String>,
-    /// Whose address stands in the configuration: it says where *this* node reaches them, and the membership cannot know better.
+    /// Peers whose addresses are configured: the configuration says where *this* node reaches them, and the membership
+    /// does not override it.
     configured: BTreeSet<u64>,
     known: BTreeMap<u64, KnownPeer>,
     starts: Vec<Start>,
@@ -190,7 +194,7 @@ impl PeerBook {
         }
     }
 
-    /// Remembers the directory of a peer seen for the first time; gives the one that counts.
+    /// Remembers the directory of a peer seen for the first time; returns the directory remembered.
     fn first_seen(&self, node: u64, directory: u128) -> io::Result<u128> {
         let known = self.peer(node);
         if let Some(known) = known {
@@ -203,7 +207,7 @@ impl PeerBook {
         Ok(self.peer(node).map_or(directory, |known| known.directory))
     }
 
-    /// Changes what is known of peers; durable on return, and seen by nobody before.
+    /// Changes what is known of peers; durable before any reader sees it.
     fn change(&self, change: impl FnOnce(&mut BTreeMap<u64, KnownPeer>)) -> io::Result<()> {
         let _one_at_a_time = self.writing.lock();
         let before = self.inner.lock().known.clone();
@@ -257,7 +261,7 @@ impl PeerAuth {
         PeerAuth { book }
     }
 
-    /// Checks a call by its headers (`header` looks one up by its lower-case name); gives who calls.
+    /// Checks a call by its headers (`header` looks one up by its lower-case name); returns the caller.
     pub fn authenticate<'h>(&self, header: impl Fn(&str) -> Option<&'h str>) -> Result<PeerCaller, PeerRejection> {
         let own = self.book.identity();
         let Some(cluster) = header(HEADER_CLUSTER) else {
@@ -310,5 +314,5 @@ impl PeerAuth {
     }
 }
 
-const REMEDY: &str = "the directory was wiped or swapped; put the right one back, or remove the node and let the machine join again \
-                      under a new node id";
+const REMEDY: &str = "the directory was wiped or swapped; put the right one back, or remove the node and let the \
+                      machine join again under a new node id";

@@ -1,4 +1,4 @@
-//! The transport as the rest of consensus uses it: calls whose rejections are looked at once, here.
+//! Calls to peers as the rest of consensus makes them: rejections are handled in one place, here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Peers {
 /// Between two log lines about refused messages of the same peer and kind: a broken peer repeats itself.
 const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(30);
 
-/// Rejections that come and go as nodes start, stop and take turns in leading: nothing to warn of.
+/// Rejections that come and go as nodes start, stop and change leaders: not worth a warning.
 const TRANSIENT_CODES: [&str; 4] = ["not_ready", "not_leading", CODE_GOING_DOWN, "stopped"];
 
 impl Peers {
@@ -80,7 +80,7 @@ impl Peers {
         }
         // Starts are compared in the answers to claims alone; the directory's id is, by `PeerAuth`, for every call.
         if condemns(code) && (kind == PeerKind::Admission || code == CODE_DIRECTORY_CHANGED) {
-            // This node has forgotten what it voted for, or acknowledged. It must not take part.
+            // This node has forgotten votes or entries that it acknowledged. It must not take part.
             return self.guard.condemn(&format!("node {to} does not accept this node: {detail}"));
         }
         let mut logged = self.logged.lock();

@@ -1,12 +1,15 @@
-//! Admission: before a node takes part, and with each peer before the two speak Raft, both have found each other's starts in order.
+//! Guard against data directories restored from an older copy: a node takes part in Raft only after its peers have
+//! checked the starts of its directory, and it has checked theirs.
 //!
-//! A node claims the starts of its directory at every peer (see [`crate::peer::directory_claim`]) and hears the peer's in the answer. Until a majority
-//! of the voters, itself included, has found its claim in order, and every other peer has answered or cannot be reached, it neither
-//! votes nor campaigns nor acknowledges anything. After that it does so with those peers alone which have found it in order and which it
-//! has found in order itself. A claim that a peer's memory contradicts ends the process: see `Peers::handle_rejection`.
+//! A node sends a claim of its directory's starts to every peer (see [`crate::peer::directory_claim`]); the answer
+//! holds the peer's claim. Until a majority of the voters, itself included, has found its claim in order, and every
+//! other peer has answered or cannot be reached, it neither votes nor campaigns nor acknowledges anything. After that
+//! it exchanges Raft messages only with peers that have found it in order and that it has found in order. A claim that
+//! contradicts a peer's memory ends the process: see `Peers::handle_rejection`.
 //!
-//! Nodes that restart together let each other in: answering a claim takes no admission. This must never let a peer's old message undo
-//! what is known of its present start, and never refuse an intact directory: memories may be old, and only ever know less.
+//! Nodes that restart together admit each other: a node answers claims before it is admitted. An old message of a peer
+//! must never undo what is known of its present start, and an intact directory must never be refused: a memory may be
+//! old, and then knows less, never more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,28 +25,28 @@ use crate::peer::peer_auth::PeerCaller;
 use crate::peer::transport::TransportError;
 use crate::peer::wire::ClaimReply;
 
-/// The receiver has not been let in itself yet.
+/// The receiver is not admitted itself yet.
 pub(crate) const CODE_NOT_ADMITTED: &str = "not_admitted";
-/// The two have not found each other's present starts in order yet: claim again.
+/// The two have not found each other's present starts in order yet: the caller must claim again.
 pub(crate) const CODE_START_UNCONFIRMED: &str = "start_unconfirmed";
 
-/// A peer that has not answered so many claims counts as out of reach; one whose process is gone does at once.
+/// A peer that has not answered so many claims counts as unreachable; a peer whose process is gone counts at once.
 const SILENT_AFTER: u32 = 3;
 const MAX_VOTERS: usize = 256;
 pub(crate) const MALFORMED: &str =
     "does not name the starts of the caller's data directory, in order and within bounds";
 
-/// A peer that is mentioned for the first time, or again after it was forgotten, and what its task is woken by.
+/// A peer that needs a task: new, or mentioned again after it was forgotten; and what wakes its task.
 pub(crate) type Wanted = (u64, Arc<Notify>);
 
 /// This node and one peer.
 #[derive(Default)]
 struct Pair {
-    /// The start of the peer which this node has found in order.
+    /// The start of the peer that this node has found in order.
     verified: Option<StartId>,
-    /// The start of the peer which has found this node's in order.
+    /// The start of the peer that has found this node's in order.
     approved_by: Option<StartId>,
-    /// Whether the peer belongs to a formed cluster, as it said.
+    /// Whether the peer says that it belongs to a formed cluster.
     formed: Option<bool>,
     /// Claims since the last answer.
     unanswered: u32,
@@ -91,7 +94,7 @@ impl RollbackGuard {
         fresh: bool,
     ) -> (Arc<RollbackGuard>, mpsc::UnboundedReceiver<Wanted>) {
         let (wanted, requests) = mpsc::unbounded_channel();
-        // A directory without a vote and a log has acknowledged nothing; that it is not a wiped one, its peers see by its id.
+        // A directory without a vote and a log has acknowledged nothing. Its peers recognise a wiped one by its id.
         let table = Mutex::new(Table { admitted: fresh, ..Table::default() });
         let guard = RollbackGuard { node, claim, memory, fatal, configured, table, wanted };
         for peer in guard.configured.iter().filter(|peer| **peer != node) {
@@ -129,7 +132,7 @@ impl RollbackGuard {
                 drop(table);
                 self.condemn(&format!("node {} does not accept this node: {}", caller.node, no.detail));
             } else {
-                // Anybody can say so. If it is true, the peer's answer to a claim will say it too.
+                // Not verified. If it is true, the peer's answer to a claim will say it too.
                 pair.approved_by = None;
                 pair.claim_now.notify_one();
             }
@@ -173,11 +176,12 @@ impl RollbackGuard {
         }
     }
 
-    /// A peer has acknowledged a log index, or granted its vote, or has said as the leader of a term what of its log is durable.
+    /// A peer has acknowledged a log index, or granted its vote, or as a leader has reported the durable end of its
+    /// log.
     pub(crate) fn acknowledged(&self, peer: u64, what: Acknowledged) {
         if let Some(pair) = self.table.lock().peers.get_mut(&peer) {
             pair.acknowledged = pair.acknowledged.max(what);
-            // It takes part: whatever was turned away in its name is not the process that runs.
+            // It takes part: the claim turned away in its name was of another process.
             pair.turned_away = None;
         }
     }
@@ -197,7 +201,7 @@ impl RollbackGuard {
         let mut in_order = Ok(());
         let updated = self.memory.update(peer, &mut |known| {
             let known = known.get_or_insert(new);
-            // What speaks against the directory must outlive this process, whatever comes of the claim.
+            // Evidence against the directory must outlive this process, whatever the verdict on the claim.
             known.acknowledged = known.acknowledged.max(acknowledged);
             in_order = claim
                 .agrees_with(peer, known)
@@ -234,7 +238,7 @@ impl RollbackGuard {
         }
     }
 
-    /// Lets this node in, if that is due.
+    /// Admits this node, if that is due.
     pub(crate) fn admit_if_due(&self) {
         let mut table = self.table.lock();
         if table.admitted || table.condemned {
@@ -273,8 +277,8 @@ impl RollbackGuard {
         let missing = missing.filter(|peer| !table.peers.get(peer).is_some_and(Pair::is_complete));
         let missing: Vec<String> = missing.map(u64::to_string).collect();
         Some(format!(
-            "its data directory is not confirmed yet: it takes a majority of the voters to compare it with what they remember, and \
-             nodes {} have not answered",
+            "its data directory is not confirmed yet: it takes a majority of the voters to compare it with what they \
+             remember, and nodes {} have not answered",
             missing.join(", ")
         ))
     }
@@ -286,7 +290,7 @@ impl RollbackGuard {
         table.peers.iter().filter_map(away).collect()
     }
 
-    /// On a directory without a cluster: none while a peer has not answered, then whether there is a formed cluster already.
+    /// On a directory without a cluster: `None` while a peer has not answered, then whether a cluster exists already.
     pub(crate) fn is_formed(&self) -> Option<bool> {
         let table = self.table.lock();
         let mut formed = self
@@ -329,7 +333,8 @@ impl RollbackGuard {
         }
     }
 
-    /// Whether a peer has to be asked; none when it was forgotten since the task that `now` wakes was started.
+    /// Whether this node must claim at a peer; `None` if the peer was forgotten since the task that `now` wakes was
+    /// started.
     pub(crate) fn must_claim(&self, peer: u64, now: &Arc<Notify>) -> Option<bool> {
         let table = self.table.lock();
         let pair = table.peers.get(&peer).filter(|pair| Arc::ptr_eq(&pair.claim_now, now))?;
@@ -337,7 +342,7 @@ impl RollbackGuard {
         Some(open && !table.condemned)
     }
 
-    /// The answer to a claim; gives whether the two have found each other in order now.
+    /// Handles the answer to a claim; returns whether the two have found each other in order now.
     pub(crate) fn answered(&self, peer: u64, outcome: Result<ClaimReply, TransportError>) -> bool {
         let complete = match outcome {
             Ok(reply) => self.answered_with(peer, reply),
@@ -373,7 +378,7 @@ impl RollbackGuard {
         complete
     }
 
-    /// What peers have acknowledged and is not written down.
+    /// What peers have acknowledged and is not saved.
     pub(crate) fn unsaved(&self) -> Vec<(u64, Acknowledged)> {
         let table = self.table.lock();
         let changed = table.peers.iter().filter(|(_, pair)| pair.acknowledged != pair.saved);

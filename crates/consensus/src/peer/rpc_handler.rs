@@ -1,4 +1,5 @@
-//! Answers to peers. What arrives here has passed [`crate::PeerAuth`]; a `ServeError` says that the call was not acted on.
+//! Answers to peers' calls. [`crate::PeerAuth`] has authenticated the caller; a `ServeError` says that the call was not
+//! acted on.
 
 use std::io;
 use std::sync::Arc;
@@ -56,7 +57,7 @@ fn answer<T: Serialize>(value: &T) -> Answer {
     wire::encode(value).map_err(malformed)
 }
 
-/// A vote must name the node that sends it: for a leader's calls and a candidate's alike.
+/// A vote must name the node that sends it, both in a leader's and in a candidate's calls.
 fn check_sender(vote: &Vote, from: u64) -> Result<(), ServeError> {
     let speaker = *vote.leader_id().node_id();
     if speaker == from {
@@ -65,7 +66,7 @@ fn check_sender(vote: &Vote, from: u64) -> Result<(), ServeError> {
     Err(ServeError::new("bad_identity", format!("node {from} speaks in the name of node {speaker}")))
 }
 
-/// A message that nobody who follows the protocol sends; see [`crate::peer::validation`].
+/// A message that no node sends which follows the protocol; see [`crate::peer::validation`].
 fn implausible(why: String) -> ServeError {
     ServeError::new("implausible", why)
 }
@@ -89,8 +90,9 @@ pub(crate) struct RpcHandler {
 }
 
 impl RpcHandler {
-    /// A candidate has voted for itself, and a leader has what it says: neither may forget it (see [`crate::peer::directory_claim`]). Only for messages that
-    /// Raft has taken: a stray one must not raise what an intact directory is measured by.
+    /// Remembers that a candidate has voted for itself, or that a leader has the entries it reports: neither may forget
+    /// them (see [`crate::peer::directory_claim`]). Only for messages that Raft accepted: a stray one must not raise
+    /// what an intact directory is compared with.
     fn acknowledged(&self, from: u64, vote: &Vote, index: u64) {
         self.peers.guard.acknowledged(from, Acknowledged { term: vote.leader_id().term(), index });
     }
@@ -185,7 +187,7 @@ impl RpcHandler {
         if matches!(response, AppendEntriesResponse::Success) {
             self.acknowledged(from, &vote, durable.min(last));
         }
-        // Only the leader that this node follows tells it the time.
+        // Only the leader that this node follows sets its replicated clock.
         if matches!(response, AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_)) {
             self.time.follow(clock_ms, arrived.elapsed());
         }
@@ -206,7 +208,7 @@ impl RpcHandler {
         self.leader_rounds.read_index().await.map(|read| (read.term, read.index))
     }
 
-    /// A command of a peer that takes this node for the leader. It is never passed on a second time.
+    /// A command of a peer that takes this node for the leader. It is never forwarded again.
     async fn command(&self, from: u64, command: Command) -> Answer {
         let leading = self.node.leads().leading;
         let closing = self.node.is_closing();

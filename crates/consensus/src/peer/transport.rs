@@ -1,8 +1,9 @@
-//! What consensus asks of the network: one bounded request and its answer, to a peer named by its node id.
+//! The network as consensus uses it: one bounded request and its answer, to a peer named by its node id.
 //!
-//! Handed in from outside: [`crate::HttpTransport`] in production, an in-memory one in tests and simulation. An implementation must never
-//! retry, queue without bound, or report [`TransportError::Refused`] or [`TransportError::Unreachable`] for a request that may have
-//! reached the peer: the outcome of a write is judged by that difference.
+//! Handed in from outside: [`crate::HttpTransport`] in production, an in-memory one in tests and simulation. An
+//! implementation must never retry, queue without bound, or report [`TransportError::Refused`] or
+//! [`TransportError::Unreachable`] for a request that may have reached the peer: the outcome of a write is judged by
+//! that difference.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +23,7 @@ pub enum PeerKind {
     Heartbeat,
     /// A vote request.
     Vote,
-    /// The question whether a vote would be granted.
+    /// Asks whether a vote would be granted.
     PreVote,
     /// One piece of a snapshot.
     Snapshot,
@@ -30,13 +31,13 @@ pub enum PeerKind {
     TransferLeader,
     /// A follower asks the leader for a read index.
     ReadIndex,
-    /// Held open by the leader for as long as it leads: its breaking tells that the leader's process is gone.
+    /// Held open by the leader as long as it leads: if it breaks, the leader's process is probably gone.
     Lifeline,
     /// A command for the leader: a proposal or a change of the membership.
     Propose,
-    /// A message of the layer above, not looked at here.
+    /// A message of the layer above; consensus does not read it.
     Service,
-    /// A node says which start of which directory it is, and what that held; see `directory_claim.rs`.
+    /// A node's claim of its data directory and starts; see `directory_claim.rs`.
     Admission,
 }
 
@@ -78,7 +79,7 @@ impl PeerKind {
         PeerKind::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    /// Largest body that a peer may send for this kind; the front door refuses a longer one.
+    /// Largest body that a peer may send for this kind; the listener refuses a longer one.
     pub fn max_body_bytes(self) -> usize {
         match self {
             PeerKind::Append | PeerKind::Propose | PeerKind::Service => 40 * 1024 * 1024,
@@ -87,7 +88,7 @@ impl PeerKind {
         }
     }
 
-    /// Largest answer that a peer may give; the transport takes no longer one.
+    /// Largest answer that a peer may give; the transport refuses a longer one.
     pub fn max_answer_bytes(self) -> usize {
         match self {
             PeerKind::Service => 4 * 1024 * 1024,
@@ -111,7 +112,7 @@ pub enum TransportError {
     /// The connection stood and broke: the process has probably gone; it may have acted on the request before.
     #[error("connection lost")]
     Reset,
-    /// No connection came to be for another reason; nothing was sent.
+    /// The connection failed for another reason; nothing was sent.
     #[error("unreachable: {0}")]
     Unreachable(String),
     /// No answer in time; the peer may act on the request.
@@ -120,7 +121,7 @@ pub enum TransportError {
     /// An answer came, but not one that a peer gives; it may have acted on the request.
     #[error("unexpected answer: {0}")]
     Garbled(String),
-    /// The peer answered and said no; it did not act on the request.
+    /// The peer rejected the request, and did not act on it.
     #[error("rejected by the peer ({code}): {detail}")]
     Rejected {
         /// Stable code of the reason.

@@ -1,10 +1,10 @@
-//! What a peer's message may say, given what this node knows: bounds on terms, indexes, clocks and memberships, and the shape that a
-//! follower of the protocol gives to its requests and answers.
+//! Validation of peers' messages against this node's state: bounds on terms, indexes, clocks and memberships, and the
+//! form of requests and answers that the protocol allows.
 //!
-//! openraft takes the word of a peer: a vote of the last possible term leaves no term to elect in, an answer that nobody can give ends
-//! the task that reads it, and an entry that cannot be read ends every node that applies it. So everything that comes from a peer passes
-//! here first. Pure: nothing here reads a clock or changes anything. It cannot see through a peer that lies within these bounds; keeping
-//! strangers from the peer port is another layer's work.
+//! openraft trusts its peers: a vote of the last possible term leaves no term for an election, an impossible answer
+//! ends the task that reads it, and an entry that cannot be read ends every node that applies it. So every message of a
+//! peer passes here first. Pure: nothing here reads a clock or changes anything. It cannot detect a peer that lies
+//! within these bounds; keeping strangers from the peer port is another layer's task.
 
 use openraft::EntryPayload;
 use openraft::entry::RaftEntry;
@@ -15,10 +15,10 @@ use crate::application::{ClockReport, MAX_CLOCK_MS};
 use crate::raft_types::{Entry, LogId, Membership, SnapshotMeta, TypeConfig, Vote, position_of};
 use crate::status::{MAX_ADDRESS_BYTES, MAX_MEMBERS};
 
-/// The most by which one message may raise a node's term. Terms rise by one for each election, so a gap like this takes a century of ten
-/// elections a second; and it takes as many messages, each with a durable vote, to use all terms up.
+/// The most by which one message may raise a node's term. Terms rise by one for each election, so such a gap takes ten
+/// elections a second for over ten years; using up all terms takes as many messages, each with a durable vote.
 pub(crate) const MAX_TERM_STEP: u64 = 1 << 32;
-/// The highest term that a node without vote and log takes: one that joins late knows nothing of the cluster's terms.
+/// The highest term that a node without vote and log accepts: a node that joins late does not know the cluster's term.
 pub(crate) const MAX_FIRST_TERM: u64 = 1 << 62;
 /// The highest index: a million entries a second for nine years.
 pub(crate) const MAX_INDEX: u64 = 1 << 48;
@@ -26,7 +26,7 @@ pub(crate) const MAX_INDEX: u64 = 1 << 48;
 /// Why a message is refused, in words for people.
 pub(crate) type Checked<T = ()> = Result<T, String>;
 
-/// What this node knows when a message arrives.
+/// Checks messages against this node's state at their arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Validator {
     /// This node.
@@ -50,13 +50,13 @@ impl Validator {
         Err(format!("term {term} cannot be: this node is in term {}, and takes terms up to {max}", self.term))
     }
 
-    /// A leader's vote: what it sends speaks for the majority that elected it.
+    /// A leader's vote, committed by the majority that elected it.
     pub(crate) fn check_leader(&self, vote: &Vote) -> Checked {
         self.check_term(vote.leader_id().term())?;
         if vote.is_committed() { Ok(()) } else { Err(format!("vote {vote} is a candidate's, not a leader's")) }
     }
 
-    /// A position in the log of whoever speaks under this vote.
+    /// A position in the log of the sender, under its vote.
     fn check_position(&self, vote: &Vote, what: &str, id: Option<&LogId>) -> Checked {
         let Some(at) = id.map(position_of) else { return Ok(()) };
         if at.index > MAX_INDEX {
@@ -69,7 +69,7 @@ impl Validator {
         Ok(())
     }
 
-    /// A vote asked for, truly or on trial.
+    /// A request for a vote or a pre-vote.
     pub(crate) fn check_vote_request(&self, request: &VoteRequest<TypeConfig>) -> Checked {
         self.check_term(request.vote.leader_id().term())?;
         if request.vote.is_committed() {
@@ -84,8 +84,8 @@ impl Validator {
         self.check_position(request.from_leader(), "the leader's last entry", request.last_log_id())
     }
 
-    /// An append: bounds, and entries that follow each other and the one before them. Its word on what is committed is cut to what it
-    /// proves by itself (Raft, figure 2: the lower of the leader's and the last new entry).
+    /// An append: bounds, and entries that follow each other and the one before them. Its commit index is reduced to
+    /// the entries that it covers (Raft, figure 2: the lower of the leader's and the last new entry).
     pub(crate) fn check_append(&self, request: &mut AppendEntriesRequest<TypeConfig>) -> Checked {
         self.check_leader(&request.vote)?;
         self.check_position(&request.vote, "the entry before", request.prev_log_id.as_ref())?;
@@ -102,7 +102,7 @@ impl Validator {
         Ok(())
     }
 
-    /// What a snapshot says of itself, against what is committed here.
+    /// A snapshot's metadata, compared with what is committed here.
     pub(crate) fn check_snapshot(&self, vote: &Vote, meta: &SnapshotMeta, committed: Option<LogId>) -> Checked {
         self.check_leader(vote)?;
         self.check_position(vote, "the snapshot's last entry", meta.last_log_id.as_ref())?;
@@ -119,9 +119,10 @@ impl Validator {
         }
     }
 
-    /// A vote in an answer of `peer` that turns this node down. One that is too far ahead is followed a step at a time, so that nodes whose
-    /// terms have come apart meet again. It never makes this node a leader or a candidate: a vote for this node in a term that it does not
-    /// know becomes one for the peer, who has given its own away in that term and cannot stand in it.
+    /// A vote in an answer of `peer` that rejects this node. A term too far ahead is followed a step at a time, so that
+    /// nodes whose terms are far apart converge. It never makes this node a leader or a candidate: a vote for this node
+    /// in a term unknown to it becomes one for the peer, which has already voted in that term and cannot be a candidate
+    /// in it.
     fn follow(&self, peer: u64, vote: &Vote) -> Vote {
         let (term, node) = (vote.leader_id().term(), *vote.leader_id().node_id());
         let node = if node == self.node && term > self.term { peer } else { node };
@@ -136,7 +137,7 @@ impl Validator {
         answer: VoteResponse<TypeConfig>,
     ) -> Checked<VoteResponse<TypeConfig>> {
         self.check_position(&answer.vote, "the voter's last entry", answer.last_log_id.as_ref())?;
-        // Whoever grants a real vote answers with it; whoever only would grant it, with an earlier one.
+        // A granted vote is answered with that vote, a granted pre-vote with an earlier one.
         if answer.vote_granted && answer.vote <= *asked {
             return Ok(answer);
         }
@@ -146,7 +147,7 @@ impl Validator {
         Ok(VoteResponse { vote: self.follow(peer, &answer.vote), ..answer })
     }
 
-    /// A vote that is said to be higher than the one under which this node, as a leader, has called.
+    /// A vote that the peer calls higher than this node's, under which it called as a leader.
     pub(crate) fn check_higher_vote(&self, peer: u64, own: &Vote, higher: &Vote) -> Checked<Vote> {
         if higher > own {
             return Ok(self.follow(peer, higher));
@@ -191,7 +192,7 @@ fn follows(before: Option<&LogId>, id: &LogId) -> Checked {
     Ok(())
 }
 
-/// What of the log that this request describes, up to `last`, is committed.
+/// The committed part of the log that this request describes, up to `last`.
 fn committed_by(request: &AppendEntriesRequest<TypeConfig>, last: Option<LogId>) -> Checked<Option<LogId>> {
     let (Some(committed), Some(last)) = (request.leader_commit, last) else { return Ok(None) };
     if committed.index() > last.index() {
@@ -230,7 +231,7 @@ fn check_membership(membership: &Membership) -> Checked {
     if let Some(voter) = membership.voter_ids().find(|voter| membership.get_node(voter).is_none()) {
         return Err(format!("voter {voter} of a membership has no address"));
     }
-    // Wider than what a change of the membership accepts: the founding members come from a configuration.
+    // Wider bounds than for a change of the membership: the founding members come from a configuration.
     if membership.nodes().count() > 2 * MAX_MEMBERS {
         return Err(format!("a membership has at most {} nodes", 2 * MAX_MEMBERS));
     }
@@ -240,7 +241,7 @@ fn check_membership(membership: &Membership) -> Checked {
     Ok(())
 }
 
-/// What any clock of a peer shows.
+/// A peer's clock.
 pub(crate) fn check_clock(clock_ms: u64) -> Checked {
     if clock_ms <= MAX_CLOCK_MS {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What peers say to each other inside consensus: bodies of the calls, each with its decoding. Bodies come from outside, so decoding
-//! refuses what it does not understand.
+//! The bodies of peer calls and answers, with their encoding. Bodies come from outside, so decoding refuses what it
+//! does not understand.
 
 use std::io;
 
@@ -44,7 +44,7 @@ struct AppendHead {
     durable: u64,
 }
 
-/// An append, and what the leader's replicated clock showed when it was sent.
+/// An append, and the leader's replicated clock when it was sent.
 pub(crate) struct Append {
     pub(crate) request: AppendEntriesRequest<TypeConfig>,
     pub(crate) clock_ms: u64,
@@ -59,7 +59,7 @@ pub(crate) struct AppendReply {
     pub(crate) answer: AppendEntriesResponse<TypeConfig>,
 }
 
-/// An append in which entries are copied once and shared after.
+/// Encodes an append. Entries are copied once, and shared after that.
 pub(crate) fn encode_append(
     request: &AppendEntriesRequest<TypeConfig>,
     clock_ms: u64,
@@ -129,10 +129,10 @@ pub(crate) type TransferReply = Result<u64, ChangeError>;
 /// (term, index), or why not.
 pub(crate) type ReadIndexReply = Result<(u64, u64), BarrierError>;
 
-/// A lifeline call.
+/// A call of the failure detector.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum LivenessCheck {
-    /// Hold the line for as long as you lead in this term.
+    /// Hold this call open as long as you lead in this term.
     Hold { term: u64 },
     /// Are you there?
     Probe,
@@ -160,7 +160,7 @@ pub(crate) struct PieceHead {
 
 #[derive(Serialize, Deserialize)]
 pub(crate) enum PieceReply {
-    /// Taken; go on. After the last piece: installed.
+    /// Received; go on. After the last piece: installed.
     Taken { vote: Vote },
     /// The receiver knows a higher vote.
     HigherVote { vote: Vote },

@@ -67,8 +67,8 @@ async fn dead_leaders_are_replaced_on_the_fast_path_and_come_back_as_followers()
     }
     took.sort();
     println!("dead leader: next write after {took:?}");
-    // Without the fast path each takes at least a lease of 600 ms and an election timeout of 300 ms. Some rounds may miss it: a follower
-    // opens its line only after it has learnt of the leader.
+    // Without the fast path each takes at least a lease of 600 ms and an election timeout of 300 ms. Some rounds may
+    // miss it: a follower opens its line only after it has learnt of the leader.
     assert!(took[5] < Duration::from_millis(600), "the fast path did not work: {took:?}");
     cluster.stop().await;
 }

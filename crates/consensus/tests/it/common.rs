@@ -1,4 +1,5 @@
-//! Clusters in one process: real stores in temporary directories, real consensus, and a network in memory that can cut, freeze and kill.
+//! Clusters in one process: real stores in temporary directories, real consensus, and a network in memory that can cut,
+//! freeze and kill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! What a peer could send, byte by byte: mirrors of the bodies in `wire`, so that a test can say what the crate itself never would.
+//! What a peer could send, byte by byte: mirrors of the bodies in `wire`, so that a test can say what the crate itself
+//! never would.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! Messages that nobody who follows the protocol sends: refused, and the cluster goes on, also after a restart. Before, an unreadable entry
-//! was committed, one vote used up all terms, and an answer could end the leader's replication.
+//! Messages that nobody who follows the protocol sends: refused, and the cluster goes on, also after a restart. Before,
+//! an unreadable entry was committed, one vote used up all terms, and an answer could end the leader's replication.
 
 use bytes::Bytes;
 use lockkeeper_consensus::{PeerKind, ServeError};
@@ -238,7 +238,8 @@ async fn no_answer_uses_up_the_terms() {
     }
 }
 
-/// Each message raises a term by a step at most, so a few of them can take a node out of the others' reach: they follow step by step.
+/// Each message raises a term by a step at most, so a few of them can take a node out of the others' reach: they follow
+/// step by step.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_term_was_driven_far_ahead_comes_together_with_the_others_again() {
     let cluster = Cluster::start(3, |_| {}).await;

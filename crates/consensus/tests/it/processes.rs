@@ -1,5 +1,5 @@
-//! Three real processes over HTTP: what a kill -9 and a SIGSTOP of the leader look like through real sockets. The processes are this very
-//! test binary, started again.
+//! Three real processes over HTTP: what a kill -9 and a SIGSTOP of the leader look like through real sockets. The
+//! processes are this very test binary, started again.
 
 use std::collections::BTreeMap;
 use std::path::Path;

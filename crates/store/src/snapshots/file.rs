@@ -28,7 +28,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// Synced at a time: one large sync at the end would make the log's barrier wait behind it.
 const SYNC_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Writes a snapshot's payload. Dropped unfinished, it leaves nothing.
+/// Writes a snapshot's payload. If it is dropped unfinished, the file is removed.
 pub struct SnapshotWriter {
     shared: Arc<SnapshotDirectory>,
     file: File,
@@ -63,7 +63,7 @@ impl SnapshotWriter {
         Ok(Self { shared, file, temporary, position, meta, buffer, crc: 0, payload_bytes: 0, unsynced_bytes: 0 })
     }
 
-    /// Reads what has been written so far, from its beginning: to be checked before it counts.
+    /// Reads the bytes written so far, from the beginning, to check them before [`finish`](Self::finish).
     pub fn written(&mut self) -> Result<impl Read + Send + use<>, SnapshotError> {
         let Some(path) = self.temporary.clone() else { return Err(self.lost()) };
         self.write_out().map_err(SnapshotError::io("write", &path))?;
@@ -73,7 +73,7 @@ impl SnapshotWriter {
         Ok(file)
     }
 
-    /// Completes the file, syncs it and puts it in its place; older ones go. See [`Finished`] for when a newer one is there.
+    /// Completes the file, syncs it, renames it and removes older ones. If a newer one is there, see [`Finished`].
     pub fn finish(mut self) -> Result<Finished, SnapshotError> {
         let Some(path) = self.temporary.clone() else { return Err(self.lost()) };
         let payload_bytes = self.payload_bytes;

@@ -1,8 +1,9 @@
-//! Snapshot files: what the log up to a position amounts to, so that the log can be purged (Raft, section 7).
+//! Snapshot files: the state up to a log position, so that the log can be purged (Raft, section 7).
 //!
-//! A file is written under a temporary name, synced, renamed, and its directory synced; only then does an older one go. The newest by
-//! log position wins, so that a slow build cannot overwrite a newer install. Damage is never passed over in silence: it is refused,
-//! unless an older snapshot (or none) together with the log still holds everything; then the damaged file is put aside and named.
+//! A file is written under a temporary name, synced, renamed, and its directory synced; only then is an older file
+//! removed. The newest by log position wins, so that a slow build cannot overwrite a newer install. A damaged file is
+//! refused, unless an older snapshot (or none) together with the log still holds everything; then the damaged file is
+//! renamed and logged.
 
 mod file;
 
@@ -34,8 +35,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Opens it for reading. The reader reports the end only if the whole file matches its checksum, and an error otherwise: nothing may
-    /// be made of the payload before that.
+    /// Opens it for reading. The reader reports the end only if the whole file matches its checksum, and an error
+    /// otherwise: do not use the payload before that.
     pub fn reader(&self) -> Result<SnapshotReader, SnapshotError> {
         SnapshotReader::open(&self.path)
     }
@@ -63,8 +64,8 @@ pub(crate) struct SnapshotDirectory {
 }
 
 impl SnapshotStore {
-    /// Opens `dir/snapshots`, after [`crate::Store::open`] has taken the directory and told the bounds of its log. Removes what was never
-    /// finished, checks every byte of the newest, and that it and the log leave no gap.
+    /// Opens `dir/snapshots`, after [`crate::Store::open`] has locked the directory and returned the bounds of its log.
+    /// Removes unfinished files, checks every byte of the newest, and that it and the log leave no gap.
     pub fn open(dir: &Path, bounds: Bounds, options: &Options) -> Result<SnapshotStore, SnapshotError> {
         let dir = Layout::new(dir).snapshots();
         if !dir.is_dir() {
@@ -193,7 +194,10 @@ fn newest_valid(
             return Err(damage);
         }
         let aside = path.with_extension("snap-damaged");
-        tracing::error!(error = %damage, kept_as = %aside.display(), "an older snapshot and the log hold everything: going on");
+        tracing::error!(
+            error = %damage, kept_as = %aside.display(),
+            "an older snapshot and the log hold everything: going on"
+        );
         fs::rename(&path, &aside).map_err(SnapshotError::io("rename", &path))?;
         directory::sync_directory(dir).map_err(SnapshotError::io("sync", dir))?;
     }

@@ -1,5 +1,5 @@
-//! Every single damaged byte and every truncation of a small log's files is refused, or harmless: then every acknowledged record, the
-//! vote, the purge mark and the start counter are as they were, and the log goes on working.
+//! Every single damaged byte and every truncation of a small log's files is refused, or harmless: then every
+//! acknowledged record, the vote, the purge mark and the start counter are as they were, and the log goes on working.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use lockkeeper_store::{LogPosition, Options, Record, Store};
 
 use crate::common::{all, append, identity, options, record, records, sized_record, vote, wait};
 
-/// sled pads its file to whole segments; small ones keep the number of cases small without leaving a kind of content out.
+/// sled pads its file to whole segments; small ones keep the number of cases small without leaving a kind of content
+/// out.
 fn small() -> Options {
     Options { segment_bytes: 4096, cache_bytes: 1 << 20, flush_every_ms: 500, ..options() }
 }
@@ -27,7 +28,8 @@ fn scratch() -> tempfile::TempDir {
     if shm.is_dir() { tempfile::tempdir_in(shm).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// Everything that a log directory can hold: votes, a cut, a purge, a record of several parts, sled's own index of an earlier start.
+/// Everything that a log directory can hold: votes, a cut, a purge, a record of several parts, sled's own index of an
+/// earlier start.
 fn closed_log() -> Template {
     let dir = scratch();
     let (store, _) = Store::open(dir.path(), &identity(), small()).unwrap();

@@ -1,8 +1,10 @@
-//! kill -9 of a writing process at any instant, and in the middle of its open: whatever it was told is durable is there afterwards.
+//! kill -9 of a writing process at any instant, and in the middle of its open: whatever it was told is durable is there
+//! afterwards.
 //!
-//! The parent reads what the child prints: what it is about to do that takes something away (`cut`, `purge`, `vote` before the call),
-//! and what was acknowledged (from the callbacks). From that it knows what must be there at the next open, which is again a child's.
-//! The seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS` asks for more.
+//! The parent reads what the child prints: what it is about to do that takes something away (`cut`, `purge`, `vote`
+//! before the call), and what was acknowledged (from the callbacks). From that it knows what must be there at the next
+//! open, which is again a child's. The seed is printed; `LOCKKEEPER_KILL_SEED` repeats it, `LOCKKEEPER_KILL_ROUNDS`
+//! asks for more.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -105,8 +107,8 @@ fn killed_process() {
 struct Model {
     /// Acknowledged records, by index.
     terms: BTreeMap<u64, u64>,
-    /// Cuts announced since the open: what stays, and the term of what follows. An append called before a cut is acknowledged after the
-    /// announcement; its records beyond the cut are gone all the same.
+    /// Cuts announced since the open: what stays, and the term of what follows. An append called before a cut is
+    /// acknowledged after the announcement; its records beyond the cut are gone all the same.
     cuts: Vec<(u64, u64)>,
     voted: u64,
     voting: u64,
@@ -234,8 +236,8 @@ fn kill_9_under_load_and_during_open_loses_nothing_acknowledged() {
         let rest = child.kill();
         let complete = rest.len().saturating_sub(1);
         for (at, line) in rest.iter().enumerate() {
-            // Cut short, the last line may still have been an acknowledgement; not to know of it only asks for less. But one that takes
-            // something away must be believed, and those are written whole before the call.
+            // Cut short, the last line may still have been an acknowledgement; not to know of it only asks for less.
+            // But one that takes something away must be believed, and those are written whole before the call.
             if at < complete || ["cut", "purging", "voting"].iter().any(|word| line.starts_with(word)) {
                 model.line(line, &mut found);
             }

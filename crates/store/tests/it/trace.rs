@@ -1,5 +1,6 @@
-//! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare flush the same check
-//! says that it was not; and after a sync that fails nothing is acknowledged or tried again. Skipped, saying so, where there is no strace.
+//! A system-call trace of a process at work: every acknowledged append and vote was synced first; with sled's bare
+//! flush the same check says that it was not; and after a sync that fails nothing is acknowledged or tried again.
+//! Skipped, saying so, where there is no strace.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
