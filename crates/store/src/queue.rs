@@ -4,8 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::storage::Done;
-use crate::types::{LogPosition, Record};
+use crate::types::{Done, LogPosition, Record};
 
 /// One thing to make durable.
 pub(crate) enum Work {

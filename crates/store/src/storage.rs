@@ -13,10 +13,7 @@ use bytes::Bytes;
 use crate::error::{SnapshotError, StoreError};
 use crate::snapshots::{Finished, Snapshot, SnapshotStore, SnapshotWriter};
 use crate::store::Store;
-use crate::types::{Bounds, LogPosition, Record};
-
-/// Called once, after the barrier or on failure. It must be quick: everything else waits behind it.
-pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+use crate::types::{Bounds, Done, LogPosition, Record};
 
 /// The log, the vote and the committed mark of one node. See the methods of [`Store`] for what each promises.
 ///

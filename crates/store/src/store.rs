@@ -7,7 +7,7 @@
 //! sled. [`Store::read`] does, and belongs on a thread for work that blocks.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -17,16 +17,12 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::codec::{MAX_META_BYTES, part_key};
-use crate::directory::DirectoryLock;
 use crate::error::{FatalError, OpenError, StoreError};
 use crate::fsync::Marks;
+use crate::log_state::{StoreShared, VisibleState, check_size};
 use crate::open::Ready;
 use crate::queue::{Command, Queue, Work};
-use crate::sled_log::SledLog;
-use crate::storage::Done;
-use crate::tail_cache::TailCache;
-use crate::term_starts::TermStarts;
-use crate::types::{Bounds, Identity, LogPosition, Opened, Options, Record};
+use crate::types::{Bounds, Done, Identity, LogPosition, Opened, Options, Record};
 use crate::watchdog::{Failure, Watchdog};
 use crate::writer::Writer;
 
@@ -38,38 +34,6 @@ pub struct Store(Arc<Handle>);
 struct Handle {
     shared: Arc<StoreShared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// What callers and the writer share.
-pub(crate) struct StoreShared {
-    pub(crate) dir: PathBuf,
-    pub(crate) options: Options,
-    pub(crate) failure: Arc<Failure>,
-    pub(crate) state: Mutex<VisibleState>,
-    /// There is work, or the end has come.
-    work: Condvar,
-    /// There is room in the queue, or the end has come.
-    room: Notify,
-}
-
-pub(crate) struct VisibleState {
-    pub(crate) tail: TailCache,
-    pub(crate) committed: Option<Bytes>,
-    /// Index up to which records are to be removed; nothing when they all are.
-    pub(crate) purging: Option<u64>,
-    vote: Option<Bytes>,
-    vote_sequence: u64,
-    purged: Option<LogPosition>,
-    last: Option<LogPosition>,
-    first_index: Option<u64>,
-    terms: TermStarts,
-    queue: Queue,
-    commands: u64,
-    /// Counts truncations and purges: a reader that saw it change looks again.
-    reshaped: u64,
-    closed: bool,
-    /// Gone when closed.
-    files: Option<(Arc<SledLog>, DirectoryLock)>,
 }
 
 impl Store {
@@ -342,97 +306,6 @@ impl Store {
             room.await;
         };
         done(Err(refused));
-    }
-}
-
-impl VisibleState {
-    /// The part of a range that exists: its first index, and the index after its last.
-    fn existing(&self, range: &Range<u64>) -> (u64, u64) {
-        match (self.first_index, self.last) {
-            (Some(first), Some(last)) => (range.start.max(first), range.end.min(last.index + 1)),
-            _ => (range.start, range.start),
-        }
-    }
-
-    fn position_at(&self, index: u64) -> Option<LogPosition> {
-        let (first, last) = (self.first_index?, self.last?);
-        (first..=last.index).contains(&index).then(|| self.terms.at(index)).flatten()
-    }
-
-    /// Where the log ends once it is cut after `keep`: the position there, or the present end if that comes first.
-    fn end_at(&self, keep: Option<u64>) -> Result<Option<LogPosition>, StoreError> {
-        let Some(keep) = keep else { return Ok(self.purged) };
-        if self.last.is_none_or(|last| last.index <= keep) {
-            return Ok(self.last);
-        }
-        match self.purged {
-            Some(purged) if keep == purged.index => Ok(Some(purged)),
-            Some(purged) if keep < purged.index => {
-                Err(StoreError::Refused(format!("the log cannot be cut after {keep}: it is purged up to {purged}")))
-            }
-            // Nothing where the log starts later.
-            _ => Ok(self.position_at(keep)),
-        }
-    }
-
-    /// Whether the records continue the log; if so, its end moves.
-    fn accept(&mut self, records: &[Record]) -> Result<(), StoreError> {
-        let mut last = self.last;
-        for record in records {
-            check_size("record", record.payload.len(), Record::MAX_PAYLOAD_BYTES)?;
-            let continues =
-                last.is_none_or(|last| record.position.index == last.index + 1 && record.position.term >= last.term);
-            if !continues {
-                return Err(StoreError::NotContiguous { got: record.position, last });
-            }
-            last = Some(record.position);
-        }
-        self.first_index = self.first_index.or(records.first().map(|record| record.position.index));
-        self.last = last;
-        Ok(())
-    }
-}
-
-fn check_size(what: &'static str, bytes: usize, max_bytes: usize) -> Result<(), StoreError> {
-    if bytes > max_bytes { Err(StoreError::TooLarge { what, bytes, max_bytes }) } else { Ok(()) }
-}
-
-impl StoreShared {
-    /// All that waits; empty when there is nothing and the writer has other work; `None` at the end.
-    pub(crate) fn next_batch(&self, other_work: bool) -> Option<Vec<Command>> {
-        let mut state = self.state.lock();
-        while state.queue.is_empty() {
-            if state.closed || self.failure.get().is_some() {
-                return None;
-            }
-            if other_work {
-                return Some(Vec::new());
-            }
-            self.work.wait(&mut state);
-        }
-        let batch = state.queue.drain();
-        self.room.notify_waiters();
-        Some(batch)
-    }
-
-    /// Records in the log.
-    pub(crate) fn records(&self) -> u64 {
-        let state = self.state.lock();
-        state.first_index.map_or(0, |first| state.last.map_or(0, |last| (last.index + 1).saturating_sub(first)))
-    }
-
-    /// The store has failed: calls the hook, and every waiting callback.
-    pub(crate) fn fail(&self, error: &FatalError) {
-        self.failure.set(error);
-        let waiting = {
-            let mut state = self.state.lock();
-            self.work.notify_all();
-            self.room.notify_waiters();
-            state.queue.drain()
-        };
-        for command in waiting {
-            (command.done)(Err(StoreError::Failed(error.clone())));
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::error::FatalError;
+use crate::error::{FatalError, StoreError};
 
 /// Where a record stands in the Raft log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +97,9 @@ impl FreeSpace {
         }
     }
 }
+
+/// Called once, after the barrier or on failure. It must be quick: everything else waits behind it.
+pub type Done = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// Called once when the store can no longer keep its promise. The process must end: nothing that the store reports
 /// after that is certain.

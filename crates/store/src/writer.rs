@@ -15,9 +15,9 @@ use crate::ack_watermark::{AckWatermark, AckWatermarkFile};
 use crate::codec::{self, MetaKind};
 use crate::error::{FatalError, StoreError};
 use crate::fsync::{DataBarrier, Marks, io_failure};
+use crate::log_state::StoreShared;
 use crate::open::panic_text;
 use crate::queue::{Command, Work};
-use crate::store::StoreShared;
 use crate::types::LogPosition;
 use crate::watchdog::Watchdog;
 
